@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What bindgen reads: the headers kernel::bindings lacks, and constants it cannot see. */
+#include <linux/blk-mq.h>
+#include <linux/configfs.h>
+#include <linux/irq_poll.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+#include "helpers.h"
+
+/* Casts with __force are invisible to bindgen: name the values here, as rust/bindings does. */
+const blk_features_t RUST_CONST_HELPER_BLK_FEAT_WRITE_CACHE = BLK_FEAT_WRITE_CACHE;
+const blk_features_t RUST_CONST_HELPER_BLK_FEAT_FUA = BLK_FEAT_FUA;
+const blk_mode_t RUST_CONST_HELPER_BLK_OPEN_READ = BLK_OPEN_READ;
+const blk_mode_t RUST_CONST_HELPER_BLK_OPEN_WRITE = BLK_OPEN_WRITE;
+const blk_opf_t RUST_CONST_HELPER_REQ_FUA = REQ_FUA;
+const blk_opf_t RUST_CONST_HELPER_REQ_PREFLUSH = REQ_PREFLUSH;
+const blk_opf_t RUST_CONST_HELPER_REQ_SYNC = REQ_SYNC;
+const blk_opf_t RUST_CONST_HELPER_REQ_IDLE = REQ_IDLE;

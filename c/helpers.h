@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What Rust cannot reach by itself: static inlines, macros and variadic
+ * functions, one plain function each. No logic belongs here.
+ */
+#ifndef HCABLK_HELPERS_H
+#define HCABLK_HELPERS_H
+
+#include <linux/completion.h>
+#include <linux/irq_poll.h>
+#include <linux/scatterlist.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/rdma_cm.h>
+
+#include "block_helpers.h"
+
+/* rdma_helpers.c */
+struct ib_pd *hcablk_c_ib_alloc_pd(struct ib_device *dev);
+void hcablk_c_ib_dealloc_pd(struct ib_pd *pd);
+struct ib_cq *hcablk_c_ib_create_cq(struct ib_device *dev, ib_comp_handler comp,
+				    void (*event)(struct ib_event *, void *),
+				    void *context, u32 cqe, int vector);
+void hcablk_c_ib_destroy_cq(struct ib_cq *cq);
+int hcablk_c_ib_dereg_mr(struct ib_mr *mr);
+bool hcablk_c_ib_uses_virt_dma(struct ib_device *dev);
+int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+			   enum dma_data_direction dir);
+void hcablk_c_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+			      enum dma_data_direction dir);
+u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t len,
+			     enum dma_data_direction dir);
+void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
+				enum dma_data_direction dir);
+int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
+void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
+				  enum dma_data_direction dir);
+void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
+				     enum dma_data_direction dir);
+const char *hcablk_c_ib_device_name(struct ib_device *dev);
+bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
+struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
+
+/* sync_helpers.c */
+unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);
+void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
+bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
+void hcablk_c_init_work(struct work_struct *work, work_func_t func);
+struct workqueue_struct *hcablk_c_alloc_workqueue(const char *name, unsigned int flags,
+						  int max_active);
+bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work);
+unsigned long hcablk_c_msecs_to_jiffies(unsigned int ms);
+void hcablk_c_init_completion(struct completion *c);
+void hcablk_c_reinit_completion(struct completion *c);
+
+#endif

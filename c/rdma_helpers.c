@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "helpers.h"
+
+struct ib_pd *hcablk_c_ib_alloc_pd(struct ib_device *dev)
+{
+	return ib_alloc_pd(dev, 0);
+}
+
+void hcablk_c_ib_dealloc_pd(struct ib_pd *pd)
+{
+	ib_dealloc_pd(pd);
+}
+
+struct ib_cq *hcablk_c_ib_create_cq(struct ib_device *dev, ib_comp_handler comp,
+				    void (*event)(struct ib_event *, void *),
+				    void *context, u32 cqe, int vector)
+{
+	struct ib_cq_init_attr attr = {
+		.cqe = cqe,
+		.comp_vector = vector,
+	};
+
+	return ib_create_cq(dev, comp, event, context, &attr);
+}
+
+void hcablk_c_ib_destroy_cq(struct ib_cq *cq)
+{
+	ib_destroy_cq(cq);
+}
+
+int hcablk_c_ib_dereg_mr(struct ib_mr *mr)
+{
+	return ib_dereg_mr(mr);
+}
+
+bool hcablk_c_ib_uses_virt_dma(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev);
+}
+
+int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+			   enum dma_data_direction dir)
+{
+	return ib_dma_map_sg(dev, sg, nents, dir);
+}
+
+void hcablk_c_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
+			      enum dma_data_direction dir)
+{
+	ib_dma_unmap_sg(dev, sg, nents, dir);
+}
+
+u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t len,
+			     enum dma_data_direction dir)
+{
+	return ib_dma_map_page(dev, page, 0, len, dir);
+}
+
+void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
+				enum dma_data_direction dir)
+{
+	ib_dma_unmap_page(dev, addr, len, dir);
+}
+
+int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr)
+{
+	return ib_dma_mapping_error(dev, addr);
+}
+
+void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
+				  enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_cpu(dev, addr, len, dir);
+}
+
+void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
+				     enum dma_data_direction dir)
+{
+	ib_dma_sync_single_for_device(dev, addr, len, dir);
+}
+
+const char *hcablk_c_ib_device_name(struct ib_device *dev)
+{
+	return dev_name(&dev->dev);
+}
+
+bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port)
+{
+	return rdma_protocol_iwarp(dev, port);
+}
+
+/* rdma_create_id() is a macro: it records the calling module's name. */
+struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context)
+{
+	return rdma_create_id(&init_net, handler, context, RDMA_PS_TCP, IB_QPT_RC);
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The safe layers that the hcablk drivers are written against.
+//!
+//! The initiator and the target hold policy and next to no `unsafe`; what
+//! touches the kernel's raw interfaces lives here, one subject a module.
+
+#[allow(unused)] // Generated for every header named, used where a layer needs it.
+pub(crate) mod bindings;
+
+use kernel::prelude::*;
+
+module! {
+    type: CoreModule,
+    name: "hcablk_core",
+    authors: ["The hcablk developers"],
+    description: "hcablk: safe layers over verbs and the block layer",
+    license: "GPL",
+}
+
+struct CoreModule;
+
+impl kernel::Module for CoreModule {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        Ok(Self)
+    }
+}
