@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# The front door. The kernel modules themselves are described in Kbuild; the
+# work is done by the scripts in scripts/, mostly inside a build root (Debian
+# with a toolchain, kernels and QEMU) that they make in the cache folder.
+
+include scripts/supported-kernels
+
+# Where the build root, the prepared kernel trees and downloads are kept.
+HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
+export HCABLK_CACHE
+
+# What may be said on the command line; the scripts read it from the environment.
+export SERIES KDIR KREL JOBS V T DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING
+
+# The scripts run other makes; what this one was told is not for those.
+unexport MAKEFLAGS MFLAGS
+
+.DEFAULT_GOAL := modules
+.PHONY: modules tools all help test demo host-test lint fmt fmt-check clippy shellcheck \
+	root kernels update install clean distclean shell doc
+
+modules: ## build the modules for all supported kernels (the default)
+	@scripts/build-modules
+
+tools: ## build the hcablk command
+	@scripts/build-tools
+
+all: modules tools ## both
+
+test: modules tools ## boot test guests and run the tests; T=NAME runs one test or group
+	@scripts/with-guests tests/run.sh $(T)
+
+demo: modules tools ## three machines share one disk with OCFS2, before your eyes
+	@scripts/with-guests tests/demo.sh
+
+host-test: ## unit tests of the pure logic, on this machine, in seconds
+	@scripts/host-test
+
+lint: fmt-check clippy shellcheck ## every check that needs no guest
+
+fmt: ## format the Rust sources with the kernel's settings
+	@scripts/lint fmt
+
+fmt-check: ## see whether they are formatted
+	@scripts/lint fmt-check
+
+clippy: ## Rust lints, the kernel's for the modules
+	@scripts/lint clippy
+
+shellcheck: ## lint the shell scripts
+	@scripts/lint shellcheck
+
+doc: ## reference of the core crate as HTML
+	@DOC=1 scripts/build-modules
+
+root: ## make the build root and the kernel trees, so that later runs need no network
+	@scripts/build-root && scripts/prepare
+
+update: ## look for newer kernels and packages, renew the build root
+	@scripts/build-root --update && scripts/prepare
+
+kernels: ## list the kernels in the build root
+	@scripts/build-root && scripts/prepare --list
+
+shell: ## a shell in the build root
+	@scripts/build-root && scripts/in-root -- bash -i
+
+install: ## install modules and command (see DESTDIR, PREFIX, KREL)
+	@scripts/install
+
+clean: ## remove what was built from this checkout
+	rm -rf build
+
+distclean: clean ## and the cache folder that all checkouts share
+	@scripts/drop-cache
+
+help: ## this list
+	@echo "hcablk: a shared block device over RDMA. Kernels: $(KERNEL_MIN).x to $(KERNEL_MAX).x of Debian."
+	@echo
+	@echo "Targets:"
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='|' read -r t d; do printf '  %-12s %s\n' $$t "$$d"; done
+	@echo
+	@echo "Variables (make NAME=VALUE):"
+	@echo "  SERIES=7.2        only this kernel series"
+	@echo "  KDIR=PATH         build the modules on this host against a prepared kernel tree,"
+	@echo "                    without a build root"
+	@echo "  T=NAME            for test: one test, or a group of them"
+	@echo "  V=1               show the output of every step"
+	@echo "  JOBS=N            parallel jobs, default: all CPUs"
+	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"
+	@echo "  DESTDIR=, PREFIX= for install: default none, /usr/local"
+	@echo "  HCABLK_CACHE=PATH where the build root is kept; now $(HCABLK_CACHE)"
+	@echo "  HCABLK_MIRROR=URL a Debian mirror, default http://deb.debian.org/debian"
+	@echo "  HCABLK_KEYRING=F  keys to check Debian's archive by, if this host's are too old"

@@ -1,0 +1,152 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: GPL-2.0
+# Shared by the scripts: where things are, messages, one line of progress per
+# step, and which kernels the build root holds. Sourced, never run.
+
+TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+SCRIPTS=$TOP/scripts
+CACHE=${HCABLK_CACHE:-${XDG_CACHE_HOME:-${HOME:?HOME is not set}/.cache}/hcablk}
+ROOT=$CACHE/root
+BUILD=$TOP/build
+JOBS=${JOBS:-$(nproc)}
+
+# shellcheck source=scripts/supported-kernels
+. "$SCRIPTS/supported-kernels"
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+	local line
+	say "hcablk: $1"
+	shift
+	for line; do say "        $line"; done
+	exit 1
+}
+
+# Everything below the cache is reached by the same absolute path inside and
+# outside of the build root, so it has to be one.
+case $CACHE in
+/*) ;;
+*) die "the cache folder must be an absolute path, not '$CACHE'" ;;
+esac
+case $TOP$CACHE in
+*[[:space:]:%]*) die "the kernel's build cannot handle blanks, ':' or '%' in paths:" "$TOP" "$CACHE" ;;
+esac
+
+# step TEXT LOG COMMAND…: runs the command with its output in LOG and shows one
+# line with the seconds it took. On failure the end of the log is shown and the
+# command's status returned. With V=1 the output is shown as it comes.
+step() {
+	local text=$1 log=$2 start=$SECONDS rc=0 ticker
+	shift 2
+	mkdir -p "${log%/*}"
+	if [ -n "${V:-}" ] && [ "$V" != 0 ]; then
+		say "== $text"
+		"$@" 2>&1 | tee "$log" >&2
+		rc=${PIPESTATUS[0]}
+		say "== $text: $((SECONDS - start)) s"
+		return "$rc"
+	fi
+	printf '  %-58s' "$text" >&2
+	_ticker "$$" "$text" &
+	ticker=$!
+	"$@" >"$log" 2>&1 || rc=$?
+	kill "$ticker" 2>/dev/null || true
+	wait "$ticker" 2>/dev/null || true
+	[ -t 2 ] && printf '\r  %-58s' "$text" >&2
+	if [ "$rc" = 0 ]; then
+		printf '%5d s\n' $((SECONDS - start)) >&2
+	else
+		printf '%5d s, failed\n' $((SECONDS - start)) >&2
+		show_failure "$log"
+	fi
+	return "$rc"
+}
+
+_ticker() {
+	local n=0
+	trap 'exit 0' TERM
+	while kill -0 "$1" 2>/dev/null; do
+		sleep 1 &
+		wait $!
+		n=$((n + 1))
+		if [ -t 2 ]; then
+			printf '\r  %-58s%5d s' "$2" "$n" >&2
+		elif [ $((n % 60)) = 0 ]; then
+			printf ' %d s …' "$n" >&2
+		fi
+	done
+}
+
+show_failure() {
+	say "----- end of $1"
+	tail -n 40 -- "$1" >&2
+	say "-----"
+}
+
+# run COMMAND… as root
+as_root() {
+	if [ "$(id -u)" = 0 ]; then
+		"$@"
+	elif command -v sudo >/dev/null; then
+		sudo -- "$@"
+	else
+		die "this needs root and there is no sudo: $1" \
+			"Run make as root, or install sudo."
+	fi
+}
+
+# lock FD FILE WHAT: exclusive; says so when it has to wait.
+lock() {
+	mkdir -p "${2%/*}"
+	eval "exec $1>>\"\$2\""
+	if ! flock -n "$1"; then
+		say "  waiting for another hcablk process to finish with $3"
+		flock "$1"
+	fi
+}
+
+# True when series $1 (as 7.2) is within the supported range.
+series_supported() {
+	[[ $1 =~ ^[0-9]+\.[0-9]+$ ]] || return 1
+	local n min max
+	n=$((${1%.*} * 1000 + ${1#*.}))
+	min=$((${KERNEL_MIN%.*} * 1000 + ${KERNEL_MIN#*.}))
+	max=$((${KERNEL_MAX%.*} * 1000 + ${KERNEL_MAX#*.}))
+	((min <= n && n <= max))
+}
+
+# The series of a release: 7.2.12+deb13-amd64 → 7.2
+series_of() { sed -E 's/^([0-9]+\.[0-9]+).*/\1/' <<<"$1"; }
+
+# Kernels in the build root, oldest first: "series release source-version image",
+# image being "yes" when the kernel itself is there and not just its headers.
+kernels() {
+	local series rest
+	while read -r series rest; do
+		series_supported "$series" && printf '%s %s\n' "$series" "$rest"
+	done <"$ROOT/etc/hcablk-kernels"
+}
+
+# The release tests run on: the newest that has an image (of SERIES, if given).
+kernel_under_test() {
+	kernels | awk -v s="${SERIES:-}" '$4 == "yes" && (s == "" || $1 == s) { r = $2 } END { print r }'
+}
+
+# The releases asked for by SERIES (all by default), oldest first.
+wanted_releases() {
+	local found
+	if [ -n "${SERIES:-}" ]; then
+		series_supported "$SERIES" ||
+			die "kernel series $SERIES is not supported: this hcablk is for $KERNEL_MIN to $KERNEL_MAX" \
+				"Install one of Debian's kernels of these series, from trixie-backports:" \
+				"  apt-get install -t trixie-backports linux-image-amd64 linux-headers-amd64"
+		found=$(kernels | awk -v s="$SERIES" '$1 == s { print $2 }')
+		[ -n "$found" ] ||
+			die "Debian's archive had no kernel $SERIES.x when the build root was made" \
+				"'make update' looks again; there are now: $(kernels | awk '{ printf "%s ", $2 }')"
+	else
+		found=$(kernels | awk '{ print $2 }')
+	fi
+	printf '%s\n' "$found"
+}
