@@ -1,7 +1,82 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/highmem.h>
+#include <linux/idr.h>
+#include <linux/module.h>
+
 #include "block_helpers.h"
 
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl)
 {
 	return blk_rq_map_sg(rq, sgl);
+}
+
+/* rq_for_each_segment() is a macro; the first @len bytes of the data are copied. */
+void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len)
+{
+	struct req_iterator iter;
+	struct bio_vec bv;
+
+	rq_for_each_segment(bv, rq, iter) {
+		if (!len)
+			break;
+		bv.bv_len = min_t(size_t, bv.bv_len, len);
+		memcpy_to_bvec(&bv, from);
+		from += bv.bv_len;
+		len -= bv.bv_len;
+	}
+}
+
+void hcablk_c_rq_copy_from(struct request *rq, void *to, size_t len)
+{
+	struct req_iterator iter;
+	struct bio_vec bv;
+
+	rq_for_each_segment(bv, rq, iter) {
+		if (!len)
+			break;
+		bv.bv_len = min_t(size_t, bv.bv_len, len);
+		memcpy_from_bvec(to, &bv);
+		to += bv.bv_len;
+		len -= bv.bv_len;
+	}
+}
+
+/* blk_mq_alloc_disk() is a macro: it makes the lock class. */
+struct gendisk *hcablk_c_alloc_disk(struct blk_mq_tag_set *set, struct queue_limits *lim,
+				    void *queuedata)
+{
+	return blk_mq_alloc_disk(set, lim, queuedata);
+}
+
+static DEFINE_IDA(disk_numbers);
+
+int hcablk_c_disk_number_alloc(void)
+{
+	return ida_alloc(&disk_numbers, GFP_KERNEL);
+}
+
+void hcablk_c_disk_number_free(unsigned int number)
+{
+	ida_free(&disk_numbers, number);
+}
+
+struct module *hcablk_c_core_module(void)
+{
+	return THIS_MODULE;
+}
+
+void hcablk_c_module_get(struct module *module)
+{
+	__module_get(module);
+}
+
+void hcablk_c_module_put(struct module *module)
+{
+	module_put(module);
+}
+
+void hcablk_c_configfs_add_default_group(struct config_group *new_group,
+					 struct config_group *group)
+{
+	configfs_add_default_group(new_group, group);
 }

@@ -8,5 +8,18 @@
 #include <linux/configfs.h>
 
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
+void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len);
+void hcablk_c_rq_copy_from(struct request *rq, void *to, size_t len);
+
+struct gendisk *hcablk_c_alloc_disk(struct blk_mq_tag_set *set, struct queue_limits *lim,
+				    void *queuedata);
+int hcablk_c_disk_number_alloc(void);
+void hcablk_c_disk_number_free(unsigned int number);
+struct module *hcablk_c_core_module(void);
+void hcablk_c_module_get(struct module *module);
+void hcablk_c_module_put(struct module *module);
+
+void hcablk_c_configfs_add_default_group(struct config_group *new_group,
+					 struct config_group *group);
 
 #endif

@@ -8,6 +8,8 @@
 #[allow(unused)] // Generated for every header named, used where a layer needs it.
 pub(crate) mod bindings;
 
+pub mod blkdev;
+
 use kernel::prelude::*;
 
 module! {

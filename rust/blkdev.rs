@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The block layer, from both its sides.
+//!
+//! As a driver of disks (`Operations`, [`TagSet`], [`Request`], [`Disk`]):
+//! [`kernel::block::mq`] has neither the hardware queue in `queue_rq`, nor
+//! timeouts, limits, errors and driver data per request, so this is a layer of
+//! our own over the same C interfaces, in the same manner.
+//!
+//! As a user of block devices ([`BlockDevice`], [`BioSlot`]).
+//!
+//! # Unsupported
+//!
+//! Shared tags, several disks on one tag set, polled queues, zones, integrity,
+//! reserved tags, `queue_rqs`, blocking `queue_rq`.
+//!
+//! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
+//! [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
+//! [`include/linux/bio.h`](srctree/include/linux/bio.h).
+
+mod disk;
+mod limits;
+mod operations;
+mod request;
+mod requests;
+mod status;
+mod tag_set;
+
+pub use self::{
+    disk::Disk,
+    limits::Limits,
+    operations::{
+        Operations,
+        Timeout, //
+    },
+    request::{
+        Op,
+        Rejected,
+        Request,
+        RequestRef, //
+    },
+    requests::Requests,
+    status::Status,
+    tag_set::{
+        TagSet,
+        TagSetConfig, //
+    },
+};
+
+/// Bytes of one sector, the unit of capacities and positions.
+pub const SECTOR_SIZE: u32 = 512;

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A disk: what users open.
+//!
+//! # Life
+//!
+//! [`Disk::add`] makes the disk visible and reads its partitions, so requests
+//! come before it returns. A disk ends in one of two ways:
+//!
+//! - [`Disk::remove_if_closed`]: nobody has it open, and from the check on
+//!   nobody can open it.
+//! - [`Disk::remove`]: at once. Who has it open keeps a dead disk, on which all
+//!   I/O fails, until it is closed.
+//!
+//! Both wait until every started request has ended: the driver must go on
+//! ending requests, or fail them, while they run.
+//!
+//! C headers: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
+//! [`block/genhd.c`](srctree/block/genhd.c)
+
+use super::{
+    Limits,
+    Operations,
+    TagSet, //
+};
+use crate::bindings;
+use core::{
+    fmt::Write,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    ThisModule, //
+};
+
+/// What belongs to the `struct gendisk` and goes when that is freed, which may
+/// be after the driver is done with the disk.
+struct Shared {
+    fops: bindings::block_device_operations,
+    /// Written under the disk's `open_mutex`.
+    claimed: Atomic<bool>,
+    /// The N of its name.
+    number: u32,
+}
+
+impl Shared {
+    fn new(module: &'static ThisModule) -> Result<KBox<Self>> {
+        let mut shared = KBox::new(
+            Self {
+                fops: bindings::block_device_operations {
+                    open: Some(open),
+                    free_disk: Some(free_disk),
+                    owner: module.as_ptr(),
+                    ..pin_init::zeroed()
+                },
+                claimed: Atomic::new(false),
+                number: 0,
+            },
+            GFP_KERNEL,
+        )?;
+        // SAFETY: Allocates a number.
+        let number = unsafe { bindings::hcablk_c_disk_number_alloc() };
+        to_result(number)?;
+        shared.number = number as u32;
+        // `free_disk` may run after the driver's last reference on us is gone.
+        // SAFETY: Our own module is alive while this runs.
+        unsafe { bindings::hcablk_c_module_get(bindings::hcablk_c_core_module()) };
+        Ok(shared)
+    }
+
+    /// Frees everything `new` made.
+    fn free(self: KBox<Self>) {
+        // SAFETY: `new` allocated the number.
+        unsafe { bindings::hcablk_c_disk_number_free(self.number) };
+        drop(self);
+        // SAFETY: `new` took the reference.
+        unsafe { bindings::hcablk_c_module_put(bindings::hcablk_c_core_module()) };
+    }
+}
+
+/// `fops.open`: refuses when the disk is about to be removed.
+///
+/// # Safety
+///
+/// Called by the block layer with `open_mutex` held, on a disk of ours.
+unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mode_t) -> c_int {
+    // SAFETY: `private_data` is set before the disk can be opened and lives
+    // until `free_disk`.
+    let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
+    if shared.claimed.load(Relaxed) {
+        ENXIO.to_errno()
+    } else {
+        0
+    }
+}
+
+/// `fops.free_disk`: the last reference is gone.
+///
+/// # Safety
+///
+/// Called by the block layer once, on a disk of ours that was added.
+unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
+    // SAFETY: `Disk::add` left the box there; this is its last use.
+    unsafe { KBox::from_raw((*disk).private_data.cast::<Shared>()) }.free();
+}
+
+/// A disk that was added and not yet removed. Dropping removes it at once.
+///
+/// # Invariants
+///
+/// `disk` was added, is alive, `private_data` is a [`Shared`], and its queue is
+/// published in the tag set's table.
+pub struct Disk<T: Operations> {
+    disk: NonNull<bindings::gendisk>,
+    tag_set: Arc<TagSet<T>>,
+}
+
+// SAFETY: The C structure has its own locks, the tag set is `Send` and `Sync`.
+unsafe impl<T: Operations> Send for Disk<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Operations> Sync for Disk<T> {}
+
+impl<T: Operations> Disk<T> {
+    /// Makes a disk named `prefix` and a number, and shows it to the world.
+    ///
+    /// Partitions are read before this returns: requests are issued, and if
+    /// they are not ended, this hangs. `module` is pinned while the disk is
+    /// open. `capacity` is in sectors of 512 bytes.
+    ///
+    /// Sleeps. Errors: `EBUSY` (the tag set has a disk), `EINVAL` (limits,
+    /// name), `ENOMEM`, those of [`Operations::hw_queue`].
+    ///
+    /// C: `blk_mq_alloc_disk()`, `device_add_disk()`.
+    pub fn add(
+        prefix: &CStr,
+        tag_set: &Arc<TagSet<T>>,
+        limits: &Limits,
+        capacity: u64,
+        read_only: bool,
+        module: &'static ThisModule,
+    ) -> Result<Self> {
+        let mut lim = limits.to_raw();
+        let shared = Shared::new(module)?;
+        // SAFETY: The tag set is set up; the limits are copied.
+        let disk = from_err_ptr(unsafe {
+            bindings::hcablk_c_alloc_disk(tag_set.as_raw(), &mut lim, core::ptr::null_mut())
+        });
+        let disk = match disk {
+            Ok(disk) => disk,
+            Err(e) => {
+                shared.free();
+                return Err(e);
+            }
+        };
+        let number = shared.number;
+        let shared = KBox::into_raw(shared);
+        // SAFETY: The disk is new and ours alone; `shared` lives until
+        // `free_disk`.
+        let (queue, name) = unsafe {
+            (*disk).private_data = shared.cast();
+            (*disk).fops = &raw const (*shared).fops;
+            ((*disk).queue, &mut (*disk).disk_name)
+        };
+        let result = write_name(name, prefix, number).and_then(|()| {
+            // SAFETY: The queue is set up and lives until `put_disk()`, which
+            // comes after `clear_queue()`.
+            unsafe { tag_set.requests().set_queue(queue) }
+        });
+        if let Err(e) = result {
+            // SAFETY: The disk was not added: this frees it, and `free_disk` is
+            // not called.
+            unsafe { bindings::put_disk(disk) };
+            // SAFETY: From `into_raw` above; the disk that used it is gone.
+            unsafe { KBox::from_raw(shared) }.free();
+            return Err(e);
+        }
+        // SAFETY: The disk is alive and not yet added.
+        let result = to_result(unsafe {
+            bindings::set_capacity(disk, capacity);
+            bindings::set_disk_ro(disk, read_only);
+            bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
+        });
+        if let Err(e) = result {
+            tag_set.requests().clear_queue();
+            // SAFETY: As above.
+            unsafe { bindings::put_disk(disk) };
+            // SAFETY: As above.
+            unsafe { KBox::from_raw(shared) }.free();
+            return Err(e);
+        }
+        // INVARIANT: Everything was done above.
+        Ok(Self {
+            disk: NonNull::new(disk).ok_or(ENOMEM)?,
+            tag_set: tag_set.clone(),
+        })
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: By the type invariant.
+        unsafe { &*(*self.disk.as_ptr()).private_data.cast::<Shared>() }
+    }
+
+    fn queue(&self) -> *mut bindings::request_queue {
+        // SAFETY: By the type invariant; a disk keeps its queue.
+        unsafe { (*self.disk.as_ptr()).queue }
+    }
+
+    /// The number in the disk's name.
+    pub fn number(&self) -> u32 {
+        self.shared().number
+    }
+
+    /// The disk's name, as in `/dev`.
+    pub fn name(&self) -> &CStr {
+        // SAFETY: By the type invariant; `add` wrote a terminated string that
+        // does not change.
+        unsafe { CStr::from_ptr((*self.disk.as_ptr()).disk_name.as_ptr().cast()) }
+    }
+
+    /// The tag set.
+    pub fn tag_set(&self) -> &Arc<TagSet<T>> {
+        &self.tag_set
+    }
+
+    /// Whether somebody has the disk or a partition of it open at this moment.
+    ///
+    /// C: `disk_openers()`.
+    pub fn is_open(&self) -> bool {
+        // SAFETY: By the type invariant; a disk keeps its whole block device.
+        unsafe { bindings::atomic_read(&raw const (*(*self.disk.as_ptr()).part0).bd_openers) != 0 }
+    }
+
+    /// Changes the size, in sectors of 512 bytes, and tells user space.
+    /// Sleeps. C: `set_capacity_and_notify()`.
+    pub fn set_capacity_and_notify(&self, capacity: u64) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), capacity) };
+    }
+
+    /// Stops dispatch: when this has returned, no `queue_rq` runs, and none
+    /// will until the guard is dropped. Sleeps. C: `blk_mq_quiesce_queue()`.
+    pub fn quiesce(&self) -> Quiesced<'_, T> {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::blk_mq_quiesce_queue(self.queue()) };
+        Quiesced(self)
+    }
+
+    /// Removes the disk if nobody has it open; `EBUSY` and the disk otherwise.
+    ///
+    /// Sleeps, and waits for all requests.
+    pub fn remove_if_closed(self) -> Result<(), (Error, Self)> {
+        let disk = self.disk.as_ptr();
+        // SAFETY: By the type invariant.
+        unsafe { bindings::mutex_lock(&raw mut (*disk).open_mutex) };
+        let open = self.is_open();
+        if !open {
+            // Like zram: an `open` that comes after us finds this.
+            self.shared().claimed.store(true, Relaxed);
+        }
+        // SAFETY: Locked above.
+        unsafe { bindings::mutex_unlock(&raw mut (*disk).open_mutex) };
+        if open {
+            return Err((EBUSY, self));
+        }
+        // SAFETY: By the type invariant. A failure to write was told to who
+        // wrote.
+        let _ = unsafe { bindings::sync_blockdev((*disk).part0) };
+        drop(self);
+        Ok(())
+    }
+
+    /// Removes the disk at once. I/O that has not been issued fails, who has
+    /// the disk open keeps a dead one.
+    ///
+    /// The driver must make `queue_rq` reject and end what it owns. Sleeps, and
+    /// waits for all requests.
+    pub fn remove(self) {
+        drop(self);
+    }
+}
+
+impl<T: Operations> Drop for Disk<T> {
+    fn drop(&mut self) {
+        let disk = self.disk.as_ptr();
+        if !self.shared().claimed.load(Relaxed) {
+            // SAFETY: By the type invariant.
+            unsafe { bindings::blk_mark_disk_dead(disk) };
+        }
+        // SAFETY: By the type invariant the disk is added; this happens once.
+        unsafe { bindings::del_gendisk(disk) };
+        self.tag_set.requests().clear_queue();
+        // SAFETY: The reference that came with the allocation; nothing below
+        // uses the disk.
+        unsafe { bindings::put_disk(disk) };
+    }
+}
+
+/// Dispatch is stopped while this lives.
+pub struct Quiesced<'a, T: Operations>(&'a Disk<T>);
+
+impl<T: Operations> Drop for Quiesced<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: By the disk's type invariant; `quiesce` made the count.
+        unsafe { bindings::blk_mq_unquiesce_queue(self.0.queue()) };
+    }
+}
+
+/// Writes `prefix` and `number`, terminated, into a disk's name.
+fn write_name(name: &mut [c_char], prefix: &CStr, number: u32) -> Result {
+    let mut text = NameWriter { name, used: 0 };
+    for &byte in prefix.to_bytes() {
+        text.push(byte)?;
+    }
+    write!(text, "{number}")?;
+    text.push(0)
+}
+
+struct NameWriter<'a> {
+    name: &'a mut [c_char],
+    used: usize,
+}
+
+impl NameWriter<'_> {
+    fn push(&mut self, byte: u8) -> Result {
+        *self.name.get_mut(self.used).ok_or(EINVAL)? = byte as c_char;
+        self.used += 1;
+        Ok(())
+    }
+}
+
+impl Write for NameWriter<'_> {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        for &byte in s.as_bytes() {
+            self.push(byte).map_err(|_| core::fmt::Error)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a driver implements, and the table of C functions that calls it.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use super::{
+    request::Pdu,
+    tag_set::Context,
+    Rejected,
+    Request,
+    Requests,
+    Status, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::{
+        addr_of_mut,
+        NonNull, //
+    },
+};
+use kernel::{
+    error::from_result,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// What [`Operations::timeout`] decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// The request is still under way: call again after the timeout.
+    ResetTimer,
+    /// The request has been ended, or will be without further calls.
+    Done,
+}
+
+/// A driver of disks.
+pub trait Operations: Sized + Send + Sync + 'static {
+    /// Shared by everything on one tag set.
+    type Data: Send + Sync + 'static;
+    /// Data of one hardware queue.
+    type HwQueue: Send + Sync + 'static;
+    /// Data of one request, alive as long as the `struct request`. Alignment
+    /// at most 8.
+    ///
+    /// With an I/O scheduler there are more requests than tags, and each
+    /// hardware queue has one request for flushes that borrows tags: what
+    /// must exist once per tag belongs into the hardware queue's data.
+    type Pdu: Send + 'static;
+
+    /// Gives the data of hardware queue `index`. Called for each hardware queue
+    /// when a disk is added. May sleep, and must not start I/O.
+    fn hw_queue(
+        data: &Self::Data,
+        index: u32,
+        requests: &Arc<Requests<Self>>,
+    ) -> Result<Arc<Self::HwQueue>>;
+
+    /// Makes the data of a request of hardware queue `hw_queue`. May sleep;
+    /// allocations must be `GFP_NOIO`, as a change of the I/O scheduler calls
+    /// this too.
+    fn init_request(data: &Self::Data, hw_queue: u32) -> Result<Self::Pdu>;
+
+    /// Issues a request. `last` is false if more follow at once.
+    ///
+    /// Runs under RCU, in process or softirq context: must not sleep. The
+    /// request is started already.
+    fn queue_rq(
+        queue: &Self::HwQueue,
+        request: Request<Self>,
+        last: bool,
+    ) -> Result<(), Rejected<Self>>;
+
+    /// More requests were announced (`last` was false) than came: issue what
+    /// was held back. Context as `queue_rq`.
+    fn commit_rqs(_queue: &Self::HwQueue) {}
+
+    /// The request with this tag was not ended in time. Runs in a worker and
+    /// may sleep. The tag is not reused while this runs, but the request may be
+    /// taken or ended by another context.
+    fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
+}
+
+/// The C functions for a driver.
+pub(super) struct Vtable<T: Operations>(PhantomData<T>);
+
+impl<T: Operations> Vtable<T> {
+    /// # Safety
+    ///
+    /// Called by blk-mq: `hctx` is set up, `bd.rq` is a request of this tag set
+    /// that now belongs to the driver and has a tag.
+    unsafe extern "C" fn queue_rq(
+        hctx: *mut bindings::blk_mq_hw_ctx,
+        bd: *const bindings::blk_mq_queue_data,
+    ) -> bindings::blk_status_t {
+        // SAFETY: By the safety requirement all of these are valid; the tag set's
+        // and the hardware queue's data were set when they were made.
+        let (request, last, index, queue, context) = unsafe {
+            (
+                (*bd).rq,
+                (*bd).last,
+                (*hctx).queue_num,
+                &*(*hctx).driver_data.cast::<T::HwQueue>(),
+                &*(*(*(*hctx).queue).tag_set).driver_data.cast::<Context<T>>(),
+            )
+        };
+        // SAFETY: By the safety requirement.
+        let tag = unsafe { (*request).tag };
+        let (Some(request), Some(slot)) = (
+            NonNull::new(request),
+            context.requests.slot(index, tag as u32),
+        ) else {
+            // blk-mq never gives more queues or tags than it was asked for.
+            return Status::IoErr.to_raw();
+        };
+
+        slot.start();
+        // SAFETY: `init_request` made the driver part; the driver owns the
+        // request. INVARIANT: The slot is the one of its queue and tag.
+        unsafe { addr_of_mut!((*Pdu::<T>::of(request.as_ptr())).slot).write(slot) };
+        // SAFETY: The request was just given to us.
+        unsafe { bindings::blk_mq_start_request(request.as_ptr()) };
+        // SAFETY: It is started, the slot is Owned, nobody else has it.
+        let request = unsafe { Request::from_owned(request) };
+
+        match T::queue_rq(queue, request, last) {
+            Ok(()) => Status::Ok.to_raw(),
+            Err(Rejected { request, status }) => {
+                if status == Status::Ok {
+                    request.end(status);
+                } else {
+                    request.reject();
+                }
+                status.to_raw()
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq: `hctx` is set up.
+    unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
+        // SAFETY: `init_hctx` set it.
+        T::commit_rqs(unsafe { &*(*hctx).driver_data.cast::<T::HwQueue>() });
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq, which holds a reference on the started request.
+    unsafe extern "C" fn timeout(request: *mut bindings::request) -> bindings::blk_eh_timer_return {
+        // SAFETY: By the safety requirement; `init_hctx` set the data.
+        let (queue, index, tag) = unsafe {
+            let hctx = (*request).mq_hctx;
+            (
+                &*(*hctx).driver_data.cast::<T::HwQueue>(),
+                (*hctx).queue_num,
+                (*request).tag,
+            )
+        };
+        let Ok(tag) = u16::try_from(tag) else {
+            return bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER;
+        };
+        match T::timeout(queue, index, tag) {
+            Timeout::ResetTimer => bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER,
+            Timeout::Done => bindings::blk_eh_timer_return_BLK_EH_DONE,
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq: `data` is the tag set's `driver_data`.
+    unsafe extern "C" fn init_hctx(
+        hctx: *mut bindings::blk_mq_hw_ctx,
+        data: *mut c_void,
+        index: c_uint,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: The tag set's `driver_data` is a `Context<T>`.
+            let context = unsafe { &*data.cast::<Context<T>>() };
+            let queue = T::hw_queue(&context.data, index, &context.requests)?;
+            // SAFETY: `hctx` is being set up, nobody else uses it.
+            unsafe { (*hctx).driver_data = Arc::into_raw(queue).cast_mut().cast() };
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq after a successful `init_hctx`, when nothing uses the
+    /// hardware queue any more.
+    unsafe extern "C" fn exit_hctx(hctx: *mut bindings::blk_mq_hw_ctx, _index: c_uint) {
+        // SAFETY: `init_hctx` left an `Arc` there, and nobody uses it now.
+        drop(unsafe { Arc::from_raw((*hctx).driver_data.cast::<T::HwQueue>().cast_const()) });
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq: `set` is a tag set of `T`, `request` is new and has
+    /// `cmd_size` bytes behind it.
+    unsafe extern "C" fn init_request(
+        set: *mut bindings::blk_mq_tag_set,
+        request: *mut bindings::request,
+        hw_queue: c_uint,
+        _node: c_int,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: The tag set's `driver_data` is a `Context<T>`.
+            let context = unsafe { &*(*set).driver_data.cast::<Context<T>>() };
+            let driver = T::init_request(&context.data, hw_queue)?;
+            // SAFETY: `cmd_size` is the size of `Pdu<T>`, the alignment was
+            // asserted, and the memory is nobody's yet.
+            unsafe {
+                Pdu::<T>::of(request).write(Pdu {
+                    slot: core::ptr::null(),
+                    driver,
+                })
+            };
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq after a successful `init_request`, when the request is
+    /// not in use any more.
+    unsafe extern "C" fn exit_request(
+        _set: *mut bindings::blk_mq_tag_set,
+        request: *mut bindings::request,
+        _hw_queue: c_uint,
+    ) {
+        // SAFETY: `init_request` made it and nobody uses it now.
+        unsafe { Pdu::<T>::of(request).drop_in_place() };
+    }
+
+    const OPS: bindings::blk_mq_ops = bindings::blk_mq_ops {
+        queue_rq: Some(Self::queue_rq),
+        commit_rqs: Some(Self::commit_rqs),
+        timeout: Some(Self::timeout),
+        init_hctx: Some(Self::init_hctx),
+        exit_hctx: Some(Self::exit_hctx),
+        init_request: Some(Self::init_request),
+        exit_request: Some(Self::exit_request),
+        ..pin_init::zeroed()
+    };
+
+    /// The table.
+    pub(super) const fn build() -> &'static bindings::blk_mq_ops {
+        &Self::OPS
+    }
+}

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A started request, owned.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use super::{
+    requests::Slot,
+    Operations,
+    Status, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+use kernel::pr_warn_once;
+
+/// What a request wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Device to memory.
+    Read,
+    /// Memory to device.
+    Write,
+    /// Make everything that was completed before durable. No data.
+    Flush,
+    /// The range's content is no longer needed. No data.
+    Discard,
+    /// The range shall read as zeroes. No data.
+    WriteZeroes,
+    /// Something the disk's limits do not announce.
+    Other,
+}
+
+/// What sits behind every `struct request` of ours.
+///
+/// # Invariants
+///
+/// While the request is started, `slot` points to the slot of its hardware
+/// queue and tag.
+#[repr(C)]
+pub(super) struct Pdu<T: Operations> {
+    pub(super) slot: *const Slot,
+    pub(super) driver: T::Pdu,
+}
+
+impl<T: Operations> Pdu<T> {
+    /// blk-mq aligns requests to cache lines, and what follows the `struct
+    /// request` is aligned like that structure only.
+    pub(super) const ALIGNED: () = assert!(align_of::<Self>() <= align_of::<bindings::request>());
+
+    /// The driver's part of a request. C: `blk_mq_rq_to_pdu()`.
+    #[inline]
+    pub(super) fn of(request: *mut bindings::request) -> *mut Self {
+        let () = Self::ALIGNED;
+        request.wrapping_add(1).cast()
+    }
+}
+
+/// Exclusive owner of a started request.
+///
+/// See [`Requests`](super::Requests) for the states. A request that is dropped
+/// without being ended or parked ends with [`Status::IoErr`] and a warning: it
+/// is a mistake, but none that hangs the queue.
+///
+/// All functions may be called from any context.
+///
+/// # Invariants
+///
+/// - The pointer is to a started request of a tag set of `T`, so its `Pdu<T>`
+///   is initialized, and its slot is Owned.
+/// - This is the only owner.
+pub struct Request<T: Operations> {
+    request: NonNull<bindings::request>,
+    _operations: PhantomData<T::Pdu>,
+}
+
+// SAFETY: The owner may be any context, one at a time; `T::Pdu` is `Send`.
+unsafe impl<T: Operations> Send for Request<T> {}
+
+impl<T: Operations> Request<T> {
+    /// Makes the owner.
+    ///
+    /// # Safety
+    ///
+    /// `request` is started, its slot is Owned, and no other owner exists.
+    #[inline]
+    pub(super) unsafe fn from_owned(request: NonNull<bindings::request>) -> Self {
+        // INVARIANT: By the safety requirement.
+        Self {
+            request,
+            _operations: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        // SAFETY: By the type invariant the driver part is initialized, by its
+        // own the pointer is to a slot; the table outlives the started request
+        // because the disk waits for it and owns the table through the tag set.
+        unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
+    }
+
+    /// Gives up the ownership: the slot becomes Idle, the pointer is returned.
+    #[inline]
+    fn finish(self) -> *mut bindings::request {
+        self.slot().finish();
+        ManuallyDrop::new(self).request.as_ptr()
+    }
+
+    /// A view of what the request wants.
+    #[inline]
+    pub fn view(&self) -> RequestRef<'_> {
+        RequestRef {
+            request: self.request,
+            _owner: PhantomData,
+        }
+    }
+
+    /// A view and the driver's data at once.
+    #[inline]
+    pub fn split(&mut self) -> (RequestRef<'_>, &mut T::Pdu) {
+        let pdu = Pdu::<T>::of(self.request.as_ptr());
+        let view = RequestRef {
+            request: self.request,
+            _owner: PhantomData,
+        };
+        // SAFETY: By the type invariant it is initialized and ours alone; the
+        // view does not reach it.
+        (view, unsafe { &mut (*pdu).driver })
+    }
+
+    /// The driver's data.
+    #[inline]
+    pub fn pdu(&mut self) -> &mut T::Pdu {
+        self.split().1
+    }
+
+    /// What is wanted.
+    #[inline]
+    pub fn op(&self) -> Op {
+        self.view().op()
+    }
+
+    /// See [`RequestRef::fua`].
+    #[inline]
+    pub fn fua(&self) -> bool {
+        self.view().fua()
+    }
+
+    /// See [`RequestRef::sector`].
+    #[inline]
+    pub fn sector(&self) -> u64 {
+        self.view().sector()
+    }
+
+    /// See [`RequestRef::bytes`].
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.view().bytes()
+    }
+
+    /// See [`RequestRef::segments`].
+    #[inline]
+    pub fn segments(&self) -> u16 {
+        self.view().segments()
+    }
+
+    /// See [`RequestRef::tag`].
+    #[inline]
+    pub fn tag(&self) -> u16 {
+        self.view().tag()
+    }
+
+    /// See [`RequestRef::hw_queue`].
+    #[inline]
+    pub fn hw_queue(&self) -> u32 {
+        self.view().hw_queue()
+    }
+
+    /// Which use of the tag this is; goes up by one, with wrap, at each start.
+    #[inline]
+    pub fn generation(&self) -> u16 {
+        self.slot().generation()
+    }
+
+    /// Gives the request to whoever takes it by tag. It may be taken, and even
+    /// ended, by another context before this returns.
+    #[inline]
+    pub fn park(self) {
+        let this = ManuallyDrop::new(self);
+        this.slot().park(this.request);
+    }
+
+    /// Ends the request.
+    ///
+    /// C: `blk_mq_end_request()`.
+    #[inline]
+    pub fn end(self, status: Status) {
+        let request = self.finish();
+        // SAFETY: The request is started and we were its owner; all of it is
+        // ended.
+        unsafe { bindings::blk_mq_end_request(request, status.to_raw()) };
+    }
+
+    /// Gives the request back to the block layer to be issued again.
+    ///
+    /// C: `blk_mq_requeue_request()`.
+    #[inline]
+    pub fn requeue(self) {
+        let request = self.finish();
+        // SAFETY: The request is started and we were its owner.
+        unsafe { bindings::blk_mq_requeue_request(request, true) };
+    }
+
+    /// Gives the request back as the result of `queue_rq`, which must return a
+    /// status that says so.
+    #[inline]
+    pub(super) fn reject(self) {
+        self.finish();
+    }
+}
+
+impl<T: Operations> Drop for Request<T> {
+    fn drop(&mut self) {
+        lost();
+        self.slot().finish();
+        // SAFETY: The request is started and we are its owner, for the last
+        // time.
+        unsafe { bindings::blk_mq_end_request(self.request.as_ptr(), Status::IoErr.to_raw()) };
+    }
+}
+
+/// Says once that a request was dropped.
+#[cold]
+#[inline(never)]
+fn lost() {
+    pr_warn_once!("a request was dropped by its owner, ended with an error\n");
+}
+
+/// A request that `queue_rq` does not accept, and why.
+pub struct Rejected<T: Operations> {
+    pub(super) request: Request<T>,
+    pub(super) status: Status,
+}
+
+impl<T: Operations> Rejected<T> {
+    /// [`Status::Resource`] and [`Status::DevResource`] make the block layer
+    /// try again, everything else ends the request.
+    #[inline]
+    pub fn new(request: Request<T>, status: Status) -> Self {
+        Self { request, status }
+    }
+}
+
+/// A view of an owned request.
+///
+/// # Invariants
+///
+/// The pointer is to a started request that has an owner for `'a`.
+#[derive(Clone, Copy)]
+pub struct RequestRef<'a> {
+    request: NonNull<bindings::request>,
+    _owner: PhantomData<&'a ()>,
+}
+
+impl RequestRef<'_> {
+    /// The C structure, valid for `'a`.
+    #[inline]
+    pub(crate) fn as_raw(&self) -> *mut bindings::request {
+        self.request.as_ptr()
+    }
+
+    #[inline]
+    fn flags(&self) -> bindings::blk_opf_t {
+        // SAFETY: By the type invariant the request is alive and does not
+        // change.
+        unsafe { (*self.request.as_ptr()).cmd_flags }
+    }
+
+    /// What is wanted. C: `req_op()`.
+    #[inline]
+    pub fn op(&self) -> Op {
+        match self.flags() & bindings::REQ_OP_MASK {
+            bindings::req_op_REQ_OP_READ => Op::Read,
+            bindings::req_op_REQ_OP_WRITE => Op::Write,
+            bindings::req_op_REQ_OP_FLUSH => Op::Flush,
+            bindings::req_op_REQ_OP_DISCARD => Op::Discard,
+            bindings::req_op_REQ_OP_WRITE_ZEROES => Op::WriteZeroes,
+            _ => Op::Other,
+        }
+    }
+
+    /// Whether a write must be durable when it ends (`REQ_FUA`).
+    #[inline]
+    pub fn fua(&self) -> bool {
+        self.flags() & bindings::REQ_FUA != 0
+    }
+
+    /// First sector of 512 bytes, relative to the whole disk; meaningless for
+    /// a flush. C: `blk_rq_pos()`.
+    #[inline]
+    pub fn sector(&self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.request.as_ptr()).__sector }
+    }
+
+    /// Length in bytes; 0 for a flush. C: `blk_rq_bytes()`.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.request.as_ptr()).__data_len }
+    }
+
+    /// Physical segments of the data, at most the disk's limit.
+    /// C: `blk_rq_nr_phys_segments()`.
+    #[inline]
+    pub fn segments(&self) -> u16 {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.request.as_ptr()).nr_phys_segments }
+    }
+
+    /// Tag, unique among the started requests of its hardware queue.
+    #[inline]
+    pub fn tag(&self) -> u16 {
+        // SAFETY: By the type invariant. A started request has a tag below
+        // `BLK_MQ_MAX_DEPTH`.
+        unsafe { (*self.request.as_ptr()).tag as u16 }
+    }
+
+    /// Index of the hardware queue.
+    #[inline]
+    pub fn hw_queue(&self) -> u32 {
+        // SAFETY: By the type invariant; a started request has a hardware
+        // queue.
+        unsafe { (*(*self.request.as_ptr()).mq_hctx).queue_num }
+    }
+
+    /// Copies `from` into the request's memory, from its beginning: for small
+    /// reads. No more than the request's length is copied.
+    pub fn copy_to_data(&self, from: &[u8]) {
+        if self.op() != Op::Read {
+            return;
+        }
+        // SAFETY: By the type invariant; the data's pages are there as long as
+        // the request is started, and the helper stops at the data's end.
+        unsafe {
+            bindings::hcablk_c_rq_copy_to(self.as_raw(), from.as_ptr().cast(), from.len());
+        }
+    }
+
+    /// Copies the request's data, from its beginning, into `to`: for small
+    /// writes. No more than the request's length is copied.
+    pub fn copy_from_data(&self, to: &mut [u8]) {
+        if self.op() != Op::Write {
+            return;
+        }
+        // SAFETY: As above.
+        unsafe {
+            bindings::hcablk_c_rq_copy_from(self.as_raw(), to.as_mut_ptr().cast(), to.len());
+        }
+    }
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who owns a started request: the table of slots, one per hardware queue and
+//! tag.
+//!
+//! # Ownership
+//!
+//! blk-mq hands a request to the driver in `queue_rq` and gets it back through
+//! `blk_mq_end_request()` or `blk_mq_requeue_request()`; in between the tag of
+//! the hardware queue is in use by this request alone (a flush that borrows
+//! the tag of the write it precedes is in flight only while that write is
+//! not). So everything about a started request that must be decided atomically
+//! is kept under (hardware queue, tag), in memory of our own: a lookup with a
+//! tag that came over the wire never follows a pointer of blk-mq's that may be
+//! stale (`blk_mq_tag_to_rq()` gives no such promise).
+//!
+//! A slot is in one of three states and has a generation:
+//!
+//! - *Idle*: blk-mq has the request, or there is none.
+//! - *Owned*: exactly one [`Request`] exists for the slot; whoever holds it is
+//!   the owner.
+//! - *Parked*: nobody holds it; it belongs to whoever takes it first.
+//!
+//! | from | to | by |
+//! |---|---|---|
+//! | Idle | Owned | `queue_rq`: the generation goes up by one |
+//! | Owned | Parked | [`Request::park`] |
+//! | Parked | Owned | [`Requests::take`] and its relatives: one taker wins, the others get `None` |
+//! | Owned | Idle | [`Request::end`], [`Request::requeue`], rejection from `queue_rq`, drop |
+//!
+//! The generation goes over the wire with the tag, so that an answer to an
+//! earlier use of the tag takes nothing.
+
+use super::{
+    Operations,
+    Request, //
+};
+use crate::bindings;
+use core::{
+    cell::UnsafeCell,
+    marker::PhantomData,
+    ptr::{
+        null_mut,
+        NonNull, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        rcu,
+        Arc, //
+    }, //
+};
+
+const IDLE: u32 = 0;
+const OWNED: u32 = 1;
+const PARKED: u32 = 2;
+const STATE_MASK: u32 = 0xffff;
+const GENERATION_SHIFT: u32 = 16;
+
+/// What is known of one (hardware queue, tag).
+///
+/// # Invariants
+///
+/// - The lower half of `word` is `IDLE`, `OWNED` or `PARKED`, the upper half
+///   is the generation.
+/// - While it is `OWNED`, only the owner touches `request`; while it is
+///   `PARKED`, `request` points to a started request of this slot.
+pub(super) struct Slot {
+    word: Atomic<u32>,
+    request: UnsafeCell<*mut bindings::request>,
+}
+
+// SAFETY: `request` is touched by the slot's owner only, and ownership changes
+// hands through `word` with release and acquire.
+unsafe impl Send for Slot {}
+
+// SAFETY: As above.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    fn new() -> Self {
+        // INVARIANT: Idle, generation 0.
+        Self {
+            word: Atomic::new(IDLE),
+            request: UnsafeCell::new(null_mut()),
+        }
+    }
+
+    /// Idle to Owned. The caller is `queue_rq`, that is blk-mq just gave it the
+    /// request with this tag.
+    #[inline]
+    pub(super) fn start(&self) {
+        let generation = (self.word.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
+        self.word
+            .store((generation << GENERATION_SHIFT) | OWNED, Relaxed);
+    }
+
+    /// Owned to Idle. The caller is the owner, about to give the request back.
+    #[inline]
+    pub(super) fn finish(&self) {
+        let generation = self.word.load(Relaxed) & !STATE_MASK;
+        // What the owner did to its data is ordered before the next use of the
+        // tag by blk-mq's own barriers.
+        self.word.store(generation | IDLE, Relaxed);
+    }
+
+    /// Owned to Parked. The caller is the owner of `request`.
+    #[inline]
+    pub(super) fn park(&self, request: NonNull<bindings::request>) {
+        let generation = self.word.load(Relaxed) & !STATE_MASK;
+        // SAFETY: The state is Owned and the caller is the owner: nobody else
+        // touches this cell.
+        unsafe { *self.request.get() = request.as_ptr() };
+        self.word.store(generation | PARKED, Release);
+    }
+
+    /// Parked with this generation to Owned.
+    #[inline]
+    fn take(&self, generation: u16) -> Option<NonNull<bindings::request>> {
+        let generation = u32::from(generation) << GENERATION_SHIFT;
+        self.word
+            .cmpxchg(generation | PARKED, generation | OWNED, Acquire)
+            .ok()?;
+        // SAFETY: The state just went from Parked to Owned and this caller did
+        // it, so it alone may look at the cell.
+        NonNull::new(unsafe { *self.request.get() })
+    }
+
+    /// Parked, whatever the generation, to Owned.
+    #[inline]
+    fn take_any(&self) -> Option<NonNull<bindings::request>> {
+        let mut word = self.word.load(Relaxed);
+        while word & STATE_MASK == PARKED {
+            let generation = word >> GENERATION_SHIFT;
+            if let Some(request) = self.take(generation as u16) {
+                return Some(request);
+            }
+            word = self.word.load(Relaxed);
+        }
+        None
+    }
+
+    #[inline]
+    pub(super) fn generation(&self) -> u16 {
+        (self.word.load(Relaxed) >> GENERATION_SHIFT) as u16
+    }
+}
+
+/// The started requests of one tag set, by hardware queue and tag.
+///
+/// It is made before the [`TagSet`](super::TagSet) and does not own it, so that
+/// the hardware queues' data may own the table. Its functions may be called
+/// from any context unless they say otherwise.
+///
+/// # Invariants
+///
+/// - `slots` has `hw_queues * depth` elements.
+/// - `queue` is null or points to a request queue that stays valid until an RCU
+///   grace period has passed after it was set to null.
+pub struct Requests<T: Operations> {
+    slots: KVVec<Slot>,
+    hw_queues: u32,
+    depth: u32,
+    /// Whether a tag set uses the table.
+    claimed: Atomic<bool>,
+    queue: Atomic<*mut bindings::request_queue>,
+    _operations: PhantomData<fn() -> T>,
+}
+
+// SAFETY: The raw pointer is only followed under RCU, to functions of the block
+// layer that any context may call at the same time; requests are `Send`.
+unsafe impl<T: Operations> Send for Requests<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Operations> Sync for Requests<T> {}
+
+impl<T: Operations> Requests<T> {
+    /// Makes a table for `hw_queues` hardware queues of `depth` tags each.
+    ///
+    /// May sleep. Errors: `EINVAL` (a size is 0 or larger than blk-mq's
+    /// bound), `ENOMEM`.
+    pub fn new(hw_queues: u32, depth: u32) -> Result<Arc<Self>> {
+        if hw_queues == 0 || depth == 0 || depth > bindings::BLK_MQ_MAX_DEPTH {
+            return Err(EINVAL);
+        }
+        let count = (hw_queues as usize)
+            .checked_mul(depth as usize)
+            .ok_or(EINVAL)?;
+        let mut slots = KVVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            slots.push(Slot::new(), GFP_KERNEL)?;
+        }
+        // INVARIANT: `count` elements were pushed; there is no queue yet.
+        Ok(Arc::new(
+            Self {
+                slots,
+                hw_queues,
+                depth,
+                claimed: Atomic::new(false),
+                queue: Atomic::new(null_mut()),
+                _operations: PhantomData,
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// How many hardware queues there is room for.
+    pub fn hw_queues(&self) -> u32 {
+        self.hw_queues
+    }
+
+    /// How many tags a hardware queue has.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    #[inline]
+    pub(super) fn slot(&self, hw_queue: u32, tag: u32) -> Option<&Slot> {
+        if hw_queue >= self.hw_queues || tag >= self.depth {
+            return None;
+        }
+        self.slots
+            .get(hw_queue as usize * self.depth as usize + tag as usize)
+    }
+
+    /// Takes the parked request with this tag and generation.
+    ///
+    /// `None` if it is not parked: never started, already taken, already
+    /// ended, or of another generation. All values may come from a peer that
+    /// is not trusted.
+    #[inline]
+    pub fn take(&self, hw_queue: u32, tag: u16, generation: u16) -> Option<Request<T>> {
+        let request = self.slot(hw_queue, tag.into())?.take(generation)?;
+        // SAFETY: The slot went from Parked to Owned by our hand, so `request`
+        // is a started request and no other owner exists.
+        Some(unsafe { Request::from_owned(request) })
+    }
+
+    /// Takes the parked request with this tag, whatever its generation: for
+    /// the driver's own knowledge that the tag's request failed.
+    #[inline]
+    pub fn take_any(&self, hw_queue: u32, tag: u16) -> Option<Request<T>> {
+        let request = self.slot(hw_queue, tag.into())?.take_any()?;
+        // SAFETY: As in `take`.
+        Some(unsafe { Request::from_owned(request) })
+    }
+
+    /// Takes every parked request of one hardware queue and gives it to `f`.
+    pub fn for_each_parked_of(&self, hw_queue: u32, mut f: impl FnMut(Request<T>)) {
+        for tag in 0..self.depth {
+            if let Some(request) = self.take_any(hw_queue, tag as u16) {
+                f(request);
+            }
+        }
+    }
+
+    /// Takes every parked request and gives it to `f`.
+    ///
+    /// For teardown: set a flag that makes `queue_rq` reject, call
+    /// [`synchronize`](Self::synchronize), stop the completions, then this.
+    pub fn for_each_parked(&self, mut f: impl FnMut(Request<T>)) {
+        for hw_queue in 0..self.hw_queues {
+            self.for_each_parked_of(hw_queue, &mut f);
+        }
+    }
+
+    /// Waits until every `queue_rq` and `commit_rqs` that runs now has
+    /// returned; what the caller wrote before is seen by all later ones.
+    ///
+    /// Sleeps. C: `synchronize_rcu()`, as `blk_mq_wait_quiesce_done()` does for
+    /// queues that do not block: dispatch happens under RCU.
+    pub fn synchronize(&self) {
+        // SAFETY: May be called wherever sleeping is allowed.
+        unsafe { bindings::synchronize_rcu() };
+    }
+
+    /// Runs a hardware queue again, from a worker: requests that `queue_rq`
+    /// rejected with [`DevResource`](super::Status::DevResource) are tried once
+    /// more. Nothing happens while there is no disk.
+    ///
+    /// C: `blk_mq_run_hw_queue()`.
+    pub fn run_hw_queue(&self, hw_queue: u32) {
+        let _guard = rcu::read_lock();
+        let queue = self.queue.load(Acquire);
+        if queue.is_null() {
+            return;
+        }
+        // SAFETY: By the type invariant `queue` stays valid while we are in the
+        // RCU section. Its table of hardware queues is set before it gets here
+        // and does not change, as we never change their number.
+        let hctx = unsafe {
+            if hw_queue >= (*queue).nr_hw_queues {
+                return;
+            }
+            *(*queue).queue_hw_ctx.add(hw_queue as usize)
+        };
+        // SAFETY: A hardware queue lives as long as its request queue; the call
+        // is asynchronous, so any context will do.
+        unsafe { bindings::blk_mq_run_hw_queue(hctx, true) };
+    }
+
+    /// Runs all hardware queues again, from workers.
+    ///
+    /// C: `blk_mq_run_hw_queues()`.
+    pub fn run_hw_queues(&self) {
+        for hw_queue in 0..self.hw_queues {
+            self.run_hw_queue(hw_queue);
+        }
+    }
+
+    /// Marks the table as used by a tag set; `EBUSY` if it is.
+    pub(super) fn claim(&self) -> Result {
+        self.claimed
+            .cmpxchg(false, true, Full)
+            .map_err(|_| EBUSY)
+            .map(|_| ())
+    }
+
+    /// Publishes the queue of the disk; `EBUSY` if there is one.
+    ///
+    /// # Safety
+    ///
+    /// `queue` is a set up queue of the tag set that uses this table, and stays
+    /// valid until [`clear_queue`](Self::clear_queue) has returned.
+    pub(super) unsafe fn set_queue(&self, queue: *mut bindings::request_queue) -> Result {
+        // INVARIANT: By the safety requirement, and because `clear_queue` waits.
+        self.queue
+            .cmpxchg(null_mut(), queue, Full)
+            .map_err(|_| EBUSY)
+            .map(|_| ())
+    }
+
+    /// Withdraws the queue and waits until nobody uses it. Sleeps.
+    pub(super) fn clear_queue(&self) {
+        self.queue.store(null_mut(), Release);
+        self.synchronize();
+    }
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Outcome of a request or a bio.
+//!
+//! C header: [`include/linux/blk_types.h`](srctree/include/linux/blk_types.h)
+
+use crate::bindings;
+
+/// A `blk_status_t`: how a request or a bio ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Done.
+    Ok,
+    /// The operation is not supported (`EOPNOTSUPP`).
+    NotSupported,
+    /// The device did not answer in time (`ETIMEDOUT`).
+    Timeout,
+    /// No space (`ENOSPC`).
+    NoSpace,
+    /// The way to the device failed (`ENOLINK`); another way may work.
+    Transport,
+    /// The device refused (`EREMOTEIO`).
+    Target,
+    /// The medium failed (`ENODATA`).
+    Medium,
+    /// Protection error (`EILSEQ`).
+    Protection,
+    /// From `queue_rq` only: no memory or the like; the block layer runs the
+    /// queue again after a short while.
+    Resource,
+    /// Anything else (`EIO`).
+    IoErr,
+    /// From `queue_rq` only: something is missing that a request in flight
+    /// will give back; the block layer runs the queue again when a request of
+    /// this hardware queue ends, or the driver does
+    /// ([`Requests::run_hw_queue`](super::Requests::run_hw_queue)).
+    DevResource,
+    /// The device is gone (`ENODEV`).
+    Offline,
+    /// The request is malformed (`EINVAL`).
+    Invalid,
+}
+
+impl Status {
+    /// The `blk_status_t`.
+    #[inline]
+    pub fn to_raw(self) -> bindings::blk_status_t {
+        match self {
+            Status::Ok => 0,
+            Status::NotSupported => bindings::BLK_STS_NOTSUPP,
+            Status::Timeout => bindings::BLK_STS_TIMEOUT,
+            Status::NoSpace => bindings::BLK_STS_NOSPC,
+            Status::Transport => bindings::BLK_STS_TRANSPORT,
+            Status::Target => bindings::BLK_STS_TARGET,
+            Status::Medium => bindings::BLK_STS_MEDIUM,
+            Status::Protection => bindings::BLK_STS_PROTECTION,
+            Status::Resource => bindings::BLK_STS_RESOURCE,
+            Status::IoErr => bindings::BLK_STS_IOERR,
+            Status::DevResource => bindings::BLK_STS_DEV_RESOURCE,
+            Status::Offline => bindings::BLK_STS_OFFLINE,
+            Status::Invalid => bindings::BLK_STS_INVAL,
+        }
+    }
+
+    /// The meaning of a `blk_status_t`; what has no name here is an
+    /// [`IoErr`](Status::IoErr).
+    #[inline]
+    pub fn from_raw(raw: bindings::blk_status_t) -> Self {
+        match raw {
+            0 => Status::Ok,
+            bindings::BLK_STS_NOTSUPP => Status::NotSupported,
+            bindings::BLK_STS_TIMEOUT => Status::Timeout,
+            bindings::BLK_STS_NOSPC => Status::NoSpace,
+            bindings::BLK_STS_TRANSPORT => Status::Transport,
+            bindings::BLK_STS_TARGET => Status::Target,
+            bindings::BLK_STS_MEDIUM => Status::Medium,
+            bindings::BLK_STS_PROTECTION => Status::Protection,
+            bindings::BLK_STS_RESOURCE => Status::Resource,
+            bindings::BLK_STS_DEV_RESOURCE => Status::DevResource,
+            bindings::BLK_STS_OFFLINE => Status::Offline,
+            bindings::BLK_STS_INVAL => Status::Invalid,
+            _ => Status::IoErr,
+        }
+    }
+}

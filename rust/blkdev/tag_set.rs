@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The set of tags and hardware queues behind a disk.
+//!
+//! C header: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h)
+
+use super::{
+    operations::Vtable,
+    request::Pdu,
+    Operations,
+    Request,
+    Requests, //
+};
+use crate::bindings;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// How a tag set is made. Hardware queues and depth are those of its
+/// [`Requests`].
+pub struct TagSetConfig {
+    /// When a started request times out, in milliseconds; 0 means 30 seconds.
+    pub timeout_ms: u32,
+    /// Where memory comes from; `None` means anywhere.
+    pub numa_node: Option<i32>,
+    /// Do not put an I/O scheduler before the queues unless asked for.
+    pub no_scheduler: bool,
+}
+
+/// What the C functions reach through the tag set's `driver_data`.
+pub(super) struct Context<T: Operations> {
+    pub(super) data: Arc<T::Data>,
+    pub(super) requests: Arc<Requests<T>>,
+}
+
+/// A `struct blk_mq_tag_set`.
+///
+/// A [`Disk`](super::Disk) owns a reference, and ends with all its requests
+/// before it lets go of it. The last reference must be dropped where sleeping
+/// is allowed; completions need the [`Requests`] only.
+///
+/// # Invariants
+///
+/// `set` was set up by `blk_mq_alloc_tag_set()`, its `driver_data` points to
+/// `context`.
+#[pin_data(PinnedDrop)]
+pub struct TagSet<T: Operations> {
+    #[pin]
+    set: Opaque<bindings::blk_mq_tag_set>,
+    context: KBox<Context<T>>,
+}
+
+// SAFETY: The C structure has its own locks; what is in `context` is `Send` and
+// `Sync`.
+unsafe impl<T: Operations> Send for TagSet<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: Operations> Sync for TagSet<T> {}
+
+impl<T: Operations> TagSet<T> {
+    /// Makes a tag set; calls [`Operations::init_request`] for every tag.
+    ///
+    /// blk-mq may make fewer hardware queues than `requests` has room for (no
+    /// more than there are CPUs), see [`hw_queues`](Self::hw_queues).
+    ///
+    /// May sleep. Errors: `EBUSY` (`requests` is used by another tag set),
+    /// `ENOMEM`, those of `init_request`.
+    ///
+    /// C: `blk_mq_alloc_tag_set()`.
+    pub fn new(
+        config: &TagSetConfig,
+        requests: &Arc<Requests<T>>,
+        data: Arc<T::Data>,
+    ) -> Result<Arc<Self>> {
+        requests.claim()?;
+        let context = KBox::new(
+            Context {
+                data,
+                requests: requests.clone(),
+            },
+            GFP_KERNEL,
+        )?;
+        let timeout = kernel::time::msecs_to_jiffies(config.timeout_ms);
+        let set = bindings::blk_mq_tag_set {
+            ops: Vtable::<T>::build(),
+            nr_hw_queues: requests.hw_queues(),
+            queue_depth: requests.depth(),
+            timeout: u32::try_from(timeout)?,
+            numa_node: config.numa_node.unwrap_or(bindings::NUMA_NO_NODE),
+            cmd_size: size_of::<Pdu<T>>() as u32,
+            flags: if config.no_scheduler {
+                bindings::BLK_MQ_F_NO_SCHED_BY_DEFAULT
+            } else {
+                0
+            },
+            driver_data: core::ptr::from_ref(&*context).cast_mut().cast(),
+            ..pin_init::zeroed()
+        };
+        Arc::pin_init(
+            // INVARIANT: The set is set up in place, `driver_data` was set above.
+            try_pin_init!(Self {
+                set <- Opaque::try_ffi_init(|slot: *mut bindings::blk_mq_tag_set| {
+                    // SAFETY: The slot is ours to fill, and stays where it is.
+                    unsafe { slot.write(set) };
+                    // SAFETY: It was filled in just now; the context that the
+                    // callbacks use exists.
+                    to_result(unsafe { bindings::blk_mq_alloc_tag_set(slot) })
+                }),
+                context,
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// How many hardware queues there are.
+    pub fn hw_queues(&self) -> u32 {
+        // SAFETY: By the type invariant; the number does not change.
+        unsafe { (*self.set.get()).nr_hw_queues }
+    }
+
+    /// How many tags each hardware queue has.
+    pub fn depth(&self) -> u32 {
+        // SAFETY: By the type invariant; the number does not change.
+        unsafe { (*self.set.get()).queue_depth }
+    }
+
+    /// The shared data.
+    pub fn data(&self) -> &Arc<T::Data> {
+        &self.context.data
+    }
+
+    /// The started requests.
+    pub fn requests(&self) -> &Arc<Requests<T>> {
+        &self.context.requests
+    }
+
+    /// See [`Requests::take`].
+    #[inline]
+    pub fn take(&self, hw_queue: u32, tag: u16, generation: u16) -> Option<Request<T>> {
+        self.context.requests.take(hw_queue, tag, generation)
+    }
+
+    /// See [`Requests::take_any`].
+    #[inline]
+    pub fn take_any(&self, hw_queue: u32, tag: u16) -> Option<Request<T>> {
+        self.context.requests.take_any(hw_queue, tag)
+    }
+
+    /// See [`Requests::for_each_parked`].
+    pub fn for_each_parked(&self, f: impl FnMut(Request<T>)) {
+        self.context.requests.for_each_parked(f);
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {
+        self.set.get()
+    }
+}
+
+#[pinned_drop]
+impl<T: Operations> PinnedDrop for TagSet<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant it is set up; no disk is left, because
+        // a disk owns a reference.
+        unsafe { bindings::blk_mq_free_tag_set(self.set.get()) };
+    }
+}
