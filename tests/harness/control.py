@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The socket over which test scripts reach the guests (see on.py)."""
+
+from __future__ import annotations
+
+import re
+import socket
+import socketserver
+import threading
+from pathlib import Path
+
+from guest import Guest, GuestError
+
+
+class Handler(socketserver.BaseRequestHandler):
+    """One request of one script."""
+
+    server: "Server"
+    request: socket.socket
+
+    def reply(self, kind: str, data: bytes) -> None:
+        try:
+            self.request.sendall(kind.encode() + len(data).to_bytes(4, "little") + data)
+        except OSError:
+            # The script is gone; `Guest.run` sees that too.
+            pass
+
+    def handle(self) -> None:
+        data = b""
+        while not data.endswith(b"\0\0"):
+            part = self.request.recv(65536)
+            if not part:
+                return
+            data += part
+        words = data[:-2].decode().split("\0")
+        try:
+            code = self.perform(words)
+        except GuestError as err:
+            self.reply("e", f"{err}\n".encode())
+            code = 125
+        except (IndexError, KeyError, ValueError, re.error) as err:
+            self.reply("e", f"bad request {words}: {err!r}\n".encode())
+            code = 125
+        self.reply("x", str(code).encode())
+
+    def perform(self, words: list[str]) -> int:
+        guests, begin = self.server.guests, self.server.begin
+        match words:
+            case ["on", name, seconds, *script]:
+                return guests[name].run(" ".join(script), float(seconds), self.reply, self.request)
+            case ["vm", action, name, *rest]:
+                return self.machine(action, guests[name], rest)
+            case ["log", "wait", name, seconds, pattern]:
+                line = guests[name].wait_console(pattern, begin.get(name, 0), float(seconds))
+                if line is None:
+                    self.reply("e", f"{name}: no message like {pattern!r} within {seconds} s\n".encode())
+                    return 124
+                self.reply("o", f"{line}\n".encode())
+                return 0
+            case ["log", "grep", name, pattern]:
+                lines = guests[name].console_text(begin.get(name, 0)).splitlines()
+                found = [line for line in lines if re.search(pattern, line)]
+                self.reply("o", "".join(f"{line}\n" for line in found).encode())
+                return 0 if found else 1
+        raise ValueError("unknown request")
+
+    def machine(self, action: str, guest: Guest, rest: list[str]) -> int:
+        match action:
+            case "kill":
+                guest.kill()
+            case "start":
+                guest.start()
+                guest.wait_booted()
+            case "pause":
+                guest.qmp("stop")
+            case "resume":
+                guest.qmp("cont")
+            case "link-down" | "link-up":
+                guest.qmp("set_link", name=f"card{int(rest[0])}", up=action == "link-up")
+            case _:
+                raise ValueError(action)
+        return 0
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Serves scripts for as long as a run lasts."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, guests: dict[str, Guest]) -> None:
+        super().__init__(str(path), Handler)
+        self.guests = guests
+        # Where in each guest's console the running test began.
+        self.begin: dict[str, int] = {}
+        threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Guests: QEMU processes, the commands that run in them, and their consoles."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import select
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+# So many commands can run in a guest at once.
+CHANNELS = 8
+# After its command was killed, a guest that answers at all answers within this.
+KILL_SECONDS = 20.0
+BOOT_SECONDS = 120.0
+
+Output = Callable[[str, bytes], None]
+
+
+class GuestError(Exception):
+    """A guest is gone, does not boot or does not answer."""
+
+
+@dataclass
+class Settings:
+    """What all guests of a run share."""
+
+    kernel: Path
+    image: Path
+    accel: str
+    work: Path  # sockets and disks
+    logs: Path
+    memory: int = 768
+    cpus: int = 2
+    append: str = ""
+
+
+@dataclass
+class Spec:
+    """What one guest is: its name, its number in the network, its cards and drives."""
+
+    name: str
+    number: int
+    # Each card is one end of a cable: the cable's name, and whether this end listens.
+    cables: list[tuple[str, bool]]
+    # Drives' sizes in MiB; they are NVMe and empty at each start of a run.
+    drives: list[int] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"10.77.0.{self.number}"
+
+    @property
+    def address6(self) -> str:
+        return f"fd77::{self.number}"
+
+
+def read_frame(sock: socket.socket) -> tuple[str, bytes]:
+    """One message of a guest's agent."""
+
+    def exactly(n: int) -> bytes:
+        data = b""
+        while len(data) < n:
+            part = sock.recv(n - len(data))
+            if not part:
+                raise GuestError("the guest is gone")
+            data += part
+        return data
+
+    head = exactly(5)
+    return chr(head[0]), exactly(int.from_bytes(head[1:], "little"))
+
+
+class Guest:
+    """One virtual machine, started and stopped any number of times in a run."""
+
+    def __init__(self, settings: Settings, spec: Spec) -> None:
+        self.settings = settings
+        self.spec = spec
+        self.name = spec.name
+        self.console = settings.logs / f"console-{spec.name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._free: queue.Queue[socket.socket] = queue.Queue()
+        self._sockets: list[socket.socket] = []
+        self._qmp: TextIO | None = None
+        self._qmp_lock = threading.Lock()
+        self._booted = False
+        self.console.touch()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def booted(self) -> bool:
+        return self._booted and self.alive
+
+    def command_line(self, channel_fds: list[int], qmp_fd: int) -> list[str]:
+        """QEMU's arguments."""
+        s, spec = self.settings, self.spec
+        append = (
+            f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off "
+            f"hcablk.name={spec.name} hcablk.address={spec.address}/24,{spec.address6}/64 {s.append}"
+        )
+        cpu = "host" if s.accel == "kvm" else "max,la57=off"
+        args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
+        args += ["-accel", s.accel + (",thread=multi" if s.accel == "tcg" else "")]
+        args += ["-smp", str(s.cpus), "-m", str(s.memory), "-nodefaults", "-no-user-config"]
+        args += ["-display", "none", "-no-reboot", "-kernel", str(s.kernel), "-initrd", str(s.image)]
+        args += ["-append", append]
+        args += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
+        args += ["-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"]
+        args += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
+        for n, fd in enumerate(channel_fds):
+            args += ["-chardev", f"socket,id=cmd{n},fd={fd}"]
+            args += ["-device", f"virtserialport,chardev=cmd{n},name=cmd.{n}"]
+        for n, (cable, listens) in enumerate(spec.cables):
+            # Unix sockets: with TCP, Nagle's algorithm makes 40 ms round trips.
+            end = "server=on" if listens else "server=off,reconnect-ms=100"
+            args += ["-netdev", f"stream,id=net{n},{end},addr.type=unix,addr.path={s.work}/net-{cable}"]
+            mac = f"52:54:00:77:{spec.number:02x}:{n:02x}"
+            args += ["-device", f"virtio-net-pci,id=card{n},netdev=net{n},mac={mac},host_mtu=9000,romfile="]
+        for n, size in enumerate(spec.drives):
+            disk = s.work / f"{spec.name}-drive{n}.img"
+            if not disk.exists():
+                disk.touch()
+                os.truncate(disk, size << 20)
+            args += ["-drive", f"if=none,id=drive{n},format=raw,file={disk},cache=unsafe,discard=unmap"]
+            args += ["-device", f"nvme,drive=drive{n},serial=drive{n}"]
+        return args
+
+    def start(self) -> None:
+        """Start QEMU; `wait_booted` waits for the guest."""
+        if self.alive:
+            raise GuestError(f"{self.name} runs already")
+        self._booted = False
+        pairs = [socket.socketpair() for _ in range(CHANNELS + 1)]
+        fds = [theirs.fileno() for _, theirs in pairs]
+        with open(self.settings.logs / f"qemu-{self.name}.log", "ab") as log:
+            self._process = subprocess.Popen(
+                self.command_line(fds[1:], fds[0]),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        for _, theirs in pairs:
+            theirs.close()
+        pairs[0][0].settimeout(20)
+        self._qmp = pairs[0][0].makefile("rw", encoding="utf-8")
+        pairs[0][0].close()
+        self._sockets = [ours for ours, _ in pairs[1:]]
+        self._free = queue.Queue()
+
+    def wait_booted(self) -> None:
+        """Wait until the guest's agent answers on every channel."""
+        deadline = time.monotonic() + BOOT_SECONDS
+        for sock in self._sockets:
+            sock.settimeout(max(0.1, deadline - time.monotonic()))
+            try:
+                kind, _ = read_frame(sock)
+            except (TimeoutError, OSError) as err:
+                raise GuestError(f"{self.name} did not boot; see {self.console}") from err
+            except GuestError as err:
+                raise GuestError(f"{self.name} died while booting; see {self.console}") from err
+            if kind != "r":
+                raise GuestError(f"{self.name}: unexpected message {kind!r}")
+            sock.settimeout(None)
+            self._free.put(sock)
+        self.qmp("qmp_capabilities")
+        self._booted = True
+
+    def run(self, script: str, timeout: float, output: Output, client: socket.socket | None = None) -> int:
+        """Run a shell script in the guest; its exit code, or 124 when it took too long.
+
+        When `client` is closed by its other end, nobody wants the result any more: the script is killed.
+        """
+        if not self.booted:
+            raise GuestError(f"{self.name} is not running")
+        try:
+            channel = self._free.get(timeout=timeout)
+        except queue.Empty:
+            raise GuestError(f"{self.name}: too many commands at once") from None
+        text = script.encode()
+        deadline = time.monotonic() + timeout
+        killed = False
+        watched = [channel] if client is None else [channel, client]
+        try:
+            channel.sendall(len(text).to_bytes(4, "little") + text)
+            while True:
+                ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
+                if channel in ready:
+                    kind, data = read_frame(channel)
+                    if kind == "x":
+                        self._free.put(channel)
+                        return 124 if killed else int(data)
+                    output(kind, data)
+                elif killed and not ready:
+                    # The channel is lost with its command.
+                    raise GuestError(f"{self.name} does not answer (a command that cannot be killed?)")
+                elif not killed:
+                    if not ready:
+                        output("e", f"{self.name}: no end after {timeout:g} s: {script}\n".encode())
+                    watched = [channel]
+                    channel.sendall(bytes(4))
+                    killed = True
+                    deadline = time.monotonic() + KILL_SECONDS
+        except OSError as err:
+            raise GuestError(f"{self.name} is gone") from err
+
+    def shell(self, script: str, timeout: float = 30) -> tuple[int, str]:
+        """Run a script and collect what it says."""
+        parts: list[bytes] = []
+        code = self.run(script, timeout, lambda _, data: parts.append(data))
+        return code, b"".join(parts).decode(errors="replace")
+
+    def qmp(self, command: str, **arguments: object) -> None:
+        """One command of QEMU's own control protocol (the guest knows nothing of it)."""
+        if not self.alive or self._qmp is None:
+            raise GuestError(f"{self.name} is not running")
+        with self._qmp_lock:
+            self._qmp.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
+            self._qmp.flush()
+            # Events and the greeting come in between.
+            for line in self._qmp:
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise GuestError(f"{self.name}: {command}: {answer['error']['desc']}")
+                if "return" in answer:
+                    return
+        raise GuestError(f"{self.name} is gone")
+
+    def kill(self) -> None:
+        """The power goes: nothing is said to anybody."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._booted = False
+        for sock in self._sockets:
+            sock.close()
+        if self._qmp is not None:
+            self._qmp.close()
+        self._sockets, self._qmp = [], None
+
+    # The console.
+
+    def console_size(self) -> int:
+        return self.console.stat().st_size
+
+    def console_text(self, since: int = 0) -> str:
+        with open(self.console, "rb") as f:
+            f.seek(since)
+            return f.read().decode(errors="replace").replace("\r", "")
+
+    def wait_console(self, pattern: str, since: int, timeout: float) -> str | None:
+        """Wait for a line on the console; the line, or None when time is over."""
+        wanted = re.compile(pattern)
+        deadline = time.monotonic() + timeout
+        while True:
+            for line in self.console_text(since).splitlines():
+                if wanted.search(line):
+                    return line
+            if time.monotonic() > deadline:
+                return None
+            # A file cannot be waited for; look again soon.
+            time.sleep(0.05)
+
+    def mark(self, text: str) -> int:
+        """Write a line into the kernel log and wait until it is on the console.
+
+        Returns the console's size after it: all that the kernel said before is in front of it.
+        """
+        since = self.console_size()
+        code, said = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", 20)
+        if code != 0 or not self.wait_console(re.escape(f"hcablk-test: {text}"), since, 20):
+            raise GuestError(f"{self.name}: no mark in its log: {said}")
+        return self.console_size()

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Build the guests' initramfs.
+
+One image serves every guest; what a guest is comes with the kernel's command line. The image is two
+cpio archives one after the other, which the kernel unpacks in order:
+
+* the base: programs with their libraries and the distribution's kernel modules. Slow to make (seconds)
+  and kept in the cache under a hash of what went in;
+* the top: our modules, our command, the guest's scripts and helpers. Made anew for every run.
+
+Everything is read from the running root: this code runs inside the build root.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import lzma
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+# Programs that replace or complete what busybox has.
+PROGRAMS = (
+    "blkdiscard blkid blockdev cmp dd dmesg fio fsck.ocfs2 ip jq lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
+    "mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout"
+).split()
+
+# Kernel modules; what they depend on comes along.
+MODULES = (
+    "virtio_pci virtio_net virtio_console virtio_rng "
+    "bridge configfs "
+    "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
+    "nvme null_blk brd loop dm_mod dm_flakey dm_delay "
+    "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
+    "ext4 crc32c_cryptoapi "
+    "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
+).split()
+
+# Modules that some supported kernels build in or do not have.
+OPTIONAL_MODULES = {
+    "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs",
+    "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics",
+}
+
+DIRECTORIES = "dev proc sys tmp run root mnt etc var etc/ocfs2 usr usr/bin usr/sbin usr/lib usr/lib64".split()
+
+
+class Archive:
+    """A cpio archive in the kernel's "newc" format, root-owned and without time stamps."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._made: set[str] = set()
+        self._ino = 0
+
+    def _entry(self, name: str, mode: int, data: bytes, rdev: tuple[int, int] = (0, 0)) -> None:
+        self._ino += 1
+        raw = name.encode() + b"\0"
+        fields = (self._ino, mode, 0, 0, 1, 0, len(data), 0, 0, *rdev, len(raw), 0)
+        self._data += b"070701" + b"".join(b"%08X" % f for f in fields) + raw
+        self._pad()
+        self._data += data
+        self._pad()
+
+    def _pad(self, to: int = 4) -> None:
+        self._data += b"\0" * (-len(self._data) % to)
+
+    def has(self, name: str) -> bool:
+        return name in self._made
+
+    def directory(self, name: str) -> None:
+        if name in ("", ".") or name in self._made:
+            return
+        self.directory(os.path.dirname(name))
+        self._made.add(name)
+        self._entry(name, stat.S_IFDIR | 0o755, b"")
+
+    def symlink(self, name: str, to: str) -> None:
+        if name not in self._made:
+            self.directory(os.path.dirname(name))
+            self._made.add(name)
+            self._entry(name, stat.S_IFLNK | 0o777, to.encode())
+
+    def file(self, name: str, data: bytes, mode: int = 0o644) -> None:
+        if name not in self._made:
+            self.directory(os.path.dirname(name))
+            self._made.add(name)
+            self._entry(name, stat.S_IFREG | mode, data)
+
+    def device(self, name: str, mode: int, major: int, minor: int) -> None:
+        self._made.add(name)
+        self._entry(name, stat.S_IFCHR | mode, b"", (major, minor))
+
+    def finish(self) -> bytes:
+        self._entry("TRAILER!!!", 0, b"")
+        self._pad(512)
+        return bytes(self._data)
+
+
+def find_program(name: str) -> Path:
+    """The place of a program in this root."""
+    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
+    if not found:
+        raise SystemExit(f"guest image: {name} is not in the build root")
+    return Path(found)
+
+
+def libraries(program: Path) -> list[Path]:
+    """The shared libraries a program needs, the loader included."""
+    out = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+    return [Path(w) for line in out.splitlines() for w in line.split() if w.startswith("/")]
+
+
+def add_program(archive: Archive, source: Path, name: str | None = None) -> None:
+    """Put a program and its libraries into the archive."""
+    place = "usr/sbin" if "sbin" in source.parts else "usr/bin"
+    archive.file(f"{place}/{name or source.name}", source.resolve().read_bytes(), 0o755)
+    for lib in libraries(source):
+        # /lib and /lib64 are links into /usr in the guest.
+        inside = str(lib).lstrip("/")
+        inside = inside if inside.startswith("usr/") else "usr/" + inside
+        archive.file(inside, lib.resolve().read_bytes(), 0o755)
+
+
+def module_files(krel: str) -> dict[str, Path]:
+    """The wanted modules and what they need, by their place below the kernel's module folder."""
+    top = Path("/usr/lib/modules", krel)
+    needs: dict[str, list[str]] = {}
+    place: dict[str, str] = {}
+    for line in (top / "modules.dep").read_text().splitlines():
+        path, _, rest = line.partition(":")
+        needs[path] = rest.split()
+        place[Path(path).name.split(".ko")[0].replace("-", "_")] = path
+    built_in = {
+        Path(line).stem.replace("-", "_") for line in (top / "modules.builtin").read_text().splitlines()
+    }
+    result: dict[str, Path] = {}
+    for module in MODULES:
+        if module in place:
+            for path in (place[module], *needs[place[module]]):
+                result[path] = top / path
+        elif module not in built_in and module not in OPTIONAL_MODULES:
+            raise SystemExit(f"guest image: kernel {krel} has no module {module}")
+    return result
+
+
+def make_base(krel: str) -> tuple[bytes, list[str]]:
+    """The base archive, and the modules that are in it."""
+    archive = Archive()
+    for directory in DIRECTORIES:
+        archive.directory(directory)
+    for link in ("bin", "sbin", "lib", "lib64"):
+        archive.symlink(link, f"usr/{link}")
+    # The kernel opens the console before anything is mounted.
+    archive.device("dev/console", 0o600, 5, 1)
+    archive.device("dev/null", 0o666, 1, 3)
+
+    for name in PROGRAMS:
+        add_program(archive, find_program(name))
+    for name in ("modprobe", "insmod", "rmmod", "lsmod", "modinfo", "depmod"):
+        archive.symlink(f"usr/sbin/{name}", "../bin/kmod")
+    busybox = find_program("busybox")
+    add_program(archive, busybox)
+    applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    for applet in applets:
+        if not archive.has(f"usr/sbin/{applet}"):
+            archive.symlink(f"usr/bin/{applet}", "busybox")
+
+    modules = module_files(krel)
+    for path, source in sorted(modules.items()):
+        data = source.read_bytes()
+        if source.suffix == ".xz":
+            data = lzma.decompress(data)
+        archive.file(f"usr/lib/modules/{krel}/{path.removesuffix('.xz')}", data)
+    top = Path("/usr/lib/modules", krel)
+    for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+        archive.file(f"usr/lib/modules/{krel}/{name}", (top / name).read_bytes())
+    # mkfs and fsck tools read the mounted file systems from here.
+    archive.symlink("etc/mtab", "../proc/mounts")
+    archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
+    archive.file("etc/group", b"root:x:0:\n")
+    return archive.finish(), sorted(modules)
+
+
+def base(cache: Path, krel: str) -> Path:
+    """The base archive's file in the cache, made when it is not there."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest.update(Path("/var/lib/dpkg/status").read_bytes())
+    digest.update(krel.encode())
+    folder = cache / "guest"
+    folder.mkdir(parents=True, exist_ok=True)
+    result = folder / f"base-{krel}-{digest.hexdigest()[:16]}.cpio"
+    with open(folder / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.exists():
+            data, _ = make_base(krel)
+            for old in folder.glob(f"base-{krel}-*"):
+                old.unlink()
+            partial = result.with_suffix(".partial")
+            partial.write_bytes(data)
+            partial.rename(result)
+    return result
+
+
+def helpers(cache: Path, sources: Path) -> list[Path]:
+    """Compile the small Rust programs of the guests; kept in the cache by their sources' hash."""
+    folder = cache / "guest"
+    result = []
+    for source in sorted(sources.glob("*.rs")):
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        program = folder / f"{source.stem}-{digest}"
+        if not program.exists():
+            partial = program.with_suffix(f".partial-{os.getpid()}")
+            subprocess.run(
+                ["rustc", "--edition=2021", "-O", "-Dwarnings", "-o", partial, source], check=True
+            )
+            partial.rename(program)
+        result.append(program)
+    return result
+
+
+def depmod(krel: str, modules: list[Path]) -> dict[str, bytes]:
+    """The module index of the guest: the base's modules and ours."""
+    with tempfile.TemporaryDirectory(prefix="hcablk-depmod-") as tmp:
+        top = Path(tmp, "lib/modules", krel)
+        top.mkdir(parents=True)
+        for path, source in module_files(krel).items():
+            # The index has to name the files as they are in the guest.
+            place = top / path.removesuffix(".xz")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            data = source.read_bytes()
+            place.write_bytes(lzma.decompress(data) if source.suffix == ".xz" else data)
+        (top / "updates").mkdir()
+        for module in modules:
+            shutil.copy(module, top / "updates")
+        for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
+            shutil.copy(Path("/usr/lib/modules", krel, name), top)
+        subprocess.run(["depmod", "-b", tmp, krel], check=True)
+        return {f.name: f.read_bytes() for f in top.glob("modules.*")}
+
+
+def build(out: Path, cache: Path, sources: Path, krel: str, modules: list[Path], command: Path | None) -> None:
+    """Write the whole image for one run."""
+    base_file = base(cache, krel)
+    top = Archive()
+    for script in ("init", "inittab", "rc", "reset"):
+        place = {"init": "init", "inittab": "etc/inittab"}.get(script, f"usr/sbin/hcablk-{script}")
+        top.file(place, (sources / script).read_bytes(), 0o755)
+    for program in helpers(cache, sources):
+        name = "hcablk-" + program.name.rsplit("-", 1)[0]
+        top.file(f"usr/bin/{name}", program.read_bytes(), 0o755)
+        for lib in libraries(program):
+            top.file("usr/" + str(lib).lstrip("/").removeprefix("usr/"), lib.resolve().read_bytes(), 0o755)
+    if command:
+        add_program(top, command, "hcablk")
+    for module in modules:
+        top.file(f"usr/lib/modules/{krel}/updates/{module.name}", module.read_bytes())
+    for name, data in depmod(krel, modules).items():
+        top.file(f"usr/lib/modules/{krel}/{name}", data)
+    with open(out, "wb") as image:
+        with open(base_file, "rb") as part:
+            shutil.copyfileobj(part, image)
+        image.write(top.finish())

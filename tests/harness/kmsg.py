@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a kernel says when something is wrong with it."""
+
+from __future__ import annotations
+
+import re
+
+TROUBLE = re.compile(
+    r"""
+      \bBUG\b | kernel\ BUG | \bWARNING: | \bOops\b | Kernel\ panic | general\ protection\ fault
+    | Unable\ to\ handle | stack\ segment | invalid\ opcode | double\ fault | Call\ Trace:
+    | rust_kernel:\ panicked
+    | possible\ (circular|recursive)\ locking | inconsistent\ lock\ state | INFO:\ possible
+    | suspicious\ RCU | held\ lock\ freed | lock\ held\ when\ returning | INFO:\ trying\ to\ register
+    | self-detected\ stall | detected\ stalls | rcu_\w+\ kthread\ starved
+    | soft\ lockup | hard\ LOCKUP | blocked\ for\ more\ than | blocked\ in\ I/O\ wait
+    | KASAN | KCSAN | KMSAN | UBSAN | kmemleak:.*\bnew\ suspected | DMA-API:
+    | refcount_t: | list_(add|del)\ corruption | ODEBUG: | \bslab\b.*(leak|still\ has\ objects|Objects\ remaining)
+    | Objects\ remaining | scheduling\ while\ atomic | sleeping\ function\ called
+    | page\ allocation\ failure | Out\ of\ memory: | oom-killer | Bad\ page
+    | unregister_netdevice:\ waiting | non-zero\ pgtables_bytes
+    """,
+    re.VERBOSE,
+)
+
+# Said by the stock kernel on a sound machine.
+HARMLESS = re.compile(
+    r"""
+      MDS\ CPU\ bug | Spectre | kmemleak:\ Kernel\ memory\ leak\ detector\ initialized
+    | lockdep\ is\ turned\ off\b(?!.) | ODEBUG:\ selftest\ passed
+    """,
+    re.VERBOSE,
+)
+
+
+def trouble(text: str, expected: list[str]) -> list[str]:
+    """The lines of a kernel log that fail a test; `expected` are patterns that it may hold."""
+    allowed = [re.compile(pattern) for pattern in expected]
+    return [
+        line
+        for line in text.splitlines()
+        if TROUBLE.search(line)
+        and not HARMLESS.search(line)
+        and not any(pattern.search(line) for pattern in allowed)
+    ]

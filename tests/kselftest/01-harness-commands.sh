@@ -1,0 +1,26 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: the test system runs commands in guests, several at once, and tells how they end.
+# group: harness
+
+. "${0%/*}/lib.sh"
+
+same "a command's output comes back" "target" "$(on target hostname)"
+on c1 'exit 7'
+same "a command's exit code comes back" 7 $?
+same "standard error is apart" "" "$(on c1 'echo words >&2' 2> /dev/null)"
+same "large output is whole" "$(seq 200000 | md5sum)" "$(on c1 'seq 200000' | md5sum)"
+ON_SECONDS=1 on c1 'while :; do :; done' 2> /dev/null
+same "a command that takes too long is killed" 124 $?
+same "and so are its children" "" "$(ON_SECONDS=1 on c1 'sleep 99 & sleep 98' 2> /dev/null; on c1 'pidof sleep')"
+check "a command's background leftovers do not hold it up" on c1 'sleep 5 & true'
+
+spawn first c1 'until [ -e /tmp/second ]; do usleep 10000; done'
+spawn second c1 'echo > /tmp/second'
+check "two commands run in one guest at the same time" join first
+check "and both end" join second
+
+must wait_until c2 5 true
+refuse "a wait without its event ends" wait_until c2 1 false
+must on c2 'rm -f /tmp/event; (usleep 700000; touch /tmp/event) > /dev/null 2>&1 &'
+check "a wait sees its event" wait_until c2 10 '[ -e /tmp/event ]'

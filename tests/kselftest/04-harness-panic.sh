@@ -1,0 +1,13 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a guest whose kernel panics fails the test at once, and the log says where.
+# group: harness
+# guests: c2
+# must-fail: c2's kernel: .*Kernel panic
+
+. "${0%/*}/lib.sh"
+
+started=$(now_ms)
+on c2 'echo c > /proc/sysrq-trigger'
+same "the command's end says that the guest is gone" 125 $?
+less "within seconds" $(($(now_ms) - started)) 15000

@@ -1,0 +1,11 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a test that does not end is stopped and has failed.
+# group: harness
+# guests: c1
+# timeout: 3
+# must-fail: no end after 3 s
+
+. "${0%/*}/lib.sh"
+
+must on c1 'sleep 60'

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# run.sh [--list] [TEST…]
+#	boots guests and runs the tests of tests/kselftest with them: all, or those
+#	named by number, name, group or glob. TAP on standard output, logs in
+#	build/test-logs. Usually called by `make test T=…`.
+# run.sh --demo SCRIPT
+#	boots guests and runs the script with them.
+#
+# From the environment (the Makefile sets them):
+#	HCABLK_CACHE	cache folder, with the build root
+#	HCABLK_KREL	release of the kernel the guests run
+#	HCABLK_MODDIR	folder with hcablk_core.ko, hcablk.ko, hcablk_target.ko
+#	HCABLK_BIN	the hcablk command
+#	HCABLK_ACCEL	kvm or tcg; found out by itself when not set
+
+set -euo pipefail
+
+tests=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+top=${tests%/*}
+
+if [ -z "${HCABLK_IN_ROOT:-}" ]; then
+	vars=()
+	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS; do
+		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
+	done
+	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
+fi
+
+: "${HCABLK_KREL:?is not set: run the tests by "make test"}"
+logs=${HCABLK_LOGS:-$top/build/test-logs}/$(date +%Y%m%d-%H%M%S)-$$
+arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
+[ -z "${HCABLK_MODDIR:-}" ] || arguments+=(--modules "$HCABLK_MODDIR")
+[ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
+
+# In a process namespace of its own no guest outlives the runner, however that ends.
+export PYTHONDONTWRITEBYTECODE=1
+exec unshare --pid --fork --kill-child=KILL -- \
+	python3 "$tests/harness/run.py" "${arguments[@]}" "$@"
