@@ -24,6 +24,8 @@ struct ib_cq *hcablk_c_ib_create_cq(struct ib_device *dev, ib_comp_handler comp,
 				    void *context, u32 cqe, int vector);
 void hcablk_c_ib_destroy_cq(struct ib_cq *cq);
 int hcablk_c_ib_dereg_mr(struct ib_mr *mr);
+u32 hcablk_c_ib_inc_rkey(u32 rkey);
+void hcablk_c_ib_update_fast_reg_key(struct ib_mr *mr, u8 key);
 bool hcablk_c_ib_uses_virt_dma(struct ib_device *dev);
 int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 			   enum dma_data_direction dir);
@@ -42,10 +44,13 @@ const char *hcablk_c_ib_device_name(struct ib_device *dev);
 bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 
-/* sync_helpers.c */
+/* kernel_helpers.c */
+void *hcablk_c_page_address(struct page *page);
 unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);
 void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
+void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func);
+bool hcablk_c_queue_delayed_work(struct delayed_work *work, unsigned long delay);
 void hcablk_c_init_work(struct work_struct *work, work_func_t func);
 struct workqueue_struct *hcablk_c_alloc_workqueue(const char *name, unsigned int flags,
 						  int max_active);

@@ -9,8 +9,17 @@
 pub(crate) mod bindings;
 
 pub mod blkdev;
+pub mod errno;
+pub mod pages;
+pub mod proto;
+pub mod rdma;
+pub mod sglist;
+pub mod sync;
 
-use kernel::prelude::*;
+use kernel::{
+    ffi,
+    prelude::*, //
+};
 
 module! {
     type: CoreModule,

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0
+#include "helpers.h"
+
+void *hcablk_c_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(lock, flags);
+	return flags;
+}
+
+void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
+{
+	spin_unlock_irqrestore(lock, flags);
+}
+
+bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
+{
+	return spin_trylock_irqsave(lock, *flags);
+}
+
+void hcablk_c_init_work(struct work_struct *work, work_func_t func)
+{
+	INIT_WORK(work, func);
+}
+
+void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func)
+{
+	INIT_DELAYED_WORK(work, func);
+}
+
+bool hcablk_c_queue_delayed_work(struct delayed_work *work, unsigned long delay)
+{
+	return queue_delayed_work(system_dfl_long_wq, work, delay);
+}
+
+/* WQ_PERCPU or WQ_UNBOUND must be among @flags. */
+struct workqueue_struct *hcablk_c_alloc_workqueue(const char *name, unsigned int flags,
+						  int max_active)
+{
+	return alloc_workqueue("%s", flags, max_active, name);
+}
+
+bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work)
+{
+	return queue_work(wq, work);
+}
+
+unsigned long hcablk_c_msecs_to_jiffies(unsigned int ms)
+{
+	return msecs_to_jiffies(ms);
+}
+
+void hcablk_c_init_completion(struct completion *c)
+{
+	init_completion(c);
+}
+
+void hcablk_c_reinit_completion(struct completion *c)
+{
+	reinit_completion(c);
+}

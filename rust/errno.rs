@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Error codes of connections, which `kernel::error::code` does not name.
+//! Functions, since `kernel::error::Error` has no public constructor that is `const`.
+
+use crate::bindings;
+use kernel::error::Error;
+
+macro_rules! errno {
+    ($($(#[$doc:meta])* $function:ident = $name:ident)*) => {
+        $(
+            $(#[$doc])*
+            #[inline]
+            pub fn $function() -> Error {
+                Error::from_errno(-(bindings::$name as i32))
+            }
+        )*
+    };
+}
+
+errno! {
+    /// Nobody listens, or the peer refused.
+    econnrefused = ECONNREFUSED
+    /// The connection was lost.
+    econnreset = ECONNRESET
+    /// No way to the peer.
+    ehostunreach = EHOSTUNREACH
+    /// No way to the peer's network.
+    enetunreach = ENETUNREACH
+    /// Not an address of this host, or not one that an RDMA device has.
+    eaddrnotavail = EADDRNOTAVAIL
+    /// Somebody else listens.
+    eaddrinuse = EADDRINUSE
+    /// It has been done.
+    ealready = EALREADY
+    /// The peer speaks no version of the protocol that we do.
+    eprotonosupport = EPROTONOSUPPORT
+    /// The peer does not speak the protocol.
+    eproto = EPROTO
+    /// A message does not fit.
+    emsgsize = EMSGSIZE
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Physically contiguous memory in whole pages, for data that drives and HCAs move.
+
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+/// `1 << order` contiguous pages.
+///
+/// # Invariants
+///
+/// `page` is the first page of a compound allocation of `order` that the
+/// object owns; all of it is in the kernel's direct mapping.
+pub struct PageChunk {
+    page: NonNull<bindings::page>,
+    order: u32,
+}
+
+// SAFETY: Pages may be used from any thread.
+unsafe impl Send for PageChunk {}
+// SAFETY: Shared references give raw pointers only.
+unsafe impl Sync for PageChunk {}
+
+/// A piece of a [`PageChunk`], as a bio takes it.
+#[derive(Clone, Copy)]
+pub struct PageRange<'a> {
+    page: NonNull<bindings::page>,
+    offset: u32,
+    length: u32,
+    _chunk: PhantomData<&'a PageChunk>,
+}
+
+impl PageChunk {
+    /// Allocates zeroed pages: what a peer reads out of a buffer that was never
+    /// filled is nothing. May sleep.
+    pub fn alloc(order: u32) -> Result<Self> {
+        let flags = bindings::GFP_KERNEL | bindings::__GFP_COMP | bindings::__GFP_ZERO;
+        // SAFETY: No requirements.
+        let page = unsafe { bindings::alloc_pages(flags, order) };
+        // INVARIANT: A compound allocation without __GFP_HIGHMEM.
+        Ok(Self {
+            page: NonNull::new(page).ok_or(ENOMEM)?,
+            order,
+        })
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        PAGE_SIZE << self.order
+    }
+
+    /// Whether there are none: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn as_page_ptr(&self) -> *mut bindings::page {
+        self.page.as_ptr()
+    }
+
+    /// The first byte.
+    #[inline]
+    pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
+        // SAFETY: The page is valid and in the direct mapping.
+        unsafe { bindings::hcablk_c_page_address(self.page.as_ptr()) }.cast()
+    }
+
+    /// A piece, cut off at the chunk's end.
+    #[inline]
+    pub fn range(&self, offset: usize, length: usize) -> PageRange<'_> {
+        let offset = offset.min(self.len());
+        PageRange {
+            page: self.page,
+            offset: offset as u32,
+            length: length.min(self.len() - offset) as u32,
+            _chunk: PhantomData,
+        }
+    }
+}
+
+impl Drop for PageChunk {
+    fn drop(&mut self) {
+        // SAFETY: The pages are ours.
+        unsafe { bindings::__free_pages(self.page.as_ptr(), self.order) };
+    }
+}
+
+impl PageRange<'_> {
+    /// The first page of the chunk that the piece is in.
+    #[inline]
+    pub(crate) fn as_page_ptr(&self) -> *mut bindings::page {
+        self.page.as_ptr()
+    }
+
+    /// Bytes from the start of that page.
+    #[inline]
+    pub(crate) fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The wire protocol, version 1. `docs/protocol.md` is the specification.
+//!
+//! This module uses nothing but `core`: the same code runs in the modules and
+//! in the unit tests on the host. Decoding is total: a decoder either returns
+//! a value all of whose fields were checked, or says what was wrong.
+//!
+//! - [`connect`]: what travels in the connection manager's private data.
+//! - [`message`]: what travels in SENDs once connected.
+//! - [`name`]: host ids and volume names.
+//! - [`credits`]: who may send when.
+
+pub mod connect;
+pub mod credits;
+pub mod message;
+pub mod name;
+mod wire;
+
+/// Lowest protocol version that this implementation speaks.
+pub const VERSION_MIN: u8 = 1;
+/// Highest protocol version that this implementation speaks.
+pub const VERSION_MAX: u8 = 1;
+
+/// First bytes of everything in private data: "HCAB" read as a little-endian number.
+pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
+
+/// Smallest and largest queue depth (requests in flight on one queue pair).
+pub const DEPTH_MIN: u16 = 1;
+/// See [`DEPTH_MIN`].
+pub const DEPTH_MAX: u16 = 1024;
+/// Most queue pairs that one session may have.
+pub const QUEUES_MAX: u8 = 128;
+/// Largest data length of one request in bytes.
+pub const TRANSFER_MAX: u32 = 1 << 20;

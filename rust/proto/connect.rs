@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Connection set-up: request, reply and reject, each in the private data of
+//! the connection manager's message of that name.
+
+use super::{
+    name::{HostId, VolumeName},
+    wire::{prefix, Reader, Writer},
+    DEPTH_MAX, DEPTH_MIN, MAGIC, QUEUES_MAX, TRANSFER_MAX, VERSION_MAX, VERSION_MIN,
+};
+
+/// Bytes of a request: all that InfiniBand leaves of the 92 bytes of a
+/// connection request after the 36 of the IP addressing header.
+pub const REQUEST_LEN: usize = 56;
+/// Bytes of a reply.
+pub const REPLY_LEN: usize = 64;
+/// Bytes of a reject.
+pub const REJECT_LEN: usize = 16;
+
+/// A session: chosen at random by the initiator, unchanged over reconnections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionId(pub u64);
+
+/// How often a session was connected. A target never lets an older epoch in
+/// once it has seen a newer one, so that nothing of a dead connection can
+/// come after what its successor did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch(pub u32);
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Reason {
+    /// The request makes no sense to this target.
+    Malformed = 1,
+    /// No version in common; the reject names the target's range.
+    Version = 2,
+    /// The target exports no volume of this name.
+    UnknownVolume = 3,
+    /// The volume exists but this host is not among those allowed.
+    Forbidden = 4,
+    /// Memory, queue pairs or sessions have run out.
+    NoResources = 5,
+    /// A newer epoch of this session has been seen, or this one is in use.
+    StaleEpoch = 6,
+    /// A queue other than the first one came before its session.
+    NoSession = 7,
+    /// The volume is being withdrawn.
+    Withdrawn = 8,
+}
+
+impl Reason {
+    /// Reads a reason off the wire.
+    pub fn from_wire(value: u16) -> Option<Self> {
+        Some(match value {
+            1 => Self::Malformed,
+            2 => Self::Version,
+            3 => Self::UnknownVolume,
+            4 => Self::Forbidden,
+            5 => Self::NoResources,
+            6 => Self::StaleEpoch,
+            7 => Self::NoSession,
+            8 => Self::Withdrawn,
+            _ => return None,
+        })
+    }
+}
+
+/// An initiator's request to connect one queue pair of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Lowest version spoken.
+    pub version_min: u8,
+    /// Highest version spoken.
+    pub version_max: u8,
+    /// Requests that may be in flight on this queue pair.
+    pub depth: u16,
+    /// Which of the session's queue pairs this is, from 0.
+    pub queue: u8,
+    /// How many queue pairs the session has.
+    pub queues: u8,
+    /// The session.
+    pub session: SessionId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Who asks.
+    pub host: HostId,
+    /// For what.
+    pub volume: VolumeName,
+}
+
+impl Request {
+    /// The request as it travels.
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        Writer::new()
+            .u32(MAGIC)
+            .u8(self.version_min)
+            .u8(self.version_max)
+            .u16(self.depth)
+            .u8(self.queue)
+            .u8(self.queues)
+            .u16(0)
+            .u64(self.session.0)
+            .u32(self.epoch.0)
+            .bytes(self.host.to_wire())
+            .bytes(self.volume.to_wire())
+            .finish()
+    }
+
+    /// Reads a request. Bytes after the request are the transport's padding.
+    ///
+    /// The version comes first: a peer that shares none is told so whatever
+    /// the rest of its message looks like.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
+        let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
+        let mut r = Reader::new(bytes);
+        if r.u32() != MAGIC {
+            return Err(Reason::Malformed);
+        }
+        let version_min = r.u8();
+        let version_max = r.u8();
+        if version_min > version_max {
+            return Err(Reason::Malformed);
+        }
+        if version_min > VERSION_MAX || version_max < VERSION_MIN {
+            return Err(Reason::Version);
+        }
+        let request = Self {
+            version_min,
+            version_max,
+            depth: r.u16(),
+            queue: r.u8(),
+            queues: {
+                let queues = r.u8();
+                if r.u16() != 0 {
+                    return Err(Reason::Malformed);
+                }
+                queues
+            },
+            session: SessionId(r.u64()),
+            epoch: Epoch(r.u32()),
+            host: HostId::from_wire(r.bytes()).map_err(|_| Reason::Malformed)?,
+            volume: VolumeName::from_wire(r.bytes()).map_err(|_| Reason::Malformed)?,
+        };
+        if !(DEPTH_MIN..=DEPTH_MAX).contains(&request.depth)
+            || !(1..=QUEUES_MAX).contains(&request.queues)
+            || request.queue >= request.queues
+            || request.session.0 == 0
+            || request.epoch.0 == 0
+        {
+            return Err(Reason::Malformed);
+        }
+        Ok(request)
+    }
+
+    /// The version to speak: the highest that both sides know.
+    pub fn version(&self) -> u8 {
+        self.version_max.min(VERSION_MAX)
+    }
+}
+
+/// What a volume can do, as its target tells the initiator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes.
+    pub capacity: u64,
+    /// log2 of the logical block size in bytes, 9 to 12.
+    pub logical_block_shift: u8,
+    /// log2 of the physical block size in bytes.
+    pub physical_block_shift: u8,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// There is a volatile write cache: flush before relying on a write.
+    pub write_cache: bool,
+    /// Forced unit access is known.
+    pub fua: bool,
+    /// Largest data length of one request in bytes.
+    pub max_transfer: u32,
+}
+
+const READ_ONLY: u16 = 1 << 0;
+const WRITE_CACHE: u16 = 1 << 1;
+const FUA: u16 = 1 << 2;
+
+/// A target's answer to a request it grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// The version that will be spoken.
+    pub version: u8,
+    /// Receive buffers posted: the initiator's first credits.
+    pub credits: u16,
+    /// The session and its epoch, repeated.
+    pub session: SessionId,
+    /// See `session`.
+    pub epoch: Epoch,
+    /// The volume.
+    pub geometry: Geometry,
+}
+
+impl Reply {
+    /// The reply as it travels.
+    pub fn encode(&self) -> [u8; REPLY_LEN] {
+        let g = &self.geometry;
+        let mut flags = 0;
+        for (set, bit) in [
+            (g.read_only, READ_ONLY),
+            (g.write_cache, WRITE_CACHE),
+            (g.fua, FUA),
+        ] {
+            if set {
+                flags |= bit;
+            }
+        }
+        Writer::new()
+            .u32(MAGIC)
+            .u8(self.version)
+            .u8(0)
+            .u16(self.credits)
+            .u64(g.capacity)
+            .u8(g.logical_block_shift)
+            .u8(g.physical_block_shift)
+            .u16(flags)
+            .u32(g.max_transfer)
+            .u64(self.session.0)
+            .u32(self.epoch.0)
+            .u32(0)
+            .bytes([0; 24])
+            .finish()
+    }
+
+    /// Reads the reply to `request`; `None` when it is no such thing.
+    pub fn decode(bytes: &[u8], request: &Request) -> Option<Self> {
+        let bytes: &[u8; REPLY_LEN] = prefix(bytes)?;
+        let mut r = Reader::new(bytes);
+        if r.u32() != MAGIC {
+            return None;
+        }
+        let version = r.u8();
+        r.u8();
+        let credits = r.u16();
+        let capacity = r.u64();
+        let logical_block_shift = r.u8();
+        let physical_block_shift = r.u8();
+        let flags = r.u16();
+        let max_transfer = r.u32();
+        let session = SessionId(r.u64());
+        let epoch = Epoch(r.u32());
+        let good = (request.version_min..=request.version_max).contains(&version)
+            && (1..=request.depth).contains(&credits)
+            && (9..=12).contains(&logical_block_shift)
+            && (logical_block_shift..=24).contains(&physical_block_shift)
+            && (1 << 12..=TRANSFER_MAX).contains(&max_transfer)
+            && max_transfer % (1 << 12) == 0
+            && capacity > 0
+            && capacity % (1 << logical_block_shift) == 0
+            && capacity <= i64::MAX as u64
+            && session == request.session
+            && epoch == request.epoch;
+        good.then_some(Self {
+            version,
+            credits,
+            session,
+            epoch,
+            geometry: Geometry {
+                capacity,
+                logical_block_shift,
+                physical_block_shift,
+                read_only: flags & READ_ONLY != 0,
+                write_cache: flags & WRITE_CACHE != 0,
+                fua: flags & FUA != 0,
+                max_transfer,
+            },
+        })
+    }
+}
+
+/// A target's refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// Why.
+    pub reason: Reason,
+    /// Lowest version that the target speaks.
+    pub version_min: u8,
+    /// Highest version that the target speaks.
+    pub version_max: u8,
+}
+
+impl Reject {
+    /// A refusal by this implementation.
+    pub fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+        }
+    }
+
+    /// The reject as it travels.
+    pub fn encode(&self) -> [u8; REJECT_LEN] {
+        Writer::new()
+            .u32(MAGIC)
+            .u16(self.reason as u16)
+            .u8(self.version_min)
+            .u8(self.version_max)
+            .u64(0)
+            .finish()
+    }
+
+    /// Reads a reject; `None`: it comes from something that is no hcablk target.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; REJECT_LEN] = prefix(bytes)?;
+        let mut r = Reader::new(bytes);
+        if r.u32() != MAGIC {
+            return None;
+        }
+        Some(Self {
+            reason: Reason::from_wire(r.u16())?,
+            version_min: r.u8(),
+            version_max: r.u8(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            version_min: 1,
+            version_max: 3,
+            depth: 128,
+            queue: 1,
+            queues: 4,
+            session: SessionId(0x1122_3344_5566_7788),
+            epoch: Epoch(7),
+            host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
+            volume: VolumeName::parse("vol0").unwrap(),
+        }
+    }
+
+    fn reply() -> Reply {
+        Reply {
+            version: 1,
+            credits: 128,
+            session: request().session,
+            epoch: request().epoch,
+            geometry: Geometry {
+                capacity: 1 << 30,
+                logical_block_shift: 9,
+                physical_block_shift: 12,
+                read_only: false,
+                write_cache: true,
+                fua: true,
+                max_transfer: 1 << 20,
+            },
+        }
+    }
+
+    #[test]
+    fn requests_round_trip() {
+        assert_eq!(Request::decode(&request().encode()), Ok(request()));
+        let mut padded = request().encode().to_vec();
+        padded.extend([0; 36]);
+        assert_eq!(Request::decode(&padded), Ok(request()));
+        assert_eq!(request().version(), 1);
+    }
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let bytes = request().encode();
+        assert_eq!(&bytes[..4], b"HCAB");
+        assert_eq!(bytes[4..6], [1, 3]);
+        assert_eq!(bytes[6..8], [128, 0]);
+        assert_eq!(bytes[8..12], [1, 4, 0, 0]);
+        assert_eq!(bytes[12..20], 0x1122_3344_5566_7788u64.to_le_bytes());
+        assert_eq!(bytes[20..24], [7, 0, 0, 0]);
+        assert_eq!(bytes[24], 0x6f);
+        assert_eq!(&bytes[40..45], b"vol0\0");
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        let bytes = request().encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Request::decode(&bytes[..len]), Err(Reason::Malformed));
+        }
+        let bytes = reply().encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Reply::decode(&bytes[..len], &request()), None);
+        }
+        let bytes = Reject::new(Reason::Forbidden).encode();
+        for len in 0..bytes.len() {
+            assert_eq!(Reject::decode(&bytes[..len]), None);
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_request_is_checked() {
+        let bad = |change: fn(&mut Request)| {
+            let mut r = request();
+            change(&mut r);
+            Request::decode(&r.encode())
+        };
+        assert_eq!(bad(|r| r.depth = 0), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.depth = DEPTH_MAX + 1), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.queues = 0), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.queues = QUEUES_MAX + 1), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.queue = 4), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.session.0 = 0), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.epoch.0 = 0), Err(Reason::Malformed));
+        assert_eq!(bad(|r| r.version_min = 4), Err(Reason::Malformed));
+        assert_eq!(
+            bad(|r| (r.version_min, r.version_max) = (99, 99)),
+            Err(Reason::Version)
+        );
+        assert_eq!(
+            bad(|r| (r.version_min, r.version_max) = (0, 0)),
+            Err(Reason::Version)
+        );
+        for (at, what) in [(0, "magic"), (10, "flags"), (40, "name"), (55, "name's end")] {
+            let mut bytes = request().encode();
+            bytes[at] = 0xff;
+            assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "{what}");
+        }
+        let mut bytes = request().encode();
+        bytes[24..40].fill(0);
+        assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "nil host");
+    }
+
+    #[test]
+    fn replies_round_trip_and_are_checked() {
+        assert_eq!(Reply::decode(&reply().encode(), &request()), Some(reply()));
+        let bad = |change: fn(&mut Reply)| {
+            let mut r = reply();
+            change(&mut r);
+            Reply::decode(&r.encode(), &request())
+        };
+        assert_eq!(bad(|r| r.version = 4), None);
+        assert_eq!(bad(|r| r.credits = 0), None);
+        assert_eq!(bad(|r| r.credits = 129), None);
+        assert_eq!(bad(|r| r.session.0 += 1), None);
+        assert_eq!(bad(|r| r.epoch.0 += 1), None);
+        assert_eq!(bad(|r| r.geometry.capacity = 0), None);
+        assert_eq!(bad(|r| r.geometry.capacity += 1), None);
+        assert_eq!(bad(|r| r.geometry.capacity = 1 << 63), None);
+        assert_eq!(bad(|r| r.geometry.logical_block_shift = 8), None);
+        assert_eq!(bad(|r| r.geometry.logical_block_shift = 200), None);
+        assert_eq!(bad(|r| r.geometry.physical_block_shift = 8), None);
+        assert_eq!(bad(|r| r.geometry.physical_block_shift = 255), None);
+        assert_eq!(bad(|r| r.geometry.max_transfer = 0), None);
+        assert_eq!(bad(|r| r.geometry.max_transfer = u32::MAX), None);
+    }
+
+    #[test]
+    fn rejects_round_trip() {
+        for reason in (0..=20).filter_map(Reason::from_wire) {
+            let reject = Reject::new(reason);
+            assert_eq!(Reject::decode(&reject.encode()), Some(reject));
+        }
+        assert_eq!(Reason::from_wire(0), None);
+        assert_eq!(Reject::decode(&[0xff; REJECT_LEN]), None);
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Credit flow control: a sender holds one credit for every receive buffer
+//! that its peer has posted and not yet used, and spends one with every SEND.
+//! A SEND therefore always finds a buffer and receiver-not-ready never happens.
+
+/// What the peer did wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overdraft;
+
+/// The sender's side: how many messages may be sent now.
+#[derive(Debug)]
+pub struct Credits {
+    available: u16,
+    limit: u16,
+}
+
+impl Credits {
+    /// `granted` buffers were posted by the peer before the connection came up.
+    pub const fn new(granted: u16) -> Self {
+        Self {
+            available: granted,
+            limit: granted,
+        }
+    }
+
+    /// Spends one credit; `false`: none is left, do not send.
+    #[must_use]
+    #[inline]
+    pub fn take(&mut self) -> bool {
+        match self.available.checked_sub(1) {
+            Some(rest) => {
+                self.available = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives back a credit that was taken for a message that was not sent.
+    #[inline]
+    pub fn untake(&mut self) {
+        self.available += 1;
+    }
+
+    /// The peer says that it posted `count` buffers again. It cannot have
+    /// posted more than were used.
+    #[inline]
+    pub fn grant(&mut self, count: u16) -> Result<(), Overdraft> {
+        match self.available.checked_add(count) {
+            Some(sum) if sum <= self.limit => {
+                self.available = sum;
+                Ok(())
+            }
+            _ => Err(Overdraft),
+        }
+    }
+
+    /// Credits left.
+    pub fn available(&self) -> u16 {
+        self.available
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_send_without_a_credit() {
+        let mut c = Credits::new(2);
+        assert!(c.take());
+        assert!(c.take());
+        assert!(!c.take());
+        assert_eq!(c.grant(1), Ok(()));
+        assert!(c.take());
+        assert!(!c.take());
+    }
+
+    #[test]
+    fn a_peer_cannot_grant_more_than_it_has() {
+        let mut c = Credits::new(3);
+        assert_eq!(c.grant(1), Err(Overdraft));
+        assert!(c.take());
+        assert_eq!(c.grant(2), Err(Overdraft));
+        assert_eq!(c.available(), 2);
+        assert_eq!(c.grant(1), Ok(()));
+        assert_eq!(c.grant(u16::MAX), Err(Overdraft));
+    }
+
+    #[test]
+    fn an_unsent_message_costs_nothing() {
+        let mut c = Credits::new(1);
+        assert!(c.take());
+        c.untake();
+        assert!(c.take());
+    }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA verbs and connection manager, with the lifetimes that verbs demand.
+//!
+//! | module | wraps | C header |
+//! |---|---|---|
+//! | [`address`] | `struct sockaddr_in`, `_in6` | `linux/in.h`, `linux/in6.h` |
+//! | [`buffer`] | memory mapped for the HCA for long | `rdma/ib_verbs.h` |
+//! | [`cm`] | `struct rdma_cm_id` | `rdma/rdma_cm.h` |
+//! | [`cq`] | `struct ib_cq` | `rdma/ib_verbs.h` |
+//! | [`device`] | `struct ib_device`'s attributes | `rdma/ib_verbs.h` |
+//! | [`mr`] | `struct ib_mr` for fast registration | `rdma/ib_verbs.h` |
+//! | [`pd`] | `struct ib_pd` | `rdma/ib_verbs.h` |
+//! | [`qp`] | `struct ib_qp` | `rdma/ib_verbs.h` |
+//! | [`space`] | slots of a send queue | |
+//! | [`wr`] | `struct ib_send_wr` and its kin | `rdma/ib_verbs.h` |
+//!
+//! # Who keeps whom
+//!
+//! ```text
+//! QueuePair ──► CompletionQueue ──► ProtectionDomain ──► cm::Id ──► (device)
+//!     └──────────────────────────────────▲   ▲
+//! MemoryRegion, DmaBuffer ───────────────────┘
+//! ```
+//!
+//! An arrow is a counted reference, so a queue pair cannot outlive its
+//! completion queue, and nothing outlives the protection domain. The chain ends
+//! at a connection identifier because it is what keeps the device: when a
+//! device is removed, the connection manager waits until the last identifier
+//! on it is gone. Completions and connection events go to handlers that are
+//! referenced back from the queue and the identifier;
+//! [`CompletionQueue::stop`](cq::CompletionQueue::stop) and
+//! [`Id::detach`](cm::Id::detach) cut those references, and whoever tears down
+//! a queue pair calls both.
+//!
+//! Everything here is made and dropped in process context; dropping sleeps.
+//! Posting and completing work in any context.
+
+pub mod address;
+pub mod buffer;
+pub mod cm;
+pub mod cq;
+pub mod device;
+pub mod mr;
+pub mod pd;
+pub mod qp;
+pub mod space;
+pub mod wr;

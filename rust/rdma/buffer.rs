@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory that stays mapped for the HCA: message buffers and pooled transfer
+//! buffers. Mapped once, kept until dropped; each use is bracketed by the
+//! `sync` calls of the DMA API.
+
+use super::{
+    device::Direction,
+    pd::ProtectionDomain, //
+};
+use crate::{
+    bindings,
+    errno,
+    pages::PageChunk, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A physically contiguous buffer mapped for a device.
+///
+/// # Invariants
+///
+/// `address` is a mapping of all of `pages` for the device of `pd`.
+pub struct DmaBuffer {
+    pages: PageChunk,
+    address: u64,
+    direction: Direction,
+    pd: Arc<ProtectionDomain>,
+}
+
+/// A piece of a [`DmaBuffer`] as a device addresses it.
+#[derive(Clone, Copy)]
+pub struct Slice<'a> {
+    pub(super) address: u64,
+    pub(super) length: u32,
+    pub(super) lkey: u32,
+    _buffer: core::marker::PhantomData<&'a DmaBuffer>,
+}
+
+impl DmaBuffer {
+    /// Allocates `1 << order` zeroed pages and maps them. May sleep.
+    pub fn new(pd: &Arc<ProtectionDomain>, order: u32, direction: Direction) -> Result<Self> {
+        let pages = PageChunk::alloc(order)?;
+        // SAFETY: The device is alive through `pd`; the pages are ours.
+        let address = unsafe {
+            bindings::hcablk_c_ib_dma_map_page(
+                pd.device(),
+                pages.as_page_ptr(),
+                pages.len(),
+                direction.as_raw(),
+            )
+        };
+        // SAFETY: The device is alive.
+        if unsafe { bindings::hcablk_c_ib_dma_mapping_error(pd.device(), address) } != 0 {
+            return Err(ENOMEM);
+        }
+        // INVARIANT: Mapped just now.
+        Ok(Self {
+            pages,
+            address,
+            direction,
+            pd: pd.clone(),
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Whether there are none: never.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The pages, for use by something else than the HCA.
+    pub fn pages(&self) -> &PageChunk {
+        &self.pages
+    }
+
+    /// `length` bytes from `offset`, as the device addresses them; cut off at
+    /// the buffer's end.
+    #[inline]
+    pub fn slice(&self, offset: usize, length: usize) -> Slice<'_> {
+        let offset = offset.min(self.len());
+        Slice {
+            address: self.address + offset as u64,
+            length: length.min(self.len() - offset) as u32,
+            lkey: self.pd.lkey(),
+            _buffer: core::marker::PhantomData,
+        }
+    }
+
+    /// What others wrote into the first `length` bytes becomes visible to the device.
+    #[inline]
+    pub fn sync_for_device(&self, offset: usize, length: usize) {
+        let slice = self.slice(offset, length);
+        // SAFETY: The range is part of a mapping for this device.
+        unsafe {
+            bindings::hcablk_c_ib_dma_sync_for_device(
+                self.pd.device(),
+                slice.address,
+                slice.length as usize,
+                self.direction.as_raw(),
+            )
+        };
+    }
+
+    /// What the device wrote becomes visible to others.
+    #[inline]
+    pub fn sync_for_cpu(&self, offset: usize, length: usize) {
+        let slice = self.slice(offset, length);
+        // SAFETY: The range is part of a mapping for this device.
+        unsafe {
+            bindings::hcablk_c_ib_dma_sync_for_cpu(
+                self.pd.device(),
+                slice.address,
+                slice.length as usize,
+                self.direction.as_raw(),
+            )
+        };
+    }
+}
+
+impl Drop for DmaBuffer {
+    fn drop(&mut self) {
+        // SAFETY: Mapped with these parameters by the type's invariant.
+        unsafe {
+            bindings::hcablk_c_ib_dma_unmap_page(
+                self.pd.device(),
+                self.address,
+                self.len(),
+                self.direction.as_raw(),
+            )
+        };
+    }
+}
+
+/// Buffers for messages, all of one length, told apart by an index.
+///
+/// A message is copied in before it is sent and out after it was received; at
+/// any time a buffer is either the device's or its user's.
+pub struct MessageBuffers {
+    chunks: KVec<DmaBuffer>,
+    length: usize,
+    per_chunk: usize,
+}
+
+impl MessageBuffers {
+    /// Makes `count` buffers of `length` bytes, at most a page. May sleep.
+    pub fn new(
+        pd: &Arc<ProtectionDomain>,
+        count: usize,
+        length: usize,
+        direction: Direction,
+    ) -> Result<Self> {
+        let per_chunk = kernel::page::PAGE_SIZE.checked_div(length).ok_or(EINVAL)?;
+        if per_chunk == 0 {
+            return Err(EINVAL);
+        }
+        let mut chunks = KVec::new();
+        for _ in 0..count.div_ceil(per_chunk) {
+            chunks.push(DmaBuffer::new(pd, 0, direction)?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            chunks,
+            length,
+            per_chunk,
+        })
+    }
+
+    #[inline]
+    fn find(&self, index: usize) -> Option<(&DmaBuffer, usize)> {
+        let chunk = self.chunks.get(index / self.per_chunk)?;
+        Some((chunk, index % self.per_chunk * self.length))
+    }
+
+    /// Buffer `index` as the device addresses it, cut to `length` bytes.
+    #[inline]
+    pub fn slice(&self, index: usize, length: usize) -> Result<Slice<'_>> {
+        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        Ok(chunk.slice(offset, length.min(self.length)))
+    }
+
+    /// Puts a message into buffer `index` and gives it to the device.
+    ///
+    /// A message that is being sent from the same buffer may go out torn; its
+    /// receiver has it already or it would not be written again.
+    #[inline]
+    pub fn write(&self, index: usize, message: &[u8]) -> Result<Slice<'_>> {
+        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        if message.len() > self.length {
+            return Err(errno::emsgsize());
+        }
+        // SAFETY: The buffer has room for `length` bytes at `offset`; raw
+        // pointers, since the device may be reading the old message.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                message.as_ptr(),
+                chunk.pages.as_mut_ptr().add(offset),
+                message.len(),
+            )
+        };
+        chunk.sync_for_device(offset, message.len());
+        Ok(chunk.slice(offset, message.len()))
+    }
+
+    /// Takes the `length` bytes that the device put into buffer `index` out
+    /// into `message` and returns them; fewer when either is shorter.
+    #[inline]
+    pub fn read<'m>(&self, index: usize, length: usize, message: &'m mut [u8]) -> Result<&'m [u8]> {
+        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        let message = message
+            .get_mut(..length.min(self.length))
+            .ok_or(errno::emsgsize())?;
+        chunk.sync_for_cpu(offset, message.len());
+        // SAFETY: The buffer has `length` bytes at `offset`.
+        unsafe {
+            core::ptr::copy_nonoverlapping(
+                chunk.pages.as_mut_ptr().add(offset),
+                message.as_mut_ptr(),
+                message.len(),
+            )
+        };
+        Ok(message)
+    }
+}

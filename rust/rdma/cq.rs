@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+//!
+//! A completion queue here serves one queue pair. It runs in one of two
+//! contexts, as the ones of `ib_alloc_cq()` do, but keeps arming, polling and
+//! dispatch in our own hands: work is told apart by the `wr_id` rather than by
+//! a function pointer in each request, and a driver can poll and decide by
+//! itself when to be interrupted.
+//!
+//! ```text
+//!            start()                 event                   empty, armed
+//!  Created ─────────► Armed ──────────────────► Polling ───────────────► Armed
+//!                       │                          │ budget used, or completions
+//!                       │ stop()                   │ slipped in while arming
+//!                       ▼                          └──► Polling (again, later)
+//!                    Stopped
+//! ```
+
+use super::{
+    pd::ProtectionDomain,
+    wr::WorkId, //
+};
+use crate::{
+    bindings,
+    sync::Event, //
+};
+use core::{
+    cell::UnsafeCell,
+    ffi::c_int,
+    ptr::{
+        self,
+        NonNull, //
+    },
+};
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
+    types::Opaque,
+};
+
+/// A completed work request.
+#[repr(transparent)]
+pub struct Completion(bindings::ib_wc);
+
+impl Completion {
+    /// The work id it was posted with.
+    #[inline]
+    pub fn work(&self) -> WorkId {
+        // SAFETY: The queue's users post nothing but `wr_id`s.
+        WorkId::from_raw(unsafe { *self.0.__bindgen_anon_1.wr_id })
+    }
+
+    /// Whether the work was done. When it was not, only [`Self::work`] means anything.
+    #[inline]
+    pub fn is_ok(&self) -> bool {
+        self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
+    }
+
+    /// The work was not tried because the queue pair is going down.
+    pub fn is_flushed(&self) -> bool {
+        self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
+    }
+
+    /// The status in words.
+    pub fn status(&self) -> &'static CStr {
+        // SAFETY: The function returns a constant string for every status.
+        unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
+    }
+
+    /// Bytes received.
+    #[inline]
+    pub fn byte_len(&self) -> usize {
+        self.0.byte_len as usize
+    }
+
+    /// The key that the peer invalidated with this message.
+    #[inline]
+    pub fn invalidated(&self) -> Option<u32> {
+        let flags = self.0.wc_flags as u32;
+        // SAFETY: The flag says that this part of the union is valid.
+        (flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as u32 != 0)
+            .then(|| unsafe { *self.0.ex.invalidate_rkey })
+    }
+}
+
+/// Who is told of completions.
+pub trait Handler: Send + Sync + 'static {
+    /// One completion, in the queue's [`Context`]; calls for one queue never overlap.
+    fn complete(&self, completion: &Completion);
+
+    /// All completions of a round were reported.
+    #[inline]
+    fn round_done(&self) {}
+}
+
+/// Where completions are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// In softirq context, soon after the interrupt.
+    SoftIrq,
+    /// In process context on the processor that was interrupted: handlers may sleep.
+    Process,
+}
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 16;
+/// Completions handled before others get their turn.
+const BUDGET_SOFTIRQ: c_int = 256;
+/// See [`BUDGET_SOFTIRQ`].
+const BUDGET_PROCESS: c_int = 4096;
+
+/// A completion queue whose completions go to an `H`.
+///
+/// # Invariants
+///
+/// - `raw` is valid and its context is the object itself.
+/// - `handler` is written only while `running` is false and neither `poll` nor
+///   `work` can run.
+#[pin_data(PinnedDrop)]
+pub struct CompletionQueue<H: Handler> {
+    raw: UnsafeCell<*mut bindings::ib_cq>,
+    pd: Arc<ProtectionDomain>,
+    context: Context,
+    running: Atomic<bool>,
+    handler: UnsafeCell<Option<Arc<H>>>,
+    #[pin]
+    poll: Opaque<bindings::irq_poll>,
+    #[pin]
+    work: Opaque<bindings::work_struct>,
+    /// Where a batch is put. Only the one poller uses it.
+    batch: UnsafeCell<[bindings::ib_wc; BATCH]>,
+    events: Atomic<u64>,
+    #[pin]
+    pub(super) sends_drained: Event,
+    #[pin]
+    pub(super) receives_drained: Event,
+}
+
+// SAFETY: What is not immutable is guarded as the invariants say; `batch` is
+// used by the single poller that irq_poll and the workqueue guarantee.
+unsafe impl<H: Handler> Send for CompletionQueue<H> {}
+// SAFETY: As above.
+unsafe impl<H: Handler> Sync for CompletionQueue<H> {}
+
+impl<H: Handler> CompletionQueue<H> {
+    /// Makes a queue with room for exactly `entries` completions: a queue that
+    /// overflows loses some. `vector` chooses the interrupt. May sleep.
+    pub fn new(
+        pd: &Arc<ProtectionDomain>,
+        entries: u32,
+        vector: u32,
+        context: Context,
+    ) -> Result<Arc<Self>> {
+        let cq = Arc::pin_init(
+            pin_init!(Self {
+                raw: UnsafeCell::new(ptr::null_mut()),
+                pd: pd.clone(),
+                context,
+                running: Atomic::new(false),
+                handler: UnsafeCell::new(None),
+                poll <- Opaque::ffi_init(|slot: *mut bindings::irq_poll| {
+                    // SAFETY: `slot` is writable memory that stays pinned.
+                    unsafe {
+                        slot.write(bindings::zeroed());
+                        bindings::irq_poll_init(slot, BUDGET_SOFTIRQ, Some(Self::on_poll));
+                    }
+                }),
+                work <- Opaque::ffi_init(|slot: *mut bindings::work_struct| {
+                    // SAFETY: `slot` is writable memory that stays pinned.
+                    unsafe { bindings::hcablk_c_init_work(slot, Some(Self::on_work)) };
+                }),
+                batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
+                events: Atomic::new(0),
+                sends_drained <- Event::new(),
+                receives_drained <- Event::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        let this: *const Self = &*cq;
+        // SAFETY: The device is alive through `pd`; the context lives until
+        // the drop destroys the queue.
+        let raw = from_err_ptr(unsafe {
+            bindings::hcablk_c_ib_create_cq(
+                pd.device(),
+                Some(Self::on_event),
+                None,
+                this.cast_mut().cast(),
+                entries,
+                (vector % pd.attributes().completion_vectors) as c_int,
+            )
+        })?;
+        // SAFETY: Nobody else has the object yet: the device does not report
+        // before the queue is armed.
+        unsafe { *cq.raw.get() = raw };
+        Ok(cq)
+    }
+
+    #[inline]
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_cq {
+        // SAFETY: Written once, before `new` returned.
+        unsafe { *self.raw.get() }
+    }
+
+    /// Completion events (interrupts) that this queue had.
+    pub fn events(&self) -> u64 {
+        self.events.load(Relaxed)
+    }
+
+    /// Begins to report to `handler`; once in the life of a queue.
+    pub fn start(&self, handler: Arc<H>) {
+        // SAFETY: The queue was never armed, so nothing reads `handler`.
+        unsafe { *self.handler.get() = Some(handler) };
+        self.running.store(true, Release);
+        if self.arm() {
+            self.schedule();
+        }
+    }
+
+    /// Stops reporting and lets go of the handler. Waits for a handler that
+    /// runs, so never from a handler. May sleep.
+    pub fn stop(&self) {
+        if !self.running.xchg(false, kernel::sync::atomic::Full) {
+            return;
+        }
+        // SAFETY: Both were initialised; afterwards neither runs again:
+        // `schedule` looks at `running`, and irq_poll at its own disabled bit.
+        unsafe {
+            bindings::irq_poll_disable(self.poll.get());
+            bindings::cancel_work_sync(self.work.get());
+        }
+        // SAFETY: No poller is left that could read it.
+        drop(unsafe { (*self.handler.get()).take() });
+    }
+
+    /// Asks for an event at the next completion; `true`: there may be
+    /// completions already that will not cause one.
+    #[inline]
+    fn arm(&self) -> bool {
+        let flags = bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
+            | bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+        let cq = self.as_raw();
+        // SAFETY: The queue and its device are valid; every device has this operation.
+        let missed = unsafe {
+            (*(*cq).device)
+                .ops
+                .req_notify_cq
+                .map_or(0, |notify| notify(cq, flags))
+        };
+        missed > 0
+    }
+
+    /// Any context, also with the device's lock held: polls nothing itself.
+    fn schedule(&self) {
+        if !self.running.load(Acquire) {
+            return;
+        }
+        match self.context {
+            // SAFETY: `poll` is initialised and stays pinned.
+            Context::SoftIrq => unsafe { bindings::irq_poll_sched(self.poll.get()) },
+            // SAFETY: `work` is initialised and stays pinned; the queue is the core's.
+            Context::Process => unsafe {
+                bindings::hcablk_c_queue_work(bindings::ib_comp_wq, self.work.get());
+            },
+        }
+    }
+
+    /// Reports up to `budget` completions and returns how many there were.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the queue's only poller.
+    #[inline]
+    unsafe fn poll(&self, budget: c_int) -> c_int {
+        let cq = self.as_raw();
+        // SAFETY: A poller only runs between `start` and `stop`.
+        let Some(handler) = (unsafe { &*self.handler.get() }) else {
+            return 0;
+        };
+        // SAFETY: The queue and its device are valid.
+        let Some(poll_cq) = (unsafe { (*(*cq).device).ops.poll_cq }) else {
+            return 0;
+        };
+        // SAFETY: The caller is the only poller.
+        let batch = unsafe { &mut *self.batch.get() };
+        let mut done = 0;
+        while done < budget {
+            let want = (budget - done).min(BATCH as c_int);
+            // SAFETY: `batch` has room for `want` completions.
+            let got = unsafe { poll_cq(cq, want, batch.as_mut_ptr()) };
+            let got = usize::try_from(got).unwrap_or(0);
+            for wc in batch.iter().take(got) {
+                // SAFETY: `Completion` is a transparent wrapper.
+                let completion: &Completion = unsafe { &*ptr::from_ref(wc).cast() };
+                match completion.work() {
+                    WorkId::SENDS_DRAINED => self.sends_drained.set(),
+                    WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
+                    _ => handler.complete(completion),
+                }
+            }
+            done += got as c_int;
+            if got < want as usize {
+                break;
+            }
+        }
+        handler.round_done();
+        done
+    }
+
+    /// # Safety
+    ///
+    /// Called by the device with a context that [`Self::new`] set.
+    unsafe extern "C" fn on_event(_: *mut bindings::ib_cq, context: *mut crate::ffi::c_void) {
+        // SAFETY: The object outlives its completion queue.
+        let this = unsafe { &*context.cast::<Self>() };
+        // Only a statistic: events of one queue do not overlap.
+        this.events.store(this.events.load(Relaxed) + 1, Relaxed);
+        this.schedule();
+    }
+
+    /// # Safety
+    ///
+    /// Called by irq_poll with the `poll` of a live object.
+    unsafe extern "C" fn on_poll(poll: *mut bindings::irq_poll, budget: c_int) -> c_int {
+        let poll: *mut Opaque<bindings::irq_poll> = poll.cast();
+        // SAFETY: `poll` is the field of an object that outlives it.
+        let this = unsafe { &*kernel::container_of!(poll, Self, poll) };
+        // SAFETY: irq_poll runs a queue on one processor at a time.
+        let done = unsafe { this.poll(budget) };
+        if done < budget {
+            // SAFETY: `poll` is scheduled, this is its handler.
+            unsafe { bindings::irq_poll_complete(this.poll.get()) };
+            if this.arm() {
+                this.schedule();
+            }
+        }
+        done
+    }
+
+    /// # Safety
+    ///
+    /// Called by the workqueue with the `work` of a live object.
+    unsafe extern "C" fn on_work(work: *mut bindings::work_struct) {
+        let work: *mut Opaque<bindings::work_struct> = work.cast();
+        // SAFETY: `work` is the field of an object that outlives it.
+        let this = unsafe { &*kernel::container_of!(work, Self, work) };
+        // SAFETY: A work item runs on one processor at a time.
+        let done = unsafe { this.poll(BUDGET_PROCESS) };
+        if done >= BUDGET_PROCESS || this.arm() {
+            this.schedule();
+        }
+    }
+
+    /// The domain that the queue belongs to.
+    pub fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+}
+
+#[pinned_drop]
+impl<H: Handler> PinnedDrop for CompletionQueue<H> {
+    fn drop(self: Pin<&mut Self>) {
+        self.stop();
+        if let Some(cq) = NonNull::new(self.as_raw()) {
+            // SAFETY: A queue pair holds a reference to its completion queue, so
+            // none is left, and the device reports nothing any more.
+            unsafe { bindings::hcablk_c_ib_destroy_cq(cq.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions for fast registration.
+
+use super::{
+    pd::ProtectionDomain,
+    wr::{
+        Invalidate,
+        Register, //
+    },
+};
+use crate::bindings;
+use core::ptr::{
+    self,
+    NonNull, //
+};
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A region's key, local and remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub(super) u32);
+
+/// What the peer may do with a region: what its request needs and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// The peer reads: the memory is written to the volume.
+    RemoteRead,
+    /// The peer writes: the memory is read from the volume.
+    RemoteWrite,
+}
+
+impl Rights {
+    fn access(self) -> u32 {
+        (match self {
+            Self::RemoteRead => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ,
+            // A remote write is a local write of the device as well.
+            Self::RemoteWrite => {
+                bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+                    | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+            }
+        }) as u32
+    }
+}
+
+/// What a peer needs to reach a registered region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The first byte's address within the region.
+    pub address: u64,
+    /// The key.
+    pub key: u32,
+}
+
+/// Whether the peer can reach a region.
+///
+/// ```text
+///          map()             register()                 invalidated()
+///  Invalid ──────► Mapped ───────────────► Registered ─────────────────► Invalid
+///     ▲               │ unmap()                │ invalidate()               ▲
+///     └───────────────┘                        ▼                            │
+///                                         Invalidating ─────────────────────┘
+/// ```
+///
+/// The peer may have access from the moment `register()`'s work request is
+/// posted until the invalidation is known to be done: because the peer's
+/// message says so, because our own work request completed, or because every
+/// queue pair of the protection domain is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Invalid,
+    Mapped,
+    Registered,
+    Invalidating,
+}
+
+/// A memory region that work requests make valid and invalid.
+///
+/// # Invariants
+///
+/// `raw` is valid as long as the object.
+pub struct MemoryRegion {
+    raw: NonNull<bindings::ib_mr>,
+    state: State,
+    _pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: Verbs may be called from any thread.
+unsafe impl Send for MemoryRegion {}
+
+/// Bytes of a page of a region: the smallest that every device knows, and what
+/// the block layer's segments are multiples of.
+pub const REGION_PAGE: u32 = 4096;
+
+impl MemoryRegion {
+    /// Makes a region of up to `pages` pages. May sleep.
+    pub fn new(pd: &Arc<ProtectionDomain>, pages: u32) -> Result<Self> {
+        // SAFETY: `pd` is alive.
+        let raw = from_err_ptr(unsafe {
+            bindings::ib_alloc_mr(
+                pd.as_raw(),
+                bindings::ib_mr_type_IB_MR_TYPE_MEM_REG,
+                pages,
+            )
+        })?;
+        // INVARIANT: Made just now.
+        Ok(Self {
+            raw: NonNull::new(raw).ok_or(ENOMEM)?,
+            state: State::Invalid,
+            _pd: pd.clone(),
+        })
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_mr {
+        self.raw.as_ptr()
+    }
+
+    /// Lays the region over `count` mapped entries of `sg`, under an address
+    /// made of `cookie` and of the place within the first page: the peer
+    /// learns nothing about where memory is.
+    ///
+    /// # Safety
+    ///
+    /// `sg` has `count` entries that are mapped for the region's device.
+    pub(crate) unsafe fn map(
+        &mut self,
+        sg: *mut bindings::scatterlist,
+        count: u32,
+        cookie: u32,
+    ) -> Result {
+        // Pages of a valid region must never change under the peer.
+        if self.state != State::Invalid {
+            return Err(EBUSY);
+        }
+        let mr = self.as_raw();
+        // SAFETY: The region is valid and the caller vouches for the list.
+        let mapped = unsafe {
+            bindings::ib_map_mr_sg(mr, sg, count as i32, ptr::null_mut(), REGION_PAGE)
+        };
+        if mapped < 0 {
+            return Err(Error::from_errno(mapped));
+        }
+        if mapped as u32 != count {
+            return Err(EINVAL);
+        }
+        // SAFETY: The region is ours and not valid, so the device does not look at it.
+        unsafe {
+            let in_page = (*mr).iova & u64::from(REGION_PAGE - 1);
+            (*mr).iova = u64::from(cookie) << 32 | in_page;
+            // Another key each time: an old one reaches nothing.
+            let key = bindings::hcablk_c_ib_inc_rkey((*mr).rkey);
+            bindings::hcablk_c_ib_update_fast_reg_key(mr, key as u8);
+        }
+        self.state = State::Mapped;
+        Ok(())
+    }
+
+    /// The work request that makes the region valid with `rights`, and what to
+    /// tell the peer. The request must be posted before the peer is told.
+    #[inline]
+    pub fn register(&mut self, rights: Rights) -> Result<(Register<'_>, Remote)> {
+        if self.state != State::Mapped {
+            return Err(EINVAL);
+        }
+        self.state = State::Registered;
+        let remote = Remote {
+            // SAFETY: The region is valid.
+            address: unsafe { (*self.as_raw()).iova },
+            key: self.key().0,
+        };
+        Ok((Register::new(self, self.key(), rights.access()), remote))
+    }
+
+    /// The work request that makes the region invalid.
+    #[inline]
+    pub fn invalidate(&mut self) -> Invalidate {
+        self.state = State::Invalidating;
+        Invalidate::new(self.key())
+    }
+
+    #[inline]
+    fn key(&self) -> Key {
+        // SAFETY: The region is valid.
+        Key(unsafe { (*self.as_raw()).rkey })
+    }
+
+    /// Whether the peer may have access.
+    #[inline]
+    pub fn is_registered(&self) -> bool {
+        matches!(self.state, State::Registered | State::Invalidating)
+    }
+
+    /// The peer's message says that it invalidated `rkey`; `false`: that was
+    /// not this region's.
+    #[inline]
+    pub fn invalidated_by_peer(&mut self, rkey: u32) -> bool {
+        let ours = self.state == State::Registered && self.key().0 == rkey;
+        if ours {
+            self.state = State::Invalid;
+        }
+        ours
+    }
+
+    /// The work request of [`Self::invalidate`] completed, or the last queue
+    /// pair of the protection domain is gone, or the region was never registered.
+    #[inline]
+    pub fn invalidated(&mut self) {
+        self.state = State::Invalid;
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: The region is ours. If it is still valid, it stops being so here.
+        unsafe { bindings::hcablk_c_ib_dereg_mr(self.as_raw()) };
+    }
+}

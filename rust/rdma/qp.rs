@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+
+use super::{
+    cm::Id,
+    cq::{
+        CompletionQueue,
+        Handler, //
+    },
+    pd::ProtectionDomain,
+    wr::{
+        Chain,
+        Entry,
+        Rdma,
+        WorkId,
+        WorkRequest, //
+    },
+};
+use crate::bindings::{
+    self,
+    zeroed, //
+};
+use core::{
+    mem::ManuallyDrop,
+    ptr::{
+        self,
+        NonNull, //
+    },
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Sizes of a queue pair, counted in work requests and entries. One more of
+/// each work request is added for draining.
+#[derive(Clone, Copy, Debug)]
+pub struct Capacity {
+    /// Work requests in the send queue.
+    pub sends: u32,
+    /// Work requests in the receive queue.
+    pub receives: u32,
+    /// Scatter-gather entries of a send.
+    pub send_entries: u32,
+}
+
+/// How long a flushed queue pair may take to report its work, in milliseconds.
+/// After that the pair is destroyed, which ends the work as well.
+const DRAIN_TIMEOUT_MS: u32 = 30_000;
+
+/// A reliable connection's queue pair, both of whose queues complete into one
+/// completion queue.
+///
+/// # Invariants
+///
+/// `raw` is the queue pair of `id`, valid as long as the object.
+pub struct QueuePair<H: Handler> {
+    raw: NonNull<bindings::ib_qp>,
+    cq: Arc<CompletionQueue<H>>,
+    id: Arc<Id>,
+}
+
+// SAFETY: Verbs may be called from any thread.
+unsafe impl<H: Handler> Send for QueuePair<H> {}
+// SAFETY: Posting is serialised by the device.
+unsafe impl<H: Handler> Sync for QueuePair<H> {}
+
+impl<H: Handler> QueuePair<H> {
+    /// Completions that a queue pair of this size may have outstanding: when it
+    /// is flushed, unsignaled requests complete as well.
+    pub fn completions(capacity: Capacity) -> u32 {
+        capacity.sends + capacity.receives + 2
+    }
+
+    /// Makes the queue pair of the connection `id`. May sleep.
+    pub fn new(
+        id: &Arc<Id>,
+        pd: &Arc<ProtectionDomain>,
+        cq: &Arc<CompletionQueue<H>>,
+        capacity: Capacity,
+    ) -> Result<Self> {
+        if !pd.same_device(id) || !Arc::ptr_eq(pd, cq.pd()) {
+            return Err(EINVAL);
+        }
+        let mut attr: bindings::ib_qp_init_attr = zeroed();
+        attr.cap.max_send_wr = capacity.sends + 1;
+        attr.cap.max_recv_wr = capacity.receives + 1;
+        attr.cap.max_send_sge = capacity.send_entries;
+        attr.cap.max_recv_sge = 1;
+        attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
+        attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
+        attr.send_cq = cq.as_raw();
+        attr.recv_cq = cq.as_raw();
+        // SAFETY: Identifier and domain are on the same device.
+        to_result(unsafe { bindings::rdma_create_qp(id.as_raw(), pd.as_raw(), &mut attr) })?;
+        // SAFETY: The function has just set the field.
+        let raw = NonNull::new(unsafe { (*id.as_raw()).qp }).ok_or(EINVAL)?;
+        // INVARIANT: It is the queue pair of `id`.
+        Ok(Self {
+            raw,
+            cq: cq.clone(),
+            id: id.clone(),
+        })
+    }
+
+    /// Posts requests with one doorbell. Any context.
+    ///
+    /// On an error none, some or all of the requests were posted and the queue
+    /// pair is good for nothing but draining.
+    #[inline]
+    pub fn post(&self, chain: &Chain<'_>) -> Result {
+        let qp = self.raw.as_ptr();
+        let mut bad = ptr::null();
+        // SAFETY: The queue pair is valid; the requests are by `Chain`'s invariant.
+        to_result(unsafe {
+            match (*(*qp).device).ops.post_send {
+                Some(post_send) => post_send(qp, chain.head(), &mut bad),
+                None => return Err(ENOTSUPP),
+            }
+        })
+    }
+
+    /// Posts a buffer to receive one message into. Any context.
+    #[inline]
+    pub fn post_receive(&self, mut entry: Entry, id: WorkId) -> Result {
+        let qp = self.raw.as_ptr();
+        let mut wr: bindings::ib_recv_wr = zeroed();
+        wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
+        wr.sg_list = (&raw mut entry).cast();
+        wr.num_sge = 1;
+        let mut bad = ptr::null();
+        // SAFETY: The queue pair is valid; the device copies request and entry.
+        to_result(unsafe {
+            match (*(*qp).device).ops.post_recv {
+                Some(post_recv) => post_recv(qp, &wr, &mut bad),
+                None => return Err(ENOTSUPP),
+            }
+        })
+    }
+
+    /// Makes the queue pair give up all its work and waits until every
+    /// completion was reported: afterwards the device touches no memory of
+    /// requests posted before. Nothing may be posted meanwhile. May sleep; not
+    /// from a completion handler.
+    pub fn drain(&self) {
+        let mut attr: bindings::ib_qp_attr = zeroed();
+        attr.qp_state = bindings::ib_qp_state_IB_QPS_ERR;
+        // SAFETY: The queue pair is valid.
+        let result = to_result(unsafe {
+            bindings::ib_modify_qp(
+                self.raw.as_ptr(),
+                &mut attr,
+                bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
+            )
+        });
+        if result.is_err() {
+            return;
+        }
+        let mut last = Rdma::probe();
+        last.signal(WorkId::SENDS_DRAINED);
+        let mut chain = Chain::new();
+        chain.push(&mut last);
+        let sends = self.post(&chain);
+        let receives = self.post_receive(Entry::EMPTY, WorkId::RECEIVES_DRAINED);
+        for (posted, drained, what) in [
+            (sends, &self.cq.sends_drained, c"send"),
+            (receives, &self.cq.receives_drained, c"receive"),
+        ] {
+            if posted.and_then(|()| drained.wait_ms(DRAIN_TIMEOUT_MS)).is_err() {
+                pr_warn!("hcablk: {} queue did not drain\n", what);
+            }
+        }
+    }
+
+    /// The connection that the pair belongs to.
+    pub fn id(&self) -> &Arc<Id> {
+        &self.id
+    }
+
+    /// Where both queues complete.
+    pub fn cq(&self) -> &Arc<CompletionQueue<H>> {
+        &self.cq
+    }
+
+    /// The number under which `rdma resource show qp` lists the pair.
+    pub fn number(&self) -> u32 {
+        // SAFETY: The queue pair is valid.
+        unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+}
+
+impl<H: Handler> Drop for QueuePair<H> {
+    fn drop(&mut self) {
+        // SAFETY: The identifier's queue pair is this one and nobody posts any more.
+        unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+    }
+}

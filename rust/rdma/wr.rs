@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests: what a queue pair is asked to do.
+//!
+//! A request is built on the stack, put into a [`Chain`] and posted with one
+//! doorbell. The device has copied everything it needs when posting returns,
+//! so that nothing here lives longer than the call; the memory that entries
+//! point to must stay until completion, which its owners see to.
+
+use super::{
+    buffer::Slice,
+    mr::{
+        Key,
+        MemoryRegion, //
+    },
+};
+use crate::bindings::{
+    self,
+    zeroed, //
+};
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ptr, //
+};
+
+/// Tells completions apart: what kind of work, which object, and how many send
+/// queue slots the completion frees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkId {
+    /// Kind of work, the driver's own numbers from 0 to 127.
+    pub kind: u8,
+    /// Slots of the send queue that are free once this completes.
+    pub slots: u16,
+    /// Which request or buffer.
+    pub index: u32,
+}
+
+impl WorkId {
+    /// Posted last to a send queue that is drained.
+    pub(super) const SENDS_DRAINED: Self = Self::new(0xfe, 0);
+    /// Posted last to a receive queue that is drained.
+    pub(super) const RECEIVES_DRAINED: Self = Self::new(0xff, 0);
+
+    /// Work of a kind on an object.
+    pub const fn new(kind: u8, index: u32) -> Self {
+        Self {
+            kind,
+            slots: 0,
+            index,
+        }
+    }
+
+    /// The same, freeing `slots`.
+    pub const fn freeing(self, slots: u16) -> Self {
+        Self { slots, ..self }
+    }
+
+    #[inline]
+    pub(super) const fn to_raw(self) -> u64 {
+        (self.kind as u64) << 56 | (self.slots as u64) << 32 | self.index as u64
+    }
+
+    #[inline]
+    pub(super) const fn from_raw(raw: u64) -> Self {
+        Self {
+            kind: (raw >> 56) as u8,
+            slots: (raw >> 32) as u16,
+            index: raw as u32,
+        }
+    }
+}
+
+/// Where one piece of a message is in this host's memory.
+///
+/// # Invariants
+///
+/// The layout is `struct ib_sge`'s.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Entry {
+    address: u64,
+    length: u32,
+    lkey: u32,
+}
+
+const _: () = {
+    use core::mem::{
+        offset_of,
+        size_of, //
+    };
+    assert!(size_of::<Entry>() == size_of::<bindings::ib_sge>());
+    assert!(offset_of!(Entry, address) == offset_of!(bindings::ib_sge, addr));
+    assert!(offset_of!(Entry, length) == offset_of!(bindings::ib_sge, length));
+    assert!(offset_of!(Entry, lkey) == offset_of!(bindings::ib_sge, lkey));
+};
+
+impl Entry {
+    /// A piece of a mapped buffer.
+    #[inline]
+    pub fn new(slice: Slice<'_>) -> Self {
+        Self {
+            address: slice.address,
+            length: slice.length,
+            lkey: slice.lkey,
+        }
+    }
+
+    /// An entry that says nothing, to initialise arrays with.
+    pub const EMPTY: Self = Self {
+        address: 0,
+        length: 0,
+        lkey: 0,
+    };
+}
+
+/// Anything that can be put into a [`Chain`].
+pub trait WorkRequest {
+    /// The part that all requests have.
+    #[doc(hidden)]
+    fn base(&mut self) -> &mut bindings::ib_send_wr;
+
+    /// Asks for a completion with this id.
+    #[inline]
+    fn signal(&mut self, id: WorkId) {
+        let wr = self.base();
+        wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
+        wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as i32;
+    }
+
+    /// Names the request in case that it fails; a success is not reported.
+    #[inline]
+    fn name(&mut self, id: WorkId) {
+        self.base().__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
+    }
+}
+
+/// A SEND, with or without invalidation of a key of the peer.
+pub struct Send<'a> {
+    wr: bindings::ib_send_wr,
+    _entries: PhantomData<&'a [Entry]>,
+}
+
+impl<'a> Send<'a> {
+    /// Sends `entries` as one message.
+    #[inline]
+    pub fn new(entries: &'a [Entry]) -> Self {
+        let mut wr: bindings::ib_send_wr = zeroed();
+        wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND;
+        set_entries(&mut wr, entries);
+        Self {
+            wr,
+            _entries: PhantomData,
+        }
+    }
+
+    /// The message shall also invalidate `rkey` at the peer.
+    #[inline]
+    pub fn invalidating(mut self, rkey: u32) -> Self {
+        self.wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV;
+        self.wr.ex.invalidate_rkey = ManuallyDrop::new(rkey);
+        self
+    }
+}
+
+impl WorkRequest for Send<'_> {
+    fn base(&mut self) -> &mut bindings::ib_send_wr {
+        &mut self.wr
+    }
+}
+
+/// An RDMA READ or WRITE of the peer's memory.
+pub struct Rdma<'a> {
+    wr: bindings::ib_rdma_wr,
+    _entries: PhantomData<&'a [Entry]>,
+}
+
+impl<'a> Rdma<'a> {
+    #[inline]
+    fn new(opcode: bindings::ib_wr_opcode, entries: &'a [Entry], address: u64, rkey: u32) -> Self {
+        let mut wr: bindings::ib_rdma_wr = zeroed();
+        wr.wr.opcode = opcode;
+        wr.remote_addr = address;
+        wr.rkey = rkey;
+        set_entries(&mut wr.wr, entries);
+        Self {
+            wr,
+            _entries: PhantomData,
+        }
+    }
+
+    /// Writes `entries` to the peer's memory.
+    #[inline]
+    pub fn write(entries: &'a [Entry], address: u64, rkey: u32) -> Self {
+        Self::new(
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
+            entries,
+            address,
+            rkey,
+        )
+    }
+
+    /// Reads the peer's memory into `entries`.
+    #[inline]
+    pub fn read(entries: &'a [Entry], address: u64, rkey: u32) -> Self {
+        Self::new(
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ,
+            entries,
+            address,
+            rkey,
+        )
+    }
+}
+
+impl Rdma<'static> {
+    /// Writes nothing to nowhere: completes when the peer's device has
+    /// acknowledged it, and fails when the peer is gone. Neither a buffer nor
+    /// the peer's processor takes part.
+    pub fn probe() -> Self {
+        Self::write(&[], 0, 0)
+    }
+}
+
+impl WorkRequest for Rdma<'_> {
+    fn base(&mut self) -> &mut bindings::ib_send_wr {
+        &mut self.wr.wr
+    }
+}
+
+/// Makes a memory region's key valid.
+pub struct Register<'a> {
+    wr: bindings::ib_reg_wr,
+    _region: PhantomData<&'a MemoryRegion>,
+}
+
+impl<'a> Register<'a> {
+    #[inline]
+    pub(super) fn new(region: &'a MemoryRegion, key: Key, access: u32) -> Self {
+        let mut wr: bindings::ib_reg_wr = zeroed();
+        wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_REG_MR;
+        wr.mr = region.as_raw();
+        wr.key = key.0;
+        wr.access = access as i32;
+        Self {
+            wr,
+            _region: PhantomData,
+        }
+    }
+}
+
+impl WorkRequest for Register<'_> {
+    fn base(&mut self) -> &mut bindings::ib_send_wr {
+        &mut self.wr.wr
+    }
+}
+
+/// Makes a memory region's key invalid.
+pub struct Invalidate(bindings::ib_send_wr);
+
+impl Invalidate {
+    #[inline]
+    pub(super) fn new(key: Key) -> Self {
+        let mut wr: bindings::ib_send_wr = zeroed();
+        wr.opcode = bindings::ib_wr_opcode_IB_WR_LOCAL_INV;
+        wr.ex.invalidate_rkey = ManuallyDrop::new(key.0);
+        Self(wr)
+    }
+}
+
+impl WorkRequest for Invalidate {
+    fn base(&mut self) -> &mut bindings::ib_send_wr {
+        &mut self.0
+    }
+}
+
+#[inline]
+fn set_entries(wr: &mut bindings::ib_send_wr, entries: &[Entry]) {
+    // `Entry` has the layout of `ib_sge`; the device only reads.
+    wr.sg_list = entries.as_ptr().cast_mut().cast();
+    wr.num_sge = entries.len() as i32;
+}
+
+/// Requests that are posted together, in order.
+///
+/// # Invariants
+///
+/// `head` and `tail` are null or point to requests borrowed for `'a`, linked
+/// from `head` to `tail`; there are `len` of them.
+pub struct Chain<'a> {
+    head: *mut bindings::ib_send_wr,
+    tail: *mut bindings::ib_send_wr,
+    len: u32,
+    _requests: PhantomData<&'a mut bindings::ib_send_wr>,
+}
+
+impl<'a> Chain<'a> {
+    /// A chain without requests.
+    #[inline]
+    pub const fn new() -> Self {
+        Self {
+            head: ptr::null_mut(),
+            tail: ptr::null_mut(),
+            len: 0,
+            _requests: PhantomData,
+        }
+    }
+
+    /// Puts a request at the end.
+    #[inline]
+    pub fn push(&mut self, request: &'a mut impl WorkRequest) {
+        let wr: *mut bindings::ib_send_wr = request.base();
+        if self.tail.is_null() {
+            self.head = wr;
+        } else {
+            // SAFETY: `tail` is a request borrowed for `'a` by the type's invariant.
+            unsafe { (*self.tail).next = wr };
+        }
+        self.tail = wr;
+        self.len += 1;
+    }
+
+    /// Requests in the chain.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    pub(super) fn head(&self) -> *const bindings::ib_send_wr {
+        self.head
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From a request's physical memory to something that the peer can reach: the
+//! request's segments as they are, mapped for the HCA and registered for this
+//! request and its direction. No byte of data is touched.
+//!
+//! ```text
+//!  Empty ──map()──► Mapped ──register()──► Registered ──┬─ invalidated_by_peer() ─┬─► Mapped
+//!    ▲                │                                 └─ invalidate(), then     │
+//!    └───release()────┘                                    invalidated() ─────────┘
+//! ```
+//!
+//! [`SegmentList::release`] is refused while the peer may have access; the
+//! request must not be completed before it succeeded.
+
+use crate::{
+    bindings,
+    blkdev::RequestRef,
+    rdma::{
+        device::Direction,
+        mr::{
+            MemoryRegion,
+            Remote,
+            Rights, //
+        },
+        pd::ProtectionDomain,
+        wr::{
+            Invalidate,
+            Register, //
+        },
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The physical segments of one request at a time, with the memory region that
+/// shows them to the peer. Allocated once for each tag.
+///
+/// # Invariants
+///
+/// If `mapped` is not 0, the first `filled` entries of `table` are mapped in
+/// `direction` for the device of `pd`.
+pub struct SegmentList {
+    table: KVec<bindings::scatterlist>,
+    filled: u32,
+    mapped: u32,
+    direction: Direction,
+    region: MemoryRegion,
+    pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: The scatterlist's pointers are to pages, which may be used from any thread.
+unsafe impl Send for SegmentList {}
+
+impl SegmentList {
+    /// Makes room for requests of up to `segments` segments and `bytes` bytes.
+    /// May sleep.
+    pub fn new(pd: &Arc<ProtectionDomain>, segments: u16, bytes: u32) -> Result<Self> {
+        let mut table = KVec::with_capacity(segments.into(), GFP_KERNEL)?;
+        for _ in 0..segments {
+            table.push(pin_init::zeroed(), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            table,
+            filled: 0,
+            mapped: 0,
+            direction: Direction::ToDevice,
+            region: MemoryRegion::new(pd, region_pages(bytes))?,
+            pd: pd.clone(),
+        })
+    }
+
+    /// Takes the request's segments and maps them for the HCA. Any context.
+    /// Errors leave the list empty.
+    #[inline]
+    pub fn map(&mut self, request: RequestRef<'_>, direction: Direction, cookie: u32) -> Result {
+        if self.mapped != 0 || usize::from(request.segments()) > self.table.len() {
+            return Err(EINVAL);
+        }
+        let table = self.table.as_mut_ptr();
+        // SAFETY: The table has room for the request's segments; `sg_init_table`
+        // marks the end that blk_rq_map_sg() moves.
+        let filled = unsafe {
+            bindings::sg_init_table(table, request.segments().into());
+            bindings::hcablk_c_blk_rq_map_sg(request.as_raw(), table)
+        };
+        // SAFETY: The entries were just filled with the request's pages.
+        let mapped = unsafe {
+            bindings::hcablk_c_ib_dma_map_sg(
+                self.pd.device(),
+                table,
+                filled,
+                direction.as_raw(),
+            )
+        };
+        if filled <= 0 || mapped <= 0 {
+            return Err(EIO);
+        }
+        // INVARIANT: Mapped just now.
+        self.filled = filled as u32;
+        self.mapped = mapped as u32;
+        self.direction = direction;
+        // SAFETY: The first `mapped` entries are mapped for the region's device.
+        let result = unsafe { self.region.map(table, self.mapped, cookie) };
+        if result.is_err() {
+            self.unmap();
+        }
+        result
+    }
+
+    /// The work request that lets the peer reach the memory, and what to tell it.
+    #[inline]
+    pub fn register(&mut self) -> Result<(Register<'_>, Remote)> {
+        let rights = match self.direction {
+            Direction::ToDevice => Rights::RemoteRead,
+            _ => Rights::RemoteWrite,
+        };
+        self.region.register(rights)
+    }
+
+    /// The peer says that it has invalidated `rkey`; `false`: that is not this list's.
+    #[inline]
+    pub fn invalidated_by_peer(&mut self, rkey: u32) -> bool {
+        self.region.invalidated_by_peer(rkey)
+    }
+
+    /// The work request that takes the peer's access away.
+    #[inline]
+    pub fn invalidate(&mut self) -> Invalidate {
+        self.region.invalidate()
+    }
+
+    /// The peer has no access: [`Self::invalidate`]'s request completed, or
+    /// registration was never posted, or no queue pair of the domain is left.
+    #[inline]
+    pub fn invalidated(&mut self) {
+        self.region.invalidated();
+    }
+
+    /// Whether the peer may have access.
+    #[inline]
+    pub fn is_registered(&self) -> bool {
+        self.region.is_registered()
+    }
+
+    /// Segments mapped; 0 when the request has no data.
+    pub fn mapped(&self) -> u32 {
+        self.mapped
+    }
+
+    /// Gives the memory back to the request, `EBUSY` while the peer may reach it.
+    #[inline]
+    pub fn release(&mut self) -> Result {
+        if self.region.is_registered() {
+            return Err(EBUSY);
+        }
+        self.region.invalidated();
+        self.unmap();
+        Ok(())
+    }
+
+    #[inline]
+    fn unmap(&mut self) {
+        if self.mapped == 0 {
+            return;
+        }
+        // SAFETY: By the type's invariant the entries are mapped so.
+        unsafe {
+            bindings::hcablk_c_ib_dma_unmap_sg(
+                self.pd.device(),
+                self.table.as_mut_ptr(),
+                self.filled as i32,
+                self.direction.as_raw(),
+            )
+        };
+        // INVARIANT: Nothing is mapped.
+        self.mapped = 0;
+    }
+}
+
+impl Drop for SegmentList {
+    fn drop(&mut self) {
+        self.unmap();
+    }
+}
+
+/// Pages of a region for `bytes` bytes that begin anywhere in a page.
+pub const fn region_pages(bytes: u32) -> u32 {
+    bytes.div_ceil(crate::rdma::mr::REGION_PAGE) + 1
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Synchronisation that the `kernel` crate does not have: a spinlock for data
+//! that interrupts touch, an event that can be waited for with a limit, a
+//! workqueue of our own and a periodic task that can be stopped.
+
+use crate::bindings;
+use core::{
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        lock::{
+            Backend,
+            Guard,
+            Lock, //
+        },
+        Arc, //
+    },
+    types::Opaque,
+    workqueue::Queue,
+};
+
+/// A spinlock held with interrupts off: for data shared with completion
+/// handlers, which run in softirq or hard interrupt context.
+pub type IrqLock<T> = Lock<T, IrqBackend>;
+/// The guard of an [`IrqLock`].
+pub type IrqGuard<'a, T> = Guard<'a, T, IrqBackend>;
+
+/// `spin_lock_irqsave()`.
+pub struct IrqBackend;
+
+// SAFETY: The kernel's spinlock gives mutual exclusion; `relock` is the default one.
+unsafe impl Backend for IrqBackend {
+    type State = bindings::spinlock_t;
+    type GuardState = crate::ffi::c_ulong;
+
+    unsafe fn init(
+        ptr: *mut Self::State,
+        name: *const crate::ffi::c_char,
+        key: *mut bindings::lock_class_key,
+    ) {
+        // SAFETY: The caller's guarantees are what the function asks for.
+        unsafe { bindings::__spin_lock_init(ptr, name, key) }
+    }
+
+    #[inline]
+    unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
+        // SAFETY: The caller guarantees that `ptr` is an initialised lock.
+        unsafe { bindings::hcablk_c_spin_lock_irqsave(ptr) }
+    }
+
+    #[inline]
+    unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
+        // SAFETY: The caller holds the lock, and `flags` came with it.
+        unsafe { bindings::hcablk_c_spin_unlock_irqrestore(ptr, *flags) }
+    }
+
+    #[inline]
+    unsafe fn try_lock(ptr: *mut Self::State) -> Option<Self::GuardState> {
+        let mut flags = 0;
+        // SAFETY: The caller guarantees that `ptr` is an initialised lock.
+        unsafe { bindings::hcablk_c_spin_trylock_irqsave(ptr, &mut flags) }.then_some(flags)
+    }
+
+    #[inline]
+    unsafe fn assert_is_held(ptr: *mut Self::State) {
+        // SAFETY: The caller guarantees that `ptr` is an initialised lock.
+        unsafe { bindings::spin_assert_is_held(ptr) }
+    }
+}
+
+/// Makes an initialiser for an [`IrqLock`] with a lock class of its own.
+#[macro_export]
+macro_rules! new_irq_lock {
+    ($inner:expr $(, $name:literal)? $(,)?) => {
+        $crate::sync::IrqLock::new(
+            $inner, ::kernel::optional_name!($($name)?), ::kernel::static_lock_class!())
+    };
+}
+pub use new_irq_lock;
+
+/// Something that happens once, or once in each round, and can be waited for.
+///
+/// Wraps `struct completion`.
+#[pin_data]
+pub struct Event {
+    #[pin]
+    inner: Opaque<bindings::completion>,
+}
+
+// SAFETY: A completion may be used from any context and thread.
+unsafe impl Send for Event {}
+// SAFETY: As above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event that has not happened.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
+                // SAFETY: `slot` is writable memory that stays pinned.
+                unsafe { bindings::hcablk_c_init_completion(slot) };
+            }),
+        })
+    }
+
+    /// It happened: everyone who waits goes on. Any context.
+    pub fn set(&self) {
+        // SAFETY: `inner` is an initialised completion.
+        unsafe { bindings::complete_all(self.inner.get()) };
+    }
+
+    /// A new round begins; nobody may be waiting.
+    pub fn reset(&self) {
+        // SAFETY: `inner` is an initialised completion.
+        unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };
+    }
+
+    /// Sleeps until it happens, `ETIMEDOUT` after `ms` milliseconds.
+    pub fn wait_ms(&self, ms: u32) -> Result {
+        // SAFETY: `inner` is an initialised completion; the conversion has no requirements.
+        let left = unsafe {
+            bindings::wait_for_completion_timeout(
+                self.inner.get(),
+                bindings::hcablk_c_msecs_to_jiffies(ms),
+            )
+        };
+        if left == 0 {
+            Err(ETIMEDOUT)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A workqueue that belongs to one module: dropping it waits for the work
+/// queued on it, so that no code runs after the module is gone.
+///
+/// Work items that queue themselves again must have stopped before.
+pub struct WorkQueue(NonNull<bindings::workqueue_struct>);
+
+// SAFETY: Workqueues may be used from any thread.
+unsafe impl Send for WorkQueue {}
+// SAFETY: As above.
+unsafe impl Sync for WorkQueue {}
+
+impl WorkQueue {
+    /// Makes an unbound queue whose work runs in parallel, also when memory is short.
+    pub fn new(name: &'static CStr) -> Result<Self> {
+        let flags = bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags_WQ_MEM_RECLAIM;
+        // SAFETY: `name` is a C string.
+        let wq = unsafe { bindings::hcablk_c_alloc_workqueue(name.as_char_ptr(), flags, 0) };
+        Ok(Self(NonNull::new(wq).ok_or(ENOMEM)?))
+    }
+
+    /// Waits for everything that is queued now. May sleep.
+    pub fn flush(&self) {
+        // SAFETY: The queue is alive as long as `self`.
+        unsafe { bindings::__flush_workqueue(self.0.as_ptr()) };
+    }
+}
+
+impl Deref for WorkQueue {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        // SAFETY: The queue is alive as long as `self`.
+        unsafe { Queue::from_raw(self.0.as_ptr()) }
+    }
+}
+
+impl Drop for WorkQueue {
+    fn drop(&mut self) {
+        // SAFETY: The queue is ours; destroying it drains it first.
+        unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
+    }
+}
+
+/// What a [`Periodic`] task does.
+pub trait Tick: Send + Sync + 'static {
+    /// One round, in process context. It may sleep.
+    fn tick(&self);
+}
+
+/// A task that runs every so often until it is stopped.
+///
+/// It holds a reference to the object that it works for; whoever keeps the
+/// [`Running`] inside that object must take it out again to end the cycle.
+#[pin_data(PinnedDrop)]
+pub struct Periodic<T: Tick> {
+    #[pin]
+    work: Opaque<bindings::delayed_work>,
+    period: crate::ffi::c_ulong,
+    of: Arc<T>,
+}
+
+// SAFETY: Nothing but the work is ever written, and that by the workqueue's own rules.
+unsafe impl<T: Tick> Send for Periodic<T> {}
+// SAFETY: As above.
+unsafe impl<T: Tick> Sync for Periodic<T> {}
+
+/// A running [`Periodic`]: dropping it stops the task. Process context only,
+/// and not from within the task.
+pub struct Running<T: Tick>(#[expect(dead_code)] Pin<KBox<Periodic<T>>>);
+
+impl<T: Tick> Periodic<T> {
+    /// Starts to run `of.tick()` every `ms` milliseconds.
+    pub fn start(of: Arc<T>, ms: u32) -> Result<Running<T>> {
+        // SAFETY: The conversion has no requirements.
+        let period = unsafe { bindings::hcablk_c_msecs_to_jiffies(ms) };
+        let this = KBox::pin_init(
+            pin_init!(Self {
+                work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
+                    // SAFETY: `slot` is writable memory that stays pinned.
+                    unsafe { bindings::hcablk_c_init_delayed_work(slot, Some(Self::run)) };
+                }),
+                period,
+                of,
+            }),
+            GFP_KERNEL,
+        )?;
+        // SAFETY: The work is initialised and stays pinned until the drop cancels it.
+        unsafe { bindings::hcablk_c_queue_delayed_work(this.work.get(), period) };
+        Ok(Running(this))
+    }
+
+    /// # Safety
+    ///
+    /// Called by the workqueue with the `work` of a live `Periodic`.
+    unsafe extern "C" fn run(work: *mut bindings::work_struct) {
+        // SAFETY: `work` is the first part of the `delayed_work` in a `Periodic`.
+        let this = unsafe {
+            let delayed = kernel::container_of!(work, bindings::delayed_work, work);
+            let opaque: *mut Opaque<bindings::delayed_work> = delayed.cast();
+            &*kernel::container_of!(opaque, Self, work)
+        };
+        this.of.tick();
+        // SAFETY: `cancel_delayed_work_sync()` also cancels work that queues itself.
+        unsafe { bindings::hcablk_c_queue_delayed_work(this.work.get(), this.period) };
+    }
+}
+
+#[pinned_drop]
+impl<T: Tick> PinnedDrop for Periodic<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: The work is initialised; after this it neither runs nor is queued.
+        unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
+    }
+}

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The parts of the kernel modules that use nothing but `core`, linked in from
+//! where they live, so that their tests run on the host in seconds.
+
+mod proto;
