@@ -75,6 +75,11 @@ void hcablk_c_module_put(struct module *module)
 	module_put(module);
 }
 
+void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys)
+{
+	mutex_init(&subsys->su_mutex);
+}
+
 void hcablk_c_configfs_add_default_group(struct config_group *new_group,
 					 struct config_group *group)
 {

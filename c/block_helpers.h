@@ -19,6 +19,7 @@ struct module *hcablk_c_core_module(void);
 void hcablk_c_module_get(struct module *module);
 void hcablk_c_module_put(struct module *module);
 
+void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys);
 void hcablk_c_configfs_add_default_group(struct config_group *new_group,
 					 struct config_group *group);
 
