@@ -75,6 +75,16 @@ void hcablk_c_module_put(struct module *module)
 	module_put(module);
 }
 
+bool hcablk_c_bdev_write_cache(struct block_device *bdev)
+{
+	return bdev_write_cache(bdev);
+}
+
+bool hcablk_c_bdev_read_only(struct block_device *bdev)
+{
+	return bdev_read_only(bdev);
+}
+
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys)
 {
 	mutex_init(&subsys->su_mutex);

@@ -19,6 +19,9 @@ struct module *hcablk_c_core_module(void);
 void hcablk_c_module_get(struct module *module);
 void hcablk_c_module_put(struct module *module);
 
+bool hcablk_c_bdev_write_cache(struct block_device *bdev);
+bool hcablk_c_bdev_read_only(struct block_device *bdev);
+
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys);
 void hcablk_c_configfs_add_default_group(struct config_group *new_group,
 					 struct config_group *group);

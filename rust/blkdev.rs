@@ -2,12 +2,12 @@
 
 //! The block layer, from both its sides.
 //!
-//! As a driver of disks (`Operations`, [`TagSet`], [`Request`], [`Disk`]):
+//! As a driver of disks ([`Operations`], [`Requests`], [`TagSet`], [`Disk`]):
 //! [`kernel::block::mq`] has neither the hardware queue in `queue_rq`, nor
 //! timeouts, limits, errors and driver data per request, so this is a layer of
 //! our own over the same C interfaces, in the same manner.
 //!
-//! As a user of block devices ([`BlockDevice`], [`BioSlot`]).
+//! As a user of block devices ([`BlockDevice`], [`BioOwner`], [`submit`]).
 //!
 //! # Unsupported
 //!
@@ -18,6 +18,8 @@
 //! [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
 //! [`include/linux/bio.h`](srctree/include/linux/bio.h).
 
+mod bdev;
+mod bio;
 mod disk;
 mod limits;
 mod operations;
@@ -27,6 +29,14 @@ mod status;
 mod tag_set;
 
 pub use self::{
+    bdev::BlockDevice,
+    bio::{
+        plugged,
+        submit,
+        BioOp,
+        BioOwner,
+        BioSlot, //
+    },
     disk::Disk,
     limits::Limits,
     operations::{

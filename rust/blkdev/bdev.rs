@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A block device that is used, not driven.
+//!
+//! C headers: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
+//! [`block/bdev.c`](srctree/block/bdev.c)
+
+use crate::bindings;
+use core::ptr::{
+    null,
+    NonNull, //
+};
+use kernel::{
+    error::from_err_ptr,
+    prelude::*, //
+};
+
+/// Who holds the devices: its address is compared, nothing else.
+static HOLDER: u8 = 0;
+
+/// An open block device, held against exclusive users such as mounts and other
+/// storage stacks, but not against other opens by this type.
+///
+/// # Invariants
+///
+/// `file` is an open block device file that we own, `bdev` its device.
+pub struct BlockDevice {
+    file: NonNull<bindings::file>,
+    bdev: NonNull<bindings::block_device>,
+}
+
+// SAFETY: The block layer does its own locking; there is no state of ours.
+unsafe impl Send for BlockDevice {}
+
+// SAFETY: As above.
+unsafe impl Sync for BlockDevice {}
+
+impl BlockDevice {
+    /// Opens the device at `path`, for reading, and for writing unless
+    /// `read_only`.
+    ///
+    /// Sleeps. Errors, among others: `ENOENT` (no such path), `ENOTBLK` (not a
+    /// block device), `ENXIO` (no device behind it), `EBUSY` (held by somebody
+    /// else), `EACCES` (the device is read-only, or the caller's device cgroup
+    /// forbids it).
+    ///
+    /// C: `bdev_file_open_by_path()`.
+    pub fn open(path: &CStr, read_only: bool) -> Result<Self> {
+        let mut mode = bindings::BLK_OPEN_READ;
+        if !read_only {
+            mode |= bindings::BLK_OPEN_WRITE;
+        }
+        let holder = (&raw const HOLDER).cast_mut().cast();
+        // SAFETY: The path is terminated, the holder lives for ever and always
+        // comes with the same operations: none.
+        let file = from_err_ptr(unsafe {
+            bindings::bdev_file_open_by_path(path.as_ptr().cast(), mode, holder, null())
+        })?;
+        // SAFETY: It was just opened as a block device.
+        let bdev = unsafe { bindings::file_bdev(file) };
+        // INVARIANT: Both belong together, the file is ours.
+        Ok(Self {
+            file: NonNull::new(file).ok_or(ENXIO)?,
+            bdev: NonNull::new(bdev).ok_or(ENXIO)?,
+        })
+    }
+
+    /// The C structure, valid as long as `self`.
+    #[inline]
+    pub(crate) fn as_raw(&self) -> *mut bindings::block_device {
+        self.bdev.as_ptr()
+    }
+
+    fn limits(&self) -> &bindings::queue_limits {
+        // SAFETY: By the type invariant; an open device keeps its queue. The
+        // limits may change under us, as for everybody who asks.
+        unsafe { &(*(*self.as_raw()).bd_queue).limits }
+    }
+
+    /// Size in sectors of 512 bytes; changes when the device is resized, and
+    /// is 0 when it is dead. C: `bdev_nr_sectors()`.
+    #[inline]
+    pub fn sectors(&self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { core::ptr::read_volatile(&raw const (*self.as_raw()).bd_nr_sectors) }
+    }
+
+    /// Size in bytes. C: `bdev_nr_bytes()`.
+    pub fn size_bytes(&self) -> u64 {
+        self.sectors() << bindings::SECTOR_SHIFT
+    }
+
+    /// Smallest unit that can be addressed, in bytes.
+    pub fn logical_block_size(&self) -> u32 {
+        self.limits().logical_block_size
+    }
+
+    /// Smallest unit written without reading, in bytes.
+    pub fn physical_block_size(&self) -> u32 {
+        self.limits().physical_block_size
+    }
+
+    /// Preferred smallest I/O, in bytes.
+    pub fn io_min(&self) -> u32 {
+        self.limits().io_min
+    }
+
+    /// Preferred I/O, in bytes; 0 if there is no preference.
+    pub fn io_opt(&self) -> u32 {
+        self.limits().io_opt
+    }
+
+    /// Whether completed writes may be in a volatile cache.
+    /// C: `bdev_write_cache()`.
+    pub fn write_cache(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::hcablk_c_bdev_write_cache(self.as_raw()) }
+    }
+
+    /// Whether the device itself does writes with FUA; the block layer flushes
+    /// after them if not. C: `bdev_fua()`.
+    pub fn fua(&self) -> bool {
+        self.limits().features & bindings::BLK_FEAT_FUA != 0
+    }
+
+    /// Whether the device cannot be written. C: `bdev_read_only()`.
+    pub fn read_only(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::hcablk_c_bdev_read_only(self.as_raw()) }
+    }
+
+    /// Largest discard, in sectors; 0 if there is none.
+    pub fn max_discard_sectors(&self) -> u32 {
+        self.limits().max_discard_sectors
+    }
+
+    /// Unit of discards, in bytes; 0 if there are none.
+    pub fn discard_granularity(&self) -> u32 {
+        self.limits().discard_granularity
+    }
+
+    /// Largest write of zeroes, in sectors; 0 if the device has none.
+    pub fn max_write_zeroes_sectors(&self) -> u32 {
+        self.limits().max_write_zeroes_sectors
+    }
+}
+
+impl Drop for BlockDevice {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; nobody can use it any more.
+        unsafe { bindings::bdev_fput(self.file.as_ptr()) };
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! I/O to a block device, without allocations.
+//!
+//! # Ownership
+//!
+//! A driver's I/O object (a [`BioOwner`]) embeds a [`BioSlot`]. [`submit`] takes
+//! the object in its box; from then on the block layer has it, until it comes
+//! back, in its box, through [`BioOwner::done`]. Everything the I/O needs (the
+//! device, the memory) is borrowed from the object, so it cannot go away
+//! before, and nothing needs to be counted.
+//!
+//! C header: [`include/linux/bio.h`](srctree/include/linux/bio.h)
+
+use super::{
+    BlockDevice,
+    Status, //
+};
+use crate::{
+    bindings,
+    pages::PageRange, //
+};
+use kernel::{
+    prelude::*,
+    types::Opaque, //
+};
+
+/// What a bio shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BioOp {
+    /// Device to memory.
+    Read,
+    /// Memory to device; with `fua`, durable when it is done.
+    Write {
+        /// Whether it must be durable when it is done.
+        fua: bool,
+    },
+    /// Make completed writes durable. No memory.
+    Flush,
+    /// The content is no longer needed. No memory.
+    Discard {
+        /// Length; a multiple of the logical block size.
+        bytes: u32,
+    },
+    /// Write zeroes. No memory. Fails with [`Status::NotSupported`] if the
+    /// device has no command for it.
+    WriteZeroes {
+        /// Length; a multiple of the logical block size.
+        bytes: u32,
+        /// Blocks must stay allocated.
+        no_unmap: bool,
+    },
+}
+
+impl BioOp {
+    fn flags(self) -> bindings::blk_opf_t {
+        // The same hints that nvmet gives.
+        let sync = bindings::REQ_SYNC | bindings::REQ_IDLE;
+        match self {
+            BioOp::Read => bindings::req_op_REQ_OP_READ,
+            BioOp::Write { fua: false } => bindings::req_op_REQ_OP_WRITE | sync,
+            BioOp::Write { fua: true } => bindings::req_op_REQ_OP_WRITE | sync | bindings::REQ_FUA,
+            BioOp::Flush => bindings::req_op_REQ_OP_WRITE | bindings::REQ_PREFLUSH,
+            BioOp::Discard { .. } => bindings::req_op_REQ_OP_DISCARD,
+            BioOp::WriteZeroes { no_unmap, .. } => {
+                let flag = if no_unmap { bindings::REQ_NOUNMAP } else { 0 };
+                bindings::req_op_REQ_OP_WRITE_ZEROES | flag
+            }
+        }
+    }
+}
+
+/// A `struct bio` and its table of segments, used again and again.
+///
+/// # Invariants
+///
+/// `table` has room for `max_segments` elements; neither it nor `bio` is in use
+/// by the block layer, except between [`submit`] and `done` of their owner.
+pub struct BioSlot {
+    bio: KBox<Opaque<bindings::bio>>,
+    table: KVec<bindings::bio_vec>,
+    max_segments: u16,
+}
+
+// SAFETY: While it can be reached it is plain memory.
+unsafe impl Send for BioSlot {}
+
+// SAFETY: Shared references give access to nothing.
+unsafe impl Sync for BioSlot {}
+
+impl BioSlot {
+    /// Allocates room for I/O of at most `max_segments` pieces of memory.
+    /// May sleep.
+    pub fn new(max_segments: u16) -> Result<Self> {
+        // INVARIANT: The table has the capacity, nothing is in use.
+        Ok(Self {
+            bio: KBox::new(Opaque::zeroed(), GFP_KERNEL)?,
+            table: KVec::with_capacity(max_segments.into(), GFP_KERNEL)?,
+            max_segments,
+        })
+    }
+}
+
+/// An object that does I/O.
+pub trait BioOwner: Sized + Send + 'static {
+    /// Where the bio is.
+    fn slot(&mut self) -> &mut BioSlot;
+
+    /// The device of the next I/O.
+    fn device(&self) -> &BlockDevice;
+
+    /// The memory of the next read or write, in order. Each piece must not be
+    /// empty, and all but the last must end, all but the first begin, at a
+    /// multiple of the device's DMA alignment. Not called for other operations.
+    fn pages(&self) -> impl Iterator<Item = PageRange<'_>>;
+
+    /// The I/O is over. In any context, hard interrupts included; the slot may
+    /// be used again.
+    fn done(self: KBox<Self>, result: Result<(), Status>);
+}
+
+/// Starts I/O at `sector` (of 512 bytes, from the device's beginning).
+///
+/// Sleeps when the device has no room for more. `done` may run before this
+/// returns. Range and alignment are checked by the block layer, and told
+/// through `done`.
+///
+/// Errors: `EINVAL` (more pieces than the slot has room for, or an empty one);
+/// then the owner is given back and `done` is not called.
+///
+/// C: `submit_bio()`.
+pub fn submit<T: BioOwner>(
+    mut owner: KBox<T>,
+    op: BioOp,
+    sector: u64,
+) -> Result<(), (Error, KBox<T>)> {
+    let slot = owner.slot();
+    let bio = slot.bio.get();
+    let (table, max_segments) = (slot.table.as_mut_ptr(), slot.max_segments);
+    let device = owner.device().as_raw();
+
+    // SAFETY: By the slot's invariants both are unused and large enough; the
+    // device is open as long as the owner has it.
+    unsafe { bindings::bio_init(bio, device, table, max_segments, op.flags()) };
+    // SAFETY: Set up just now.
+    unsafe { (*bio).bi_iter.bi_sector = sector };
+    match op {
+        BioOp::Read | BioOp::Write { .. } => {
+            let fits = owner.pages().all(|range| {
+                let (page, offset) = (range.as_page_ptr(), range.offset());
+                if range.length() == 0 {
+                    return false;
+                }
+                // SAFETY: The bio is set up, the pages live as long as the owner,
+                // which is out of everybody's reach until the bio is done.
+                unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
+            });
+            if !fits {
+                // SAFETY: Set up above and not submitted.
+                unsafe { bindings::bio_uninit(bio) };
+                return Err((EINVAL, owner));
+            }
+        }
+        BioOp::Flush => {}
+        BioOp::Discard { bytes } | BioOp::WriteZeroes { bytes, .. } => {
+            // SAFETY: Set up above. These have a length, but no memory.
+            unsafe { (*bio).bi_iter.bi_size = bytes };
+        }
+    }
+    // SAFETY: Set up above; `end_io` gets the owner back out of the pointer.
+    unsafe {
+        (*bio).bi_private = KBox::into_raw(owner).cast();
+        (*bio).bi_end_io = Some(end_io::<T>);
+        bindings::submit_bio(bio);
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// Called by the block layer once for a bio that `submit` of the same type
+/// started.
+unsafe extern "C" fn end_io<T: BioOwner>(bio: *mut bindings::bio) {
+    // SAFETY: By the safety requirement the bio is ours again, and the pointer
+    // is the one that `submit` left there.
+    let (owner, status) = unsafe {
+        bindings::bio_uninit(bio);
+        (
+            KBox::from_raw((*bio).bi_private.cast::<T>()),
+            Status::from_raw((*bio).bi_status),
+        )
+    };
+    owner.done(match status {
+        Status::Ok => Ok(()),
+        status => Err(status),
+    });
+}
+
+/// Collects the I/O that this thread starts in `f`, so that the block layer
+/// can merge it and ring the device's bell once.
+///
+/// `f` may sleep; then what was collected is started. C: `blk_start_plug()`.
+pub fn plugged<R>(f: impl FnOnce() -> R) -> R {
+    let plug = Opaque::<bindings::blk_plug>::uninit();
+    // SAFETY: Room for a plug, that stays where it is until it is finished.
+    unsafe { bindings::blk_start_plug(plug.get()) };
+    let result = f();
+    // SAFETY: Started above by this thread.
+    unsafe { bindings::blk_finish_plug(plug.get()) };
+    result
+}
