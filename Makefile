@@ -24,7 +24,7 @@ modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
 
 tools: ## build the hcablk command
-	@scripts/build-tools
+	@scripts/cargo userspace-tools "tools: hcablk" build --release
 
 all: modules tools ## both
 

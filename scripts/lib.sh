@@ -48,7 +48,8 @@ step() {
 		return "$rc"
 	fi
 	printf '  %-58s' "$text" >&2
-	_ticker "$$" "$text" &
+	# Not to hold a lock longer than this script does.
+	_ticker "$$" "$text" 6>&- 7>&- 8>&- 9>&- &
 	ticker=$!
 	"$@" >"$log" 2>&1 || rc=$?
 	kill "$ticker" 2>/dev/null || true
