@@ -45,6 +45,8 @@ bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 
 /* kernel_helpers.c */
+unsigned int hcablk_c_num_online_cpus(void);
+u64 hcablk_c_get_random_u64(void);
 void *hcablk_c_page_address(struct page *page);
 unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);
 void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);

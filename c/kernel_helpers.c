@@ -1,5 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/cpumask.h>
+#include <linux/random.h>
+
 #include "helpers.h"
+
+unsigned int hcablk_c_num_online_cpus(void)
+{
+	return num_online_cpus();
+}
+
+u64 hcablk_c_get_random_u64(void)
+{
+	return get_random_u64();
+}
 
 void *hcablk_c_page_address(struct page *page)
 {

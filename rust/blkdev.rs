@@ -23,6 +23,7 @@ mod bio;
 mod disk;
 mod limits;
 mod operations;
+mod per_tag;
 mod request;
 mod requests;
 mod status;
@@ -43,6 +44,7 @@ pub use self::{
         Operations,
         Timeout, //
     },
+    per_tag::PerTag,
     request::{
         Op,
         Rejected,

@@ -9,11 +9,15 @@
 pub(crate) mod bindings;
 
 pub mod blkdev;
+pub mod configfs;
 pub mod errno;
 pub mod pages;
 pub mod proto;
 pub mod rdma;
 pub mod sglist;
+pub mod slots;
+pub mod stats;
+pub mod system;
 pub mod sync;
 
 use kernel::{

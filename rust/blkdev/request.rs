@@ -96,7 +96,7 @@ impl<T: Operations> Request<T> {
     }
 
     #[inline]
-    fn slot(&self) -> &Slot {
+    pub(super) fn slot(&self) -> &Slot {
         // SAFETY: By the type invariant the driver part is initialized, by its
         // own the pointer is to a slot; the table outlives the started request
         // because the disk waits for it and owns the table through the tag set.

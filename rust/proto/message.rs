@@ -64,8 +64,6 @@ pub struct Remote {
 /// An initiator's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Receive buffers that the initiator posted since its last message.
-    pub credits: u16,
     /// Names the request in the answer.
     pub tag: Tag,
     /// What to do.
@@ -131,7 +129,7 @@ impl Request {
         Writer::new()
             .u8(opcode)
             .u8(flags)
-            .u16(self.credits)
+            .u16(0)
             .u16(self.tag.index)
             .u16(self.tag.generation)
             .u64(extent.offset)
@@ -152,7 +150,7 @@ impl Request {
         let mut r = Reader::new(header);
         let opcode = r.u8();
         let flags = r.u8();
-        let credits = r.u16();
+        let reserved = r.u16();
         let tag = Tag {
             index: r.u16(),
             generation: r.u16(),
@@ -175,7 +173,7 @@ impl Request {
             invalidate: flags & FLAG_INVALIDATE != 0,
         };
         let data = r.u8();
-        if r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
+        if reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
             return Err(invalid);
         }
         let keyed = data == DATA_KEYED
@@ -193,7 +191,7 @@ impl Request {
             (READ | WRITE | FLUSH, _) => return Err(invalid),
             _ => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
-        Ok(Self { credits, tag, op })
+        Ok(Self { tag, op })
     }
 }
 
@@ -306,11 +304,7 @@ mod tests {
     };
 
     fn requests() -> [Request; 4] {
-        let of = |op| Request {
-            credits: 1,
-            tag: TAG,
-            op,
-        };
+        let of = |op| Request { tag: TAG, op };
         let write = |fua| Op::Write {
             extent: EXTENT,
             remote: REMOTE,
@@ -334,7 +328,7 @@ mod tests {
     #[test]
     fn the_layout_is_the_documented_one() {
         let bytes = requests()[2].encode();
-        assert_eq!(bytes[0..4], [2, 3, 1, 0]);
+        assert_eq!(bytes[0..4], [2, 3, 0, 0]);
         assert_eq!(bytes[4..8], [2, 1, 4, 3]);
         assert_eq!(bytes[8..16], 0x1000u64.to_le_bytes());
         assert_eq!(bytes[16..20], 4096u32.to_le_bytes());
@@ -380,7 +374,7 @@ mod tests {
         assert_eq!(with(24, &[0xff; 8]), invalid, "address wraps");
         assert_eq!(with(32, &[0]), invalid, "read without data");
         assert_eq!(with(32, &[2]), invalid, "inline is reserved");
-        for at in 33..40 {
+        for at in [2, 3].into_iter().chain(33..40) {
             assert_eq!(with(at, &[1]), invalid, "reserved byte {at}");
         }
         let mut flush = requests()[3].encode();

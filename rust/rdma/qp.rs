@@ -140,22 +140,29 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Makes the queue pair give up all its work and waits until every
-    /// completion was reported: afterwards the device touches no memory of
-    /// requests posted before. Nothing may be posted meanwhile. May sleep; not
-    /// from a completion handler.
-    pub fn drain(&self) {
+    /// Makes the queue pair give up all its work, which completes as flushed,
+    /// and takes nothing from the peer from here on: its keys reach nothing
+    /// through this pair. What is posted afterwards is flushed too. May sleep.
+    pub fn fail(&self) -> Result {
         let mut attr: bindings::ib_qp_attr = zeroed();
         attr.qp_state = bindings::ib_qp_state_IB_QPS_ERR;
         // SAFETY: The queue pair is valid.
-        let result = to_result(unsafe {
+        to_result(unsafe {
             bindings::ib_modify_qp(
                 self.raw.as_ptr(),
                 &mut attr,
                 bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
             )
-        });
-        if result.is_err() {
+        })
+    }
+
+    /// Fails the pair and waits until every completion was reported:
+    /// afterwards the device touches no memory of requests posted before.
+    /// Nothing may be posted meanwhile. Once in the life of a pair. May sleep;
+    /// not from a completion handler.
+    pub fn drain(&self) {
+        if self.fail().is_err() {
+            // The device is gone or refuses; destroying the pair ends the work as well.
             return;
         }
         let mut last = Rdma::probe();

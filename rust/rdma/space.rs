@@ -37,31 +37,35 @@ impl SendSpace {
         match self.free.checked_sub(count) {
             Some(free) => {
                 self.free = free;
-                self.unsignaled += count;
                 true
             }
             None => false,
         }
     }
 
-    /// Gives back slots reserved for requests that were not posted.
+    /// Gives back slots that were reserved and will not be used.
     #[inline]
-    pub fn unreserve(&mut self, count: u32) {
-        self.free += count;
-        self.unsignaled = self.unsignaled.saturating_sub(count);
+    pub fn release(&mut self, count: u32) {
+        self.free = self.size.min(self.free + count);
     }
 
-    /// Whether the last of the slots reserved ought to be signaled, and then
-    /// how many slots its completion will free.
+    /// `count` reserved slots are about to be used. If the last of them ought
+    /// to be signaled: how many slots its completion will free.
     #[inline]
-    pub fn due(&mut self) -> Option<u16> {
-        (self.unsignaled >= self.period).then(|| self.signal())
+    pub fn post(&mut self, count: u32) -> Option<u16> {
+        self.unsignaled += count;
+        (self.unsignaled >= self.period).then(|| self.take_unsignaled())
     }
 
-    /// The last of the slots reserved will be signaled in any case: how many
-    /// slots its completion will free.
+    /// As [`Self::post`], for requests the last of which is signaled in any case.
     #[inline]
-    pub fn signal(&mut self) -> u16 {
+    pub fn post_signaled(&mut self, count: u32) -> u16 {
+        self.unsignaled += count;
+        self.take_unsignaled()
+    }
+
+    #[inline]
+    fn take_unsignaled(&mut self) -> u16 {
         let covered = self.unsignaled.min(u32::from(u16::MAX));
         self.unsignaled -= covered;
         covered as u16
@@ -70,7 +74,7 @@ impl SendSpace {
     /// A signaled request completed that stood for `count` slots.
     #[inline]
     pub fn complete(&mut self, count: u16) {
-        self.free = self.size.min(self.free + u32::from(count));
+        self.release(count.into());
     }
 
     /// Slots free now.
@@ -87,9 +91,9 @@ mod tests {
     fn a_signaled_request_frees_those_before_it() {
         let mut s = SendSpace::new(8, 4);
         assert!(s.reserve(2));
-        assert_eq!(s.due(), None);
+        assert_eq!(s.post(2), None);
         assert!(s.reserve(2));
-        let covered = s.due().unwrap();
+        let covered = s.post(2).unwrap();
         assert_eq!(covered, 4);
         assert_eq!(s.free(), 4);
         s.complete(covered);
@@ -102,25 +106,41 @@ mod tests {
         assert!(!s.reserve(4));
         assert!(s.reserve(3));
         assert!(!s.reserve(1));
-        s.unreserve(3);
+        s.release(3);
         assert_eq!(s.free(), 3);
-        assert_eq!(s.due(), None);
+        assert_eq!(s.post(0), None);
     }
 
     #[test]
-    fn the_account_balances_whatever_the_order_of_completions() {
+    fn a_slot_reserved_for_later_is_there_when_everything_else_is_taken() {
+        let mut s = SendSpace::new(6, 100);
+        assert!(s.reserve(3));
+        assert_eq!(s.post(2), None);
+        assert!(s.reserve(3));
+        assert_eq!(s.post(2), None);
+        assert!(!s.reserve(1));
+        assert_eq!(s.post_signaled(1), 5, "covers all before it");
+        s.complete(5);
+        s.release(1);
+        assert_eq!(s.free(), 6);
+    }
+
+    #[test]
+    fn the_account_balances_whatever_the_sizes() {
         let mut s = SendSpace::new(64, 8);
         let mut inflight = std::collections::VecDeque::new();
         for i in 0..10_000u32 {
             let count = 1 + i % 3;
             while !s.reserve(count) {
-                s.complete(inflight.pop_front().expect("a full queue has signaled requests"));
+                s.complete(
+                    inflight
+                        .pop_front()
+                        .expect("a full queue has signaled requests"),
+                );
             }
-            if let Some(covered) = s.due() {
-                inflight.push_back(covered);
-            }
+            inflight.extend(s.post(count));
         }
-        inflight.push_back(s.signal());
+        inflight.push_back(s.post_signaled(0));
         for covered in inflight {
             s.complete(covered);
         }

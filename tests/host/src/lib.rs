@@ -4,3 +4,4 @@
 //! where they live, so that their tests run on the host in seconds.
 
 mod proto;
+mod space;

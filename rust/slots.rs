@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A table in which owners leave their objects while the hardware works on
+//! them, to be taken out by the number that the hardware reports.
+
+use core::ptr;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Full, //
+    }, //
+};
+
+/// Places for objects in flight.
+///
+/// # Invariants
+///
+/// Every place is null or holds a pointer made by `KBox::into_raw`, which
+/// belongs to the table.
+pub struct SlotTable<T> {
+    places: KVec<Atomic<*mut T>>,
+}
+
+// SAFETY: The table owns its objects.
+unsafe impl<T: Send> Send for SlotTable<T> {}
+// SAFETY: An object goes to whoever takes it, one at a time.
+unsafe impl<T: Send> Sync for SlotTable<T> {}
+
+impl<T> SlotTable<T> {
+    /// Makes a table of `count` empty places. May sleep.
+    pub fn new(count: usize) -> Result<Self> {
+        let mut places = KVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            places.push(Atomic::new(ptr::null_mut()), GFP_KERNEL)?;
+        }
+        Ok(Self { places })
+    }
+
+    /// Leaves an object; it comes back when there is no such place or the place
+    /// is taken. Any context.
+    #[inline]
+    pub fn park(&self, index: u32, object: KBox<T>) -> Result<(), KBox<T>> {
+        let Some(place) = self.places.get(index as usize) else {
+            return Err(object);
+        };
+        let object = KBox::into_raw(object);
+        match place.cmpxchg(ptr::null_mut(), object, Full) {
+            Ok(_) => Ok(()),
+            // SAFETY: It was made by `into_raw` just above and went nowhere.
+            Err(_) => Err(unsafe { KBox::from_raw(object) }),
+        }
+    }
+
+    /// Takes an object out; of several who try one gets it. Any context.
+    #[inline]
+    pub fn take(&self, index: u32) -> Option<KBox<T>> {
+        let object = self
+            .places
+            .get(index as usize)?
+            .xchg(ptr::null_mut(), Full);
+        if object.is_null() {
+            return None;
+        }
+        // SAFETY: By the type's invariant; nobody else has the pointer now.
+        Some(unsafe { KBox::from_raw(object) })
+    }
+}
+
+impl<T> Drop for SlotTable<T> {
+    fn drop(&mut self) {
+        for index in 0..self.places.len() {
+            drop(self.take(index as u32));
+        }
+    }
+}
