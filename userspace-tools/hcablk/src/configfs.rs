@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Typed access to the two configfs trees, and changes to them that can be undone.
+//!
+//! ```text
+//! /sys/kernel/config/hcablk/<device>/{address,port,volume,…,enable,state,device,error,session,stats}
+//! /sys/kernel/config/hcablk_target/volumes/<volume>/{path,read_only,enable,size,clients,stats,error}
+//!                                                  /hosts/<uuid>/
+//!                                 /ports/<id>/{address,port,buffer_mib,queue_credits,enable,sessions,stats,error}
+//! ```
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use nix::errno::Errno;
+
+use crate::error::{Error, Kind, Result};
+use crate::system::{Op, OpError, System};
+
+/// Where configfs is mounted.
+pub const CONFIGFS: &str = "/sys/kernel/config";
+
+/// One of the two kernel modules and its tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Module {
+    /// The module's name for `modprobe`.
+    pub name: &'static str,
+    /// Its folder in configfs.
+    pub folder: &'static str,
+}
+
+/// The initiator: `/dev/hcablkN` on this machine.
+pub const INITIATOR: Module = Module {
+    name: "hcablk",
+    folder: "hcablk",
+};
+
+/// The target: exports this machine's block devices.
+pub const TARGET: Module = Module {
+    name: "hcablk_target",
+    folder: "hcablk_target",
+};
+
+impl Module {
+    /// The module's tree, or nothing when it is not loaded (or this machine cannot show it).
+    pub fn tree<'a>(&self, system: &'a dyn System) -> Option<Group<'a>> {
+        let group = Group::new(system, Path::new(CONFIGFS).join(self.folder));
+        group.exists().then_some(group)
+    }
+
+    /// The module's tree; mounts configfs and loads the module if need be.
+    pub fn require<'a>(&self, system: &'a dyn System) -> Result<Group<'a>> {
+        if let Some(tree) = self.tree(system) {
+            return Ok(tree);
+        }
+        if !is_mounted(system) {
+            // Where configfs is a module of its own this makes the mount point. Whatever goes wrong shows at the mount.
+            let _ = system.load_module("configfs");
+            system
+                .mount_configfs(Path::new(CONFIGFS))
+                .map_err(|reason| {
+                    Error::new(
+                        Kind::Setup,
+                        format!("cannot mount configfs at {CONFIGFS}: {reason}"),
+                    )
+                    .advise(format!(
+                        "Run as root: mount -t configfs configfs {CONFIGFS}"
+                    ))
+                })?;
+            if let Some(tree) = self.tree(system) {
+                return Ok(tree);
+            }
+        }
+        let name = self.name;
+        system.load_module(name).map_err(|reason| {
+            Error::new(Kind::Setup, format!("cannot load the kernel module {name}: {reason}")).advise(format!(
+                "Run as root. If the module is missing for this kernel (see `uname -r`), build and install it, \
+                 or load it by hand with insmod: hcablk_core.ko first, then {name}.ko."
+            ))
+        })?;
+        self.tree(system).ok_or_else(|| {
+            Error::new(
+                Kind::Setup,
+                format!(
+                    "the kernel module {name} is loaded, but {CONFIGFS}/{} is missing",
+                    self.folder
+                ),
+            )
+            .advise("Look for its message with `dmesg | grep hcablk`.")
+        })
+    }
+}
+
+fn is_mounted(system: &dyn System) -> bool {
+    system.read(Path::new("/proc/mounts")).is_ok_and(|mounts| {
+        mounts.lines().any(|line| {
+            let mut fields = line.split(' ').skip(1);
+            fields.next() == Some(CONFIGFS) && fields.next() == Some("configfs")
+        })
+    })
+}
+
+/// A folder of a tree: the attributes and groups in it.
+#[derive(Clone)]
+pub struct Group<'a> {
+    system: &'a dyn System,
+    path: PathBuf,
+}
+
+impl<'a> Group<'a> {
+    /// The group at `path`, which need not exist.
+    pub fn new(system: &'a dyn System, path: PathBuf) -> Self {
+        Self { system, path }
+    }
+
+    /// The machine it is on.
+    pub fn system(&self) -> &'a dyn System {
+        self.system
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its name: the last part of its path.
+    pub fn name(&self) -> String {
+        self.path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Whether it is there.
+    pub fn exists(&self) -> bool {
+        self.system.exists(&self.path)
+    }
+
+    /// The group `name` inside, which need not exist.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        Self::new(self.system, self.path.join(name))
+    }
+
+    /// The groups inside, sorted by name.
+    pub fn children(&self) -> Result<Vec<Self>> {
+        let names = self.system.folders(&self.path)?;
+        Ok(names.iter().map(|name| self.child(name)).collect())
+    }
+
+    /// An attribute's text without the newline at its end.
+    pub fn get(&self, attribute: &str) -> Result<String, OpError> {
+        let mut text = self.system.read(&self.path.join(attribute))?;
+        text.truncate(text.trim_end().len());
+        Ok(text)
+    }
+
+    /// An attribute's value; an error if it does not read as one.
+    pub fn value<T: FromStr>(&self, attribute: &str) -> Result<T> {
+        let text = self.get(attribute)?;
+        text.parse().map_err(|_| {
+            Error::new(
+                Kind::Failed,
+                format!(
+                    "{} holds {text:?}, which this version of hcablk does not understand",
+                    self.path.join(attribute).display()
+                ),
+            )
+            .advise("The command and the kernel modules may be of different versions.")
+        })
+    }
+
+    /// A switch attribute.
+    pub fn flag(&self, attribute: &str) -> Result<bool> {
+        Ok(self.value::<u32>(attribute)? != 0)
+    }
+
+    /// The group's last failure in the driver's words, if it has one.
+    pub fn reason(&self) -> Option<String> {
+        self.get("error").ok().filter(|text| !text.is_empty())
+    }
+}
+
+/// The counters of a `stats` attribute, in the driver's order.
+pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
+    let parse = |line: &str| {
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
+    };
+    text.lines().filter_map(parse).collect()
+}
+
+enum Undo {
+    Rmdir(PathBuf),
+    Write(PathBuf, String),
+}
+
+/// Changes to a tree that can be undone together.
+///
+/// Each change is recorded with what undoes it. [`Transaction::finish`] keeps the changes if the work succeeded and
+/// undoes them, last first, if it failed.
+pub struct Transaction<'a> {
+    system: &'a dyn System,
+    done: Vec<Undo>,
+}
+
+impl<'a> Transaction<'a> {
+    /// A transaction that has changed nothing yet.
+    pub fn new(system: &'a dyn System) -> Self {
+        Self {
+            system,
+            done: Vec::new(),
+        }
+    }
+
+    /// Whether anything was changed.
+    pub fn has_changes(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    fn created(&self, path: &Path) -> bool {
+        self.done
+            .iter()
+            .any(|undo| matches!(undo, Undo::Rmdir(made) if made == path))
+    }
+
+    /// Creates a group.
+    pub fn mkdir(&mut self, group: &Group<'_>) -> Result<()> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        self.system.mkdir(&group.path).map_err(|error| {
+            if error.errno == Errno::EEXIST {
+                let message = format!(
+                    "{} was created by somebody else at this moment",
+                    group.path.display()
+                );
+                Error::new(Kind::Busy, message)
+                    .with_errno(error.errno)
+                    .advise("Try again.")
+            } else {
+                error.into()
+            }
+        })?;
+        self.done.push(Undo::Rmdir(group.path.clone()));
+        Ok(())
+    }
+
+    /// Writes a setting.
+    pub fn set(&mut self, group: &Group<'_>, attribute: &str, value: impl Display) -> Result<()> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let path = group.path.join(attribute);
+        // What is in a group that was created here goes away with it.
+        let before = if self.created(&group.path) {
+            String::new()
+        } else {
+            group.get(attribute)?
+        };
+        self.system
+            .write(&path, &format!("{value}\n"))
+            .map_err(|error| setting_refused(error, attribute, &value))?;
+        // An empty setting is one that was never made; drivers do not take the empty text back.
+        if !before.is_empty() {
+            self.done.push(Undo::Write(path, before));
+        }
+        Ok(())
+    }
+
+    /// Writes 1 to `enable`. The driver's answer is left as it is, for the caller to explain.
+    pub fn enable(&mut self, group: &Group<'_>) -> Result<Result<(), OpError>> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let path = group.path.join("enable");
+        let answer = self.system.write(&path, "1\n");
+        match answer {
+            Ok(()) => self.done.push(Undo::Write(path, "0".to_owned())),
+            Err(ref error) if error.op != Op::Write => return Err(error.clone().into()),
+            Err(_) => (),
+        }
+        Ok(answer)
+    }
+
+    /// Keeps the changes if `result` is good, undoes them if not. A change that cannot be undone is told in the error.
+    pub fn finish<T>(self, result: Result<T>) -> Result<T> {
+        result.map_err(|mut error| {
+            for undo in self.done.into_iter().rev() {
+                let undone = match &undo {
+                    Undo::Rmdir(path) => self.system.rmdir(path),
+                    Undo::Write(path, before) => self.system.write(path, &format!("{before}\n")),
+                };
+                if let Err(failure) = undone {
+                    error.not_undone.push(failure.to_string());
+                }
+            }
+            error
+        })
+    }
+}
+
+fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Error {
+    let refused = |kind, why: &str| {
+        Error::new(
+            kind,
+            format!("the kernel module refused {attribute} = {value}: {why}"),
+        )
+        .with_errno(error.errno)
+    };
+    match (error.op, error.errno) {
+        (Op::Write, Errno::EINVAL | Errno::ERANGE | Errno::EOVERFLOW) => {
+            refused(Kind::Failed, "not a valid value")
+        }
+        (Op::Write, Errno::EBUSY) => refused(Kind::Busy, "it cannot be changed while enabled"),
+        (Op::Open, Errno::ENOENT) => refused(Kind::Setup, "it has no such setting")
+            .advise("The command and the kernel modules may be of different versions."),
+        _ => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_keep_their_order_and_skip_noise() {
+        let counters =
+            parse_counters("writes 2\nreads 1\n\nodd\nbad x\nread_bytes 18446744073709551615\n");
+        let expected = [("writes", 2), ("reads", 1), ("read_bytes", u64::MAX)];
+        assert_eq!(
+            counters,
+            expected.map(|(name, value)| (name.to_owned(), value))
+        );
+    }
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The one error type: what went wrong, what to do about it, and the exit code that goes with it.
+
+use nix::errno::Errno;
+use serde::Serialize;
+
+/// What sort of failure it is: decides the exit code, and `kind` in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Anything that has no kind of its own.
+    Failed,
+    /// The named device, volume, host or port is not there.
+    NotFound,
+    /// It is in use, or in the middle of a change.
+    Busy,
+    /// It is there already, with other settings.
+    Exists,
+    /// The target was not reached, or turned the connection down.
+    Connection,
+    /// This machine is not ready: module, configfs, rights, host id.
+    Setup,
+    /// A signal arrived before the command was done.
+    Interrupted,
+}
+
+impl Kind {
+    /// The process's exit code. 2 is missing here because wrong usage is found by the parser.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::NotFound => 3,
+            Self::Busy => 4,
+            Self::Exists => 5,
+            Self::Connection => 6,
+            Self::Setup => 7,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+/// A failed command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[error("{message}")]
+pub struct Error {
+    /// The sort of failure.
+    pub kind: Kind,
+    /// One sentence: what failed and why.
+    pub message: String,
+    /// What to do now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+    /// The kernel's answer, where it was one, by name (`ECONNREFUSED`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno: Option<String>,
+    /// What this command had changed and could not undo.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_undone: Vec<String>,
+}
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A failure without advice.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            advice: None,
+            errno: None,
+            not_undone: Vec::new(),
+        }
+    }
+
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// Adds the kernel's answer.
+    #[must_use]
+    pub fn with_errno(mut self, errno: Errno) -> Self {
+        self.errno = Some(format!("{errno:?}"));
+        self
+    }
+
+    /// The failure of a command that a signal stopped.
+    pub fn interrupted() -> Self {
+        Self::new(Kind::Interrupted, "interrupted")
+    }
+
+    /// The text for a terminal.
+    pub fn to_text(&self) -> String {
+        let mut lines = vec![format!("hcablk: {}", self.message)];
+        lines.extend(
+            self.not_undone
+                .iter()
+                .map(|what| format!("  could not undo: {what}")),
+        );
+        lines.extend(
+            self.advice
+                .iter()
+                .flat_map(|advice| advice.lines())
+                .map(|line| format!("  {line}")),
+        );
+        lines.join("\n") + "\n"
+    }
+}
+
+/// Adds the driver's own words to a message, if it has any.
+pub fn with_reason(message: String, reason: Option<String>) -> String {
+    match reason {
+        Some(reason) => format!("{message}: {reason}"),
+        None => message,
+    }
+}
+
+/// `connection refused (ECONNREFUSED)`: the C library's words, and the name to search for.
+pub fn describe(errno: Errno) -> String {
+    format!("{} ({errno:?})", errno.desc())
+}

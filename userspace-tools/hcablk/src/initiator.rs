@@ -1,0 +1,680 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices on this machine: connect, disconnect, list.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use crate::configfs::{parse_counters, Group, Transaction, INITIATOR};
+use crate::error::{describe, with_reason, Error, Kind, Result};
+use crate::hostid;
+use crate::names::{DeviceName, VolumeName};
+use crate::output::{Counters, Device, Done, Outcome, Report, Session};
+use crate::system::{Op, OpError, System};
+
+/// How long the device node may take to appear once the kernel has made the disk.
+const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often, and how long apart, a busy device that nobody seems to use is tried again: udev opens a device for a moment
+/// after it has appeared and after each writer has closed it.
+const BUSY_TRIES: u32 = 100;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// What `hcablk connect` was asked for. What is left out is not written, so that the driver's default holds, and is not
+/// compared with a device that is there already.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// The volume's name at the target.
+    pub volume: VolumeName,
+    /// The device's name here; the volume's if left out.
+    pub name: Option<DeviceName>,
+    /// This host's id, if not [`hostid::current`].
+    pub host_id: Option<Uuid>,
+    /// Queue pairs; 0 is one per CPU.
+    pub queues: Option<u16>,
+    /// Requests per queue.
+    pub queue_depth: Option<u16>,
+    /// Seconds until an unanswered request fails the connection.
+    pub io_timeout: Option<u32>,
+    /// Seconds to wait for the target's answer.
+    pub connect_timeout: Option<u32>,
+    /// Whether the target may invalidate memory registrations with its answers.
+    pub remote_invalidate: Option<bool>,
+}
+
+impl Connect {
+    /// The settings asked for, as attribute and value.
+    fn settings(&self, host_id: Option<Uuid>) -> Vec<(&'static str, String)> {
+        let mut settings = vec![
+            ("address", self.address.clone()),
+            ("port", self.port.to_string()),
+            ("volume", self.volume.to_string()),
+        ];
+        let mut add =
+            |name, value: Option<String>| settings.extend(value.map(|value| (name, value)));
+        add("host_id", host_id.map(|id| id.to_string()));
+        add("queues", self.queues.map(|v| v.to_string()));
+        add("queue_depth", self.queue_depth.map(|v| v.to_string()));
+        add("io_timeout", self.io_timeout.map(|v| v.to_string()));
+        add(
+            "connect_timeout",
+            self.connect_timeout.map(|v| v.to_string()),
+        );
+        add(
+            "remote_invalidate",
+            self.remote_invalidate.map(|v| u8::from(v).to_string()),
+        );
+        settings
+    }
+}
+
+/// Whether two setting texts mean the same.
+fn same(attribute: &str, a: &str, b: &str) -> bool {
+    match attribute {
+        "address" => match (a.parse::<IpAddr>(), b.parse::<IpAddr>()) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a == b,
+        },
+        "host_id" => match (Uuid::try_parse(a), Uuid::try_parse(b)) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a == b,
+        },
+        _ => a == b,
+    }
+}
+
+/// The address to give to the kernel, which knows no names.
+pub fn resolve(address: &str) -> Result<String> {
+    // `fe80::1%eth0` is an address too, which the kernel reads.
+    let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
+    if bare.parse::<IpAddr>().is_ok() {
+        return Ok(address.to_owned());
+    }
+    let unknown = |why: String| {
+        Error::new(
+            Kind::Connection,
+            format!("cannot find the address of {address:?}: {why}"),
+        )
+        .advise("Give the target's IPv4 or IPv6 address.")
+    };
+    let mut found = (address, 0)
+        .to_socket_addrs()
+        .map_err(|error| unknown(error.to_string()))?;
+    let first = found
+        .next()
+        .ok_or_else(|| unknown("it has none".to_owned()))?;
+    Ok(first.ip().to_string())
+}
+
+/// `hcablk connect`.
+pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
+    let wanted = &Connect {
+        address: resolve(&wanted.address)?,
+        ..wanted.clone()
+    };
+    let host_id = match wanted.host_id {
+        Some(id) => id,
+        None => hostid::current(system)?.0,
+    };
+    let tree = INITIATOR.require(system)?;
+
+    let name = match &wanted.name {
+        Some(name) => name.clone(),
+        None => find_connected(&tree, wanted)?.unwrap_or_else(|| DeviceName::from(&wanted.volume)),
+    };
+    let group = tree.child(name.as_str());
+    let mut transaction = Transaction::new(system);
+    let result = bring_up(&group, wanted, host_id, &mut transaction);
+    let (device, changed) = transaction.finish(result)?;
+
+    let done = Done::Connect {
+        name: name.to_string(),
+        device: device.to_string_lossy().into_owned(),
+        changed,
+    };
+    let mut outcome = Outcome::new(done);
+    if !changed {
+        outcome.note(format!("{name} is connected already"));
+    }
+    Ok(outcome)
+}
+
+/// A device that is connected to the volume already, under whatever name.
+fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceName>> {
+    for group in tree.children()? {
+        let live = group.get("state").is_ok_and(|state| state == "live");
+        if live
+            && differences(&group, &wanted.settings(wanted.host_id))
+                .is_ok_and(|different| different.is_empty())
+        {
+            return Ok(group.name().parse().ok());
+        }
+    }
+    Ok(None)
+}
+
+/// What is set otherwise than asked for, in words.
+fn differences(group: &Group<'_>, settings: &[(&'static str, String)]) -> Result<Vec<String>> {
+    let mut different = Vec::new();
+    for (attribute, value) in settings {
+        let now = group.get(attribute)?;
+        if !same(attribute, &now, value) {
+            different.push(format!("{attribute} is {now}, not {value}"));
+        }
+    }
+    Ok(different)
+}
+
+/// Makes the device, or finds it as it should be: its node, and whether anything was changed.
+fn bring_up(
+    group: &Group<'_>,
+    wanted: &Connect,
+    host_id: Uuid,
+    transaction: &mut Transaction<'_>,
+) -> Result<(PathBuf, bool)> {
+    let name = group.name();
+    if group.exists() {
+        let state = group.get("state")?;
+        let different = differences(group, &wanted.settings(wanted.host_id))?;
+        let untouched = state == "new" && group.get("volume")?.is_empty();
+        if !different.is_empty() && !untouched {
+            return Err(Error::new(
+                Kind::Exists,
+                format!("there is a device {name} with other settings: {}", different.join(", ")),
+            )
+            .advise(format!(
+                "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
+            )));
+        }
+        match state.as_str() {
+            "live" => return Ok((wait_for_node(group)?, false)),
+            // The connection was lost and the settings are still there: connect again.
+            "failed" => close(group)?,
+            "new" => (),
+            _ => {
+                return Err(Error::new(Kind::Busy, format!("{name} is {state}"))
+                    .advise("Try again when that is done."))
+            }
+        }
+    } else {
+        transaction.mkdir(group)?;
+    }
+
+    for (attribute, value) in wanted.settings(Some(host_id)) {
+        transaction.set(group, attribute, value)?;
+    }
+    if let Err(error) = transaction.enable(group)? {
+        return Err(explain(&error, group, wanted, host_id));
+    }
+    Ok((wait_for_node(group)?, true))
+}
+
+/// Waits for the device node of a live device.
+fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
+    let system = group.system();
+    let device = group.get("device")?;
+    if device.is_empty() {
+        let why = group
+            .reason()
+            .unwrap_or_else(|| "the driver does not say why".to_owned());
+        let message = format!("{} lost its connection at once: {why}", group.name());
+        return Err(Error::new(Kind::Connection, message)
+            .advise("Look at the kernel's log on both sides (dmesg)."));
+    }
+    let node = Path::new("/dev").join(&device);
+    if system.wait_for(&node, NODE_TIMEOUT) {
+        return Ok(node);
+    }
+    if system.interrupted() {
+        return Err(Error::interrupted());
+    }
+    Err(Error::new(
+        Kind::Setup,
+        format!(
+            "the disk {device} is there, but {} did not appear within {} s",
+            node.display(),
+            NODE_TIMEOUT.as_secs()
+        ),
+    )
+    .advise("Is devtmpfs mounted at /dev?"))
+}
+
+/// Why the driver did not connect, and what to do about it.
+fn explain(error: &OpError, group: &Group<'_>, wanted: &Connect, host_id: Uuid) -> Error {
+    let Connect {
+        address,
+        port,
+        volume,
+        ..
+    } = wanted;
+    let message = with_reason(
+        format!(
+            "cannot connect to volume {volume} at {address} port {port}: {}",
+            describe(error.errno)
+        ),
+        group.reason(),
+    );
+    let advice = match error.errno {
+        Errno::ECONNREFUSED | Errno::ECONNRESET => format!(
+            "Nobody listens there, or the target turned this host down. On the target, `hcablk target list` must show \
+             port {port} enabled;\nif it does not: hcablk target listen --port {port}. A firewall must let UDP port 4791 (RoCE) through."
+        ),
+        Errno::ENOENT => format!(
+            "The target has no enabled volume {volume}. On the target, `hcablk target list` shows what there is;\n\
+             export it there: hcablk target export {volume} /dev/…  --allow {host_id}"
+        ),
+        Errno::EACCES | Errno::EPERM => {
+            format!("The target does not allow this host. Run on the target: hcablk target allow {volume} {host_id}")
+        }
+        Errno::EPROTONOSUPPORT | Errno::EPROTO => {
+            "The two sides have no protocol version in common. Install the same release of hcablk on both.".to_owned()
+        }
+        Errno::ETIMEDOUT => format!(
+            "No answer in time. Does `ping {address}` work? Is the RDMA device of that network up (`rdma link show`) on \
+             both sides?\nA slow network may need more time: --connect-timeout SECONDS."
+        ),
+        Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => format!(
+            "No RDMA device of this host reaches that address. Compare `ip route get {address}` with `rdma link show`."
+        ),
+        Errno::ENODEV => {
+            "This host has no usable RDMA device for that address (`rdma link show`).\n\
+             Over plain Ethernet soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0"
+                .to_owned()
+        }
+        Errno::ENOMEM | Errno::ENOSPC => {
+            "Ask for less: --queues and --queue-depth decide how many queue pairs and memory regions are needed.".to_owned()
+        }
+        Errno::EBUSY => "The device or its session is in the middle of a change. Try again in a moment.".to_owned(),
+        Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
+        _ => "The kernel's log may say more: dmesg | grep hcablk".to_owned(),
+    };
+    let kind = match error.errno {
+        Errno::EBUSY => Kind::Busy,
+        Errno::EINVAL | Errno::ENOMEM | Errno::ENOSPC => Kind::Failed,
+        Errno::ENODEV => Kind::Setup,
+        _ => Kind::Connection,
+    };
+    Error::new(kind, message)
+        .with_errno(error.errno)
+        .advise(advice)
+}
+
+/// Which devices `hcablk disconnect` is to take.
+#[derive(Clone, Debug)]
+pub enum Which {
+    /// A device by its name or its node.
+    One(String),
+    /// Every device.
+    All,
+}
+
+/// `hcablk disconnect`.
+pub fn disconnect(system: &dyn System, which: &Which, if_exists: bool) -> Result<Outcome> {
+    let tree = INITIATOR.tree(system);
+    let groups = match (&tree, which) {
+        (None, _) => Vec::new(),
+        (Some(tree), Which::All) => tree.children()?,
+        (Some(tree), Which::One(text)) => find(tree, text)?.into_iter().collect(),
+    };
+    if let (true, Which::One(text)) = (groups.is_empty(), which) {
+        if !if_exists {
+            return Err(no_such_device(text));
+        }
+    }
+
+    let mut devices = Vec::new();
+    let mut failures: Vec<Error> = Vec::new();
+    for group in groups {
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        match take_down(&group) {
+            Ok(()) => devices.push(group.name()),
+            Err(error) => failures.push(error),
+        }
+    }
+    if let Some(first) = failures.first() {
+        let messages: Vec<_> = failures
+            .iter()
+            .map(|failure| failure.message.as_str())
+            .collect();
+        let mut error = Error {
+            message: messages.join("; "),
+            ..first.clone()
+        };
+        if failures.len() > 1 {
+            let advice: Vec<_> = failures
+                .iter()
+                .filter_map(|failure| failure.advice.as_deref())
+                .collect();
+            error.advice = Some(advice.join("\n"));
+        }
+        return Err(error);
+    }
+
+    let nothing = devices.is_empty();
+    let mut outcome = Outcome::new(Done::Disconnect {
+        changed: !nothing,
+        devices,
+    });
+    if nothing {
+        outcome.note("nothing to disconnect");
+    }
+    Ok(outcome)
+}
+
+fn no_such_device(text: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no device {text}"))
+        .advise("`hcablk list` shows the devices of this machine.")
+}
+
+/// The device of that name, or with that node.
+fn find<'a>(tree: &Group<'a>, text: &str) -> Result<Option<Group<'a>>> {
+    let groups = tree.children()?;
+    if let Some(group) = groups.iter().find(|group| group.name() == text) {
+        return Ok(Some(group.clone()));
+    }
+    let device = text.strip_prefix("/dev/").unwrap_or(text);
+    let has = |group: &Group<'_>| {
+        group
+            .get("device")
+            .is_ok_and(|text| !text.is_empty() && text == device)
+    };
+    Ok(groups.into_iter().find(has))
+}
+
+fn take_down(group: &Group<'_>) -> Result<()> {
+    close(group)?;
+    match group.system().rmdir(group.path()) {
+        Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes 0 to `enable`; says who uses the disk if the driver refuses.
+fn close(group: &Group<'_>) -> Result<()> {
+    let system = group.system();
+    let device = group.get("device").unwrap_or_default();
+    let mut tries = BUSY_TRIES;
+    loop {
+        let error = match system.write(&group.path().join("enable"), "0\n") {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        if error.is_gone() {
+            return Ok(());
+        }
+        if (error.op, error.errno) != (Op::Write, Errno::EBUSY) {
+            return Err(error.into());
+        }
+        let users = users(system, &device);
+        tries -= 1;
+        if users.is_empty() && tries > 0 {
+            if system.interrupted() {
+                return Err(Error::interrupted());
+            }
+            system.pause(BUSY_PAUSE);
+            continue;
+        }
+        let message = format!("{} (/dev/{device}) is in use", group.name());
+        let advice = if users.is_empty() {
+            format!("No process or mount of this namespace has it open. Try: fuser -v /dev/{device}; lsblk /dev/{device}")
+        } else {
+            users.join("\n")
+        };
+        return Err(Error::new(Kind::Busy, message)
+            .with_errno(error.errno)
+            .advise(advice));
+    }
+}
+
+/// Who uses a disk or one of its partitions, each with what ends it.
+fn users(system: &dyn System, device: &str) -> Vec<String> {
+    if device.is_empty() {
+        return Vec::new();
+    }
+    let disk = Path::new("/sys/block").join(device);
+    let mut parts = vec![(device.to_owned(), disk.clone())];
+    for folder in system.folders(&disk).unwrap_or_default() {
+        if folder
+            .strip_prefix(device)
+            .is_some_and(|rest| rest.starts_with('p'))
+        {
+            let path = disk.join(&folder);
+            parts.push((folder, path));
+        }
+    }
+
+    let mounts = system
+        .read(Path::new("/proc/self/mountinfo"))
+        .unwrap_or_default();
+    let swaps = system.read(Path::new("/proc/swaps")).unwrap_or_default();
+    let mut users = Vec::new();
+    for (name, path) in &parts {
+        let number = system.read(&path.join("dev")).unwrap_or_default();
+        let node = format!("/dev/{name}");
+        for place in mount_points(&mounts, number.trim(), &node) {
+            users.push(format!("{node} is mounted at {place}: umount {place}"));
+        }
+        if swaps
+            .lines()
+            .any(|line| line.split_whitespace().next() == Some(&node))
+        {
+            users.push(format!("{node} is used for swap: swapoff {node}"));
+        }
+        for holder in system.folders(&path.join("holders")).unwrap_or_default() {
+            users.push(format!("{node} is part of /dev/{holder}: stop that first (dmsetup remove, mdadm --stop, …)"));
+        }
+    }
+    if users.is_empty() {
+        let nodes: Vec<_> = parts
+            .iter()
+            .map(|(name, _)| Path::new("/dev").join(name))
+            .collect();
+        for process in system.openers(&nodes) {
+            // udev looks at the disk by itself and is gone in a moment.
+            if process.name.contains("udev") {
+                continue;
+            }
+            users.push(format!(
+                "process {} ({}) has it open",
+                process.pid, process.name
+            ));
+        }
+    }
+    users
+}
+
+/// Where a block device is mounted, from the text of `/proc/self/mountinfo`: by device number, or by source for the file
+/// systems that show a number of their own.
+fn mount_points(mountinfo: &str, number: &str, node: &str) -> Vec<String> {
+    let mut places = Vec::new();
+    for line in mountinfo.lines() {
+        let fields: Vec<_> = line.split(' ').collect();
+        let source = fields
+            .iter()
+            .position(|&field| field == "-")
+            .and_then(|dash| fields.get(dash + 2));
+        let (Some(&device), Some(&place)) = (fields.get(2), fields.get(4)) else {
+            continue;
+        };
+        if (!number.is_empty() && device == number) || source == Some(&node) {
+            places.push(unescape(place));
+        }
+    }
+    places
+}
+
+/// Undoes the kernel's escapes of blanks in mount tables (`\040`).
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let code = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// `hcablk list`.
+pub fn list(system: &dyn System) -> Result<Outcome> {
+    let Some(tree) = INITIATOR.tree(system) else {
+        let mut outcome = Outcome::new(Report::Devices {
+            devices: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    let mut devices = Vec::new();
+    for group in tree.children()? {
+        // A device may go away while it is looked at.
+        if let Some(device) = unless_gone(&group, read_device(&group))? {
+            devices.push(device);
+        }
+    }
+    Ok(Outcome::new(Report::Devices { devices }))
+}
+
+fn not_loaded() -> String {
+    format!(
+        "the kernel module {} is not loaded: no devices",
+        INITIATOR.name
+    )
+}
+
+/// What was read from a group, or nothing if the group went away meanwhile.
+pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(_) if !group.exists() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read_device(group: &Group<'_>) -> Result<Device> {
+    let system = group.system();
+    let device = group.get("device")?;
+    let disk = Path::new("/sys/block").join(&device);
+    let present = !device.is_empty();
+    // The block layer counts in sectors of 512 bytes, whatever the disk's own are.
+    let sectors = || {
+        system
+            .read(&disk.join("size"))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    let hardware_queues = || system.folders(&disk.join("mq")).ok()?.len().try_into().ok();
+    Ok(Device {
+        name: group.name(),
+        device: present.then(|| format!("/dev/{device}")),
+        state: group.get("state")?,
+        address: group.get("address")?,
+        port: group.value("port")?,
+        volume: group.get("volume")?,
+        host_id: group.get("host_id")?,
+        size_bytes: present
+            .then(sectors)
+            .flatten()
+            .map(|sectors| sectors.saturating_mul(512)),
+        queues: present.then(hardware_queues).flatten(),
+        queue_depth: group.value("queue_depth")?,
+        io_timeout: group.value("io_timeout")?,
+        connect_timeout: group.value("connect_timeout")?,
+        remote_invalidate: group.flag("remote_invalidate")?,
+        session: Session::parse(&group.get("session")?),
+        error: group.reason(),
+    })
+}
+
+/// `hcablk stats`.
+pub fn stats(system: &dyn System, only: Option<&str>) -> Result<Outcome> {
+    let Some(tree) = INITIATOR.tree(system) else {
+        if let Some(name) = only {
+            return Err(no_such_device(name));
+        }
+        let mut outcome = Outcome::new(Report::DeviceStats {
+            devices: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    let groups = match only {
+        Some(name) => vec![find(&tree, name)?.ok_or_else(|| no_such_device(name))?],
+        None => tree.children()?,
+    };
+    let mut stats = Vec::new();
+    for group in groups {
+        if let Some(text) = unless_gone(&group, group.get("stats").map_err(Error::from))? {
+            stats.push(Counters {
+                name: group.name(),
+                counters: parse_counters(&text),
+            });
+        }
+    }
+    Ok(Outcome::new(Report::DeviceStats { devices: stats }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_number_and_by_source() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                     40 22 252:0 / /mnt/a\\040b rw,noatime shared:1 - ocfs2 /dev/hcablk0 rw\n\
+                     41 22 0:55 / /mnt/c rw - btrfs /dev/hcablk0 rw\n";
+        assert_eq!(
+            mount_points(table, "252:0", "/dev/hcablk0"),
+            ["/mnt/a b", "/mnt/c"]
+        );
+        assert_eq!(
+            mount_points(table, "", "/dev/hcablk1"),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescape("a\\040b\\134c\\x"), "a b\\c\\x");
+        assert_eq!(unescape("\\04"), "\\04");
+    }
+
+    #[test]
+    fn addresses_are_compared_by_meaning() {
+        assert!(same("address", "::1", "0:0:0:0:0:0:0:1"));
+        assert!(!same("address", "10.0.0.1", "10.0.0.2"));
+        assert!(same(
+            "host_id",
+            "5f2c1d6e8a0b4c3d9e7f001122334455",
+            "5F2C1D6E-8A0B-4C3D-9E7F-001122334455"
+        ));
+    }
+
+    #[test]
+    fn literal_addresses_are_not_looked_up() {
+        for address in ["10.0.0.1", "fe80::1%eth0", "::1"] {
+            assert_eq!(resolve(address).unwrap(), address);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The `hcablk` command: a shared block device over RDMA, set up from user space.
+//!
+//! The kernel modules are configured through configfs; this command is a view of those two trees that knows what belongs
+//! together, checks before it changes, undoes what it began and could not finish, and explains what the kernel says.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cli`] | the parser: commands, options, help |
+//! | [`initiator`], [`target`], [`hostid`] | what the commands do |
+//! | [`configfs`] | the trees, and changes that can be undone |
+//! | [`system`] | everything asked of the machine, behind one trait |
+//! | [`output`], [`error`] | what the commands say |
+//! | [`generate`] | completions and man pages |
+//!
+//! It is a library so that tests can run the commands against an imitation of the kernel.
+
+pub mod cli;
+pub mod configfs;
+pub mod error;
+pub mod generate;
+pub mod hostid;
+pub mod initiator;
+pub mod names;
+pub mod output;
+pub mod system;
+pub mod target;
+
+use uuid::Uuid;
+
+use cli::{Command, HostIdArgs, TargetCommand};
+use error::{Error, Kind, Result};
+use output::{Outcome, Report};
+use system::System;
+
+/// Runs a command.
+pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
+    match command {
+        Command::Connect(args) => initiator::connect(system, &args.into()),
+        Command::Disconnect(args) => initiator::disconnect(system, &args.which(), args.if_exists),
+        Command::List => initiator::list(system),
+        Command::Stats(args) => initiator::stats(system, args.name.as_deref()),
+        Command::HostId(args) => host_id(system, args),
+        Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
+        Command::Target(TargetCommand::Unexport(args)) => {
+            target::unexport(system, &args.name, args.force, args.if_exists)
+        }
+        Command::Target(TargetCommand::Allow(args)) => {
+            target::allow(system, &args.name, &args.hosts)
+        }
+        Command::Target(TargetCommand::Forbid(args)) => {
+            target::forbid(system, &args.name, &args.hosts, args.if_exists)
+        }
+        Command::Target(TargetCommand::Listen(args)) => target::listen(system, &args.into()),
+        Command::Target(TargetCommand::Unlisten(args)) => {
+            let ids = (!args.all).then_some(args.ids.as_slice());
+            target::unlisten(system, ids, args.if_exists)
+        }
+        Command::Target(TargetCommand::List) => target::list(system),
+        Command::Target(TargetCommand::Stats(args)) => target::stats(system, args.name.as_ref()),
+        Command::Completions(args) => Ok(Outcome::new(Report::Script {
+            script: generate::completions(args.shell),
+        })),
+        Command::Man(args) => generate::man(&args.folder),
+    }
+}
+
+fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
+    let new = match args.set {
+        None if !args.generate => None,
+        Some(id) => Some(id),
+        None => {
+            // A new id locks this host out of every target that knows the old one: not by accident.
+            if !args.force {
+                if let Some(id) = hostid::stored(system)? {
+                    return Err(Error::new(Kind::Exists, format!("{} holds {id} already", hostid::FILE)).advise(
+                        "Targets know this host by that id. To replace it nevertheless: hcablk host-id --generate --force",
+                    ));
+                }
+            }
+            Some(Uuid::new_v4())
+        }
+    };
+    if let Some(id) = new {
+        hostid::store(system, id)?;
+    }
+    let (host_id, source) = hostid::current(system)?;
+    Ok(Outcome::new(Report::HostId { host_id, source }))
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk`: see the library.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use hcablk::cli::Cli;
+use hcablk::error::{Error, Kind};
+use hcablk::output::{error_json, Outcome};
+use hcablk::system::Machine;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli).and_then(|outcome| print(&cli, &outcome)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let text = if cli.json {
+                error_json(&error)
+            } else {
+                error.to_text()
+            };
+            // There is nobody left to tell if this fails.
+            let _ = io::stderr().write_all(text.as_bytes());
+            ExitCode::from(error.kind.exit_code())
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Outcome, Error> {
+    let mut machine = Machine::new(&cli.root);
+    if cli.command.changes_devices() {
+        machine.hold_signals()?;
+    }
+    hcablk::run(&cli.command, &machine)
+}
+
+fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
+    let text = if cli.json {
+        outcome.to_json()
+    } else {
+        for note in &outcome.notes {
+            let _ = writeln!(io::stderr(), "hcablk: {note}");
+        }
+        outcome.report.to_string()
+    };
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Error::new(
+            Kind::Failed,
+            format!("cannot write to standard output: {error}"),
+        )),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Names that the kernel modules accept, checked before they are used as folder names.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+fn check(what: &str, text: &str, longest: usize) -> Result<(), String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if text.is_empty()
+        || text.len() > longest
+        || !text.bytes().all(allowed)
+        || text == "."
+        || text == ".."
+    {
+        return Err(format!(
+            "a {what} name has 1 to {longest} letters, digits, '.', '_' or '-'"
+        ));
+    }
+    Ok(())
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, $what:literal, $longest:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+        #[serde(transparent)]
+        pub struct $type(String);
+
+        impl $type {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                check($what, text, $longest)?;
+                Ok(Self(text.to_owned()))
+            }
+        }
+    };
+}
+
+name! {
+    /// The name of a volume, as the wire protocol carries it.
+    VolumeName, "volume", 16
+}
+
+name! {
+    /// The name of a device on this machine.
+    DeviceName, "device", 63
+}
+
+impl From<&VolumeName> for DeviceName {
+    /// Every volume name is a device name.
+    fn from(volume: &VolumeName) -> Self {
+        Self(volume.0.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volume_names() {
+        for good in ["a", "data", "db.01_x-y", "0123456789abcdef"] {
+            assert_eq!(good.parse::<VolumeName>().unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", "a b", "a/b", "ä", "0123456789abcdefg", "a\n"] {
+            assert!(bad.parse::<VolumeName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn device_names_are_longer() {
+        assert!("x".repeat(63).parse::<DeviceName>().is_ok());
+        assert!("x".repeat(64).parse::<DeviceName>().is_err());
+    }
+}

@@ -1,0 +1,656 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What commands have to say: as text for people, as JSON for programs.
+//!
+//! The JSON is one object with `"version": 1`. Within a version, members are added but never renamed or removed, and
+//! their meaning stays; sizes are bytes, times are seconds, what is unknown or does not apply is `null`.
+
+use std::fmt::{self, Write as _};
+
+use serde::{Serialize, Serializer};
+use uuid::Uuid;
+
+use crate::error::Error;
+
+/// The version of the JSON output.
+pub const VERSION: u32 = 1;
+
+/// A device of this machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Device {
+    /// Its name in configfs.
+    pub name: String,
+    /// `/dev/hcablkN`, while there is a disk.
+    pub device: Option<String>,
+    /// `new`, `connecting`, `live`, `failing`, `failed` or `disconnecting`.
+    pub state: String,
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// The volume's name at the target.
+    pub volume: String,
+    /// The id that the target knows this host by.
+    pub host_id: String,
+    /// The disk's size.
+    pub size_bytes: Option<u64>,
+    /// Hardware queues in use.
+    pub queues: Option<u32>,
+    /// Requests per queue.
+    pub queue_depth: u32,
+    /// Seconds until an unanswered request fails the connection.
+    pub io_timeout: u32,
+    /// Seconds to wait for the target when connecting.
+    pub connect_timeout: u32,
+    /// Whether the target may invalidate memory registrations.
+    pub remote_invalidate: bool,
+    /// The session at the target.
+    pub session: Option<Session>,
+    /// Why the last connection failed or was lost.
+    pub error: Option<String>,
+}
+
+/// A session: an id, and the epoch that grows with each reconnection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Session {
+    /// 16 hexadecimal digits.
+    pub id: String,
+    /// The epoch.
+    pub epoch: u64,
+}
+
+impl Session {
+    /// Reads `<id> <epoch>`; nothing if there is no session.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (id, epoch) = text.split_once(' ')?;
+        let session = Self {
+            id: id.to_owned(),
+            epoch: epoch.trim().parse().ok()?,
+        };
+        // The id 0 is that of a device that has not connected yet.
+        (!session.id.bytes().all(|digit| digit == b'0')).then_some(session)
+    }
+}
+
+/// A volume of this machine's target.
+#[derive(Clone, Debug, Serialize)]
+pub struct Volume {
+    /// The name that clients ask for.
+    pub name: String,
+    /// The block device.
+    pub path: String,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether clients can connect.
+    pub enabled: bool,
+    /// Its size; 0 while not enabled.
+    pub size_bytes: u64,
+    /// The hosts that may connect.
+    pub hosts: Vec<Uuid>,
+    /// The sessions there are.
+    pub clients: Vec<Client>,
+    /// Why it was not enabled.
+    pub error: Option<String>,
+}
+
+/// A client's session at a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Client {
+    /// The client's host id.
+    pub host: String,
+    /// The session's id.
+    pub session: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its queue pairs.
+    pub queues: u32,
+}
+
+impl Client {
+    /// Reads lines of `<host> <session> <epoch> <queues>`.
+    pub fn parse_all(text: &str) -> Vec<Self> {
+        let parse = |line: &str| {
+            let mut fields = line.split_whitespace();
+            Some(Self {
+                host: fields.next()?.to_owned(),
+                session: fields.next()?.to_owned(),
+                epoch: fields.next()?.parse().ok()?,
+                queues: fields.next()?.parse().ok()?,
+            })
+        };
+        text.lines().filter_map(parse).collect()
+    }
+}
+
+/// A port of this machine's target.
+#[derive(Clone, Debug, Serialize)]
+pub struct Port {
+    /// Its name in configfs.
+    pub id: String,
+    /// The address it listens at.
+    pub address: String,
+    /// The port number.
+    pub port: u16,
+    /// Whether it listens.
+    pub enabled: bool,
+    /// Pooled transfer buffers per session.
+    pub buffer_mib: u32,
+    /// Receive buffers per queue; 0 is the depth the client asks for.
+    pub queue_credits: u32,
+    /// Sessions that came in here.
+    pub sessions: u64,
+    /// Why it does not listen.
+    pub error: Option<String>,
+}
+
+/// A port by its id and where it listens.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortRef {
+    /// Its name in configfs.
+    pub id: String,
+    /// The address it listens at.
+    pub address: String,
+    /// The port number.
+    pub port: u16,
+}
+
+/// The counters of one device, volume or port.
+#[derive(Clone, Debug, Serialize)]
+pub struct Counters {
+    /// Whose they are.
+    pub name: String,
+    /// Name and value, in the driver's order.
+    #[serde(serialize_with = "as_map")]
+    pub counters: Vec<(String, u64)>,
+}
+
+fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
+}
+
+/// What a changing command did. `changed` is false if everything was as asked for already.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+#[expect(
+    missing_docs,
+    reason = "the members say what the command was asked for, under its own words"
+)]
+pub enum Done {
+    Connect {
+        name: String,
+        device: String,
+        changed: bool,
+    },
+    Disconnect {
+        devices: Vec<String>,
+        changed: bool,
+    },
+    Export {
+        volume: String,
+        path: String,
+        read_only: bool,
+        hosts: Vec<Uuid>,
+        port: Option<PortRef>,
+        changed: bool,
+    },
+    Unexport {
+        volume: String,
+        changed: bool,
+    },
+    Allow {
+        volume: String,
+        hosts: Vec<Uuid>,
+        changed: bool,
+    },
+    Forbid {
+        volume: String,
+        hosts: Vec<Uuid>,
+        changed: bool,
+    },
+    Listen {
+        port: PortRef,
+        changed: bool,
+    },
+    Unlisten {
+        ports: Vec<String>,
+        changed: bool,
+    },
+    Man {
+        files: Vec<String>,
+    },
+}
+
+/// What a command has to say. The members are those of the JSON, beside `version` and `notes`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+#[expect(
+    missing_docs,
+    reason = "the members are named as in JSON and documented in their types"
+)]
+pub enum Report {
+    /// `list`.
+    Devices { devices: Vec<Device> },
+    /// `stats`.
+    DeviceStats { devices: Vec<Counters> },
+    /// `target list`.
+    Exports {
+        volumes: Vec<Volume>,
+        ports: Vec<Port>,
+    },
+    /// `target stats`.
+    ExportStats {
+        volumes: Vec<Counters>,
+        ports: Vec<Counters>,
+    },
+    /// `host-id`.
+    HostId {
+        host_id: Uuid,
+        source: crate::hostid::Source,
+    },
+    /// `completions`.
+    Script { script: String },
+    /// Every command that changes something.
+    Done { result: Done },
+}
+
+impl From<Done> for Report {
+    fn from(result: Done) -> Self {
+        Self::Done { result }
+    }
+}
+
+/// What a successful command has to say, and remarks beside it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The answer.
+    pub report: Report,
+    /// Remarks: to standard error as text, `notes` in JSON.
+    pub notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Envelope<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    content: &'a T,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
+}
+
+impl Outcome {
+    /// An answer without remarks.
+    pub fn new(report: impl Into<Report>) -> Self {
+        Self {
+            report: report.into(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds a remark.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// The answer as JSON.
+    pub fn to_json(&self) -> String {
+        json(&Envelope {
+            version: VERSION,
+            content: &self.report,
+            notes: &self.notes,
+        })
+    }
+}
+
+/// A failure as JSON: `{"version": 1, "error": {…}}`.
+pub fn error_json(error: &Error) -> String {
+    #[derive(Serialize)]
+    struct Content<'a> {
+        error: &'a Error,
+    }
+    json(&Envelope {
+        version: VERSION,
+        content: &Content { error },
+        notes: &[],
+    })
+}
+
+fn json(value: &impl Serialize) -> String {
+    // Only maps with keys that are no strings could fail, and there is none.
+    let mut text = serde_json::to_string_pretty(value)
+        .unwrap_or_else(|error| format!("{{\"bug\": \"{error}\"}}"));
+    text.push('\n');
+    text
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Devices { devices } => f.write_str(&device_table(devices)),
+            Self::DeviceStats { devices } => f.write_str(&counter_table(devices)),
+            Self::Exports { volumes, ports } => {
+                f.write_str(&volume_table(volumes))?;
+                f.write_str("\n")?;
+                f.write_str(&port_table(ports))
+            }
+            Self::ExportStats { volumes, ports } => {
+                let named: Vec<_> = ports
+                    .iter()
+                    .map(|port| Counters {
+                        name: format!("port {}", port.name),
+                        ..port.clone()
+                    })
+                    .collect();
+                f.write_str(&counter_table(volumes))?;
+                if !named.is_empty() {
+                    f.write_str("\n")?;
+                    f.write_str(&counter_table(&named))?;
+                }
+                Ok(())
+            }
+            Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
+            Self::Script { script } => f.write_str(script),
+            Self::Done { result } => write!(f, "{result}"),
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let join = |hosts: &[Uuid]| {
+            hosts
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        match self {
+            // Nothing but the device, so that scripts can take it as it is.
+            Self::Connect { device, .. } => writeln!(f, "{device}"),
+            Self::Disconnect { devices, .. } => devices
+                .iter()
+                .try_for_each(|name| writeln!(f, "disconnected {name}")),
+            Self::Export {
+                volume,
+                path,
+                read_only,
+                port,
+                ..
+            } => {
+                write!(f, "{path} is exported as {volume}")?;
+                if *read_only {
+                    f.write_str(", read-only")?;
+                }
+                match port {
+                    Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),
+                    None => f.write_str("\n"),
+                }
+            }
+            Self::Unexport {
+                volume,
+                changed: true,
+            } => writeln!(f, "{volume} is no longer exported"),
+            Self::Allow { volume, hosts, .. } => writeln!(f, "{volume} allows {}", join(hosts)),
+            Self::Forbid {
+                volume,
+                hosts,
+                changed: true,
+            } => writeln!(f, "{volume} no longer allows {}", join(hosts)),
+            Self::Listen { port, .. } => {
+                writeln!(
+                    f,
+                    "port {} listens at {}",
+                    port.id,
+                    endpoint(&port.address, port.port)
+                )
+            }
+            Self::Unlisten { ports, .. } => ports
+                .iter()
+                .try_for_each(|id| writeln!(f, "port {id} no longer listens")),
+            Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
+            Self::Unexport { changed: false, .. } | Self::Forbid { changed: false, .. } => Ok(()),
+        }
+    }
+}
+
+/// Rows of cells as columns; the first row is the heading. Columns of `right` are flushed right.
+fn table(rows: &[Vec<String>], right: impl Fn(usize) -> bool) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<_> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            // Writing to a string cannot fail.
+            let _ = if right(column) {
+                write!(line, "{cell:>width$}  ")
+            } else {
+                write!(line, "{cell:<width$}  ")
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn cells(row: &[&str]) -> Vec<String> {
+    row.iter()
+        .map(|cell| if cell.is_empty() { "-" } else { cell }.to_owned())
+        .collect()
+}
+
+fn endpoint(address: &str, port: u16) -> String {
+    if address.contains(':') {
+        format!("[{address}]:{port}")
+    } else {
+        format!("{address}:{port}")
+    }
+}
+
+/// A size in the largest binary unit that it fills.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut whole, mut rest, mut unit) = (bytes, 0, "B");
+    for next in UNITS {
+        if whole < 1024 {
+            break;
+        }
+        rest = whole % 1024;
+        whole /= 1024;
+        unit = next;
+    }
+    if unit == "B" || rest == 0 {
+        format!("{whole} {unit}")
+    } else {
+        format!("{whole}.{} {unit}", rest * 10 / 1024)
+    }
+}
+
+fn device_table(devices: &[Device]) -> String {
+    let heading = [
+        "NAME", "DEVICE", "STATE", "ADDRESS", "VOLUME", "SIZE", "QUEUES", "SESSION", "ERROR",
+    ];
+    let mut rows = vec![cells(&heading)];
+    for device in devices {
+        let address = if device.address.is_empty() {
+            String::new()
+        } else {
+            endpoint(&device.address, device.port)
+        };
+        rows.push(cells(&[
+            &device.name,
+            device.device.as_deref().unwrap_or_default(),
+            &device.state,
+            &address,
+            &device.volume,
+            &device.size_bytes.map(size).unwrap_or_default(),
+            &device
+                .queues
+                .map(|queues| queues.to_string())
+                .unwrap_or_default(),
+            &device
+                .session
+                .as_ref()
+                .map(|session| format!("{} {}", session.id, session.epoch))
+                .unwrap_or_default(),
+            device.error.as_deref().unwrap_or_default(),
+        ]));
+    }
+    table(&rows, |column| column == 5 || column == 6)
+}
+
+fn volume_table(volumes: &[Volume]) -> String {
+    let mut rows = vec![cells(&[
+        "VOLUME", "PATH", "ENABLED", "ACCESS", "SIZE", "HOSTS", "CLIENTS", "ERROR",
+    ])];
+    for volume in volumes {
+        // Each host on a line of its own, marked if it is connected.
+        let mut clients: Vec<_> = volume
+            .clients
+            .iter()
+            .map(|client| client.host.clone())
+            .collect();
+        clients.dedup();
+        let mut hosts = volume.hosts.iter().map(ToString::to_string);
+        let mut connected = clients.iter().map(String::as_str);
+        rows.push(cells(&[
+            &volume.name,
+            &volume.path,
+            yes_no(volume.enabled),
+            if volume.read_only { "ro" } else { "rw" },
+            &size(volume.size_bytes),
+            &hosts.next().unwrap_or_default(),
+            connected.next().unwrap_or_default(),
+            volume.error.as_deref().unwrap_or_default(),
+        ]));
+        loop {
+            let (host, client) = (hosts.next(), connected.next());
+            if host.is_none() && client.is_none() {
+                break;
+            }
+            let mut row = vec![String::new(); 5];
+            row.push(host.unwrap_or_default());
+            row.push(client.unwrap_or_default().to_owned());
+            rows.push(row);
+        }
+    }
+    table(&rows, |column| column == 4)
+}
+
+fn port_table(ports: &[Port]) -> String {
+    let mut rows = vec![cells(&["PORT", "ADDRESS", "ENABLED", "SESSIONS", "ERROR"])];
+    for port in ports {
+        rows.push(cells(&[
+            &port.id,
+            &endpoint(&port.address, port.port),
+            yes_no(port.enabled),
+            &port.sessions.to_string(),
+            port.error.as_deref().unwrap_or_default(),
+        ]));
+    }
+    table(&rows, |column| column == 3)
+}
+
+fn yes_no(value: bool) -> &'static str {
+    if value {
+        "yes"
+    } else {
+        "no"
+    }
+}
+
+/// A row for each counter, a column for each thing that has counters.
+fn counter_table(stats: &[Counters]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in stats.iter().flat_map(|one| &one.counters) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let mut heading = vec!["COUNTER".to_owned()];
+    heading.extend(stats.iter().map(|one| one.name.clone()));
+    let mut rows = vec![heading];
+    for name in names {
+        let mut row = vec![name.to_owned()];
+        for one in stats {
+            let value = one.counters.iter().find(|(counter, _)| counter == name);
+            row.push(value.map_or_else(|| "-".to_owned(), |(_, value)| value.to_string()));
+        }
+        rows.push(row);
+    }
+    table(&rows, |column| column > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (64 << 20, "64 MiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn sessions() {
+        assert_eq!(
+            Session::parse("0123456789abcdef 3"),
+            Some(Session {
+                id: "0123456789abcdef".to_owned(),
+                epoch: 3
+            })
+        );
+        for none in ["", "0000000000000000 0", "x", "x y"] {
+            assert_eq!(Session::parse(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn clients_that_are_cut_off_are_skipped() {
+        let clients = Client::parse_all("h1 s1 1 2\nh2 s2 1\n\n");
+        assert_eq!(clients.len(), 1);
+        assert_eq!(clients[0].queues, 2);
+    }
+
+    #[test]
+    fn counters_of_several() {
+        let one = |name: &str, counters: &[(&str, u64)]| Counters {
+            name: name.to_owned(),
+            counters: counters
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect(),
+        };
+        let text = counter_table(&[
+            one("a", &[("reads", 1), ("writes", 20)]),
+            one("bb", &[("reads", 300)]),
+        ]);
+        assert_eq!(
+            text,
+            "COUNTER   a   bb\nreads     1  300\nwrites   20    -\n"
+        );
+    }
+
+    #[test]
+    fn ipv6_endpoints_have_brackets() {
+        assert_eq!(endpoint("fe80::1", 7744), "[fe80::1]:7744");
+        assert_eq!(endpoint("10.0.0.1", 7744), "10.0.0.1:7744");
+    }
+}

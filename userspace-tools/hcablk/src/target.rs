@@ -1,0 +1,712 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Exports of this machine: volumes, the hosts they allow, the ports that listen.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use crate::configfs::{parse_counters, Group, Transaction, TARGET};
+use crate::error::{describe, with_reason, Error, Kind, Result};
+use crate::initiator::unless_gone;
+use crate::names::VolumeName;
+use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, Report, Volume};
+use crate::system::{OpError, System};
+
+/// The port that targets listen on unless told otherwise.
+pub const DEFAULT_PORT: u16 = 7744;
+
+/// How often, and how long apart, `unexport` looks again for clients that have just disconnected: a client is done a
+/// moment before its target is.
+const CLIENT_TRIES: u32 = 40;
+const CLIENT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A port asked for; what is left out may be anything, or the default if it must be made.
+#[derive(Clone, Debug, Default)]
+pub struct Listen {
+    /// The address to listen at.
+    pub address: Option<IpAddr>,
+    /// The port number.
+    pub port: Option<u16>,
+    /// The id in configfs.
+    pub id: Option<u16>,
+    /// Pooled transfer buffers per session.
+    pub buffer_mib: Option<u32>,
+    /// Receive buffers per queue.
+    pub queue_credits: Option<u32>,
+}
+
+/// What `hcablk target export` was asked for.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// The name that clients ask for.
+    pub volume: VolumeName,
+    /// The block device.
+    pub path: PathBuf,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// The hosts that may connect.
+    pub allow: Vec<Uuid>,
+    /// The port to make sure of, if any.
+    pub listen: Option<Listen>,
+}
+
+fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
+    tree.child("volumes")
+}
+
+fn ports<'a>(tree: &Group<'a>) -> Group<'a> {
+    tree.child("ports")
+}
+
+fn no_such_volume(volume: &VolumeName) -> Error {
+    Error::new(Kind::NotFound, format!("there is no volume {volume}"))
+        .advise("`hcablk target list` shows the volumes of this machine.")
+}
+
+/// The volume's group; an error if it is not there.
+fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
+    let group = TARGET
+        .tree(system)
+        .map(|tree| volumes(&tree).child(volume.as_str()));
+    group
+        .filter(Group::exists)
+        .ok_or_else(|| no_such_volume(volume))
+}
+
+/// The hosts that a volume allows, each with its group.
+fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
+    let groups = volume.child("hosts").children()?;
+    Ok(groups
+        .into_iter()
+        .filter_map(|group| Some((Uuid::try_parse(&group.name()).ok()?, group)))
+        .collect())
+}
+
+/// `hcablk target export`.
+pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
+    // The driver opens the device by this text, so it must not depend on the caller's folder.
+    let path = std::path::absolute(&wanted.path).map_err(|error| {
+        Error::new(
+            Kind::Failed,
+            format!("cannot use the path {}: {error}", wanted.path.display()),
+        )
+    })?;
+    let path = path
+        .to_str()
+        .filter(|path| !path.contains('\n'))
+        .ok_or_else(|| {
+            Error::new(
+                Kind::Failed,
+                format!("the path {} is not plain text", wanted.path.display()),
+            )
+        })?;
+    let tree = TARGET.require(system)?;
+    let group = volumes(&tree).child(wanted.volume.as_str());
+
+    let mut transaction = Transaction::new(system);
+    let result = set_up(&tree, &group, wanted, path, &mut transaction);
+    let changed = transaction.has_changes();
+    let port = transaction.finish(result)?;
+
+    let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
+    let mut outcome = Outcome::new(Done::Export {
+        volume: wanted.volume.to_string(),
+        path: path.to_owned(),
+        read_only: wanted.read_only,
+        hosts: allowed.clone(),
+        port,
+        changed,
+    });
+    if !changed {
+        outcome.note(format!("{} is exported already", wanted.volume));
+    }
+    if allowed.is_empty() {
+        outcome.note(format!(
+            "no host may connect yet: hcablk target allow {} UUID, where UUID is what `hcablk host-id` prints on the client",
+            wanted.volume
+        ));
+    }
+    Ok(outcome)
+}
+
+fn set_up(
+    tree: &Group<'_>,
+    group: &Group<'_>,
+    wanted: &Export,
+    path: &str,
+    transaction: &mut Transaction<'_>,
+) -> Result<Option<PortRef>> {
+    let mut enabled = false;
+    if group.exists() {
+        enabled = group.flag("enable")?;
+        check_same(group, wanted, path, enabled)?;
+    } else {
+        transaction.mkdir(group)?;
+    }
+    if !enabled {
+        transaction.set(group, "path", path)?;
+        transaction.set(group, "read_only", u8::from(wanted.read_only))?;
+    }
+    // Before the volume is enabled: a host that is to be allowed must never be turned away for being early.
+    let allowed = hosts(group)?;
+    for host in &wanted.allow {
+        if !allowed.iter().any(|(id, _)| id == host) {
+            allow_host(group, *host, transaction)?;
+        }
+    }
+    if !enabled {
+        if let Err(error) = transaction.enable(group)? {
+            return Err(explain_volume(&error, group, path));
+        }
+    }
+    wanted
+        .listen
+        .as_ref()
+        .map(|listen| ensure_port(tree, listen, transaction))
+        .transpose()
+}
+
+/// Makes sure that a volume that is there is the one asked for.
+fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> Result<()> {
+    let name = &wanted.volume;
+    let mut different = Vec::new();
+    let mut steps = Vec::new();
+    let now = group.get("path")?;
+    // One that was never given a device is free to be set up.
+    if now.is_empty() && !enabled {
+        return Ok(());
+    }
+    if now != path {
+        different.push(format!("its path is {now}, not {path}"));
+    }
+    let read_only = group.flag("read_only")?;
+    if read_only != wanted.read_only {
+        let word = |read_only| if read_only { "read-only" } else { "writable" };
+        different.push(format!(
+            "it is {}, not {}",
+            word(read_only),
+            word(wanted.read_only)
+        ));
+    }
+    if !different.is_empty() {
+        steps.push(format!(
+            "To change it, end it first (its clients lose it): hcablk target unexport {name}\n\
+             or export under another name."
+        ));
+    }
+    let allowed = hosts(group)?;
+    let missing: Vec<_> = wanted
+        .allow
+        .iter()
+        .filter(|host| !allowed.iter().any(|(id, _)| id == *host))
+        .collect();
+    if enabled && !missing.is_empty() {
+        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        different.push(format!("it does not allow {}", list.join(", ")));
+        steps.push(format!(
+            "To allow more hosts: hcablk target allow {name} {}",
+            list.join(" ")
+        ));
+    }
+    if different.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Exists,
+        format!(
+            "volume {name} is there with other settings: {}",
+            different.join("; ")
+        ),
+    )
+    .advise(steps.join("\n")))
+}
+
+fn explain_volume(error: &OpError, group: &Group<'_>, path: &str) -> Error {
+    let message = with_reason(
+        format!(
+            "cannot export {path} as {}: {}",
+            group.name(),
+            describe(error.errno)
+        ),
+        group.reason(),
+    );
+    let advice = match error.errno {
+        Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
+            "There is no such device. `lsblk -p` shows the block devices of this machine.".to_owned()
+        }
+        Errno::ENOTBLK => {
+            format!("It is not a block device. A file becomes one by: losetup --direct-io=on --show -f {path}")
+        }
+        Errno::EBUSY => format!(
+            "Something uses it: mounted, in a RAID or LVM, or exported already. `lsblk {path}` shows what; a volume needs \
+             the whole device for itself."
+        ),
+        Errno::EROFS | Errno::EACCES | Errno::EPERM => {
+            "The device does not allow writing. Export it with --read-only, or make it writable: blockdev --setrw".to_owned()
+        }
+        _ => "The kernel's log may say more: dmesg | grep hcablk".to_owned(),
+    };
+    let kind = match error.errno {
+        Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Kind::NotFound,
+        Errno::EBUSY => Kind::Busy,
+        _ => Kind::Failed,
+    };
+    Error::new(kind, message)
+        .with_errno(error.errno)
+        .advise(advice)
+}
+
+fn allow_host(volume: &Group<'_>, host: Uuid, transaction: &mut Transaction<'_>) -> Result<()> {
+    transaction.mkdir(&volume.child("hosts").child(&host.to_string()))
+}
+
+/// `hcablk target allow`.
+pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<Outcome> {
+    let group = existing(system, volume)?;
+    let allowed = hosts(&group)?;
+    let mut transaction = Transaction::new(system);
+    let mut add = || {
+        for (at, id) in ids.iter().enumerate() {
+            if !allowed.iter().any(|(host, _)| host == id) && !ids[..at].contains(id) {
+                allow_host(&group, *id, &mut transaction)?;
+            }
+        }
+        Ok(())
+    };
+    let result = add();
+    let changed = transaction.has_changes();
+    transaction.finish(result)?;
+
+    let mut outcome = Outcome::new(Done::Allow {
+        volume: volume.to_string(),
+        hosts: ids.to_vec(),
+        changed,
+    });
+    if !changed {
+        outcome.note("allowed already");
+    }
+    Ok(outcome)
+}
+
+/// `hcablk target forbid`.
+pub fn forbid(
+    system: &dyn System,
+    volume: &VolumeName,
+    ids: &[Uuid],
+    if_exists: bool,
+) -> Result<Outcome> {
+    let group = existing(system, volume)?;
+    let allowed = hosts(&group)?;
+    let (there, missing): (Vec<Uuid>, Vec<Uuid>) = ids
+        .iter()
+        .partition(|id| allowed.iter().any(|(host, _)| host == *id));
+    if !missing.is_empty() && !if_exists {
+        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        return Err(Error::new(
+            Kind::NotFound,
+            format!("volume {volume} does not allow {} anyway", list.join(", ")),
+        )
+        .advise(
+            "Nothing was changed. `hcablk target list` shows the hosts that each volume allows.",
+        ));
+    }
+    let mut changed = false;
+    for (_, host) in allowed.iter().filter(|(id, _)| there.contains(id)) {
+        remove(host)?;
+        changed = true;
+    }
+    let mut outcome = Outcome::new(Done::Forbid {
+        volume: volume.to_string(),
+        hosts: there,
+        changed,
+    });
+    if !changed {
+        outcome.note("none of these hosts was allowed");
+    }
+    Ok(outcome)
+}
+
+/// Removes a group; that somebody else was faster is fine.
+fn remove(group: &Group<'_>) -> Result<()> {
+    match group.system().rmdir(group.path()) {
+        Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn disable(group: &Group<'_>) -> Result<()> {
+    match group.system().write(&group.path().join("enable"), "0\n") {
+        Err(error) if !error.is_gone() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// `hcablk target unexport`.
+pub fn unexport(
+    system: &dyn System,
+    volume: &VolumeName,
+    force: bool,
+    if_exists: bool,
+) -> Result<Outcome> {
+    let group = match existing(system, volume) {
+        Ok(group) => group,
+        Err(error) if error.kind == Kind::NotFound && if_exists => {
+            let mut outcome = Outcome::new(Done::Unexport {
+                volume: volume.to_string(),
+                changed: false,
+            });
+            outcome.note(format!("there is no volume {volume}"));
+            return Ok(outcome);
+        }
+        Err(error) => return Err(error),
+    };
+    if !force {
+        refuse_while_used(&group, volume)?;
+    }
+    disable(&group)?;
+    for host in group.child("hosts").children()? {
+        remove(&host)?;
+    }
+    remove(&group)?;
+    Ok(Outcome::new(Done::Unexport {
+        volume: volume.to_string(),
+        changed: true,
+    }))
+}
+
+fn refuse_while_used(group: &Group<'_>, volume: &VolumeName) -> Result<()> {
+    let mut tries = CLIENT_TRIES;
+    loop {
+        let clients = Client::parse_all(&group.get("clients")?);
+        if clients.is_empty() {
+            return Ok(());
+        }
+        tries -= 1;
+        if tries == 0 {
+            let mut list: Vec<_> = clients.iter().map(|client| client.host.as_str()).collect();
+            list.dedup();
+            return Err(
+                Error::new(Kind::Busy, format!("volume {volume} is in use by {}", list.join(", "))).advise(format!(
+                    "Disconnect it there (hcablk disconnect). To end it anyway, with the clients' requests failing:\n\
+                     hcablk target unexport --force {volume}"
+                )),
+            );
+        }
+        if group.system().interrupted() {
+            return Err(Error::interrupted());
+        }
+        group.system().pause(CLIENT_PAUSE);
+    }
+}
+
+/// A port as it is set up.
+struct PortSetting {
+    address: String,
+    port: u16,
+    enabled: bool,
+}
+
+impl PortSetting {
+    fn read(group: &Group<'_>) -> Result<Self> {
+        Ok(Self {
+            address: group.get("address")?,
+            port: group.value("port")?,
+            enabled: group.flag("enable")?,
+        })
+    }
+
+    fn reference(&self, group: &Group<'_>) -> PortRef {
+        PortRef {
+            id: group.name(),
+            address: self.address.clone(),
+            port: self.port,
+        }
+    }
+
+    /// Whether who asks for `wanted` is served by this port: at that address, or at all of that family.
+    fn serves(&self, wanted: &Listen) -> bool {
+        let address = match (wanted.address, self.address.parse::<IpAddr>()) {
+            (None, _) => true,
+            (Some(wanted), Ok(now)) => {
+                wanted == now || (now.is_unspecified() && now.is_ipv4() == wanted.is_ipv4())
+            }
+            (Some(_), Err(_)) => false,
+        };
+        address && wanted.port.is_none_or(|port| port == self.port)
+    }
+}
+
+/// The port that serves `wanted`: one that listens already, or a new one.
+fn ensure_port(
+    tree: &Group<'_>,
+    wanted: &Listen,
+    transaction: &mut Transaction<'_>,
+) -> Result<PortRef> {
+    for group in ports(tree).children()? {
+        let now = PortSetting::read(&group)?;
+        if now.enabled && now.serves(wanted) {
+            return Ok(now.reference(&group));
+        }
+    }
+    make_port(tree, wanted, transaction)
+}
+
+/// Sets a port up and enables it: the one with the id asked for, or one that is there with these settings, or a new one.
+fn make_port(
+    tree: &Group<'_>,
+    wanted: &Listen,
+    transaction: &mut Transaction<'_>,
+) -> Result<PortRef> {
+    let address = wanted
+        .address
+        .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+        .to_string();
+    let port = wanted.port.unwrap_or(DEFAULT_PORT);
+    let all = ports(tree).children()?;
+
+    let mut found = None;
+    for group in &all {
+        let now = PortSetting::read(group)?;
+        let meant = match wanted.id {
+            Some(id) => group.name() == id.to_string(),
+            None => now.address == address && now.port == port,
+        };
+        if meant {
+            found = Some(group.clone());
+            break;
+        }
+    }
+    let group = if let Some(group) = found {
+        group
+    } else {
+        let is_free = |id: &u16| all.iter().all(|group| group.name() != id.to_string());
+        let id = wanted.id.or_else(|| (1..=u16::MAX).find(is_free));
+        let id = id.ok_or_else(|| Error::new(Kind::Failed, "every port id is taken"))?;
+        let group = ports(tree).child(&id.to_string());
+        transaction.mkdir(&group)?;
+        group
+    };
+
+    let mut settings = vec![("address", address), ("port", port.to_string())];
+    settings.extend(
+        wanted
+            .buffer_mib
+            .map(|value| ("buffer_mib", value.to_string())),
+    );
+    settings.extend(
+        wanted
+            .queue_credits
+            .map(|value| ("queue_credits", value.to_string())),
+    );
+    let now = PortSetting::read(&group)?;
+    if now.enabled {
+        let mut different = Vec::new();
+        for (attribute, value) in &settings {
+            let now = group.get(attribute)?;
+            if now != *value {
+                different.push(format!("{attribute} is {now}, not {value}"));
+            }
+        }
+        if !different.is_empty() {
+            let id = group.name();
+            return Err(Error::new(
+                Kind::Exists,
+                format!(
+                    "port {id} listens with other settings: {}",
+                    different.join(", ")
+                ),
+            )
+            .advise(format!(
+                "End it first (hcablk target unlisten {id}), or take another one (--id)."
+            )));
+        }
+        return Ok(now.reference(&group));
+    }
+    for (attribute, value) in &settings {
+        transaction.set(&group, attribute, value)?;
+    }
+    if let Err(error) = transaction.enable(&group)? {
+        return Err(explain_port(&error, &group, &settings[0].1, port));
+    }
+    Ok(PortSetting::read(&group)?.reference(&group))
+}
+
+fn explain_port(error: &OpError, group: &Group<'_>, address: &str, port: u16) -> Error {
+    let message = with_reason(
+        format!(
+            "cannot listen at {address} port {port}: {}",
+            describe(error.errno)
+        ),
+        group.reason(),
+    );
+    let advice = match error.errno {
+        Errno::EADDRINUSE => "Something else listens there. Take another port (--port), and tell the clients.",
+        Errno::EADDRNOTAVAIL => {
+            "This machine does not have that address, or no RDMA device on it. Compare `ip addr` with `rdma link show`."
+        }
+        Errno::ENODEV => {
+            "This machine has no usable RDMA device (`rdma link show`).\n\
+             Over plain Ethernet soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0"
+        }
+        _ => "The kernel's log may say more: dmesg | grep hcablk",
+    };
+    let kind = if error.errno == Errno::ENODEV {
+        Kind::Setup
+    } else {
+        Kind::Failed
+    };
+    Error::new(kind, message)
+        .with_errno(error.errno)
+        .advise(advice)
+}
+
+/// `hcablk target listen`.
+pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
+    let tree = TARGET.require(system)?;
+    let mut transaction = Transaction::new(system);
+    let result = make_port(&tree, wanted, &mut transaction);
+    let changed = transaction.has_changes();
+    let port = transaction.finish(result)?;
+    let note = format!("port {} listens already", port.id);
+    let mut outcome = Outcome::new(Done::Listen { port, changed });
+    if !changed {
+        outcome.note(note);
+    }
+    Ok(outcome)
+}
+
+/// `hcablk target unlisten`.
+pub fn unlisten(system: &dyn System, ids: Option<&[u16]>, if_exists: bool) -> Result<Outcome> {
+    let all = match TARGET.tree(system) {
+        Some(tree) => ports(&tree).children()?,
+        None => Vec::new(),
+    };
+    let mut chosen = Vec::new();
+    match ids {
+        None => chosen = all,
+        Some(ids) => {
+            for id in ids {
+                match all.iter().find(|group| group.name() == id.to_string()) {
+                    Some(group) => chosen.push(group.clone()),
+                    None if if_exists => (),
+                    None => {
+                        return Err(Error::new(Kind::NotFound, format!("there is no port {id}"))
+                            .advise("`hcablk target list` shows the ports of this machine."))
+                    }
+                }
+            }
+        }
+    }
+    let mut removed = Vec::new();
+    for group in chosen {
+        disable(&group)?;
+        remove(&group)?;
+        removed.push(group.name());
+    }
+    let nothing = removed.is_empty();
+    let mut outcome = Outcome::new(Done::Unlisten {
+        changed: !nothing,
+        ports: removed,
+    });
+    if nothing {
+        outcome.note("no port to end");
+    }
+    Ok(outcome)
+}
+
+fn not_loaded() -> String {
+    format!(
+        "the kernel module {} is not loaded: no exports",
+        TARGET.name
+    )
+}
+
+/// `hcablk target list`.
+pub fn list(system: &dyn System) -> Result<Outcome> {
+    let Some(tree) = TARGET.tree(system) else {
+        let mut outcome = Outcome::new(Report::Exports {
+            volumes: Vec::new(),
+            ports: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    let mut found_volumes = Vec::new();
+    for group in volumes(&tree).children()? {
+        found_volumes.extend(unless_gone(&group, read_volume(&group))?);
+    }
+    let mut found_ports = Vec::new();
+    for group in ports(&tree).children()? {
+        found_ports.extend(unless_gone(&group, read_port(&group))?);
+    }
+    // By number, not by text: 2 comes before 10.
+    found_ports.sort_by_key(|port: &Port| (port.id.len(), port.id.clone()));
+    Ok(Outcome::new(Report::Exports {
+        volumes: found_volumes,
+        ports: found_ports,
+    }))
+}
+
+fn read_volume(group: &Group<'_>) -> Result<Volume> {
+    Ok(Volume {
+        name: group.name(),
+        path: group.get("path")?,
+        read_only: group.flag("read_only")?,
+        enabled: group.flag("enable")?,
+        size_bytes: group.value("size")?,
+        hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),
+        clients: Client::parse_all(&group.get("clients")?),
+        error: group.reason(),
+    })
+}
+
+fn read_port(group: &Group<'_>) -> Result<Port> {
+    Ok(Port {
+        id: group.name(),
+        address: group.get("address")?,
+        port: group.value("port")?,
+        enabled: group.flag("enable")?,
+        buffer_mib: group.value("buffer_mib")?,
+        queue_credits: group.value("queue_credits")?,
+        sessions: group.value("sessions")?,
+        error: group.reason(),
+    })
+}
+
+/// `hcablk target stats`.
+pub fn stats(system: &dyn System, only: Option<&VolumeName>) -> Result<Outcome> {
+    let counters = |groups: Vec<Group<'_>>| -> Result<Vec<Counters>> {
+        let mut stats = Vec::new();
+        for group in groups {
+            if let Some(text) = unless_gone(&group, group.get("stats").map_err(Error::from))? {
+                stats.push(Counters {
+                    name: group.name(),
+                    counters: parse_counters(&text),
+                });
+            }
+        }
+        Ok(stats)
+    };
+    if let Some(volume) = only {
+        return Ok(Outcome::new(Report::ExportStats {
+            volumes: counters(vec![existing(system, volume)?])?,
+            ports: Vec::new(),
+        }));
+    }
+    let Some(tree) = TARGET.tree(system) else {
+        let mut outcome = Outcome::new(Report::ExportStats {
+            volumes: Vec::new(),
+            ports: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    Ok(Outcome::new(Report::ExportStats {
+        volumes: counters(volumes(&tree).children()?)?,
+        ports: counters(ports(&tree).children()?)?,
+    }))
+}
