@@ -7,6 +7,7 @@ TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 SCRIPTS=$TOP/scripts
 CACHE=${HCABLK_CACHE:-${XDG_CACHE_HOME:-${HOME:?HOME is not set}/.cache}/hcablk}
 ROOT=$CACHE/root
+# shellcheck disable=SC2034 # used where this is sourced
 BUILD=$TOP/build
 JOBS=${JOBS:-$(nproc)}
 
