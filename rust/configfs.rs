@@ -266,7 +266,7 @@ impl<T: Node> Entry<T> {
         for (attribute, (&show, &store)) in T::ATTRIBUTES.iter().zip(callbacks) {
             attributes.push(
                 bindings::configfs_attribute {
-                    ca_name: attribute.name.as_ptr().cast(),
+                    ca_name: attribute.name.as_char_ptr(),
                     ca_owner: module.as_ptr(),
                     ca_mode: attribute.mode(),
                     show: attribute.show.map(|_| show),
@@ -308,7 +308,7 @@ impl<T: Node> Entry<T> {
         unsafe {
             bindings::config_group_init_type_name(
                 group,
-                name.as_ptr().cast(),
+                name.as_char_ptr(),
                 &raw const (*entry).item_type,
             )
         };
@@ -449,7 +449,7 @@ impl<T: Node> Callbacks<T> {
         name: *const c_char,
     ) -> *mut bindings::config_group {
         // SAFETY: By the safety requirement.
-        let (entry, name) = unsafe { (Entry::<T>::of(group.cast()), CStr::from_ptr(name.cast())) };
+        let (entry, name) = unsafe { (Entry::<T>::of(group.cast()), CStr::from_char_ptr(name)) };
         let make = || {
             let text = name.to_str().map_err(|_| EINVAL)?;
             let child = T::make_child(&entry.data, text)?;

@@ -27,6 +27,7 @@ static HOLDER: u8 = 0;
 pub struct BlockDevice {
     file: NonNull<bindings::file>,
     bdev: NonNull<bindings::block_device>,
+    writable: bool,
 }
 
 // SAFETY: The block layer does its own locking; there is no state of ours.
@@ -54,7 +55,7 @@ impl BlockDevice {
         // SAFETY: The path is terminated, the holder lives for ever and always
         // comes with the same operations: none.
         let file = from_err_ptr(unsafe {
-            bindings::bdev_file_open_by_path(path.as_ptr().cast(), mode, holder, null())
+            bindings::bdev_file_open_by_path(path.as_char_ptr(), mode, holder, null())
         })?;
         // SAFETY: It was just opened as a block device.
         let bdev = unsafe { bindings::file_bdev(file) };
@@ -62,6 +63,7 @@ impl BlockDevice {
         Ok(Self {
             file: NonNull::new(file).ok_or(ENXIO)?,
             bdev: NonNull::new(bdev).ok_or(ENXIO)?,
+            writable: !read_only,
         })
     }
 
@@ -69,6 +71,12 @@ impl BlockDevice {
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::block_device {
         self.bdev.as_ptr()
+    }
+
+    /// Whether it was opened for writing.
+    #[inline]
+    pub fn writable(&self) -> bool {
+        self.writable
     }
 
     fn limits(&self) -> &bindings::queue_limits {

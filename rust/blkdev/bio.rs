@@ -53,6 +53,10 @@ pub enum BioOp {
 }
 
 impl BioOp {
+    fn changes(self) -> bool {
+        !matches!(self, BioOp::Read | BioOp::Flush)
+    }
+
     fn flags(self) -> bindings::blk_opf_t {
         // The same hints that nvmet gives.
         let sync = bindings::REQ_SYNC | bindings::REQ_IDLE;
@@ -125,8 +129,9 @@ pub trait BioOwner: Sized + Send + 'static {
 /// returns. Range and alignment are checked by the block layer, and told
 /// through `done`.
 ///
-/// Errors: `EINVAL` (more pieces than the slot has room for, or an empty one);
-/// then the owner is given back and `done` is not called.
+/// Errors: `EINVAL` (more pieces than the slot has room for, or an empty one),
+/// `EROFS` (the device was not opened for writing: the block layer would only
+/// warn); then the owner is given back and `done` is not called.
 ///
 /// C: `submit_bio()`.
 pub fn submit<T: BioOwner>(
@@ -134,6 +139,9 @@ pub fn submit<T: BioOwner>(
     op: BioOp,
     sector: u64,
 ) -> Result<(), (Error, KBox<T>)> {
+    if op.changes() && !owner.device().writable() {
+        return Err((EROFS, owner));
+    }
     let slot = owner.slot();
     let bio = slot.bio.get();
     let (table, max_segments) = (slot.table.as_mut_ptr(), slot.max_segments);

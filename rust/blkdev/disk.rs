@@ -226,7 +226,7 @@ impl<T: Operations> Disk<T> {
     pub fn name(&self) -> &CStr {
         // SAFETY: By the type invariant; `add` wrote a terminated string that
         // does not change.
-        unsafe { CStr::from_ptr((*self.disk.as_ptr()).disk_name.as_ptr().cast()) }
+        unsafe { CStr::from_char_ptr((*self.disk.as_ptr()).disk_name.as_ptr()) }
     }
 
     /// The tag set.
