@@ -50,7 +50,7 @@ step() {
 	fi
 	printf '  %-58s' "$text" >&2
 	# Not to hold a lock longer than this script does.
-	_ticker "$$" "$text" 6>&- 7>&- 8>&- 9>&- &
+	_ticker "$$" "$text" 5>&- 6>&- 7>&- 8>&- 9>&- &
 	ticker=$!
 	"$@" >"$log" 2>&1 || rc=$?
 	kill "$ticker" 2>/dev/null || true
@@ -82,7 +82,7 @@ _ticker() {
 
 show_failure() {
 	say "----- end of $1"
-	tail -n 40 -- "$1" >&2
+	tail -n "${FAILURE_LINES:-40}" -- "$1" >&2
 	say "-----"
 }
 
