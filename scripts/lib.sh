@@ -3,6 +3,8 @@
 # Shared by the scripts: where things are, messages, one line of progress per
 # step, and which kernels the build root holds. Sourced, never run.
 
+shopt -s inherit_errexit
+
 TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 SCRIPTS=$TOP/scripts
 CACHE=${HCABLK_CACHE:-${XDG_CACHE_HOME:-${HOME:?HOME is not set}/.cache}/hcablk}
@@ -126,7 +128,9 @@ series_of() { sed -E 's/^([0-9]+\.[0-9]+).*/\1/' <<<"$1"; }
 kernels() {
 	local series rest
 	while read -r series rest; do
-		series_supported "$series" && printf '%s %s\n' "$series" "$rest"
+		if series_supported "$series"; then
+			printf '%s %s\n' "$series" "$rest"
+		fi
 	done <"$ROOT/etc/hcablk-kernels"
 }
 
