@@ -1,21 +1,54 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! stub
+//! The initiator: makes remote volumes local disks.
+//!
+//! - [`config`]: the directories under `/sys/kernel/config/hcablk`.
+//! - [`device`]: a configured disk and its states.
+//! - [`failure`]: everything that can go wrong, in words and as error codes.
+//! - [`session`]: the connection behind a disk: its queues and its end.
+//! - [`connect`]: how a queue pair comes up.
+//! - [`queue`]: the I/O path.
+//! - [`stats`]: what is counted.
 
-use kernel::prelude::*;
+mod config;
+mod connect;
+mod device;
+mod failure;
+mod queue;
+mod session;
+mod stats;
+
+use hcablk_core::{
+    configfs::Subsystem,
+    sync::WorkQueue, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 module! {
-    type: InitiatorModule,
+    type: Initiator,
     name: "hcablk",
     authors: ["The hcablk developers"],
-    description: "hcablk: shared block device over RDMA, initiator",
+    description: "Shared block device over RDMA: initiator",
     license: "GPL",
 }
 
-struct InitiatorModule;
+/// What the module holds, dropped in this order: when the directories are gone
+/// no new session begins, and the queue waits for the ends of the old ones.
+struct Initiator {
+    _directories: Subsystem,
+    _teardown: Arc<WorkQueue>,
+}
 
-impl kernel::Module for InitiatorModule {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+impl kernel::Module for Initiator {
+    fn init(module: &'static ThisModule) -> Result<Self> {
+        let teardown = Arc::new(WorkQueue::new(c"hcablk")?, GFP_KERNEL)?;
+        let root = Arc::new(config::Root::new(teardown.clone(), module), GFP_KERNEL)?;
+        Ok(Self {
+            _directories: Subsystem::register(c"hcablk", root, module)?,
+            _teardown: teardown,
+        })
     }
 }

@@ -33,6 +33,8 @@ errno! {
     eaddrinuse = EADDRINUSE
     /// It has been done.
     ealready = EALREADY
+    /// The session or its epoch is over.
+    estale = ESTALE
     /// The peer speaks no version of the protocol that we do.
     eprotonosupport = EPROTONOSUPPORT
     /// The peer does not speak the protocol.

@@ -18,6 +18,7 @@ pub mod sglist;
 pub mod slots;
 pub mod stats;
 pub mod system;
+pub mod text;
 pub mod sync;
 
 use kernel::{

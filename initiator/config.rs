@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `/sys/kernel/config/hcablk`: `mkdir` makes a device, its files configure it.
+
+use crate::device::{
+    Device,
+    Settings,
+    DISK_PREFIX, //
+};
+use hcablk_core::{
+    configfs::{
+        Attribute,
+        Directory,
+        NoChild,
+        Node,
+        Output, //
+    },
+    proto::{
+        name::{
+            HostId,
+            VolumeName, //
+        },
+        DEPTH_MAX,
+        DEPTH_MIN,
+        QUEUES_MAX, //
+    },
+    rdma::address::parse_ip,
+    sync::WorkQueue, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    ThisModule, //
+};
+
+/// The top directory.
+pub(crate) struct Root {
+    teardown: Arc<WorkQueue>,
+    module: &'static ThisModule,
+}
+
+impl Root {
+    pub(crate) fn new(teardown: Arc<WorkQueue>, module: &'static ThisModule) -> Self {
+        Self { teardown, module }
+    }
+}
+
+/// Longest name of a device.
+const NAME_MAX: usize = 63;
+
+impl Node for Root {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = Device;
+
+    fn make_child(this: &Arc<Self>, name: &str) -> Result<Arc<Device>> {
+        let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+        if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
+            return Err(EINVAL);
+        }
+        Device::new(name, &this.teardown, this.module)
+    }
+}
+
+/// Shows a setting, or an empty line while it is not set.
+fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Result {
+    match value {
+        Some(value) => writeln!(out, "{value}"),
+        None => writeln!(out),
+    }
+}
+
+/// A number within bounds.
+fn number(text: &str, min: u32, max: u32) -> Result<u32> {
+    let value: u32 = text.parse().map_err(|_| EINVAL)?;
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(ERANGE)
+    }
+}
+
+fn boolean(text: &str) -> Result<bool> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(EINVAL),
+    }
+}
+
+/// An attribute for a setting: how it is shown, and how text becomes its value.
+macro_rules! setting {
+    ($name:literal, $field:ident, $show:expr, $parse:expr) => {
+        Attribute::read_write(
+            $name,
+            |device: &Device, out: &mut Output<'_>| $show(out, device.settings().$field),
+            |device: &Arc<Device>, _: &Directory<'_>, text: &str| {
+                let value = $parse(text)?;
+                device.configure(|settings: &mut Settings| settings.$field = value)
+            },
+        )
+    };
+}
+
+impl Node for Device {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        setting!(c"address", address, optional, |text| parse_ip(text).map(Some)),
+        setting!(
+            c"port",
+            port,
+            |out: &mut Output<'_>, port| writeln!(out, "{port}"),
+            |text| number(text, 1, 65535).map(|port| port as u16)
+        ),
+        setting!(c"volume", volume, optional, |text| VolumeName::parse(text)
+            .map(Some)
+            .map_err(|_| EINVAL)),
+        setting!(c"host_id", host, optional, |text| HostId::parse(text)
+            .map(Some)
+            .map_err(|_| EINVAL)),
+        setting!(
+            c"queues",
+            queues,
+            |out: &mut Output<'_>, queues| writeln!(out, "{queues}"),
+            |text| number(text, 0, QUEUES_MAX.into()).map(|queues| queues as u8)
+        ),
+        setting!(
+            c"queue_depth",
+            depth,
+            |out: &mut Output<'_>, depth| writeln!(out, "{depth}"),
+            |text| number(text, DEPTH_MIN.into(), DEPTH_MAX.into()).map(|depth| depth as u16)
+        ),
+        setting!(
+            c"io_timeout",
+            io_timeout_s,
+            |out: &mut Output<'_>, s| writeln!(out, "{s}"),
+            |text| number(text, 1, 3600)
+        ),
+        setting!(
+            c"connect_timeout",
+            connect_timeout_s,
+            |out: &mut Output<'_>, s| writeln!(out, "{s}"),
+            |text| number(text, 1, 600)
+        ),
+        setting!(
+            c"remote_invalidate",
+            remote_invalidate,
+            |out: &mut Output<'_>, on| writeln!(out, "{}", u8::from(on)),
+            boolean
+        ),
+        // What is offered; anything but the default is for tests of refusal.
+        setting!(
+            c"protocol",
+            protocol,
+            |out: &mut Output<'_>, (min, max)| writeln!(out, "{min}-{max}"),
+            |text: &str| {
+                let (min, max) = text.split_once('-').ok_or(EINVAL)?;
+                let (min, max) = (number(min, 0, 255)?, number(max, 0, 255)?);
+                if min > max {
+                    return Err(EINVAL);
+                }
+                Ok((min as u8, max as u8))
+            }
+        ),
+        Attribute::read_write(
+            c"enable",
+            |device, out| writeln!(out, "{}", u8::from(device.show(|s| s.disk.is_some()))),
+            |device, directory, text| {
+                if boolean(text)? {
+                    device.enable(directory)
+                } else {
+                    device.disable()
+                }
+            },
+        ),
+        Attribute::read_only(c"state", |device, out| {
+            writeln!(out, "{}", device.show(|s| s.state))
+        }),
+        Attribute::read_only(c"device", |device, out| {
+            match device.show(|s| s.disk) {
+                Some(number) => {
+                    let prefix = DISK_PREFIX.to_str().unwrap_or("");
+                    writeln!(out, "{prefix}{number}")
+                }
+                None => writeln!(out),
+            }
+        }),
+        Attribute::read_only(c"error", |device, out| {
+            optional(out, device.show(|s| s.failure))
+        }),
+        Attribute::read_only(c"session", |device, out| {
+            match device.show(|s| s.session) {
+                Some((id, epoch)) => writeln!(out, "{:016x} {}", id.0, epoch.0),
+                None => writeln!(out),
+            }
+        }),
+        Attribute::read_only(c"stats", |device, out| {
+            device.counters(|name, value| writeln!(out, "{name} {value}"))
+        }),
+    ];
+}

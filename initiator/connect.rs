@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How queue pairs come up: resolve the address, resolve the route, make the
+//! queue pair, ask the target. Each step is begun for all queue pairs before
+//! any is waited for.
+
+use crate::{
+    failure::{
+        Failure,
+        Step, //
+    },
+    queue::{
+        Queue,
+        Shape, //
+    },
+    session::Session,
+};
+use core::net::SocketAddr;
+use hcablk_core::{
+    proto::connect::{
+        Reject,
+        Reply,
+        Request,
+        REPLY_LEN, //
+    },
+    rdma::{
+        cm::{
+            self,
+            Id,
+            Parameters, //
+        },
+        device::Attributes,
+        mr::REGION_PAGE, //
+    },
+    sglist::region_pages,
+    sync::{
+        new_irq_lock,
+        Event,
+        IrqLock, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    },
+};
+
+/// Segments that a request may have at most, whatever the device can.
+const SEGMENTS_MAX: u32 = 256;
+
+/// The end of all waiting for one connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    start: Instant<Monotonic>,
+    limit_ms: u32,
+}
+
+impl Deadline {
+    /// `limit_ms` milliseconds from now.
+    pub(crate) fn new(limit_ms: u32) -> Self {
+        Self {
+            start: Instant::now(),
+            limit_ms,
+        }
+    }
+
+    /// Milliseconds left, at least one.
+    fn left_ms(self) -> u32 {
+        let gone = self.start.elapsed().as_millis().max(0);
+        (i64::from(self.limit_ms) - gone).max(1) as u32
+    }
+}
+
+/// What the connection manager said last.
+enum News {
+    Nothing,
+    Resolved,
+    Established([u8; REPLY_LEN]),
+    Failed(Failure),
+}
+
+/// One connection while it comes up, and afterwards the one who hears when it
+/// goes down.
+#[pin_data]
+pub(crate) struct Link {
+    #[pin]
+    state: IrqLock<LinkState>,
+    #[pin]
+    changed: Event,
+}
+
+struct LinkState {
+    news: News,
+    /// Whom to tell when the connection is lost.
+    session: Option<Arc<Session>>,
+}
+
+impl Link {
+    /// Makes an identifier and the link that hears its events.
+    pub(crate) fn new() -> Result<(Arc<Self>, Arc<Id>), Failure> {
+        let setup = |e| Failure::Setup("a connection", e);
+        let link = Arc::pin_init(
+            pin_init!(Self {
+                state <- new_irq_lock!(LinkState {
+                    news: News::Nothing,
+                    session: None,
+                }),
+                changed <- Event::new(),
+            }),
+            GFP_KERNEL,
+        )
+        .map_err(setup)?;
+        let id = Id::new(link.clone()).map_err(setup)?;
+        Ok((link, id))
+    }
+
+    /// Tells `session` when the connection is lost.
+    fn attach(&self, session: &Arc<Session>) {
+        self.state.lock().session = Some(session.clone());
+    }
+
+    fn report(&self, news: News) {
+        self.state.lock().news = news;
+        self.changed.set();
+    }
+
+    /// Waits for the step's event.
+    fn wait(&self, step: Step, deadline: Deadline) -> Result<News, Failure> {
+        self.changed
+            .wait_ms(deadline.left_ms())
+            .map_err(|_| Failure::Timeout(step))?;
+        self.changed.reset();
+        match core::mem::replace(&mut self.state.lock().news, News::Nothing) {
+            News::Failed(Failure::Step(_, e)) => Err(Failure::Step(step, e)),
+            News::Failed(failure) => Err(failure),
+            news => Ok(news),
+        }
+    }
+
+    /// Finds the device that leads to `address`.
+    pub(crate) fn resolve(
+        &self,
+        id: &Id,
+        address: &SocketAddr,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        self.begin_resolve(id, address, deadline)?;
+        self.wait(Step::Address, deadline).map(drop)
+    }
+
+    fn begin_resolve(
+        &self,
+        id: &Id,
+        address: &SocketAddr,
+        deadline: Deadline,
+    ) -> Result<(), Failure> {
+        id.resolve_address(address, deadline.left_ms())
+            .map_err(|e| Failure::Step(Step::Address, e))
+    }
+}
+
+impl cm::Handler for Link {
+    fn event(&self, event: cm::Event<'_>) {
+        let lost = match event {
+            cm::Event::AddressResolved | cm::Event::RouteResolved => {
+                return self.report(News::Resolved)
+            }
+            cm::Event::Established { private } => {
+                let mut reply = [0; REPLY_LEN];
+                let len = private.len().min(REPLY_LEN);
+                for (to, from) in reply.iter_mut().zip(private) {
+                    *to = *from;
+                }
+                return self.report(if len == REPLY_LEN {
+                    News::Established(reply)
+                } else {
+                    News::Failed(Failure::NotATarget)
+                });
+            }
+            cm::Event::Rejected { private: [] } => Failure::NotListening,
+            cm::Event::Rejected { private } => match Reject::decode(private) {
+                Some(reject) => Failure::Refused(reject),
+                None => Failure::NotATarget,
+            },
+            cm::Event::Failed(e) => Failure::Step(Step::Answer, e),
+            cm::Event::Disconnected => Failure::Disconnected,
+            cm::Event::DeviceRemoval => Failure::DeviceRemoved,
+        };
+        let session = self.state.lock().session.clone();
+        self.report(News::Failed(lost));
+        // While connecting, whoever waits decides what it means.
+        if let (Some(session), Failure::Disconnected | Failure::DeviceRemoved) = (session, lost) {
+            session.fail(lost);
+        }
+    }
+}
+
+/// What requests can look like on a device, for a queue depth that was asked for.
+pub(crate) fn shape(attributes: Attributes, depth: u16, limit: u32) -> Result<Shape, Failure> {
+    if !attributes.fast_registration {
+        return Err(Failure::Device("it cannot register memory by work requests"));
+    }
+    // A region has one page more than the data: it may begin anywhere in a page.
+    let pages = attributes
+        .max_fast_reg_pages
+        .min(region_pages(limit))
+        .saturating_sub(1)
+        .min(SEGMENTS_MAX);
+    if pages == 0 {
+        return Err(Failure::Device("its memory regions are too small"));
+    }
+    let mut shape = Shape {
+        depth,
+        segments: pages as u16,
+        bytes: pages * REGION_PAGE,
+    };
+    while shape.work_requests() > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
+        if shape.depth <= 1 {
+            return Err(Failure::Device("its queues are too short"));
+        }
+        shape.depth /= 2;
+    }
+    Ok(shape)
+}
+
+struct Rising {
+    link: Arc<Link>,
+    id: Arc<Id>,
+    request: Request,
+}
+
+/// Connects queue pairs `from..to` of `session`, `first` being the already
+/// resolved link of queue 0 when that is among them, and returns the replies.
+pub(crate) fn bring_up(
+    session: &Arc<Session>,
+    range: core::ops::Range<u8>,
+    mut first: Option<(Arc<Link>, Arc<Id>)>,
+    address: &SocketAddr,
+    request: &Request,
+    deadline: Deadline,
+) -> Result<KVec<(Arc<Queue>, Reply)>, Failure> {
+    let memory = |e: kernel::alloc::AllocError| Failure::Setup("a connection", e.into());
+    let mut rising = KVec::new();
+    let mut unresolved = KVec::new();
+    for queue in range {
+        let (link, id) = match first.take() {
+            Some(resolved) => resolved,
+            None => {
+                let (link, id) = Link::new()?;
+                link.begin_resolve(&id, address, deadline)?;
+                unresolved.push(link.clone(), GFP_KERNEL).map_err(memory)?;
+                (link, id)
+            }
+        };
+        let request = Request { queue, ..*request };
+        let one = Rising { link, id, request };
+        rising.push(one, GFP_KERNEL).map_err(memory)?;
+    }
+    for link in unresolved.iter() {
+        link.wait(Step::Address, deadline)?;
+    }
+    for one in rising.iter() {
+        one.id
+            .resolve_route(deadline.left_ms())
+            .map_err(|e| Failure::Step(Step::Route, e))?;
+    }
+    for one in rising.iter() {
+        one.link.wait(Step::Route, deadline)?;
+    }
+    let mut up = KVec::new();
+    for one in rising.iter() {
+        let queue = Queue::new(
+            session,
+            one.request.queue,
+            &one.id,
+            session.pd(),
+            session.shape(),
+        )
+        .map_err(|e| Failure::Setup("a queue pair", e))?;
+        session.add_queue(&queue)?;
+        one.link.attach(session);
+        let parameters = Parameters {
+            responder_resources: session.pd().attributes().max_qp_rd_atom,
+            initiator_depth: 0,
+        };
+        one.id
+            .connect(parameters, &one.request.encode())
+            .map_err(|e| Failure::Step(Step::Answer, e))?;
+        up.push(queue, GFP_KERNEL).map_err(memory)?;
+    }
+    let mut replies = KVec::new();
+    for (one, queue) in rising.iter().zip(up) {
+        let News::Established(reply) = one.link.wait(Step::Answer, deadline)? else {
+            return Err(Failure::NotATarget);
+        };
+        let reply = Reply::decode(&reply, &one.request).ok_or(Failure::NotATarget)?;
+        replies.push((queue, reply), GFP_KERNEL).map_err(memory)?;
+    }
+    Ok(replies)
+}

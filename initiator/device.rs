@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A configured disk.
+//!
+//! ```text
+//!        enable=1                connected              enable=0, closed
+//!  New ────────────► Connecting ──────────────► Live ─────────────────────► New
+//!   ▲                    │ failed                │ connection lost
+//!   └────────────────────┘                       ▼
+//!  Connecting ◄──────── Failed ◄───────────── Failing
+//!            enable=1            disk removed
+//! ```
+//!
+//! `control` serialises connecting, disconnecting and the removal of a disk
+//! whose session failed; it is held while those sleep. What attributes show is
+//! kept apart, so that reading them never waits.
+
+use crate::{
+    connect::{
+        self,
+        Deadline,
+        Link, //
+    },
+    failure::Failure,
+    queue::{
+        Driver,
+        Queue, //
+    },
+    session::Session,
+    stats::{
+        Done,
+        Sent, //
+    },
+};
+use core::{
+    fmt,
+    net::{
+        IpAddr,
+        SocketAddr, //
+    },
+};
+use hcablk_core::{
+    blkdev::{
+        Disk,
+        Limits,
+        TagSet,
+        TagSetConfig, //
+    },
+    configfs::{
+        Directory,
+        DirectoryPin, //
+    },
+    printable,
+    proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            Request,
+            SessionId, //
+        },
+        name::{
+            HostId,
+            VolumeName, //
+        },
+        QUEUES_MAX,
+        TRANSFER_MAX,
+        VERSION_MAX,
+        VERSION_MIN, //
+    },
+    rdma::{
+        mr::REGION_PAGE,
+        pd::ProtectionDomain, //
+    },
+    sync::WorkQueue,
+    system, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    ThisModule, //
+};
+
+/// What users set.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) volume: Option<VolumeName>,
+    pub(crate) host: Option<HostId>,
+    /// 0: one for each processor.
+    pub(crate) queues: u8,
+    pub(crate) depth: u16,
+    pub(crate) io_timeout_s: u32,
+    pub(crate) connect_timeout_s: u32,
+    pub(crate) remote_invalidate: bool,
+    /// Lowest and highest protocol version offered.
+    pub(crate) protocol: (u8, u8),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address: None,
+            port: 7744,
+            volume: None,
+            host: None,
+            queues: 0,
+            depth: 128,
+            io_timeout_s: 30,
+            connect_timeout_s: 10,
+            remote_invalidate: true,
+            protocol: (VERSION_MIN, VERSION_MAX),
+        }
+    }
+}
+
+/// See the module's picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    New,
+    Connecting,
+    Live,
+    Failing,
+    Failed,
+    Disconnecting,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::New => "new",
+            Self::Connecting => "connecting",
+            Self::Live => "live",
+            Self::Failing => "failing",
+            Self::Failed => "failed",
+            Self::Disconnecting => "disconnecting",
+        })
+    }
+}
+
+/// What attributes show.
+pub(crate) struct Shown {
+    pub(crate) state: State,
+    pub(crate) failure: Option<Failure>,
+    /// Number of the disk.
+    pub(crate) disk: Option<u32>,
+    pub(crate) session: Option<(SessionId, Epoch)>,
+    /// Where counters of live queues are.
+    live: Option<Arc<Session>>,
+}
+
+/// Prefix of the disks' names.
+pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
+
+struct Active {
+    session: Arc<Session>,
+    disk: Disk<Driver>,
+}
+
+struct Control {
+    active: Option<Active>,
+    pin: Option<DirectoryPin>,
+    epoch: u32,
+}
+
+/// Counters of queues that are gone.
+#[derive(Default)]
+struct Past {
+    sent: Sent,
+    done: Done,
+}
+
+/// A configured disk.
+#[pin_data]
+pub(crate) struct Device {
+    name: CString,
+    module: &'static ThisModule,
+    teardown: Arc<WorkQueue>,
+    /// The same over all connections; the epoch tells them apart.
+    identity: SessionId,
+    #[pin]
+    settings: Mutex<Settings>,
+    #[pin]
+    control: Mutex<Control>,
+    #[pin]
+    shown: Mutex<Shown>,
+    #[pin]
+    past: Mutex<Past>,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name.to_str().unwrap_or("?"))
+    }
+}
+
+printable!(Device);
+
+impl Device {
+    pub(crate) fn new(
+        name: &str,
+        teardown: &Arc<WorkQueue>,
+        module: &'static ThisModule,
+    ) -> Result<Arc<Self>> {
+        let name = CString::try_from_fmt(fmt!("{name}"))?;
+        Arc::pin_init(
+            pin_init!(Self {
+                name,
+                module,
+                teardown: teardown.clone(),
+                identity: SessionId(system::random_u64()),
+                settings <- new_mutex!(Settings::default()),
+                control <- new_mutex!(Control {
+                    active: None,
+                    pin: None,
+                    epoch: 0,
+                }),
+                shown <- new_mutex!(Shown {
+                    state: State::New,
+                    failure: None,
+                    disk: None,
+                    session: None,
+                    live: None,
+                }),
+                past <- new_mutex!(Past::default()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        *self.settings.lock()
+    }
+
+    /// Changes settings, `EBUSY` unless the device is idle.
+    pub(crate) fn configure(&self, change: impl FnOnce(&mut Settings)) -> Result {
+        let mut settings = self.settings.lock();
+        if !matches!(self.shown.lock().state, State::New | State::Failed) {
+            return Err(EBUSY);
+        }
+        change(&mut settings);
+        Ok(())
+    }
+
+    /// What attributes show.
+    pub(crate) fn show<R>(&self, f: impl FnOnce(&Shown) -> R) -> R {
+        f(&self.shown.lock())
+    }
+
+    fn set_state(&self, state: State) {
+        self.shown.lock().state = state;
+    }
+
+    /// Connects and makes the disk. Nothing happens when that is done already.
+    pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
+        let mut control = self.control.lock();
+        if control.active.is_some() {
+            return Ok(());
+        }
+        let pin = directory.pin()?;
+        control.epoch = control.epoch.checked_add(1).ok_or(EOVERFLOW)?;
+        let epoch = Epoch(control.epoch);
+        let settings = {
+            let settings = self.settings.lock();
+            let mut shown = self.shown.lock();
+            shown.state = State::Connecting;
+            shown.failure = None;
+            *settings
+        };
+        match self.connect(settings, epoch) {
+            Ok(active) => {
+                let mut shown = self.shown.lock();
+                shown.state = State::Live;
+                shown.disk = Some(active.disk.number());
+                shown.session = Some((active.session.id(), active.session.epoch()));
+                shown.live = Some(active.session.clone());
+                drop(shown);
+                pr_info!(
+                    "{}: connected as {} with {} queues\n",
+                    **self,
+                    active.disk.name(),
+                    active.session.queue_count()
+                );
+                control.active = Some(active);
+                control.pin = Some(pin);
+                Ok(())
+            }
+            Err(failure) => {
+                let mut shown = self.shown.lock();
+                shown.state = State::New;
+                shown.failure = Some(failure);
+                drop(shown);
+                pr_warn!("{}: cannot connect: {failure}\n", **self);
+                Err(failure.errno())
+            }
+        }
+    }
+
+    /// Removes the disk, `EBUSY` while it is open, and disconnects. Nothing
+    /// happens when there is none.
+    pub(crate) fn disable(&self) -> Result {
+        let mut control = self.control.lock();
+        let Some(Active { session, disk }) = control.active.take() else {
+            return Ok(());
+        };
+        if let Err((e, disk)) = disk.remove_if_closed() {
+            control.active = Some(Active { session, disk });
+            return Err(e);
+        }
+        self.set_state(State::Disconnecting);
+        session.finish();
+        self.forget_session(State::New, None);
+        control.pin = None;
+        pr_info!("{self}: disconnected\n");
+        Ok(())
+    }
+
+    /// The teardown of `session` is done and `failure` is why: the disk goes.
+    /// Process context.
+    pub(crate) fn session_failed(&self, session: &Arc<Session>, failure: Failure) {
+        let mut control = self.control.lock();
+        // Not while connecting, when the disk was not made or is being given up.
+        if !control
+            .active
+            .as_ref()
+            .is_some_and(|active| Arc::ptr_eq(&active.session, session))
+        {
+            return;
+        }
+        pr_warn!("{self}: connection lost: {failure}\n");
+        self.set_state(State::Failing);
+        if let Some(active) = control.active.take() {
+            active.disk.remove();
+        }
+        self.forget_session(State::Failed, Some(failure));
+        control.pin = None;
+    }
+
+    fn forget_session(&self, state: State, failure: Option<Failure>) {
+        let mut shown = self.shown.lock();
+        shown.state = state;
+        shown.failure = failure;
+        shown.disk = None;
+        shown.session = None;
+        let live = shown.live.take();
+        drop(shown);
+        drop(live);
+    }
+
+    /// Keeps the counters of a queue that goes.
+    pub(crate) fn absorb(&self, queue: &Queue) {
+        let past = self.past.lock();
+        past.sent.absorb(&queue.sent);
+        past.done.absorb(&queue.done);
+    }
+
+    /// Calls `f` with the name and value of every counter.
+    pub(crate) fn counters(&self, mut f: impl FnMut(&'static str, u64) -> Result) -> Result {
+        let sum = Past::default();
+        let live = self.shown.lock().live.clone();
+        if let Some(session) = live {
+            session.for_each_queue(|queue| {
+                sum.sent.absorb(&queue.sent);
+                sum.done.absorb(&queue.done);
+            });
+        }
+        {
+            let past = self.past.lock();
+            sum.sent.absorb(&past.sent);
+            sum.done.absorb(&past.done);
+        }
+        sum.done.for_each(&mut f)?;
+        sum.sent.for_each(&mut f)
+    }
+
+    fn connect(self: &Arc<Self>, settings: Settings, epoch: Epoch) -> Result<Active, Failure> {
+        let ip = settings.address.ok_or(Failure::Unset("address"))?;
+        let volume = settings.volume.ok_or(Failure::Unset("volume"))?;
+        let host = settings.host.ok_or(Failure::Unset("host_id"))?;
+        let address = SocketAddr::new(ip, settings.port);
+        let deadline = Deadline::new(settings.connect_timeout_s.saturating_mul(1000));
+
+        let (link, id) = Link::new()?;
+        link.resolve(&id, &address, deadline)?;
+        let device = |e| Failure::Setup("a protection domain", e);
+        let shape = connect::shape(
+            id.attributes().map_err(device)?,
+            settings.depth,
+            TRANSFER_MAX,
+        )?;
+        let pd = ProtectionDomain::new(&id).map_err(device)?;
+        let queues = match settings.queues {
+            0 => QUEUES_MAX,
+            queues => queues.min(QUEUES_MAX),
+        }
+        .min(system::online_cpus().clamp(1, 255) as u8);
+        let session = Session::new(
+            self,
+            &self.teardown,
+            self.identity,
+            epoch,
+            settings,
+            queues,
+            shape,
+            pd,
+        )
+        .map_err(|e| Failure::Setup("a session", e))?;
+
+        let request = Request {
+            version_min: settings.protocol.0,
+            version_max: settings.protocol.1,
+            depth: shape.depth,
+            queue: 0,
+            queues,
+            session: self.identity,
+            epoch,
+            host,
+            volume,
+        };
+        let result = self.bring_up(&session, (link, id), &address, &request, deadline);
+        match result {
+            Ok(disk) => Ok(Active { session, disk }),
+            Err(failure) => {
+                // What broke the session comes before what that broke.
+                let failure = session.failure().unwrap_or(failure);
+                session.finish();
+                Err(failure)
+            }
+        }
+    }
+
+    fn bring_up(
+        &self,
+        session: &Arc<Session>,
+        first: (Arc<Link>, Arc<hcablk_core::rdma::cm::Id>),
+        address: &SocketAddr,
+        request: &Request,
+        deadline: Deadline,
+    ) -> Result<Disk<Driver>, Failure> {
+        // The first queue makes the session at the target, the others join it.
+        let first = connect::bring_up(session, 0..1, Some(first), address, request, deadline)?;
+        let rest = connect::bring_up(
+            session,
+            1..session.queue_count(),
+            None,
+            address,
+            request,
+            deadline,
+        )?;
+        let Some(geometry) = first.first().map(|(_, reply)| reply.geometry) else {
+            return Err(Failure::NotATarget);
+        };
+        for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
+            if reply.geometry != geometry {
+                return Err(Failure::Protocol("its queues disagree about the volume"));
+            }
+            queue.go_live(reply.credits);
+        }
+        session.go_live()?;
+        self.add_disk(session, &geometry)
+            .map_err(|e| Failure::Setup("the disk", e))
+    }
+
+    fn add_disk(&self, session: &Arc<Session>, geometry: &Geometry) -> Result<Disk<Driver>> {
+        let settings = session.settings();
+        let config = TagSetConfig {
+            timeout_ms: settings.io_timeout_s.saturating_mul(1000),
+            numa_node: None,
+            no_scheduler: false,
+        };
+        let tag_set = TagSet::new(&config, session.requests(), session.clone())?;
+        let bytes = session.shape().bytes.min(geometry.max_transfer);
+        let limits = Limits {
+            logical_block_size: 1 << geometry.logical_block_shift,
+            physical_block_size: 1 << geometry.physical_block_shift,
+            max_hw_sectors: bytes >> 9,
+            max_segments: session.shape().segments,
+            // A region's pages are whole, but for the first and the last.
+            virt_boundary_mask: u64::from(REGION_PAGE - 1),
+            dma_alignment: 3,
+            write_cache: geometry.write_cache,
+            fua: geometry.fua,
+            ..Limits::default()
+        };
+        Disk::add(
+            DISK_PREFIX,
+            &tag_set,
+            &limits,
+            geometry.capacity >> 9,
+            geometry.read_only,
+            self.module,
+        )
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Everything that can go wrong with a connection: one line for people, one
+//! error code for programs.
+
+use core::fmt;
+use hcablk_core::{
+    errno,
+    printable,
+    proto::{
+        connect::{
+            Reason,
+            Reject, //
+        },
+        VERSION_MAX,
+        VERSION_MIN, //
+    },
+};
+use kernel::prelude::*;
+
+/// A step of connecting, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Which device leads to the address.
+    Address,
+    /// Which way leads there.
+    Route,
+    /// The target's answer.
+    Answer,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Address => "looking for an RDMA device that reaches the address",
+            Self::Route => "looking for a route",
+            Self::Answer => "waiting for the target's answer",
+        })
+    }
+}
+
+/// Why there is no connection, or no longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// A setting is missing.
+    Unset(&'static str),
+    /// A step of connecting failed.
+    Step(Step, Error),
+    /// A step of connecting took too long.
+    Timeout(Step),
+    /// Nobody listens at the address and port.
+    NotListening,
+    /// The target refused and said why.
+    Refused(Reject),
+    /// What answered is no hcablk target.
+    NotATarget,
+    /// The HCA lacks something that is needed.
+    Device(&'static str),
+    /// Memory, queue pairs or the like ran out, or the disk could not be made.
+    Setup(&'static str, Error),
+    /// The target ended the connection.
+    Disconnected,
+    /// The RDMA device went away.
+    DeviceRemoved,
+    /// Work on the queue pair failed with this status.
+    Work(&'static CStr),
+    /// A request was not answered in time.
+    RequestTimeout,
+    /// The target broke the protocol.
+    Protocol(&'static str),
+}
+
+impl Failure {
+    /// The code that connecting returns.
+    pub(crate) fn errno(self) -> Error {
+        match self {
+            Self::Unset(_) => EINVAL,
+            Self::Step(_, e) | Self::Setup(_, e) => e,
+            Self::Timeout(_) | Self::RequestTimeout => ETIMEDOUT,
+            Self::NotListening => errno::econnrefused(),
+            Self::Refused(reject) => match reject.reason {
+                Reason::Version => errno::eprotonosupport(),
+                Reason::UnknownVolume => ENOENT,
+                Reason::Forbidden => EACCES,
+                Reason::NoResources => ENOMEM,
+                Reason::StaleEpoch | Reason::NoSession => errno::estale(),
+                Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
+            },
+            Self::NotATarget | Self::Protocol(_) => errno::eproto(),
+            Self::Device(_) => ENODEV,
+            Self::Disconnected | Self::Work(_) => errno::econnreset(),
+            Self::DeviceRemoved => ENODEV,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unset(what) => write!(f, "{what} is not set"),
+            Self::Step(step, e) => write!(f, "{step} failed (error {})", e.to_errno()),
+            Self::Timeout(step) => write!(f, "{step} took too long"),
+            Self::NotListening => f.write_str("no target listens at this address and port"),
+            Self::Refused(reject) => match reject.reason {
+                Reason::Version => write!(
+                    f,
+                    "the target speaks protocol versions {} to {}, we speak {} to {}",
+                    reject.version_min, reject.version_max, VERSION_MIN, VERSION_MAX
+                ),
+                Reason::UnknownVolume => f.write_str("the target exports no volume of this name"),
+                Reason::Forbidden => {
+                    f.write_str("the target does not allow this host to use the volume")
+                }
+                Reason::NoResources => f.write_str("the target is out of memory or queue pairs"),
+                Reason::StaleEpoch => f.write_str("the target holds a newer epoch of this session"),
+                Reason::NoSession => f.write_str("the target ended the session while connecting"),
+                Reason::Withdrawn => f.write_str("the target is withdrawing the volume"),
+                Reason::Malformed => f.write_str("the target did not understand the request"),
+            },
+            Self::NotATarget => f.write_str("what answers there is not an hcablk target"),
+            Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
+            Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
+            Self::Disconnected => f.write_str("the target closed the connection"),
+            Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
+            Self::Work(status) => {
+                write!(f, "the connection broke: {}", status.to_str().unwrap_or("?"))
+            }
+            Self::RequestTimeout => f.write_str("a request was not answered in time"),
+            Self::Protocol(what) => write!(f, "the target broke the protocol: {what}"),
+        }
+    }
+}
+
+printable!(Failure);

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The connection behind a disk.
+//!
+//! ```text
+//!               go_live()              fail() or finish()            teardown done
+//!  Connecting ───────────► Live ────────────────────────────► Ending ────────────► Ended
+//!       └─────────────────────────────────────────────────────►┘
+//! ```
+//!
+//! Whatever goes wrong, in whichever context, calls [`Session::fail`]: the
+//! first call moves the state to `Ending`, remembers why and queues the
+//! teardown; later calls do nothing. The teardown runs once, in process
+//! context, on the module's workqueue:
+//!
+//! 1. the queues stop to accept requests, and those being issued are waited for;
+//! 2. every queue pair is disconnected, failed and drained, so that no key of
+//!    this session works any more and no completion is outstanding;
+//! 3. completion queues and connection identifiers let go of their handlers;
+//! 4. the requests that the target did not answer end with an error;
+//! 5. the device is told, which removes the disk.
+
+use crate::{
+    device::Device,
+    failure::Failure,
+    queue::{
+        Driver,
+        Queue,
+        Shape, //
+    },
+};
+use hcablk_core::{
+    blkdev::Requests,
+    proto::connect::{
+        Epoch,
+        SessionId, //
+    },
+    rdma::pd::ProtectionDomain,
+    sync::{
+        new_irq_lock,
+        Event,
+        IrqLock,
+        Periodic,
+        Running,
+        Tick,
+        WorkQueue, //
+    },
+};
+use kernel::{
+    impl_has_work,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+use crate::device::Settings;
+
+/// See the module's picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Live,
+    Ending(Option<Failure>),
+    Ended(Option<Failure>),
+}
+
+/// Milliseconds between probes of a queue pair.
+const PROBE_PERIOD_MS: u32 = 5_000;
+
+/// A session. It and its queues hold each other until the teardown.
+#[pin_data]
+pub(crate) struct Session {
+    device: Arc<Device>,
+    id: SessionId,
+    epoch: Epoch,
+    settings: Settings,
+    shape: Shape,
+    pd: Arc<ProtectionDomain>,
+    requests: Arc<Requests<Driver>>,
+    teardown: Arc<WorkQueue>,
+    #[pin]
+    state: IrqLock<State>,
+    /// Empty once the teardown has begun.
+    #[pin]
+    queues: Mutex<KVec<Arc<Queue>>>,
+    #[pin]
+    prober: Mutex<Option<Running<Session>>>,
+    #[pin]
+    ended: Event,
+    #[pin]
+    work: Work<Session>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Session { self.work }
+}
+
+impl Session {
+    /// Makes a session without queues. May sleep.
+    #[expect(clippy::too_many_arguments, reason = "it is a record of what was found out")]
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        teardown: &Arc<WorkQueue>,
+        id: SessionId,
+        epoch: Epoch,
+        settings: Settings,
+        queues: u8,
+        shape: Shape,
+        pd: Arc<ProtectionDomain>,
+    ) -> Result<Arc<Self>> {
+        let requests = Requests::new(queues.into(), shape.depth.into())?;
+        Arc::pin_init(
+            pin_init!(Self {
+                device: device.clone(),
+                id,
+                epoch,
+                settings,
+                shape,
+                pd,
+                requests,
+                teardown: teardown.clone(),
+                state <- new_irq_lock!(State::Connecting),
+                queues <- new_mutex!(KVec::new()),
+                prober <- new_mutex!(None),
+                ended <- Event::new(),
+                work <- new_work!("hcablk::Session"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
+    pub(crate) fn requests(&self) -> &Arc<Requests<Driver>> {
+        &self.requests
+    }
+
+    /// Queue pairs that the session shall have.
+    pub(crate) fn queue_count(&self) -> u8 {
+        self.requests.hw_queues() as u8
+    }
+
+    /// Queue pair `index`, unless the teardown has begun.
+    pub(crate) fn queue(&self, index: u32) -> Option<Arc<Queue>> {
+        self.queues.lock().get(index as usize).cloned()
+    }
+
+    /// Adds the next queue pair. It belongs to the teardown even if this fails
+    /// because the session is ending: then it is torn down here.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
+        let mut queues = self.queues.lock();
+        let state = *self.state.lock();
+        let result = match state {
+            State::Connecting => queues
+                .push(queue.clone(), GFP_KERNEL)
+                .map_err(|e| Failure::Setup("a queue pair", e.into())),
+            State::Ending(failure) | State::Ended(failure) => {
+                Err(failure.unwrap_or(Failure::Disconnected))
+            }
+            State::Live => Err(Failure::Setup("a queue pair", EBUSY)),
+        };
+        drop(queues);
+        if result.is_err() {
+            close(queue);
+        }
+        result
+    }
+
+    /// All queue pairs are connected: requests may come, and silence is watched.
+    pub(crate) fn go_live(self: &Arc<Self>) -> Result<(), Failure> {
+        {
+            let mut state = self.state.lock();
+            match *state {
+                State::Ending(failure) | State::Ended(failure) => {
+                    return Err(failure.unwrap_or(Failure::Disconnected))
+                }
+                _ => *state = State::Live,
+            }
+        }
+        let prober = Periodic::start(self.clone(), PROBE_PERIOD_MS)
+            .map_err(|e| Failure::Setup("the prober", e))?;
+        // A teardown that has run already would not find it.
+        let mut place = self.prober.lock();
+        if *self.state.lock() == State::Live {
+            *place = Some(prober);
+            return Ok(());
+        }
+        drop(place);
+        drop(prober);
+        Err(self.failure().unwrap_or(Failure::Disconnected))
+    }
+
+    /// Why the session ended.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        match *self.state.lock() {
+            State::Ending(failure) | State::Ended(failure) => failure,
+            _ => None,
+        }
+    }
+
+    /// Ends the session because of `failure`. Any context.
+    pub(crate) fn fail(self: &Arc<Self>, failure: Failure) {
+        self.end(Some(failure));
+    }
+
+    /// Ends the session because the user wants it, and waits until that is
+    /// done. Process context.
+    pub(crate) fn finish(self: &Arc<Self>) {
+        self.end(None);
+        self.wait();
+    }
+
+    /// Waits until the teardown is done. It has an end: queue pairs drain or
+    /// are destroyed after a while.
+    pub(crate) fn wait(&self) {
+        while self.ended.wait_ms(60_000).is_err() {
+            pr_warn!("{}: still waiting for the session to end\n", *self.device);
+        }
+    }
+
+    fn end(self: &Arc<Self>, failure: Option<Failure>) {
+        {
+            let mut state = self.state.lock();
+            if !matches!(*state, State::Connecting | State::Live) {
+                return;
+            }
+            *state = State::Ending(failure);
+        }
+        // Queued once: the state never comes back.
+        let _ = self.teardown.enqueue(self.clone());
+    }
+
+    /// The queues' counters.
+    pub(crate) fn for_each_queue(&self, mut f: impl FnMut(&Queue)) {
+        for queue in self.queues.lock().iter() {
+            f(queue);
+        }
+    }
+
+    fn tear_down(self: &Arc<Self>) {
+        drop(self.prober.lock().take());
+        let queues = core::mem::take(&mut *self.queues.lock());
+        for queue in queues.iter() {
+            queue.stop();
+        }
+        self.requests.synchronize();
+        for queue in queues.iter() {
+            queue.pair().id().disconnect();
+            let _ = queue.pair().fail();
+        }
+        for queue in queues.iter() {
+            close(queue);
+        }
+        for (index, queue) in queues.iter().enumerate() {
+            self.requests
+                .for_each_parked_of(index as u32, |request| queue.abandon(request));
+            self.device.absorb(queue);
+        }
+        drop(queues);
+        let failure = self.failure();
+        *self.state.lock() = State::Ended(failure);
+        self.ended.set();
+        if let Some(failure) = failure {
+            self.device.session_failed(self, failure);
+        }
+    }
+}
+
+/// Takes a queue pair down and cuts the references back to it.
+fn close(queue: &Queue) {
+    let pair = queue.pair();
+    pair.id().disconnect();
+    pair.drain();
+    pair.cq().stop();
+    pair.id().detach();
+}
+
+impl WorkItem for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.tear_down();
+    }
+}
+
+impl Tick for Session {
+    fn tick(&self) {
+        for queue in self.queues.lock().iter() {
+            queue.probe();
+        }
+    }
+}

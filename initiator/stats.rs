@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a queue counts.
+
+use hcablk_core::stats::counters;
+
+counters! {
+    /// Written under the queue's send lock.
+    pub(crate) struct Sent {
+        /// Messages sent.
+        sends,
+        /// Memory regions registered.
+        registrations,
+        /// Bytes in them: what the HCA moves without our processor.
+        rdma_bytes,
+        /// Requests that had to wait for a credit or a send queue slot.
+        credit_waits,
+    }
+}
+
+counters! {
+    /// Written by the queue's completion handler.
+    pub(crate) struct Done {
+        /// Read requests ended.
+        reads,
+        /// Write requests ended.
+        writes,
+        /// Flushes ended.
+        flushes,
+        /// Bytes read.
+        read_bytes,
+        /// Bytes written.
+        written_bytes,
+        /// Requests ended with an error.
+        errors,
+        /// Messages received.
+        receives,
+        /// Keys that the target invalidated with its answer.
+        remote_invalidations,
+        /// Keys invalidated by a work request of our own.
+        local_invalidations,
+        /// Bytes that a processor of this host copied: ended requests' data
+        /// that was in no memory region.
+        copied_bytes,
+        /// Violations of the protocol by the target.
+        protocol_errors,
+    }
+}
