@@ -27,9 +27,13 @@
 //! C headers: [`include/linux/configfs.h`](srctree/include/linux/configfs.h),
 //! [`fs/configfs/dir.c`](srctree/fs/configfs/dir.c).
 
+mod output;
+
+pub use self::output::Output;
+
+use self::output::ATTRIBUTE_SIZE;
 use crate::bindings;
 use core::{
-    fmt,
     marker::PhantomData,
     ptr::{
         null_mut,
@@ -43,9 +47,6 @@ use kernel::{
     types::Opaque,
     ThisModule, //
 };
-
-/// What configfs reads at most from an attribute (`SIMPLE_ATTR_SIZE`).
-const ATTRIBUTE_SIZE: usize = 4096;
 
 /// Attributes a directory can have.
 pub const MAX_ATTRIBUTES: usize = 24;
@@ -126,58 +127,6 @@ pub enum NoChild {}
 impl Node for NoChild {
     const ATTRIBUTES: &'static [Attribute<Self>] = &[];
     type Child = NoChild;
-}
-
-/// Where an attribute's value is written, with `write!`.
-pub struct Output<'a> {
-    page: &'a mut [u8],
-    used: usize,
-    overflow: bool,
-}
-
-impl Output<'_> {
-    /// Writes formatted text, for `write!`. What does not fit is cut off.
-    pub fn write_fmt(&mut self, args: fmt::Arguments<'_>) -> Result {
-        fmt::Write::write_fmt(self, args).map_err(|_| EINVAL)
-    }
-
-    /// Writes bytes. What does not fit is cut off.
-    pub fn write_bytes(&mut self, bytes: &[u8]) {
-        let Some(room) = self.page.get_mut(self.used..) else {
-            return;
-        };
-        let length = bytes.len().min(room.len());
-        for (to, from) in room.iter_mut().zip(bytes) {
-            *to = *from;
-        }
-        self.used += length;
-        self.overflow |= length < bytes.len();
-    }
-
-    /// How much was written; a list that was cut off ends with a line of dots
-    /// instead of half a line.
-    fn finish(self) -> usize {
-        const MORE: &[u8] = b"...\n";
-        if !self.overflow {
-            return self.used;
-        }
-        let room = self.used.saturating_sub(MORE.len());
-        let lines = self.page.get(..room).unwrap_or_default();
-        let Some(end) = lines.iter().rposition(|&c| c == b'\n') else {
-            return self.used;
-        };
-        for (to, from) in self.page.iter_mut().skip(end + 1).zip(MORE) {
-            *to = *from;
-        }
-        end + 1 + MORE.len()
-    }
-}
-
-impl fmt::Write for Output<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.write_bytes(text.as_bytes());
-        Ok(())
-    }
 }
 
 /// The directory whose attribute is being written.
@@ -400,11 +349,7 @@ impl<T: Node> Callbacks<T> {
         let page = unsafe { core::slice::from_raw_parts_mut(page.cast::<u8>(), ATTRIBUTE_SIZE) };
         // SAFETY: By the safety requirement.
         let entry = unsafe { Entry::<T>::of(item) };
-        let mut output = Output {
-            page,
-            used: 0,
-            overflow: false,
-        };
+        let mut output = Output::new(page);
         match show(&entry.data, &mut output) {
             Ok(()) => output.finish() as isize,
             Err(e) => e.to_errno() as isize,
