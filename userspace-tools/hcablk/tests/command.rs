@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The program itself: exit codes, streams, files, on a machine that is a folder.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use assert_cmd::Command;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+fn hcablk(root: &Path) -> Command {
+    let mut command = Command::cargo_bin("hcablk").unwrap();
+    command.env("HCABLK_ROOT", root);
+    command
+}
+
+fn machine() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("etc")).unwrap();
+    fs::write(
+        root.path().join("etc/machine-id"),
+        "0123456789abcdef0123456789abcdef\n",
+    )
+    .unwrap();
+    root
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// A device as the kernel shows it. A plain folder does not make attributes by itself, so they are all put here.
+fn put_device(root: &Path, name: &str, state: &str, device: &str) {
+    for (attribute, value) in [
+        ("address", "10.0.0.1"),
+        ("port", "7744"),
+        ("volume", "data"),
+        ("host_id", "2c76c224-38b3-5f2d-b27d-4051ae2d4024"),
+        ("queues", "0"),
+        ("queue_depth", "128"),
+        ("io_timeout", "30"),
+        ("connect_timeout", "10"),
+        ("remote_invalidate", "1"),
+        ("enable", "0"),
+        ("state", state),
+        ("device", device),
+        ("error", ""),
+        ("session", "00000000deadbeef 1"),
+        ("stats", "reads 1"),
+    ] {
+        put(
+            root,
+            &format!("sys/kernel/config/hcablk/{name}/{attribute}"),
+            &format!("{value}\n"),
+        );
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn list_as_text_and_json() {
+    let root = machine();
+    put_device(root.path(), "data", "live", "hcablk0");
+    let output = hcablk(root.path())
+        .arg("list")
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    assert!(
+        text(&output.stdout).contains("data  /dev/hcablk0  live"),
+        "{output:?}"
+    );
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let output = hcablk(root.path())
+        .args(["--json", "list"])
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["version"], 1);
+    assert_eq!(json["devices"][0]["device"], "/dev/hcablk0");
+    assert_eq!(json["devices"][0]["session"]["epoch"], 1);
+}
+
+#[test]
+fn connect_finds_a_live_device() {
+    let root = machine();
+    put_device(root.path(), "data", "live", "hcablk0");
+    put(root.path(), "dev/hcablk0", "");
+    let output = hcablk(root.path())
+        .args(["connect", "10.0.0.1", "data"])
+        .assert()
+        .success()
+        .get_output()
+        .clone();
+    assert_eq!(text(&output.stdout), "/dev/hcablk0\n");
+    assert_eq!(text(&output.stderr), "hcablk: data is connected already\n");
+}
+
+/// A command that waits for the node of a device, and the node.
+fn waiting_command(root: &Path) -> (Child, PathBuf) {
+    put_device(root, "data", "live", "hcablk0");
+    fs::create_dir(root.join("dev")).unwrap();
+    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hcablk"))
+        .env("HCABLK_ROOT", root)
+        .args(["connect", "10.0.0.1", "data"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It waits once it watches the folder.
+    let watches = |file: fs::DirEntry| {
+        fs::read_to_string(file.path()).is_ok_and(|info| info.contains("inotify wd"))
+    };
+    let info = PathBuf::from(format!("/proc/{}/fdinfo", child.id()));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !fs::read_dir(&info).is_ok_and(|files| files.flatten().any(watches)) {
+        assert!(
+            Instant::now() < deadline,
+            "the command does not watch the folder"
+        );
+        std::thread::yield_now();
+    }
+    (child, root.join("dev/hcablk0"))
+}
+
+#[test]
+fn connect_waits_for_the_node() {
+    let root = machine();
+    let (child, node) = waiting_command(root.path());
+    fs::write(node, "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(text(&output.stdout), "/dev/hcablk0\n");
+}
+
+#[test]
+fn a_signal_ends_the_wait() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let root = machine();
+        let (child, _) = waiting_command(root.path());
+        kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{output:?}");
+        assert_eq!(text(&output.stderr), "hcablk: interrupted\n");
+    }
+}
+
+#[test]
+fn exit_codes() {
+    let root = machine();
+    put_device(root.path(), "data", "connecting", "");
+    for (line, code) in [
+        ("list", 0),
+        ("", 2),
+        ("connect", 2),
+        ("no-such-command", 2),
+        ("disconnect none", 3),
+        ("connect 10.0.0.1 data", 4),
+        ("connect 10.0.0.2 data", 5),
+        ("connect no-such-host.invalid data", 6),
+        ("target export data /dev/null", 7),
+    ] {
+        hcablk(root.path())
+            .args(line.split_whitespace())
+            .assert()
+            .code(code);
+    }
+}
+
+#[test]
+fn errors_go_to_standard_error() {
+    let root = machine();
+    let output = hcablk(root.path())
+        .args(["disconnect", "none"])
+        .assert()
+        .failure()
+        .get_output()
+        .clone();
+    assert!(output.stdout.is_empty());
+    assert!(
+        text(&output.stderr).starts_with("hcablk: there is no device none\n"),
+        "{output:?}"
+    );
+    let output = hcablk(root.path())
+        .args(["disconnect", "none", "--json"])
+        .assert()
+        .failure()
+        .get_output()
+        .clone();
+    assert!(output.stdout.is_empty());
+    let json: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(json["version"], 1);
+    assert_eq!(json["error"]["kind"], "not-found");
+}
+
+#[test]
+fn host_id_comes_from_the_machine_id_until_there_is_a_file() {
+    let root = machine();
+    let file = root.path().join("etc/hcablk/host_id");
+    let print = || {
+        text(
+            &hcablk(root.path())
+                .arg("host-id")
+                .assert()
+                .success()
+                .get_output()
+                .stdout
+                .clone(),
+        )
+    };
+    let derived = print();
+    assert_eq!(derived, "2c76c224-38b3-5f2d-b27d-4051ae2d4024\n");
+    hcablk(root.path())
+        .args(["host-id", "--generate"])
+        .assert()
+        .success();
+    let generated = print();
+    assert_ne!(generated, derived);
+    assert_eq!(fs::read_to_string(&file).unwrap(), generated);
+
+    hcablk(root.path())
+        .args(["host-id", "--generate"])
+        .assert()
+        .code(5);
+    assert_eq!(print(), generated);
+    hcablk(root.path())
+        .args(["host-id", "--generate", "--force"])
+        .assert()
+        .success();
+    assert_ne!(print(), generated);
+
+    let chosen = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
+    hcablk(root.path())
+        .args(["host-id", "--set", chosen])
+        .assert()
+        .success();
+    assert_eq!(print().trim(), chosen);
+    assert_eq!(
+        fs::read_dir(file.parent().unwrap()).unwrap().count(),
+        1,
+        "nothing is left beside it"
+    );
+
+    fs::write(&file, "rubbish\n").unwrap();
+    hcablk(root.path()).arg("host-id").assert().code(7);
+}
+
+#[test]
+fn host_id_of_an_image_that_has_none() {
+    let root = tempfile::tempdir().unwrap();
+    let output = hcablk(root.path())
+        .arg("host-id")
+        .assert()
+        .code(7)
+        .get_output()
+        .clone();
+    assert!(
+        text(&output.stderr).contains("hcablk host-id --generate"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let root = machine();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = hcablk(root.path())
+            .args(["completions", shell])
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+        assert!(text(&output.stdout).contains("unexport"), "{shell}");
+    }
+}
+
+#[test]
+fn man_pages_for_every_command() {
+    let root = machine();
+    let folder = root.path().join("man");
+    hcablk(root.path())
+        .arg("man")
+        .arg(&folder)
+        .assert()
+        .success();
+    for page in [
+        "hcablk.8",
+        "hcablk-connect.8",
+        "hcablk-target.8",
+        "hcablk-target-export.8",
+    ] {
+        let text = fs::read_to_string(folder.join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+    assert!(fs::read_to_string(folder.join("hcablk.8"))
+        .unwrap()
+        .contains("Exit codes"));
+}
+
+#[test]
+fn a_reader_that_stops_early_is_no_failure() {
+    let root = machine();
+    let line = format!(
+        "'{}' completions bash | head -n 1",
+        assert_cmd::cargo::cargo_bin("hcablk").display()
+    );
+    let script = format!("set -o pipefail; {line}");
+    let output = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .output()
+        .unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    drop(root);
+}

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `connect`, `disconnect`, `list`, `stats` against an imitation of the kernel.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+mod kernel;
+
+use hcablk::error::Kind;
+use hcablk::system::Process;
+use kernel::{each_failure_is_undone, fails, golden, hcablk, ok, Kernel};
+use nix::errno::Errno;
+
+const HOST: &str = "2c76c224-38b3-5f2d-b27d-4051ae2d4024";
+
+#[test]
+fn connect_prints_the_device() {
+    let kernel = Kernel::loaded();
+    assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk0\n",);
+    assert_eq!(kernel.device("data", "address"), "10.0.0.1");
+    assert_eq!(kernel.device("data", "volume"), "data");
+    assert_eq!(kernel.device("data", "host_id"), HOST);
+    assert_eq!(kernel.device("data", "enable"), "1");
+}
+
+#[test]
+fn connect_writes_every_option() {
+    let kernel = Kernel::loaded();
+    ok(
+        &kernel,
+        "connect fd00::1 data --port 7745 --name db --queues 2 --queue-depth 64 --io-timeout 5 --connect-timeout 3 \
+         --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate",
+    );
+    for (attribute, value) in [
+        ("address", "fd00::1"),
+        ("port", "7745"),
+        ("volume", "data"),
+        ("queues", "2"),
+        ("queue_depth", "64"),
+        ("io_timeout", "5"),
+        ("connect_timeout", "3"),
+        ("host_id", "5f2c1d6e-8a0b-4c3d-9e7f-001122334455"),
+        ("remote_invalidate", "0"),
+    ] {
+        assert_eq!(kernel.device("db", attribute), value, "{attribute}");
+    }
+}
+
+#[test]
+fn connect_loads_the_module_and_mounts_configfs() {
+    let kernel = Kernel::bare();
+    ok(&kernel, "connect 10.0.0.1 data");
+    let log = kernel.log.borrow();
+    assert_eq!(
+        log[..3],
+        ["load configfs", "mount /sys/kernel/config", "load hcablk"]
+    );
+}
+
+#[test]
+fn connect_without_the_module() {
+    let kernel = Kernel::bare();
+    kernel.modules.set(false);
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(error.kind, Kind::Setup);
+    assert!(error.message.contains("hcablk not found"), "{error:?}");
+}
+
+#[test]
+fn connect_without_rights() {
+    let kernel = Kernel::loaded();
+    kernel.unprivileged.set(true);
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(error.kind, Kind::Setup);
+    assert!(error.advice.unwrap().contains("sudo"));
+}
+
+#[test]
+fn connect_without_a_host_id() {
+    let kernel = Kernel::loaded();
+    kernel.file("/etc/machine-id", "uninitialized\n");
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(error.kind, Kind::Setup);
+    assert!(error.advice.unwrap().contains("hcablk host-id --generate"));
+    assert_eq!(kernel.changes(), 0);
+}
+
+#[test]
+fn connecting_twice_changes_nothing() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data --queues 2");
+    let changes = kernel.changes();
+    for line in [
+        "connect 10.0.0.1 data",
+        "connect 10.0.0.1 data --queues 2",
+        "connect 10.0.0.1 data --name data",
+    ] {
+        let outcome = hcablk(&kernel, line).unwrap();
+        assert_eq!(outcome.report.to_string(), "/dev/hcablk0\n");
+        assert_eq!(outcome.notes, ["data is connected already"]);
+    }
+    assert_eq!(kernel.changes(), changes);
+}
+
+#[test]
+fn a_volume_that_is_connected_under_another_name_is_found() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data --name db");
+    assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk0\n");
+    assert!(!kernel.has("/sys/kernel/config/hcablk/data"));
+    // Who names a device wants that one.
+    assert_eq!(
+        ok(&kernel, "connect 10.0.0.1 data --name other"),
+        "/dev/hcablk1\n"
+    );
+}
+
+#[test]
+fn connect_with_other_settings_is_refused() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data --queues 2");
+    let snapshot = kernel.snapshot();
+    for (line, difference) in [
+        ("connect 10.0.0.2 data", "address is 10.0.0.1, not 10.0.0.2"),
+        (
+            "connect 10.0.0.1 data --port 7745",
+            "port is 7744, not 7745",
+        ),
+        ("connect 10.0.0.1 data --queues 3", "queues is 2, not 3"),
+        (
+            "connect 10.0.0.1 other --name data",
+            "volume is data, not other",
+        ),
+    ] {
+        let error = fails(&kernel, line);
+        assert_eq!(error.kind, Kind::Exists);
+        assert!(error.message.contains(difference), "{error:?}");
+        assert!(error.advice.unwrap().contains("hcablk disconnect data"));
+    }
+    assert_eq!(kernel.snapshot(), snapshot);
+}
+
+#[test]
+fn a_failed_device_is_connected_again() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.set_device("data", "state", "failed");
+    assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk0\n");
+    assert_eq!(kernel.device("data", "state"), "live");
+}
+
+#[test]
+fn a_device_in_the_middle_of_a_change_is_left_alone() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    for state in ["connecting", "failing", "disconnecting"] {
+        kernel.set_device("data", "state", state);
+        let error = fails(&kernel, "connect 10.0.0.1 data");
+        assert_eq!(error.kind, Kind::Busy);
+        assert!(error.message.contains(state));
+    }
+}
+
+#[test]
+fn a_device_that_was_only_begun_is_finished() {
+    let kernel = Kernel::loaded();
+    hcablk::system::System::mkdir(&kernel, "/sys/kernel/config/hcablk/data".as_ref()).unwrap();
+    assert_eq!(
+        ok(&kernel, "connect 10.0.0.1 data --port 7745"),
+        "/dev/hcablk0\n"
+    );
+}
+
+#[test]
+fn each_failure_of_connect_is_undone() {
+    each_failure_is_undone(
+        Kernel::loaded,
+        "connect 10.0.0.1 data --queues 2 --io-timeout 5",
+    );
+}
+
+#[test]
+fn what_the_command_did_not_make_stays_when_it_fails() {
+    let kernel = Kernel::loaded();
+    hcablk::system::System::mkdir(&kernel, "/sys/kernel/config/hcablk/data".as_ref()).unwrap();
+    kernel.refuse("data", Errno::ECONNREFUSED, "");
+    fails(&kernel, "connect 10.0.0.1 data --port 7745");
+    assert_eq!(kernel.device("data", "port"), "7744");
+    assert_eq!(kernel.device("data", "enable"), "0");
+}
+
+#[test]
+fn a_missing_node_is_undone() {
+    let kernel = Kernel::loaded();
+    kernel.no_nodes.set(true);
+    let snapshot = kernel.snapshot();
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert!(
+        error.message.contains("/dev/hcablk0 did not appear"),
+        "{error:?}"
+    );
+    assert_eq!(kernel.snapshot(), snapshot);
+}
+
+#[test]
+fn refusals_are_explained_and_undone() {
+    for (errno, kind, advice) in [
+        (
+            Errno::ECONNREFUSED,
+            Kind::Connection,
+            "hcablk target listen --port 7744",
+        ),
+        (Errno::ENOENT, Kind::Connection, "hcablk target list"),
+        (
+            Errno::EACCES,
+            Kind::Connection,
+            "hcablk target allow data 2c76c224-38b3-5f2d-b27d-4051ae2d4024",
+        ),
+        (Errno::EPROTONOSUPPORT, Kind::Connection, "same release"),
+        (Errno::ETIMEDOUT, Kind::Connection, "--connect-timeout"),
+        (
+            Errno::EHOSTUNREACH,
+            Kind::Connection,
+            "ip route get 10.0.0.1",
+        ),
+        (Errno::ENETUNREACH, Kind::Connection, "rdma link show"),
+        (Errno::EADDRNOTAVAIL, Kind::Connection, "rdma link show"),
+        (Errno::ENODEV, Kind::Setup, "rdma link add rxe0 type rxe"),
+        (Errno::ENOMEM, Kind::Failed, "--queues"),
+        (Errno::EBUSY, Kind::Busy, "Try again"),
+        (Errno::EINVAL, Kind::Failed, "settings"),
+        (Errno::EIO, Kind::Connection, "dmesg"),
+    ] {
+        let kernel = Kernel::loaded();
+        let snapshot = kernel.snapshot();
+        kernel.refuse("data", errno, "words of the driver");
+        let error = fails(&kernel, "connect 10.0.0.1 data");
+        assert_eq!(error.kind, kind, "{errno:?}");
+        assert_eq!(error.errno, Some(format!("{errno:?}")));
+        assert!(error.message.contains("words of the driver"), "{error:?}");
+        assert!(error.advice.as_ref().unwrap().contains(advice), "{error:?}");
+        assert_eq!(kernel.snapshot(), snapshot, "{errno:?}");
+    }
+}
+
+#[test]
+fn what_could_not_be_undone_is_told() {
+    let kernel = Kernel::loaded();
+    kernel.refuse("data", Errno::ECONNREFUSED, "");
+    // mkdir, address, port, volume, host_id, enable, then the undoing rmdir.
+    kernel.fail_at.set(Some(6));
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(error.not_undone.len(), 1);
+    assert!(
+        error
+            .to_text()
+            .contains("could not undo: cannot remove /sys/kernel/config/hcablk/data"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn disconnect_by_name_or_node() {
+    for which in ["db", "/dev/hcablk0", "hcablk0"] {
+        let kernel = Kernel::loaded();
+        let snapshot = kernel.snapshot();
+        ok(&kernel, "connect 10.0.0.1 data --name db");
+        assert_eq!(
+            ok(&kernel, &format!("disconnect {which}")),
+            "disconnected db\n"
+        );
+        assert_eq!(kernel.snapshot(), snapshot);
+    }
+}
+
+#[test]
+fn disconnect_all() {
+    let kernel = Kernel::loaded();
+    let snapshot = kernel.snapshot();
+    ok(&kernel, "connect 10.0.0.1 a");
+    ok(&kernel, "connect 10.0.0.1 b");
+    assert_eq!(
+        ok(&kernel, "disconnect --all"),
+        "disconnected a\ndisconnected b\n"
+    );
+    assert_eq!(kernel.snapshot(), snapshot);
+    assert_eq!(
+        hcablk(&kernel, "disconnect --all").unwrap().notes,
+        ["nothing to disconnect"]
+    );
+    ok(&Kernel::bare(), "disconnect --all");
+}
+
+#[test]
+fn disconnect_what_is_not_there() {
+    for kernel in [Kernel::loaded(), Kernel::bare()] {
+        assert_eq!(fails(&kernel, "disconnect data").kind, Kind::NotFound);
+        ok(&kernel, "disconnect data --if-exists");
+        assert_eq!(kernel.changes(), 0);
+    }
+}
+
+#[test]
+fn a_device_in_use_is_not_disconnected() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.busy.set(u32::MAX);
+    kernel.file(
+        "/proc/self/mountinfo",
+        "40 22 252:0 / /mnt/a\\040b rw - ocfs2 /dev/hcablk0 rw\n41 22 252:1 / /mnt/c rw - ext4 /dev/hcablk0p1 rw\n",
+    );
+    kernel.folder("/sys/block/hcablk0/hcablk0p1");
+    kernel.file("/sys/block/hcablk0/hcablk0p1/dev", "252:1\n");
+    kernel.folder("/sys/block/hcablk0/holders");
+    kernel.folder("/sys/block/hcablk0/holders/dm-0");
+    let error = fails(&kernel, "disconnect data");
+    assert_eq!(error.kind, Kind::Busy);
+    assert_eq!(error.message, "data (/dev/hcablk0) is in use");
+    let advice = error.advice.unwrap();
+    for words in [
+        "/dev/hcablk0 is mounted at /mnt/a b: umount /mnt/a b",
+        "/dev/hcablk0p1 is mounted at /mnt/c",
+        "part of /dev/dm-0",
+    ] {
+        assert!(advice.contains(words), "{advice}");
+    }
+    assert_eq!(kernel.pauses.get(), 0);
+    assert_eq!(kernel.device("data", "state"), "live");
+}
+
+#[test]
+fn a_process_that_has_it_open_is_named() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.busy.set(u32::MAX);
+    kernel.processes.borrow_mut().push(Process {
+        pid: 42,
+        name: "fio".to_owned(),
+    });
+    assert!(fails(&kernel, "disconnect data")
+        .advice
+        .unwrap()
+        .contains("process 42 (fio)"));
+}
+
+#[test]
+fn disconnect_outlasts_udev() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.busy.set(3);
+    kernel.processes.borrow_mut().push(Process {
+        pid: 42,
+        name: "(udev-worker)".to_owned(),
+    });
+    ok(&kernel, "disconnect data");
+    assert_eq!(kernel.pauses.get(), 3);
+}
+
+#[test]
+fn disconnect_gives_up_on_an_unknown_user() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.busy.set(u32::MAX);
+    let error = fails(&kernel, "disconnect data");
+    assert_eq!(error.kind, Kind::Busy);
+    assert!(error.advice.unwrap().contains("fuser -v /dev/hcablk0"));
+}
+
+#[test]
+fn disconnect_all_takes_what_it_can() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 a");
+    ok(&kernel, "connect 10.0.0.1 b");
+    kernel.busy.set(1);
+    kernel.processes.borrow_mut().push(Process {
+        pid: 42,
+        name: "fio".to_owned(),
+    });
+    assert_eq!(
+        fails(&kernel, "disconnect --all").message,
+        "a (/dev/hcablk0) is in use"
+    );
+    assert!(kernel.has("/sys/kernel/config/hcablk/a"));
+    assert!(!kernel.has("/sys/kernel/config/hcablk/b"));
+}
+
+#[test]
+fn list_shows_devices() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    hcablk::system::System::mkdir(&kernel, "/sys/kernel/config/hcablk/new".as_ref()).unwrap();
+    kernel.set_device("new", "error", "connection refused");
+    let outcome = hcablk(&kernel, "list").unwrap();
+    golden("list.txt", &outcome.report.to_string());
+    golden("list.json", &outcome.to_json());
+}
+
+#[test]
+fn list_without_the_module() {
+    let outcome = hcablk(&Kernel::bare(), "list").unwrap();
+    assert_eq!(
+        outcome.notes,
+        ["the kernel module hcablk is not loaded: no devices"],
+    );
+}
+
+#[test]
+fn stats_of_all_or_one() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    ok(&kernel, "connect 10.0.0.1 other");
+    kernel.set_device("data", "stats", "reads 12\nwrites 3\ncopied_bytes 0\n");
+    let outcome = hcablk(&kernel, "stats").unwrap();
+    golden("stats.txt", &outcome.report.to_string());
+    golden("stats.json", &outcome.to_json());
+    let one = ok(&kernel, "stats /dev/hcablk1");
+    assert!(one.starts_with("COUNTER       other\n"), "{one}");
+    assert_eq!(fails(&kernel, "stats none").kind, Kind::NotFound,);
+}
+
+#[test]
+fn results_as_json() {
+    let kernel = Kernel::loaded();
+    let connected = hcablk(&kernel, "connect 10.0.0.1 data").unwrap();
+    golden("connect.json", &connected.to_json());
+    kernel.refuse("other", Errno::EACCES, "host not allowed");
+    let error = fails(&kernel, "connect 10.0.0.1 other");
+    golden("error.json", &hcablk::output::error_json(&error));
+}

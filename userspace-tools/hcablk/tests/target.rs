@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `target …` against an imitation of the kernel.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+mod kernel;
+
+use hcablk::error::Kind;
+use kernel::{each_failure_is_undone, fails, golden, hcablk, ok, Kernel};
+use nix::errno::Errno;
+
+const A: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
+const B: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000b";
+
+fn allows(kernel: &Kernel, volume: &str, host: &str) -> bool {
+    kernel.has(&format!(
+        "/sys/kernel/config/hcablk_target/volumes/{volume}/hosts/{host}"
+    ))
+}
+
+#[test]
+fn export_sets_everything_up() {
+    let kernel = Kernel::bare();
+    let said = ok(
+        &kernel,
+        &format!("target export data /dev/sdb --allow {A} --allow {B}"),
+    );
+    assert_eq!(said, "/dev/sdb is exported as data, at 0.0.0.0:7744\n",);
+    assert_eq!(kernel.volume("data", "path"), "/dev/sdb");
+    assert_eq!(kernel.volume("data", "read_only"), "0");
+    assert_eq!(kernel.volume("data", "enable"), "1");
+    assert!(allows(&kernel, "data", A) && allows(&kernel, "data", B));
+    assert_eq!(kernel.port("1", "enable"), "1");
+    assert!(kernel
+        .log
+        .borrow()
+        .contains(&"load hcablk_target".to_owned()));
+}
+
+#[test]
+fn hosts_are_allowed_before_the_volume_is_enabled() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    let log = kernel.log.borrow();
+    let at = |words: &str| log.iter().position(|line| line.contains(words)).unwrap();
+    assert!(at("/hosts/") < at("volumes/data/enable"));
+}
+
+#[test]
+fn export_read_only_without_a_port() {
+    let kernel = Kernel::loaded();
+    let outcome = hcablk(&kernel, "target export data /dev/sdb --read-only --no-port").unwrap();
+    assert_eq!(
+        outcome.report.to_string(),
+        "/dev/sdb is exported as data, read-only\n"
+    );
+    assert!(
+        outcome.notes[0].contains("hcablk target allow data"),
+        "{:?}",
+        outcome.notes
+    );
+    assert_eq!(kernel.volume("data", "read_only"), "1");
+    assert!(!kernel.has("/sys/kernel/config/hcablk_target/ports/1"));
+}
+
+#[test]
+fn a_relative_path_is_made_absolute() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data disk.img");
+    assert!(kernel.volume("data", "path").starts_with('/'));
+    assert!(kernel.volume("data", "path").ends_with("/disk.img"));
+}
+
+#[test]
+fn exporting_twice_changes_nothing() {
+    let kernel = Kernel::loaded();
+    ok(
+        &kernel,
+        &format!("target export data /dev/sdb --allow {A} --allow {B}"),
+    );
+    let changes = kernel.changes();
+    for line in [
+        "target export data /dev/sdb".to_owned(),
+        format!("target export data /dev/sdb --allow {A}"),
+    ] {
+        assert_eq!(
+            hcablk(&kernel, &line).unwrap().notes,
+            ["data is exported already"]
+        );
+    }
+    assert_eq!(kernel.changes(), changes);
+}
+
+#[test]
+fn export_with_other_settings_is_refused() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    let snapshot = kernel.snapshot();
+    for (options, difference, advice) in [
+        (
+            "/dev/sdc",
+            "path is /dev/sdb, not /dev/sdc",
+            "hcablk target unexport data",
+        ),
+        (
+            "/dev/sdb --read-only",
+            "writable, not read-only",
+            "hcablk target unexport data",
+        ),
+        (
+            &format!("/dev/sdb --allow {B}"),
+            "does not allow",
+            &format!("hcablk target allow data {B}"),
+        ),
+    ] {
+        let error = fails(&kernel, &format!("target export data {options}"));
+        assert_eq!(error.kind, Kind::Exists);
+        assert!(error.message.contains(difference), "{error:?}");
+        assert!(error.advice.as_ref().unwrap().contains(advice), "{error:?}");
+    }
+    assert_eq!(kernel.snapshot(), snapshot);
+}
+
+#[test]
+fn a_volume_that_was_only_begun_is_finished() {
+    let kernel = Kernel::loaded();
+    let folder = "/sys/kernel/config/hcablk_target/volumes/data";
+    hcablk::system::System::mkdir(&kernel, folder.as_ref()).unwrap();
+    ok(&kernel, "target export data /dev/sdb --read-only");
+    assert_eq!(kernel.volume("data", "enable"), "1");
+    assert_eq!(kernel.volume("data", "read_only"), "1");
+}
+
+#[test]
+fn each_failure_of_export_is_undone() {
+    each_failure_is_undone(
+        Kernel::loaded,
+        &format!("target export data /dev/sdb --read-only --allow {A} --allow {B}"),
+    );
+}
+
+#[test]
+fn each_failure_of_finishing_an_export_is_undone() {
+    let prepare = || {
+        let kernel = Kernel::loaded();
+        let folder = "/sys/kernel/config/hcablk_target/volumes/data";
+        hcablk::system::System::mkdir(&kernel, folder.as_ref()).unwrap();
+        kernel.set_volume("data", "path", "/dev/sdb\n");
+        kernel
+    };
+    each_failure_is_undone(prepare, &format!("target export data /dev/sdb --allow {A}"));
+}
+
+#[test]
+fn refusals_of_a_volume_are_explained_and_undone() {
+    for (errno, kind, advice) in [
+        (Errno::ENOENT, Kind::NotFound, "lsblk -p"),
+        (Errno::ENOTBLK, Kind::Failed, "losetup"),
+        (Errno::EBUSY, Kind::Busy, "lsblk /dev/sdb"),
+        (Errno::EROFS, Kind::Failed, "--read-only"),
+        (Errno::EACCES, Kind::Failed, "--read-only"),
+        (Errno::EIO, Kind::Failed, "dmesg"),
+    ] {
+        let kernel = Kernel::loaded();
+        let snapshot = kernel.snapshot();
+        kernel.refuse("data", errno, "words of the driver");
+        let error = fails(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+        assert_eq!(error.kind, kind, "{errno:?}");
+        assert!(error.message.contains("words of the driver"), "{error:?}");
+        assert!(error.advice.as_ref().unwrap().contains(advice), "{error:?}");
+        assert_eq!(kernel.snapshot(), snapshot, "{errno:?}");
+    }
+}
+
+#[test]
+fn a_port_that_cannot_listen_undoes_the_export() {
+    for (errno, advice) in [
+        (Errno::EADDRINUSE, "--port"),
+        (Errno::EADDRNOTAVAIL, "ip addr"),
+        (Errno::ENODEV, "rdma link add"),
+    ] {
+        let kernel = Kernel::loaded();
+        let snapshot = kernel.snapshot();
+        kernel.refuse("1", errno, "");
+        let error = fails(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+        assert!(error.advice.as_ref().unwrap().contains(advice), "{error:?}");
+        assert_eq!(kernel.snapshot(), snapshot);
+    }
+}
+
+#[test]
+fn export_takes_a_port_that_serves() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target listen --port 7750 --id 5");
+    assert!(ok(&kernel, "target export a /dev/sdb").ends_with("at 0.0.0.0:7750\n"));
+    // At every address is also at this one.
+    ok(
+        &kernel,
+        "target export b /dev/sdc --port-address 10.0.0.1 --port 7750",
+    );
+    assert!(!kernel.has("/sys/kernel/config/hcablk_target/ports/1"));
+    // Another number is another port.
+    ok(&kernel, "target export c /dev/sdd --port 7751");
+    assert_eq!(kernel.port("1", "port"), "7751");
+    ok(
+        &kernel,
+        "target export d /dev/sde --port-address :: --port 7750",
+    );
+    assert_eq!(kernel.port("2", "address"), "::");
+}
+
+#[test]
+fn allow_and_forbid() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sdb");
+    ok(&kernel, &format!("target allow data {A} {B} {A}"));
+    assert!(allows(&kernel, "data", A) && allows(&kernel, "data", B));
+    assert_eq!(
+        hcablk(&kernel, &format!("target allow data {A}"))
+            .unwrap()
+            .notes,
+        ["allowed already"]
+    );
+    ok(&kernel, &format!("target forbid data {}", A.to_uppercase()));
+    assert!(!allows(&kernel, "data", A) && allows(&kernel, "data", B));
+}
+
+#[test]
+fn each_failure_of_allow_is_undone() {
+    let prepare = || {
+        let kernel = Kernel::loaded();
+        ok(&kernel, "target export data /dev/sdb");
+        kernel
+    };
+    each_failure_is_undone(prepare, &format!("target allow data {A} {B}"));
+}
+
+#[test]
+fn forbidding_a_stranger_changes_nothing() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    let error = fails(&kernel, &format!("target forbid data {A} {B}"));
+    assert_eq!(error.kind, Kind::NotFound);
+    assert!(error.message.contains(B), "{error:?}");
+    assert!(allows(&kernel, "data", A));
+    ok(&kernel, &format!("target forbid --if-exists data {A} {B}"));
+    assert!(!allows(&kernel, "data", A));
+}
+
+#[test]
+fn a_volume_that_is_not_there() {
+    for kernel in [Kernel::loaded(), Kernel::bare()] {
+        for line in [
+            format!("target allow data {A}"),
+            format!("target forbid data {A}"),
+            "target unexport data".to_owned(),
+            "target stats data".to_owned(),
+        ] {
+            assert_eq!(fails(&kernel, &line).kind, Kind::NotFound, "{line}");
+        }
+        ok(&kernel, "target unexport --if-exists data");
+        assert_eq!(kernel.changes(), 0);
+    }
+}
+
+#[test]
+fn unexport_removes_everything_but_the_port() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target listen");
+    let snapshot = kernel.snapshot();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    assert_eq!(
+        ok(&kernel, "target unexport data"),
+        "data is no longer exported\n"
+    );
+    assert_eq!(kernel.snapshot(), snapshot);
+}
+
+#[test]
+fn unexport_is_refused_while_clients_are_connected() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    kernel.set_volume("data", "clients", &format!("{A} 00000000deadbeef 1 2\n"));
+    let snapshot = kernel.snapshot();
+    let error = fails(&kernel, "target unexport data");
+    assert_eq!(error.kind, Kind::Busy);
+    assert!(error.message.contains(A), "{error:?}");
+    assert_eq!(kernel.snapshot(), snapshot);
+    ok(&kernel, "target unexport --force data");
+    assert!(!kernel.has("/sys/kernel/config/hcablk_target/volumes/data"));
+}
+
+#[test]
+fn unexport_waits_for_clients_that_are_leaving() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sdb");
+    kernel.set_volume("data", "clients", &format!("{A} 00000000deadbeef 1 2\n"));
+    kernel.clients_leave_after.set(Some(3));
+    ok(&kernel, "target unexport data");
+    assert_eq!(kernel.pauses.get(), 3);
+}
+
+#[test]
+fn listen_and_unlisten() {
+    let kernel = Kernel::loaded();
+    let snapshot = kernel.snapshot();
+    assert_eq!(
+        ok(&kernel, "target listen"),
+        "port 1 listens at 0.0.0.0:7744\n"
+    );
+    assert_eq!(
+        hcablk(&kernel, "target listen").unwrap().notes,
+        ["port 1 listens already"]
+    );
+    let said = ok(
+        &kernel,
+        "target listen --address :: --port 7745 --buffer-mib 4 --queue-credits 32",
+    );
+    assert_eq!(said, "port 2 listens at [::]:7745\n");
+    assert_eq!(kernel.port("2", "buffer_mib"), "4");
+    assert_eq!(kernel.port("2", "queue_credits"), "32");
+    let error = fails(&kernel, "target listen --id 1 --port 7746");
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(
+        error.message.contains("port is 7744, not 7746"),
+        "{error:?}"
+    );
+    assert_eq!(
+        fails(&kernel, "target listen --buffer-mib 8").kind,
+        Kind::Exists
+    );
+    ok(&kernel, "target unlisten 1 2");
+    assert_eq!(kernel.snapshot(), snapshot);
+    assert_eq!(fails(&kernel, "target unlisten 1").kind, Kind::NotFound);
+    ok(&kernel, "target unlisten 1 --if-exists");
+    ok(&kernel, "target unlisten --all");
+}
+
+#[test]
+fn each_failure_of_listen_is_undone() {
+    each_failure_is_undone(
+        Kernel::loaded,
+        "target listen --buffer-mib 4 --queue-credits 32",
+    );
+}
+
+#[test]
+fn list_shows_volumes_and_ports() {
+    let kernel = Kernel::loaded();
+    ok(
+        &kernel,
+        &format!("target export data /dev/sdb --allow {A} --allow {B}"),
+    );
+    ok(&kernel, "target export iso /dev/loop0 --read-only");
+    ok(
+        &kernel,
+        "target listen --address fd00::1 --port 7745 --id 10",
+    );
+    ok(&kernel, "target listen --port 7746 --id 2");
+    kernel.set_volume("data", "clients", &format!("{A} 00000000deadbeef 1 2\n"));
+    let outcome = hcablk(&kernel, "target list").unwrap();
+    golden("target-list.txt", &outcome.report.to_string());
+    golden("target-list.json", &outcome.to_json());
+}
+
+#[test]
+fn list_without_the_module() {
+    let outcome = hcablk(&Kernel::bare(), "target list").unwrap();
+    assert_eq!(
+        outcome.notes,
+        ["the kernel module hcablk_target is not loaded: no exports"],
+    );
+}
+
+#[test]
+fn stats_of_all_or_one() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sdb");
+    ok(&kernel, "target export other /dev/sdc");
+    let outcome = hcablk(&kernel, "target stats").unwrap();
+    golden("target-stats.txt", &outcome.report.to_string());
+    golden("target-stats.json", &outcome.to_json());
+    assert!(ok(&kernel, "target stats other").starts_with("COUNTER       other\n"));
+}
+
+#[test]
+fn results_as_json() {
+    let kernel = Kernel::loaded();
+    let exported = hcablk(&kernel, &format!("target export data /dev/sdb --allow {A}")).unwrap();
+    golden("export.json", &exported.to_json());
+}
