@@ -142,6 +142,8 @@ class Run:
         specs += [Spec(c, n + 2, [(c, False)]) for n, c in enumerate(clients)]
         self.guests = {spec.name: Guest(self.settings, spec) for spec in specs}
         self.server = Server(self.work / "control", self.guests)
+        # How far each guest's console was looked through.
+        self.scanned: dict[str, int] = {}
 
     def boot(self, names: list[str]) -> None:
         """Start those guests that do not run, together."""
@@ -199,27 +201,26 @@ class Run:
         """Bring the guests back to the start and read their logs; what was wrong."""
         wrong: list[str] = []
         for guest in self.guests.values():
-            if not guest.booted and guest.name not in self.server.begin:
-                continue
-            since = self.server.begin.get(guest.name, 0)
             unusable = False
-            try:
-                if guest.booted:
+            if guest.booted:
+                try:
                     code, said = guest.shell("hcablk-reset", RESET_SECONDS)
                     if code != 0:
                         wrong += [f"left behind: {line}" for line in said.splitlines()]
                         unusable = True
                     guest.mark(f"end of {test.name}")
-            except GuestError as err:
-                wrong.append(str(err))
-                unusable = True
-            if lines := kmsg.trouble(guest.console_text(since), test.expect_log):
+                except GuestError as err:
+                    wrong.append(str(err))
+                    unusable = True
+            # Also a guest that died has said something.
+            if lines := kmsg.trouble(guest.console_text(self.scanned.get(guest.name, 0)), test.expect_log):
                 wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
                 # Some of these are said only once per boot.
                 unusable = True
             if unusable:
                 self.diagnose(guest)
                 guest.kill()
+            self.scanned[guest.name] = guest.console_size()
         return wrong
 
     def diagnose(self, guest: Guest) -> None:

@@ -173,6 +173,129 @@ target_address6=fd77::1
 drive=/dev/drive0
 drive2=/dev/drive1
 
+# The id that targets know a client by; guests have it in /etc/hcablk/host_id.
 host_id() {
-	echo "00000000-0000-4000-8000-0000000000c${1#c}"
+	on "$1" 'cat /etc/hcablk/host_id'
+}
+
+initiator=/sys/kernel/config/hcablk
+target=/sys/kernel/config/hcablk_target
+
+# ---- volumes and devices
+
+# export_volume VOLUME PATH [--OPTION…] CLIENT…
+export_volume() {
+	local volume=$1 path=$2 arguments=()
+	shift 2
+	for word; do
+		case $word in
+		-*) arguments+=("$word") ;;
+		*) arguments+=(--allow "$(host_id "$word")") ;;
+		esac
+	done
+	must on target "hcablk target export $volume $path ${arguments[*]}"
+}
+
+# connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk.
+connect() {
+	local guest=$1 volume=$2
+	shift 2
+	device=$(on "$guest" "hcablk connect $target_address $volume $*") || die "$guest connects to $volume"
+	must wait_until "$guest" 10 "[ -b $device ]"
+	disk=${device#/dev/}
+}
+
+disconnect() {
+	must on "$1" "hcablk disconnect $2"
+}
+
+# share CLIENT…: the target's first drive as vol1, connected by these clients.
+share() {
+	export_volume vol1 "$drive" "$@"
+	for guest; do
+		connect "$guest" vol1
+	done
+}
+
+# try_connect GUEST NAME SETTING=VALUE…: makes a device by hand and enables it; prints the error's text, if any.
+try_connect() {
+	local guest=$1 name=$2 script
+	shift 2
+	script="modprobe hcablk; cd $initiator && mkdir -p $name && cd $name"
+	for setting; do
+		script+=" && echo '${setting#*=}' > ${setting%%=*}"
+	done
+	on "$guest" "$script && echo 1 > enable" 2>&1
+}
+
+# stat_of GUEST CONFIGFS-DIRECTORY COUNTER
+stat_of() {
+	on "$1" "awk '\$1 == \"$3\" { n += \$2; found = 1 } END { if (!found) exit 1; printf \"%d\\n\", n }' $2/stats"
+}
+
+# queue_pairs GUEST: how many RDMA queue pairs there are, without the management's own.
+queue_pairs() {
+	on "$1" "rdma resource show qp | grep -v 'type GSI' | wc -l"
+}
+
+# rnr GUEST: how often the RDMA device saw or said "receiver not ready".
+rnr() {
+	on "$1" "rdma statistic show link rxe0/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n } END { print sum + 0 }'"
+}
+
+# ---- load
+
+# Seconds fio may take in all.
+fio() {
+	local guest=$1
+	shift
+	ON_SECONDS=100 on "$guest" "fio --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio $*"
+}
+
+# start_load NAME GUEST DEVICE [FIO-OPTION…]: reads and writes until something ends it; returns when it is under way.
+start_load() {
+	local name=$1 guest=$2 device=$3
+	shift 3
+	ON_SECONDS=150 spawn "$name" "$guest" "fio --name=load --filename=$device --direct=1 --ioengine=libaio \
+		--rw=randrw --bs=32k --iodepth=16 --numjobs=2 --time_based --runtime=130 --norandommap $* 2>&1"
+	must wait_until "$guest" 30 "awk '{ exit !(\$1 > 40 && \$5 > 40) }' /sys/block/${device#/dev/}/stat"
+}
+
+# ends_within NAME MILLISECONDS "DESCRIPTION": load that start_load began ends with errors, in time.
+ends_within() {
+	local started
+	started=$(now_ms)
+	if join "$1"; then
+		fail "$3: the requests fail"
+	else
+		pass "$3: the requests fail"
+	fi
+	less "$3: they do so within $(($2 / 1000)) s" $(($(now_ms) - started)) "$2"
+}
+
+# ---- OCFS2
+
+# ocfs2_start CLIENT…: the cluster stack on every client.
+ocfs2_start() {
+	local conf=$'cluster:\n\theartbeat_mode = local\n\tnode_count = 2\n\tname = c\n' number=0
+	for guest in c1 c2; do
+		conf+=$'\nnode:\n'"	number = $number"$'\n\tcluster = c\n\tip_port = 7777\n'
+		conf+="	ip_address = 10.77.0.$((number + 2))"$'\n'"	name = $guest"$'\n'
+		number=$((number + 1))
+	done
+	for guest; do
+		must on "$guest" "
+			printf '%s' '$conf' > /etc/ocfs2/cluster.conf
+			modprobe -a ocfs2_stack_o2cb ocfs2_dlmfs ocfs2 &&
+			echo o2cb > /sys/fs/ocfs2/cluster_stack && mkdir -p /dlm && {
+				grep -q ' /dlm ' /proc/mounts || mount -t ocfs2_dlmfs none /dlm
+			} && { [ -d /sys/kernel/config/cluster/c ] || o2cb register-cluster c; }"
+	done
+}
+
+# ocfs2_stop CLIENT…: undoes it.
+ocfs2_stop() {
+	for guest; do
+		must on "$guest" 'o2cb unregister-cluster c; umount /dlm'
+	done
 }

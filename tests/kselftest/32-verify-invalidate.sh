@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: memory is invalidated by the target's answer where that is allowed, and by the client where not.
+# group: verify
+
+. "${0%/*}/lib.sh"
+
+share c1
+must on c1 "hcablk-scatter $device random 11 16"
+registrations=$(stat_of c1 $initiator/vol1 registrations)
+less "memory was registered" 100 "$registrations"
+same "every registration was invalidated by the target" "$registrations" \
+	"$(stat_of c1 $initiator/vol1 remote_invalidations)"
+same "none here" 0 "$(stat_of c1 $initiator/vol1 local_invalidations)"
+disconnect c1 vol1
+
+connect c1 vol1 --no-remote-invalidate
+check "data is right without it, too" on c1 "hcablk-scatter $device random 12 16"
+check "with many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bs=8k --iodepth=64 \
+	--size=8M --verify=crc32c --verify_fatal=1"
+registrations=$(stat_of c1 $initiator/vol1 registrations)
+same "now every registration was invalidated here" "$registrations" \
+	"$(stat_of c1 $initiator/vol1 local_invalidations)"
+same "none by the target" 0 "$(stat_of c1 $initiator/vol1 remote_invalidations)"

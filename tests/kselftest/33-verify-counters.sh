@@ -1,0 +1,39 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: no CPU copies data, the counters tell what went over the wire, and no receiver is ever not ready.
+# group: verify
+
+. "${0%/*}/lib.sh"
+
+share c1
+declare -A rnr_before
+for guest in c1 target; do
+	rnr_before[$guest]=$(rnr $guest)
+done
+base_reads=$(stat_of c1 $initiator/vol1 reads)
+base_bytes=$(stat_of c1 $initiator/vol1 read_bytes)
+target_base_reads=$(stat_of target $target/volumes/vol1 reads)
+
+must on c1 "dd if=/dev/zero of=$device bs=64k count=100 oflag=direct"
+must on c1 "dd if=$device of=/dev/null bs=4k count=500 iflag=direct"
+must fio c1 "--name=l --filename=$device --rw=randrw --bsrange=4k-256k --iodepth=128 --size=24M --numjobs=2"
+
+same "500 reads more than before, at least" 1 $(($(stat_of c1 $initiator/vol1 reads) - base_reads >= 500))
+same "of 4 KiB and more" 1 $(($(stat_of c1 $initiator/vol1 read_bytes) - base_bytes >= 500 * 4096))
+same "client and target count the same reads" \
+	$(($(stat_of c1 $initiator/vol1 reads) - base_reads)) \
+	$(($(stat_of target $target/volumes/vol1 reads) - target_base_reads))
+for counter in writes written_bytes read_bytes; do
+	same "client and target count the same: $counter" "$(stat_of c1 $initiator/vol1 $counter)" \
+		"$(stat_of target $target/volumes/vol1 $counter)"
+done
+same "all bytes went by RDMA" \
+	$(($(stat_of c1 $initiator/vol1 read_bytes) + $(stat_of c1 $initiator/vol1 written_bytes))) \
+	"$(stat_of c1 $initiator/vol1 rdma_bytes)"
+same "none was copied at the client" 0 "$(stat_of c1 $initiator/vol1 copied_bytes)"
+same "none was copied at the target" 0 "$(stat_of target $target/volumes/vol1 copied_bytes)"
+same "no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
+for guest in c1 target; do
+	same "no receiver was not ready: $guest" "${rnr_before[$guest]}" "$(rnr $guest)"
+done
+check "the command shows the counters" on c1 "hcablk stats --json | grep -q '\"copied_bytes\": *0'"

@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: each reason why a connection is refused has its error, one message, and leaves nothing behind.
+# group: refuse
+# timeout: 180
+
+. "${0%/*}/lib.sh"
+
+id=$(host_id c1)
+
+# refused "DESCRIPTION" ERROR-TEXT WORDS-OF-THE-MESSAGE SETTING=VALUE…
+refused() {
+	local what=$1 error=$2 words=$3 before said
+	shift 3
+	before=$(on c1 'dmesg | wc -l')
+	said=$(try_connect c1 dev host_id="$id" connect_timeout=5 "$@")
+	like "$what: the error is '$error'" "$error" "$said"
+	said=$(on c1 "cat $initiator/dev/error")
+	like "$what: the reason is told" "$words" "$said"
+	same "$what: the kernel says one line" 1 \
+		"$(on c1 "dmesg | tail -n +$((before + 1)) | grep hcablk | grep -v -e hcablk-test -e taint | wc -l")"
+	same "$what: there is no disk" "" "$(on c1 "cat $initiator/dev/device")"
+	same "$what: no queue pair is left" 0 "$(queue_pairs c1)"
+	must on c1 "rmdir $initiator/dev"
+}
+# The message of the command, for people.
+told() {
+	local what=$1 words=$2
+	shift 2
+	like "$what: the command says so" "$words" "$(on c1 "hcablk connect $*" 2>&1)"
+}
+
+refused "nothing listens" "refused" "" address=$target_address volume=vol1
+told "nothing listens" "." $target_address vol1
+refused "nobody has the address" "unreachable|No route|timed out" "" address=10.77.0.99 volume=vol1
+refused "no network leads there" "unreachable|No route|Cannot assign" "" address=192.0.2.1 volume=vol1
+
+export_volume vol1 "$drive" c2
+refused "the volume is unknown" "No such" "nothere" address=$target_address volume=nothere
+told "the volume is unknown" "nothere" $target_address nothere
+refused "the host is not allowed" "denied" "" address=$target_address volume=vol1
+told "the host is not allowed" "allow" $target_address vol1
+
+must on target "hcablk target allow vol1 $id"
+connect c1 vol1
+pass "once allowed it connects"
+disconnect c1 vol1
+must on target "hcablk target forbid vol1 $id"
+refused "the host is no longer allowed" "denied" "" address=$target_address volume=vol1
+
+must on target "echo 0 > $target/volumes/vol1/enable"
+refused "the volume is disabled" "No such|denied" "" address=$target_address volume=vol1
+
+for guest in c1 target; do
+	same "no queue pair is left on $guest" 0 "$(queue_pairs $guest)"
+done

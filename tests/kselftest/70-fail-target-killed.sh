@@ -1,0 +1,34 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: when the target dies under I/O, requests fail in time, the disk goes, and the module unloads.
+# group: fail
+# timeout: 200
+
+. "${0%/*}/lib.sh"
+
+export_volume vol1 "$drive" c1 c2
+connect c1 vol1 --io-timeout 5
+connect c2 vol1 --io-timeout 5
+start_load one c1 "$device"
+spawn holder c2 "exec sleep 100 < $device"
+must wait_until c2 5 'pidof sleep'
+must vm kill target
+ends_within one 40000 "target killed"
+check "the state tells it" wait_until c1 30 "grep -q failed $initiator/vol1/state"
+like "and the reason" "." "$(on c1 "cat $initiator/vol1/error")"
+check "the disk goes" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
+check "c1 disconnects" on c1 'hcablk disconnect vol1'
+same "no queue pair is left" 0 "$(queue_pairs c1)"
+check "the module unloads" on c1 'rmmod hcablk hcablk_core'
+
+# The other client had no request under way, but its disk open.
+check "an idle client's requests fail too" wait_until c2 40 "! dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
+must on c2 'killall sleep'
+join holder
+check "the idle client's disk goes" wait_until c2 30 "hcablk disconnect --if-exists vol1 && [ ! -e /sys/block/$disk ]"
+check "the idle client's module unloads" on c2 'rmmod hcablk hcablk_core'
+
+must vm start target
+export_volume vol1 "$drive" c1
+connect c1 vol1
+check "a new connection to the new target works" on c1 "hcablk-scatter $device random 71 16"
