@@ -18,12 +18,12 @@ use crate::target::{Export, Listen, DEFAULT_PORT};
 
 /// Set up hcablk: a shared block device over RDMA
 ///
-/// A target exports its block devices as volumes; hosts that it allows connect to a volume and see it as /dev/hcablkN.
-/// Several hosts may use one volume at the same time, with a file system made for that (OCFS2, GFS2) or with an
-/// application that keeps its own order.
+/// A target exports its block devices as volumes; hosts that it allows connect to a volume and see
+/// it as /dev/hcablkN. Several hosts may use one volume at the same time, with a file system made
+/// for that (OCFS2, GFS2) or with an application that keeps its own order.
 ///
-/// Every command can be repeated: what is as asked for already is left alone. A command that fails undoes what it had
-/// begun.
+/// Every command can be repeated: what is as asked for already is left alone. A command that fails
+/// undoes what it had begun.
 #[derive(Debug, Parser)]
 #[command(name = "hcablk", version, max_term_width = 100, after_long_help = MAIN_HELP)]
 pub struct Cli {
@@ -93,9 +93,9 @@ Examples:
 
     /// Print the id by which targets know this host, or choose it
     ///
-    /// The id is read from /etc/hcablk/host_id. Without that file it is derived from /etc/machine-id, in a way that does
-    /// not give the machine id away. Machines cloned from one image may share their machine id: give each an id of its own
-    /// by --generate.
+    /// The id is read from /etc/hcablk/host_id. Without that file it is derived from
+    /// /etc/machine-id, in a way that does not give the machine id away. Machines cloned from one
+    /// image may share their machine id: give each an id of its own by --generate.
     #[command(after_help = "\
 Examples:
   hcablk host-id
@@ -192,7 +192,7 @@ pub struct ConnectArgs {
     pub name: Option<DeviceName>,
 
     /// Queue pairs, each of them a hardware queue; 0 is one per CPU [default: 0]
-    #[arg(long)]
+    #[arg(long, value_parser = value_parser!(u16).range(0..=128))]
     pub queues: Option<u16>,
 
     /// Requests per queue [default: 128]
@@ -200,11 +200,11 @@ pub struct ConnectArgs {
     pub queue_depth: Option<u16>,
 
     /// Fail the connection when a request was not answered in this time [default: 30]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
     pub io_timeout: Option<u32>,
 
     /// Give up when the target did not answer in this time [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
     pub connect_timeout: Option<u32>,
 
     /// This host's id, if not the one of `hcablk host-id`
@@ -494,6 +494,9 @@ mod tests {
             "connect 10.0.0.1 data --queue-depth 0",
             "connect 10.0.0.1 data --queue-depth 1025",
             "connect 10.0.0.1 data --port 0",
+            "connect 10.0.0.1 data --queues 129",
+            "connect 10.0.0.1 data --io-timeout 3601",
+            "connect 10.0.0.1 data --connect-timeout 0",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",
             "disconnect",
             "disconnect data --all",

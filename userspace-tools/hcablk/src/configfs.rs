@@ -12,6 +12,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -55,7 +56,8 @@ impl Module {
             return Ok(tree);
         }
         if !is_mounted(system) {
-            // Where configfs is a module of its own this makes the mount point. Whatever goes wrong shows at the mount.
+            // Where configfs is a module of its own this makes the mount point. Whatever goes wrong
+            // shows at the mount.
             let _ = system.load_module("configfs");
             system
                 .mount_configfs(Path::new(CONFIGFS))
@@ -74,9 +76,13 @@ impl Module {
         }
         let name = self.name;
         system.load_module(name).map_err(|reason| {
-            Error::new(Kind::Setup, format!("cannot load the kernel module {name}: {reason}")).advise(format!(
-                "Run as root. If the module is missing for this kernel (see `uname -r`), build and install it, \
-                 or load it by hand with insmod: hcablk_core.ko first, then {name}.ko."
+            Error::new(
+                Kind::Setup,
+                format!("cannot load the kernel module {name}: {reason}"),
+            )
+            .advise(format!(
+                "Run as root. If the module is missing for this kernel (`uname -r`), install it,\n\
+                 or load it by hand: insmod hcablk_core.ko, then insmod {name}.ko"
             ))
         })?;
         self.tree(system).ok_or_else(|| {
@@ -183,6 +189,35 @@ impl<'a> Group<'a> {
     }
 }
 
+/// How often, and how long apart, something that is busy for no known reason is tried again. udev
+/// opens a disk for a moment after it has appeared and after each writer has closed it, and what
+/// was disabled may still be winding down.
+pub const BUSY_TRIES: u32 = 100;
+/// See [`BUSY_TRIES`].
+pub const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Tries `operation` until it is not busy or the time is over.
+fn until_idle(
+    system: &dyn System,
+    operation: impl Fn() -> Result<(), OpError>,
+) -> Result<(), OpError> {
+    for _ in 0..BUSY_TRIES {
+        match operation() {
+            Err(error) if error.errno == Errno::EBUSY => system.pause(BUSY_PAUSE),
+            result => return result,
+        }
+    }
+    operation()
+}
+
+/// Removes a group; that somebody else was faster is fine.
+pub fn remove(group: &Group<'_>) -> Result<()> {
+    match until_idle(group.system, || group.system.rmdir(&group.path)) {
+        Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// The counters of a `stats` attribute, in the driver's order.
 pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
     let parse = |line: &str| {
@@ -199,8 +234,8 @@ enum Undo {
 
 /// Changes to a tree that can be undone together.
 ///
-/// Each change is recorded with what undoes it. [`Transaction::finish`] keeps the changes if the work succeeded and
-/// undoes them, last first, if it failed.
+/// Each change is recorded with what undoes it. [`Transaction::finish`] keeps the changes if the
+/// work succeeded and undoes them, last first, if it failed.
 pub struct Transaction<'a> {
     system: &'a dyn System,
     done: Vec<Undo>,
@@ -285,14 +320,15 @@ impl<'a> Transaction<'a> {
         Ok(answer)
     }
 
-    /// Keeps the changes if `result` is good, undoes them if not. A change that cannot be undone is told in the error.
+    /// Keeps the changes if `result` is good, undoes them if not. A change that cannot be undone is
+    /// told in the error.
     pub fn finish<T>(self, result: Result<T>) -> Result<T> {
         result.map_err(|mut error| {
             for undo in self.done.into_iter().rev() {
-                let undone = match &undo {
+                let undone = until_idle(self.system, || match &undo {
                     Undo::Rmdir(path) => self.system.rmdir(path),
                     Undo::Write(path, before) => self.system.write(path, &format!("{before}\n")),
-                };
+                });
                 if let Err(failure) = undone {
                     error.not_undone.push(failure.to_string());
                 }

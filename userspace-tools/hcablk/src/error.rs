@@ -111,6 +111,14 @@ impl Error {
     }
 }
 
+/// What to do without an RDMA device, on either side.
+pub const NO_RDMA_DEVICE: &str = "\
+This host has no RDMA device that can be used there (`rdma link show`).
+Over plain Ethernet, soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0";
+
+/// What to do when there is nothing better to say.
+pub const SEE_THE_LOG: &str = "The kernel's log may say more: dmesg | grep hcablk";
+
 /// Adds the driver's own words to a message, if it has any.
 pub fn with_reason(message: String, reason: Option<String>) -> String {
     match reason {

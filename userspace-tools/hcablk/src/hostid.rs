@@ -15,8 +15,9 @@ pub const FILE: &str = "/etc/hcablk/host_id";
 
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// The namespace of ids that are derived from a machine id: hcablk's own, so that the machine id, which is meant to stay
-/// on the machine, is neither sent nor to be found by comparing with what other programs derive from it.
+/// The namespace of ids that are derived from a machine id: hcablk's own, so that the machine id,
+/// which is meant to stay on the machine, is neither sent nor to be found by comparing with what
+/// other programs derive from it.
 const NAMESPACE: Uuid = uuid!("f2d9a3c5-6c0e-4b53-9a0f-3e1b8f6d7a41");
 
 /// Where a host id comes from.
@@ -78,7 +79,8 @@ pub fn parse(text: &str) -> Result<Uuid, String> {
     }
 }
 
-/// systemd's format: 32 lower-case hexadecimal digits. An image that has not booted yet says `uninitialized` or nothing.
+/// systemd's format: 32 lower-case hexadecimal digits. An image that has not booted yet says
+/// `uninitialized` or nothing.
 fn parse_machine_id(text: &str) -> Option<Uuid> {
     let text = text.trim();
     let id = Uuid::try_parse(text).ok()?;

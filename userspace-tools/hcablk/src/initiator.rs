@@ -9,8 +9,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use uuid::Uuid;
 
-use crate::configfs::{parse_counters, Group, Transaction, INITIATOR};
-use crate::error::{describe, with_reason, Error, Kind, Result};
+use crate::configfs::{
+    parse_counters, remove, Group, Transaction, BUSY_PAUSE, BUSY_TRIES, INITIATOR,
+};
+use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
 use crate::hostid;
 use crate::names::{DeviceName, VolumeName};
 use crate::output::{Counters, Device, Done, Outcome, Report, Session};
@@ -19,13 +21,8 @@ use crate::system::{Op, OpError, System};
 /// How long the device node may take to appear once the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often, and how long apart, a busy device that nobody seems to use is tried again: udev opens a device for a moment
-/// after it has appeared and after each writer has closed it.
-const BUSY_TRIES: u32 = 100;
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
-
-/// What `hcablk connect` was asked for. What is left out is not written, so that the driver's default holds, and is not
-/// compared with a device that is there already.
+/// What `hcablk connect` was asked for. What is left out is not written, so that the driver's
+/// default holds, and is not compared with a device that is there already.
 #[derive(Clone, Debug)]
 pub struct Connect {
     /// The target's address.
@@ -188,10 +185,14 @@ fn bring_up(
         if !different.is_empty() && !untouched {
             return Err(Error::new(
                 Kind::Exists,
-                format!("there is a device {name} with other settings: {}", different.join(", ")),
+                format!(
+                    "there is a device {name} with other settings: {}",
+                    different.join(", ")
+                ),
             )
             .advise(format!(
-                "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
+                "Disconnect it first (hcablk disconnect {name}), or connect under another name \
+                 (--name)."
             )));
         }
         match state.as_str() {
@@ -249,62 +250,68 @@ fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
 
 /// Why the driver did not connect, and what to do about it.
 fn explain(error: &OpError, group: &Group<'_>, wanted: &Connect, host_id: Uuid) -> Error {
-    let Connect {
-        address,
-        port,
-        volume,
-        ..
-    } = wanted;
-    let message = with_reason(
-        format!(
-            "cannot connect to volume {volume} at {address} port {port}: {}",
-            describe(error.errno)
-        ),
-        group.reason(),
-    );
-    let advice = match error.errno {
-        Errno::ECONNREFUSED | Errno::ECONNRESET => format!(
-            "Nobody listens there, or the target turned this host down. On the target, `hcablk target list` must show \
-             port {port} enabled;\nif it does not: hcablk target listen --port {port}. A firewall must let UDP port 4791 (RoCE) through."
-        ),
-        Errno::ENOENT => format!(
-            "The target has no enabled volume {volume}. On the target, `hcablk target list` shows what there is;\n\
-             export it there: hcablk target export {volume} /dev/…  --allow {host_id}"
-        ),
-        Errno::EACCES | Errno::EPERM => {
-            format!("The target does not allow this host. Run on the target: hcablk target allow {volume} {host_id}")
-        }
-        Errno::EPROTONOSUPPORT | Errno::EPROTO => {
-            "The two sides have no protocol version in common. Install the same release of hcablk on both.".to_owned()
-        }
-        Errno::ETIMEDOUT => format!(
-            "No answer in time. Does `ping {address}` work? Is the RDMA device of that network up (`rdma link show`) on \
-             both sides?\nA slow network may need more time: --connect-timeout SECONDS."
-        ),
-        Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => format!(
-            "No RDMA device of this host reaches that address. Compare `ip route get {address}` with `rdma link show`."
-        ),
-        Errno::ENODEV => {
-            "This host has no usable RDMA device for that address (`rdma link show`).\n\
-             Over plain Ethernet soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0"
-                .to_owned()
-        }
-        Errno::ENOMEM | Errno::ENOSPC => {
-            "Ask for less: --queues and --queue-depth decide how many queue pairs and memory regions are needed.".to_owned()
-        }
-        Errno::EBUSY => "The device or its session is in the middle of a change. Try again in a moment.".to_owned(),
-        Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
-        _ => "The kernel's log may say more: dmesg | grep hcablk".to_owned(),
-    };
     let kind = match error.errno {
         Errno::EBUSY => Kind::Busy,
         Errno::EINVAL | Errno::ENOMEM | Errno::ENOSPC => Kind::Failed,
         Errno::ENODEV => Kind::Setup,
         _ => Kind::Connection,
     };
-    Error::new(kind, message)
+    let message = format!(
+        "cannot connect to volume {} at {} port {}: {}",
+        wanted.volume,
+        wanted.address,
+        wanted.port,
+        describe(error.errno)
+    );
+    Error::new(kind, with_reason(message, group.reason()))
         .with_errno(error.errno)
-        .advise(advice)
+        .advise(advice(error.errno, wanted, host_id))
+}
+
+fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
+    let Connect {
+        address,
+        port,
+        volume,
+        ..
+    } = wanted;
+    match errno {
+        Errno::ECONNREFUSED | Errno::ECONNRESET => format!(
+            "On the target, `hcablk target list` must show port {port} enabled.\n\
+             If it does not: hcablk target listen --port {port}\n\
+             A firewall between the two must let UDP port 4791 (RoCE) through."
+        ),
+        Errno::ENOENT => format!(
+            "On the target, `hcablk target list` must show volume {volume} enabled.\n\
+             If it does not: hcablk target export {volume} /dev/… --allow {host_id}"
+        ),
+        Errno::EACCES | Errno::EPERM => {
+            format!("Run on the target: hcablk target allow {volume} {host_id}")
+        }
+        Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
+        Errno::EPROTO => format!(
+            "Something else than hcablk may listen at port {port}.\n\
+             On the target, `hcablk target list` shows its ports."
+        ),
+        Errno::ESTALE => "The target changed this session meanwhile. Try again.".to_owned(),
+        Errno::ETIMEDOUT => format!(
+            "Does `ping {address}` work? Is the RDMA device up on both sides (`rdma link show`)?\n\
+             A slow network may need more time: --connect-timeout SECONDS"
+        ),
+        Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => {
+            format!(
+                "No RDMA device of this host reaches that address.\n\
+                 Compare `ip route get {address}` with `rdma link show`."
+            )
+        }
+        Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
+        Errno::ENOMEM | Errno::ENOSPC => {
+            "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
+        }
+        Errno::EBUSY => "It is in the middle of a change. Try again in a moment.".to_owned(),
+        Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
+        _ => SEE_THE_LOG.to_owned(),
+    }
 }
 
 /// Which devices `hcablk disconnect` is to take.
@@ -393,10 +400,7 @@ fn find<'a>(tree: &Group<'a>, text: &str) -> Result<Option<Group<'a>>> {
 
 fn take_down(group: &Group<'_>) -> Result<()> {
     close(group)?;
-    match group.system().rmdir(group.path()) {
-        Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
-        _ => Ok(()),
-    }
+    remove(group)
 }
 
 /// Writes 0 to `enable`; says who uses the disk if the driver refuses.
@@ -426,7 +430,10 @@ fn close(group: &Group<'_>) -> Result<()> {
         }
         let message = format!("{} (/dev/{device}) is in use", group.name());
         let advice = if users.is_empty() {
-            format!("No process or mount of this namespace has it open. Try: fuser -v /dev/{device}; lsblk /dev/{device}")
+            format!(
+                "No process or mount of this namespace has it open.\n\
+                 Try: fuser -v /dev/{device}; lsblk /dev/{device}"
+            )
         } else {
             users.join("\n")
         };
@@ -471,7 +478,10 @@ fn users(system: &dyn System, device: &str) -> Vec<String> {
             users.push(format!("{node} is used for swap: swapoff {node}"));
         }
         for holder in system.folders(&path.join("holders")).unwrap_or_default() {
-            users.push(format!("{node} is part of /dev/{holder}: stop that first (dmsetup remove, mdadm --stop, …)"));
+            users.push(format!(
+                "{node} is part of /dev/{holder}: stop that first \
+                 (dmsetup remove, mdadm --stop, …)"
+            ));
         }
     }
     if users.is_empty() {
@@ -493,8 +503,8 @@ fn users(system: &dyn System, device: &str) -> Vec<String> {
     users
 }
 
-/// Where a block device is mounted, from the text of `/proc/self/mountinfo`: by device number, or by source for the file
-/// systems that show a number of their own.
+/// Where a block device is mounted, from the text of `/proc/self/mountinfo`: by device number, or
+/// by source for the file systems that show a number of their own.
 fn mount_points(mountinfo: &str, number: &str, node: &str) -> Vec<String> {
     let mut places = Vec::new();
     for line in mountinfo.lines() {

@@ -2,8 +2,9 @@
 
 //! The `hcablk` command: a shared block device over RDMA, set up from user space.
 //!
-//! The kernel modules are configured through configfs; this command is a view of those two trees that knows what belongs
-//! together, checks before it changes, undoes what it began and could not finish, and explains what the kernel says.
+//! The kernel modules are configured through configfs; this command is a view of those two trees
+//! that knows what belongs together, checks before it changes, undoes what it began and could not
+//! finish, and explains what the kernel says.
 //!
 //! | module | holds |
 //! |---|---|
@@ -74,8 +75,13 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
             // A new id locks this host out of every target that knows the old one: not by accident.
             if !args.force {
                 if let Some(id) = hostid::stored(system)? {
-                    return Err(Error::new(Kind::Exists, format!("{} holds {id} already", hostid::FILE)).advise(
-                        "Targets know this host by that id. To replace it nevertheless: hcablk host-id --generate --force",
+                    return Err(Error::new(
+                        Kind::Exists,
+                        format!("{} holds {id} already", hostid::FILE),
+                    )
+                    .advise(
+                        "Targets know this host by that id. To replace it nevertheless: hcablk \
+                         host-id --generate --force",
                     ));
                 }
             }

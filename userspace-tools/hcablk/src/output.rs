@@ -2,8 +2,9 @@
 
 //! What commands have to say: as text for people, as JSON for programs.
 //!
-//! The JSON is one object with `"version": 1`. Within a version, members are added but never renamed or removed, and
-//! their meaning stays; sizes are bytes, times are seconds, what is unknown or does not apply is `null`.
+//! The JSON is one object with `"version": 1`. Within a version, members are added but never
+//! renamed or removed, and their meaning stays; sizes are bytes, times are seconds, what is unknown
+//! or does not apply is `null`.
 
 use std::fmt::{self, Write as _};
 

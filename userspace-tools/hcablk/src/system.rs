@@ -2,8 +2,8 @@
 
 //! The machine as this command sees it.
 //!
-//! Everything the command does to the machine, or asks it, goes through [`System`]. [`Machine`] is the real one; tests
-//! put an imitation of the kernel in its place.
+//! Everything the command does to the machine, or asks it, goes through [`System`]. [`Machine`] is
+//! the real one; tests put an imitation of the kernel in its place.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -83,7 +83,8 @@ impl OpError {
         )
     }
 
-    /// Whether this says that the caller lacks rights. A refused *write* is the driver's answer and is not meant.
+    /// Whether this says that the caller lacks rights. A refused *write* is the driver's answer and
+    /// is not meant.
     pub fn lacks_rights(&self) -> bool {
         self.op != Op::Write && matches!(self.errno, Errno::EACCES | Errno::EPERM)
     }
@@ -136,7 +137,8 @@ pub trait System {
     /// Whether there is anything at `path`.
     fn exists(&self, path: &Path) -> bool;
 
-    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need be.
+    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need
+    /// be.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// The processes that have one of `devices` open, as far as the caller may see them.
@@ -160,8 +162,9 @@ pub trait System {
 
 /// The real machine.
 ///
-/// A changing command first calls [`Machine::hold_signals`]. From then on a signal does not end the process in the middle
-/// of its work but is seen by [`System::interrupted`], so that the command can undo what it made.
+/// A changing command first calls [`Machine::hold_signals`]. From then on a signal does not end the
+/// process in the middle of its work but is seen by [`System::interrupted`], so that the command
+/// can undo what it made.
 pub struct Machine {
     root: PathBuf,
     signals: Option<SignalFd>,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use uuid::Uuid;
 
-use crate::configfs::{parse_counters, Group, Transaction, TARGET};
-use crate::error::{describe, with_reason, Error, Kind, Result};
+use crate::configfs::{parse_counters, remove, Group, Transaction, TARGET};
+use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
 use crate::initiator::unless_gone;
 use crate::names::VolumeName;
 use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, Report, Volume};
@@ -19,8 +19,8 @@ use crate::system::{OpError, System};
 /// The port that targets listen on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7744;
 
-/// How often, and how long apart, `unexport` looks again for clients that have just disconnected: a client is done a
-/// moment before its target is.
+/// How often, and how long apart, `unexport` looks again for clients that have just disconnected: a
+/// client is done a moment before its target is.
 const CLIENT_TRIES: u32 = 40;
 const CLIENT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -126,7 +126,8 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     }
     if allowed.is_empty() {
         outcome.note(format!(
-            "no host may connect yet: hcablk target allow {} UUID, where UUID is what `hcablk host-id` prints on the client",
+            "no host may connect yet: hcablk target allow {} UUID, where UUID is what `hcablk \
+             host-id` prints on the client",
             wanted.volume
         ));
     }
@@ -151,7 +152,8 @@ fn set_up(
         transaction.set(group, "path", path)?;
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
     }
-    // Before the volume is enabled: a host that is to be allowed must never be turned away for being early.
+    // Before the volume is enabled: a host that is to be allowed must never be turned away for
+    // being early.
     let allowed = hosts(group)?;
     for host in &wanted.allow {
         if !allowed.iter().any(|(id, _)| id == host) {
@@ -236,19 +238,21 @@ fn explain_volume(error: &OpError, group: &Group<'_>, path: &str) -> Error {
     );
     let advice = match error.errno {
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
-            "There is no such device. `lsblk -p` shows the block devices of this machine.".to_owned()
+            "`lsblk -p` shows the block devices of this machine.".to_owned()
         }
-        Errno::ENOTBLK => {
-            format!("It is not a block device. A file becomes one by: losetup --direct-io=on --show -f {path}")
-        }
-        Errno::EBUSY => format!(
-            "Something uses it: mounted, in a RAID or LVM, or exported already. `lsblk {path}` shows what; a volume needs \
-             the whole device for itself."
+        Errno::ENOTBLK => format!(
+            "Only block devices can be exported. A file becomes one by:\n\
+             losetup --direct-io=on --show -f {path}"
         ),
-        Errno::EROFS | Errno::EACCES | Errno::EPERM => {
-            "The device does not allow writing. Export it with --read-only, or make it writable: blockdev --setrw".to_owned()
-        }
-        _ => "The kernel's log may say more: dmesg | grep hcablk".to_owned(),
+        Errno::EBUSY => format!(
+            "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
+             a mount, a RAID, LVM; or it is exported already (hcablk target list)."
+        ),
+        Errno::EROFS | Errno::EACCES | Errno::EPERM => format!(
+            "The device does not allow writing. Export it with --read-only,\n\
+             or make it writable: blockdev --setrw {path}"
+        ),
+        _ => SEE_THE_LOG.to_owned(),
     };
     let kind = match error.errno {
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Kind::NotFound,
@@ -330,14 +334,6 @@ pub fn forbid(
     Ok(outcome)
 }
 
-/// Removes a group; that somebody else was faster is fine.
-fn remove(group: &Group<'_>) -> Result<()> {
-    match group.system().rmdir(group.path()) {
-        Err(error) if error.errno != Errno::ENOENT => Err(error.into()),
-        _ => Ok(()),
-    }
-}
-
 fn disable(group: &Group<'_>) -> Result<()> {
     match group.system().write(&group.path().join("enable"), "0\n") {
         Err(error) if !error.is_gone() => Err(error.into()),
@@ -389,12 +385,15 @@ fn refuse_while_used(group: &Group<'_>, volume: &VolumeName) -> Result<()> {
         if tries == 0 {
             let mut list: Vec<_> = clients.iter().map(|client| client.host.as_str()).collect();
             list.dedup();
-            return Err(
-                Error::new(Kind::Busy, format!("volume {volume} is in use by {}", list.join(", "))).advise(format!(
-                    "Disconnect it there (hcablk disconnect). To end it anyway, with the clients' requests failing:\n\
+            return Err(Error::new(
+                Kind::Busy,
+                format!("volume {volume} is in use by {}", list.join(", ")),
+            )
+            .advise(format!(
+                "Disconnect it there (hcablk disconnect).\n\
+                     To end it anyway, so that the clients' requests fail:\n\
                      hcablk target unexport --force {volume}"
-                )),
-            );
+            )));
         }
         if group.system().interrupted() {
             return Err(Error::interrupted());
@@ -427,7 +426,8 @@ impl PortSetting {
         }
     }
 
-    /// Whether who asks for `wanted` is served by this port: at that address, or at all of that family.
+    /// Whether who asks for `wanted` is served by this port: at that address, or at all of that
+    /// family.
     fn serves(&self, wanted: &Listen) -> bool {
         let address = match (wanted.address, self.address.parse::<IpAddr>()) {
             (None, _) => true,
@@ -455,7 +455,8 @@ fn ensure_port(
     make_port(tree, wanted, transaction)
 }
 
-/// Sets a port up and enables it: the one with the id asked for, or one that is there with these settings, or a new one.
+/// Sets a port up and enables it: the one with the id asked for, or one that is there with these
+/// settings, or a new one.
 fn make_port(
     tree: &Group<'_>,
     wanted: &Listen,
@@ -544,15 +545,15 @@ fn explain_port(error: &OpError, group: &Group<'_>, address: &str, port: u16) ->
         group.reason(),
     );
     let advice = match error.errno {
-        Errno::EADDRINUSE => "Something else listens there. Take another port (--port), and tell the clients.",
+        Errno::EADDRINUSE => {
+            "Something else listens there. Take another port (--port), and tell the clients."
+        }
         Errno::EADDRNOTAVAIL => {
-            "This machine does not have that address, or no RDMA device on it. Compare `ip addr` with `rdma link show`."
+            "This machine does not have that address, or no RDMA device on it.\n\
+             Compare `ip addr` with `rdma link show`."
         }
-        Errno::ENODEV => {
-            "This machine has no usable RDMA device (`rdma link show`).\n\
-             Over plain Ethernet soft-RoCE makes one: rdma link add rxe0 type rxe netdev eth0"
-        }
-        _ => "The kernel's log may say more: dmesg | grep hcablk",
+        Errno::ENODEV => NO_RDMA_DEVICE,
+        _ => SEE_THE_LOG,
     };
     let kind = if error.errno == Errno::ENODEV {
         Kind::Setup

@@ -41,7 +41,8 @@ fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A device as the kernel shows it. A plain folder does not make attributes by itself, so they are all put here.
+/// A device as the kernel shows it. A plain folder does not make attributes by itself, so they are
+/// all put here.
 fn put_device(root: &Path, name: &str, state: &str, device: &str) {
     for (attribute, value) in [
         ("address", "10.0.0.1"),

@@ -32,7 +32,8 @@ fn connect_writes_every_option() {
     let kernel = Kernel::loaded();
     ok(
         &kernel,
-        "connect fd00::1 data --port 7745 --name db --queues 2 --queue-depth 64 --io-timeout 5 --connect-timeout 3 \
+        "connect fd00::1 data --port 7745 --name db --queues 2 --queue-depth 64 --io-timeout 5 \
+         --connect-timeout 3 \
          --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate",
     );
     for (attribute, value) in [
@@ -221,6 +222,8 @@ fn refusals_are_explained_and_undone() {
             "hcablk target allow data 2c76c224-38b3-5f2d-b27d-4051ae2d4024",
         ),
         (Errno::EPROTONOSUPPORT, Kind::Connection, "same release"),
+        (Errno::EPROTO, Kind::Connection, "Something else"),
+        (Errno::ESTALE, Kind::Connection, "Try again"),
         (Errno::ETIMEDOUT, Kind::Connection, "--connect-timeout"),
         (
             Errno::EHOSTUNREACH,
@@ -311,7 +314,8 @@ fn a_device_in_use_is_not_disconnected() {
     kernel.busy.set(u32::MAX);
     kernel.file(
         "/proc/self/mountinfo",
-        "40 22 252:0 / /mnt/a\\040b rw - ocfs2 /dev/hcablk0 rw\n41 22 252:1 / /mnt/c rw - ext4 /dev/hcablk0p1 rw\n",
+        "40 22 252:0 / /mnt/a\\040b rw - ocfs2 /dev/hcablk0 rw\n41 22 252:1 / /mnt/c rw - ext4 \
+         /dev/hcablk0p1 rw\n",
     );
     kernel.folder("/sys/block/hcablk0/hcablk0p1");
     kernel.file("/sys/block/hcablk0/hcablk0p1/dev", "252:1\n");
@@ -358,6 +362,27 @@ fn disconnect_outlasts_udev() {
     });
     ok(&kernel, "disconnect data");
     assert_eq!(kernel.pauses.get(), 3);
+}
+
+#[test]
+fn disconnect_waits_for_what_is_winding_down() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.lingering.set(3);
+    ok(&kernel, "disconnect data");
+    assert!(!kernel.has("/sys/kernel/config/hcablk/data"));
+}
+
+#[test]
+fn undoing_waits_for_what_is_winding_down() {
+    let kernel = Kernel::loaded();
+    let snapshot = kernel.snapshot();
+    kernel.no_nodes.set(true);
+    kernel.busy.set(2);
+    kernel.lingering.set(2);
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(error.not_undone, [""; 0]);
+    assert_eq!(kernel.snapshot(), snapshot);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An imitation of the kernel: two configfs trees that behave as the modules do, as far as the command can tell.
+//! An imitation of the kernel: two configfs trees that behave as the modules do, as far as the
+//! command can tell.
 //!
-//! Making a folder makes its attributes; attributes that are read-only, enabled or out of range refuse to be written;
-//! enabling succeeds or fails as the test has arranged. Any changing operation can be made to fail.
+//! Making a folder makes its attributes; attributes that are read-only, enabled or out of range
+//! refuse to be written; enabling succeeds or fails as the test has arranged. Any changing
+//! operation can be made to fail.
 
 #![allow(
     dead_code,
@@ -84,6 +86,8 @@ pub struct Kernel {
     pub refuse: RefCell<BTreeMap<String, (Errno, String)>>,
     /// Writing 0 to `enable` of a device answers EBUSY this many times.
     pub busy: Cell<u32>,
+    /// Removing a folder answers EBUSY this many times.
+    pub lingering: Cell<u32>,
     /// The number of the changing operation that fails with EIO, counted from 0.
     pub fail_at: Cell<Option<usize>>,
     /// The number of the changing operation before which a signal arrives.
@@ -374,6 +378,10 @@ impl System for Kernel {
         if !self.exists(path) {
             return fail(Errno::ENOENT);
         }
+        if self.lingering.get() > 0 {
+            self.lingering.set(self.lingering.get() - 1);
+            return fail(Errno::EBUSY);
+        }
         if self.enabled(path) {
             return fail(Errno::EBUSY);
         }
@@ -485,8 +493,8 @@ pub fn fails(kernel: &Kernel, line: &str) -> hcablk::error::Error {
     }
 }
 
-/// Compares with a file in `tests/golden`. With `HCABLK_UPDATE_GOLDEN` set, writes the file instead: look at the
-/// difference before you commit it, because programs read the JSON.
+/// Compares with a file in `tests/golden`. With `HCABLK_UPDATE_GOLDEN` set, writes the file
+/// instead: look at the difference before you commit it, because programs read the JSON.
 pub fn golden(name: &str, text: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")
@@ -498,8 +506,8 @@ pub fn golden(name: &str, text: &str) {
     assert_eq!(text, expected, "{name}");
 }
 
-/// Makes each of the changes that a command does fail in turn, and a signal arrive before each of them; demands that
-/// the tree is then as it was before.
+/// Makes each of the changes that a command does fail in turn, and a signal arrive before each of
+/// them; demands that the tree is then as it was before.
 pub fn each_failure_is_undone(prepare: impl Fn() -> Kernel, line: &str) {
     let kernel = prepare();
     let before = kernel.changes();
