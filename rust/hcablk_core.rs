@@ -11,6 +11,7 @@ pub(crate) mod bindings;
 pub mod blkdev;
 pub mod configfs;
 pub mod errno;
+pub mod fifo;
 pub mod pages;
 pub mod proto;
 pub mod rdma;

@@ -150,10 +150,28 @@ unsafe impl Sync for WorkQueue {}
 impl WorkQueue {
     /// Makes an unbound queue whose work runs in parallel, also when memory is short.
     pub fn new(name: &'static CStr) -> Result<Self> {
-        let flags = bindings::wq_flags_WQ_UNBOUND | bindings::wq_flags_WQ_MEM_RECLAIM;
+        Self::with(name, bindings::wq_flags_WQ_UNBOUND)
+    }
+
+    /// Makes a queue whose work runs soon, on the processor that queued it,
+    /// also when memory is short: for completions, as the core's own
+    /// `ib_comp_wq`, which modules cannot reach.
+    pub fn for_completions(name: &'static CStr) -> Result<Self> {
+        Self::with(
+            name,
+            bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_HIGHPRI,
+        )
+    }
+
+    fn with(name: &'static CStr, flags: bindings::wq_flags) -> Result<Self> {
+        let flags = flags | bindings::wq_flags_WQ_MEM_RECLAIM;
         // SAFETY: `name` is a C string.
         let wq = unsafe { bindings::hcablk_c_alloc_workqueue(name.as_char_ptr(), flags, 0) };
         Ok(Self(NonNull::new(wq).ok_or(ENOMEM)?))
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut bindings::workqueue_struct {
+        self.0.as_ptr()
     }
 
     /// Waits for everything that is queued now. May sleep.

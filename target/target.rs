@@ -1,21 +1,68 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! stub
+//! The target: serves block devices to initiators.
+//!
+//! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
+//! - [`registry`]: which volumes and sessions there are.
+//! - [`volume`]: an exported device and who may use it.
+//! - [`port`]: an address that is listened on.
+//! - [`admission`]: whether a connection request is granted.
+//! - [`connect`]: how a queue pair comes up.
+//! - [`session`]: an initiator's queue pairs and their end.
+//! - [`queue`]: the I/O path.
+//! - [`io`]: one request under way.
+//! - [`check`]: whether a request fits its volume.
+//! - [`stats`]: what is counted.
 
-use kernel::prelude::*;
+mod admission;
+mod check;
+mod config;
+mod connect;
+mod io;
+mod port;
+mod queue;
+mod registry;
+mod session;
+mod stats;
+mod volume;
+
+use hcablk_core::{
+    proto, // `admission` and `check` name it from the root, as their tests do.
+    configfs::Subsystem,
+    sync::WorkQueue, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 module! {
-    type: TargetModule,
+    type: Target,
     name: "hcablk_target",
     authors: ["The hcablk developers"],
-    description: "hcablk: shared block device over RDMA, target",
+    description: "Shared block device over RDMA: target",
     license: "GPL",
 }
 
-struct TargetModule;
+/// What the module holds, dropped in this order: when the directories are gone
+/// nobody connects any more, and the queue waits for the ends of old sessions.
+struct Target {
+    _directories: Subsystem,
+    _work: Arc<WorkQueue>,
+    _completions: Arc<WorkQueue>,
+}
 
-impl kernel::Module for TargetModule {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+impl kernel::Module for Target {
+    fn init(module: &'static ThisModule) -> Result<Self> {
+        let work = Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?;
+        let completions = WorkQueue::for_completions(c"hcablk_comp")?;
+        let completions = Arc::new(completions, GFP_KERNEL)?;
+        let registry = registry::Registry::new(work.clone(), completions.clone())?;
+        let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
+        Ok(Self {
+            _directories: Subsystem::register(c"hcablk_target", root, module)?,
+            _work: work,
+            _completions: completions,
+        })
     }
 }

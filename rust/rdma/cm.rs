@@ -369,7 +369,7 @@ pub trait Accept: Send + Sync + 'static {
 
     /// The device that was listened on goes away. The listener must be dropped,
     /// but not from here.
-    fn removed(&self);
+    fn removed(self: Arc<Self>);
 }
 
 /// A connection request.
@@ -509,7 +509,7 @@ unsafe extern "C" fn on_request(
             }
         }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => {
-            accept.removed();
+            accept.clone().removed();
             0
         }
         _ => 0,

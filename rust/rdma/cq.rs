@@ -23,7 +23,10 @@ use super::{
 };
 use crate::{
     bindings,
-    sync::Event, //
+    sync::{
+        Event,
+        WorkQueue, //
+    },
 };
 use core::{
     cell::UnsafeCell,
@@ -104,12 +107,12 @@ pub trait Handler: Send + Sync + 'static {
 }
 
 /// Where completions are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Context {
     /// In softirq context, soon after the interrupt.
     SoftIrq,
-    /// In process context on the processor that was interrupted: handlers may sleep.
-    Process,
+    /// On a workqueue made by [`WorkQueue::for_completions`]: handlers may sleep.
+    Process(Arc<WorkQueue>),
 }
 
 /// Completions taken from the device at a time.
@@ -264,12 +267,12 @@ impl<H: Handler> CompletionQueue<H> {
         if !self.running.load(Acquire) {
             return;
         }
-        match self.context {
+        match &self.context {
             // SAFETY: `poll` is initialised and stays pinned.
             Context::SoftIrq => unsafe { bindings::irq_poll_sched(self.poll.get()) },
-            // SAFETY: `work` is initialised and stays pinned; the queue is the core's.
-            Context::Process => unsafe {
-                bindings::hcablk_c_queue_work(bindings::ib_comp_wq, self.work.get());
+            // SAFETY: `work` is initialised and stays pinned, the queue is alive.
+            Context::Process(queue) => unsafe {
+                bindings::hcablk_c_queue_work(queue.as_raw(), self.work.get());
             },
         }
     }

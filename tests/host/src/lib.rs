@@ -5,3 +5,5 @@
 
 mod proto;
 mod space;
+mod admission;
+mod check;

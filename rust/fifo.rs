@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A queue with a fixed number of places.
+
+use kernel::prelude::*;
+
+/// First in, first out; room for as many as it was made for.
+pub struct Fifo<T> {
+    places: KVec<Option<T>>,
+    head: usize,
+    len: usize,
+}
+
+impl<T> Fifo<T> {
+    /// Makes room for `capacity` elements. May sleep.
+    pub fn new(capacity: usize) -> Result<Self> {
+        let mut places = KVec::with_capacity(capacity, GFP_KERNEL)?;
+        for _ in 0..capacity {
+            places.push(None, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            places,
+            head: 0,
+            len: 0,
+        })
+    }
+
+    /// Puts an element at the end; it comes back when there is no room.
+    #[inline]
+    pub fn push(&mut self, element: T) -> Result<(), T> {
+        let capacity = self.places.len();
+        if self.len == capacity {
+            return Err(element);
+        }
+        let mut at = self.head + self.len;
+        if at >= capacity {
+            at -= capacity;
+        }
+        match self.places.get_mut(at) {
+            Some(place) => {
+                *place = Some(element);
+                self.len += 1;
+                Ok(())
+            }
+            None => Err(element),
+        }
+    }
+
+    /// Takes the first element.
+    #[inline]
+    pub fn pop(&mut self) -> Option<T> {
+        let element = self.places.get_mut(self.head)?.take()?;
+        self.head += 1;
+        if self.head == self.places.len() {
+            self.head = 0;
+        }
+        self.len -= 1;
+        Some(element)
+    }
+
+    /// Puts an element that was just popped back to the front.
+    pub fn unpop(&mut self, element: T) {
+        let before = match self.head {
+            0 => self.places.len(),
+            head => head,
+        } - 1;
+        if let Some(place) = self.places.get_mut(before) {
+            *place = Some(element);
+            self.head = before;
+            self.len += 1;
+        }
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether a connection request is granted. Uses nothing but `core` and the
+//! wire format: its tests run on the host.
+
+use crate::proto::connect::{
+    Epoch,
+    Reason,
+    Request, //
+};
+
+/// What the target knows about what is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// The volume is exported; whether its export is being ended.
+    pub(crate) volume: Option<Volume>,
+    /// The session that the request names, of the host that asks, on the
+    /// volume that it asks for.
+    pub(crate) session: Option<Session>,
+}
+
+/// What matters of a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Volume {
+    /// No new connections: it is being disabled.
+    pub(crate) withdrawn: bool,
+    /// The host that asks is among those allowed.
+    pub(crate) allowed: bool,
+}
+
+/// What matters of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Session {
+    /// Its epoch.
+    pub(crate) epoch: Epoch,
+    /// It is being torn down.
+    pub(crate) ending: bool,
+    /// Queue pairs that it has and how many it shall have.
+    pub(crate) queues: u8,
+    /// Whether the queue that is asked for is connected already.
+    pub(crate) has_queue: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Make a session with this as its first queue pair.
+    Begin,
+    /// End the session that is there, of an older epoch, wait until nothing of
+    /// it is left, and decide again.
+    Replace,
+    /// Add the queue pair to the session that is there.
+    Join,
+    /// Refuse.
+    Refuse(Reason),
+}
+
+/// Decides about a well-formed request.
+///
+/// A host that is not allowed learns nothing about a volume but that it cannot
+/// have it. A session's newer epoch replaces the older one only when nothing
+/// of that can write any more.
+pub(crate) fn decide(request: &Request, view: &View) -> Decision {
+    let refuse = Decision::Refuse;
+    let Some(volume) = view.volume else {
+        return refuse(Reason::UnknownVolume);
+    };
+    if !volume.allowed {
+        return refuse(Reason::Forbidden);
+    }
+    if volume.withdrawn {
+        return refuse(Reason::Withdrawn);
+    }
+    match (view.session, request.queue) {
+        (None, 0) => Decision::Begin,
+        (None, _) => refuse(Reason::NoSession),
+        (Some(session), 0) => {
+            if request.epoch > session.epoch {
+                Decision::Replace
+            } else {
+                refuse(Reason::StaleEpoch)
+            }
+        }
+        (Some(session), _) => {
+            if request.epoch < session.epoch {
+                refuse(Reason::StaleEpoch)
+            } else if request.epoch > session.epoch || session.ending {
+                refuse(Reason::NoSession)
+            } else if session.has_queue || request.queues != session.queues {
+                refuse(Reason::Malformed)
+            } else {
+                Decision::Join
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{
+        connect::SessionId,
+        name::{
+            HostId,
+            VolumeName, //
+        },
+    };
+
+    fn request(queue: u8, epoch: u32) -> Request {
+        Request {
+            version_min: 1,
+            version_max: 1,
+            depth: 128,
+            queue,
+            queues: 4,
+            session: SessionId(1),
+            epoch: Epoch(epoch),
+            host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
+            volume: VolumeName::parse("vol0").unwrap(),
+        }
+    }
+
+    const VOLUME: Option<Volume> = Some(Volume {
+        withdrawn: false,
+        allowed: true,
+    });
+
+    fn session(epoch: u32) -> Option<Session> {
+        Some(Session {
+            epoch: Epoch(epoch),
+            ending: false,
+            queues: 4,
+            has_queue: false,
+        })
+    }
+
+    fn decide_with(queue: u8, epoch: u32, volume: Option<Volume>, s: Option<Session>) -> Decision {
+        decide(&request(queue, epoch), &View { volume, session: s })
+    }
+
+    #[test]
+    fn volumes_and_hosts() {
+        let refuse = Decision::Refuse;
+        assert_eq!(
+            decide_with(0, 1, None, None),
+            refuse(Reason::UnknownVolume)
+        );
+        let volume = |withdrawn, allowed| Some(Volume { withdrawn, allowed });
+        assert_eq!(
+            decide_with(0, 1, volume(false, false), None),
+            refuse(Reason::Forbidden)
+        );
+        assert_eq!(
+            decide_with(0, 1, volume(true, false), None),
+            refuse(Reason::Forbidden),
+            "a stranger learns nothing more"
+        );
+        assert_eq!(
+            decide_with(0, 1, volume(true, true), None),
+            refuse(Reason::Withdrawn)
+        );
+    }
+
+    #[test]
+    fn the_first_queue_begins_and_the_others_join() {
+        assert_eq!(decide_with(0, 1, VOLUME, None), Decision::Begin);
+        assert_eq!(
+            decide_with(1, 1, VOLUME, None),
+            Decision::Refuse(Reason::NoSession)
+        );
+        assert_eq!(decide_with(3, 1, VOLUME, session(1)), Decision::Join);
+    }
+
+    #[test]
+    fn an_older_epoch_never_comes_in() {
+        let stale = Decision::Refuse(Reason::StaleEpoch);
+        for queue in 0..4 {
+            assert_eq!(decide_with(queue, 4, VOLUME, session(5)), stale);
+        }
+        assert_eq!(decide_with(0, 5, VOLUME, session(5)), stale, "in use");
+    }
+
+    #[test]
+    fn a_newer_epoch_replaces_and_only_with_its_first_queue() {
+        assert_eq!(decide_with(0, 6, VOLUME, session(5)), Decision::Replace);
+        assert_eq!(
+            decide_with(1, 6, VOLUME, session(5)),
+            Decision::Refuse(Reason::NoSession)
+        );
+    }
+
+    #[test]
+    fn a_queue_joins_once_and_only_a_session_of_its_size() {
+        let with = |change: fn(&mut Session)| {
+            let mut s = session(1).unwrap();
+            change(&mut s);
+            decide_with(1, 1, VOLUME, Some(s))
+        };
+        let malformed = Decision::Refuse(Reason::Malformed);
+        assert_eq!(with(|s| s.has_queue = true), malformed);
+        assert_eq!(with(|s| s.queues = 3), malformed);
+        assert_eq!(
+            with(|s| s.ending = true),
+            Decision::Refuse(Reason::NoSession)
+        );
+    }
+}

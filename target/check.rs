@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether a request fits its volume. Uses nothing but `core` and the wire
+//! format: its tests run on the host.
+
+use crate::proto::{
+    connect::Geometry,
+    message::{
+        Extent,
+        Op,
+        Status, //
+    },
+};
+
+/// Checks a request against the volume as its session was told of it.
+pub(crate) fn check(op: &Op, geometry: &Geometry) -> Result<(), Status> {
+    match op {
+        Op::Read(extent, _) => fits(extent, geometry),
+        Op::Write { .. } if geometry.read_only => Err(Status::ReadOnly),
+        Op::Write { extent, .. } => fits(extent, geometry),
+        Op::Flush => Ok(()),
+    }
+}
+
+fn fits(extent: &Extent, geometry: &Geometry) -> Result<(), Status> {
+    let block = (1u64 << geometry.logical_block_shift) - 1;
+    let end = extent
+        .offset
+        .checked_add(extent.length.into())
+        .ok_or(Status::OutOfRange)?;
+    if extent.length == 0 || extent.length > geometry.max_transfer {
+        return Err(Status::Invalid);
+    }
+    if (extent.offset | u64::from(extent.length)) & block != 0 || end > geometry.capacity {
+        return Err(Status::OutOfRange);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::message::Remote;
+
+    fn geometry() -> Geometry {
+        Geometry {
+            capacity: 1 << 20,
+            logical_block_shift: 12,
+            physical_block_shift: 12,
+            read_only: false,
+            write_cache: false,
+            fua: false,
+            max_transfer: 1 << 16,
+        }
+    }
+
+    fn read(offset: u64, length: u32) -> Op {
+        let remote = Remote {
+            address: 0,
+            key: 0,
+            invalidate: false,
+        };
+        Op::Read(Extent { offset, length }, remote)
+    }
+
+    #[test]
+    fn what_is_inside_passes() {
+        for (offset, length) in [(0, 4096), (0, 1 << 16), ((1 << 20) - 4096, 4096)] {
+            assert_eq!(check(&read(offset, length), &geometry()), Ok(()));
+        }
+        assert_eq!(check(&Op::Flush, &geometry()), Ok(()));
+    }
+
+    #[test]
+    fn what_is_outside_does_not() {
+        for (offset, length, status) in [
+            (0, 0, Status::Invalid),
+            (0, (1 << 16) + 4096, Status::Invalid),
+            (512, 4096, Status::OutOfRange),
+            (0, 512, Status::OutOfRange),
+            (1 << 20, 4096, Status::OutOfRange),
+            ((1 << 20) - 4096, 8192, Status::OutOfRange),
+            (u64::MAX - 4095, 4096, Status::OutOfRange),
+            (u64::MAX, u32::MAX, Status::OutOfRange),
+        ] {
+            assert_eq!(
+                check(&read(offset, length), &geometry()),
+                Err(status),
+                "{offset} {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_read_only_volume_is_not_written() {
+        let geometry = Geometry {
+            read_only: true,
+            ..geometry()
+        };
+        let Op::Read(extent, remote) = read(0, 4096) else {
+            unreachable!()
+        };
+        let write = Op::Write {
+            extent,
+            remote,
+            fua: false,
+        };
+        assert_eq!(check(&write, &geometry), Err(Status::ReadOnly));
+        assert_eq!(check(&read(0, 4096), &geometry), Ok(()));
+    }
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `/sys/kernel/config/hcablk_target`: `volumes/NAME`, with the hosts that may
+//! use it in `volumes/NAME/hosts/UUID`, and `ports/NAME`.
+
+use crate::{
+    port::{
+        Port,
+        Settings, //
+    },
+    registry::Registry,
+    volume::Volume,
+};
+use hcablk_core::{
+    configfs::{
+        Attribute,
+        DefaultGroups,
+        Directory,
+        NoChild,
+        Node,
+        Output, //
+    },
+    proto::{
+        name::{
+            HostId,
+            VolumeName, //
+        },
+        DEPTH_MAX, //
+    },
+    rdma::address::parse_ip, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The top directory.
+pub(crate) struct Root(Arc<Registry>);
+
+impl Root {
+    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+        Self(registry)
+    }
+}
+
+impl Node for Root {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = NoChild;
+
+    fn default_groups(this: &Arc<Self>, groups: &mut DefaultGroups) -> Result {
+        groups.add(c"volumes", Arc::new(Volumes(this.0.clone()), GFP_KERNEL)?)?;
+        groups.add(c"ports", Arc::new(Ports(this.0.clone()), GFP_KERNEL)?)
+    }
+}
+
+/// `volumes`.
+struct Volumes(Arc<Registry>);
+
+impl Node for Volumes {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = Volume;
+
+    fn make_child(this: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
+        let name = VolumeName::parse(name).map_err(|_| EINVAL)?;
+        let volume = Volume::new(name, &this.0)?;
+        this.0.add_volume(&volume)?;
+        Ok(volume)
+    }
+}
+
+fn boolean(text: &str) -> Result<bool> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err(EINVAL),
+    }
+}
+
+/// A number within bounds.
+fn number(text: &str, min: u32, max: u32) -> Result<u32> {
+    let value: u32 = text.parse().map_err(|_| EINVAL)?;
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(ERANGE)
+    }
+}
+
+/// What `volumes/NAME/error` shows.
+fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
+    match error {
+        Some((what, e)) => writeln!(out, "{what} (error {})", e.to_errno()),
+        None => writeln!(out),
+    }
+}
+
+impl Node for Volume {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::read_write(
+            c"path",
+            |volume, out| {
+                volume.with_path(|path| {
+                    out.write_bytes(path.map_or(&[], CStr::to_bytes));
+                    writeln!(out)
+                })
+            },
+            |volume, _, text| volume.set_path(text),
+        ),
+        Attribute::read_write(
+            c"read_only",
+            |volume, out| writeln!(out, "{}", u8::from(volume.read_only())),
+            |volume, _, text| volume.set_read_only(boolean(text)?),
+        ),
+        Attribute::read_write(
+            c"enable",
+            |volume, out| writeln!(out, "{}", u8::from(volume.is_exported())),
+            |volume, directory, text| {
+                if boolean(text)? {
+                    volume.enable(directory)
+                } else {
+                    volume.disable()
+                }
+            },
+        ),
+        Attribute::read_only(c"size", |volume, out| writeln!(out, "{}", volume.size())),
+        Attribute::read_only(c"clients", |volume, out| {
+            let of_volume = |s: &crate::session::Session| core::ptr::eq(&**s.volume(), volume);
+            for session in volume.registry().sessions(of_volume)?.iter() {
+                writeln!(
+                    out,
+                    "{} {:016x} {} {}",
+                    session.host(),
+                    session.id().0,
+                    session.epoch().0,
+                    session.connected()
+                )?;
+            }
+            Ok(())
+        }),
+        Attribute::read_only(c"stats", |volume, out| {
+            volume
+                .counters()?
+                .for_each(|name, value| writeln!(out, "{name} {value}"))
+        }),
+        Attribute::read_only(c"error", |volume, out| show_error(out, volume.error())),
+    ];
+
+    fn default_groups(this: &Arc<Self>, groups: &mut DefaultGroups) -> Result {
+        groups.add(c"hosts", Arc::new(Hosts(this.clone()), GFP_KERNEL)?)
+    }
+
+    fn removed(&self) {
+        self.registry().remove_volume(self);
+    }
+}
+
+/// `volumes/NAME/hosts`.
+struct Hosts(Arc<Volume>);
+
+impl Node for Hosts {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = Host;
+
+    fn make_child(this: &Arc<Self>, name: &str) -> Result<Arc<Host>> {
+        let id = HostId::parse(name).map_err(|_| EINVAL)?;
+        let host = Host {
+            volume: this.0.clone(),
+            id,
+        };
+        let host = Arc::new(host, GFP_KERNEL)?;
+        this.0.allow(id)?;
+        Ok(host)
+    }
+}
+
+/// `volumes/NAME/hosts/UUID`.
+struct Host {
+    volume: Arc<Volume>,
+    id: HostId,
+}
+
+impl Node for Host {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = NoChild;
+
+    fn removed(&self) {
+        self.volume.forbid(self.id);
+    }
+}
+
+/// `ports`.
+struct Ports(Arc<Registry>);
+
+impl Node for Ports {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = Port;
+
+    fn make_child(this: &Arc<Self>, _name: &str) -> Result<Arc<Port>> {
+        Port::new(&this.0)
+    }
+}
+
+/// An attribute for a setting: how it is shown, and how text becomes its value.
+macro_rules! setting {
+    ($name:literal, $($field:ident).+, $parse:expr) => {
+        Attribute::read_write(
+            $name,
+            |port: &Port, out: &mut Output<'_>| writeln!(out, "{}", port.settings().$($field).+),
+            |port: &Arc<Port>, _: &Directory<'_>, text: &str| {
+                let value = $parse(text)?;
+                port.configure(|settings: &mut Settings| settings.$($field).+ = value)
+            },
+        )
+    };
+}
+
+impl Node for Port {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        setting!(c"address", address, parse_ip),
+        setting!(c"port", port, |text| number(text, 1, 65535)
+            .map(|port| port as u16)),
+        setting!(c"buffer_mib", limits.buffer_mib, |text| number(
+            text, 1, 1024
+        )
+        .map(|mib| mib as usize)),
+        setting!(c"queue_credits", limits.queue_credits, |text| number(
+            text,
+            0,
+            DEPTH_MAX.into()
+        )
+        .map(|credits| credits as u16)),
+        Attribute::read_write(
+            c"enable",
+            |port, out| writeln!(out, "{}", u8::from(port.is_enabled())),
+            |port, directory, text| {
+                if boolean(text)? {
+                    port.enable(directory)
+                } else {
+                    port.disable();
+                    Ok(())
+                }
+            },
+        ),
+        Attribute::read_only(c"sessions", |port, out| {
+            for session in port.registry().sessions(|_| true)?.iter() {
+                writeln!(
+                    out,
+                    "{} {} {:016x} {} {}",
+                    session.volume().name(),
+                    session.host(),
+                    session.id().0,
+                    session.epoch().0,
+                    session.connected()
+                )?;
+            }
+            Ok(())
+        }),
+        Attribute::read_only(c"error", |port, out| {
+            show_error(out, port.error().map(|e| ("cannot listen", e)))
+        }),
+    ];
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a queue pair comes up: what to do about a connection request.
+//!
+//! The connection manager's thread only copies the request; everything else
+//! happens on the module's workqueue, so that many queue pairs can come up at
+//! the same time.
+
+use crate::{
+    admission::{
+        decide,
+        Decision, //
+    },
+    port::Limits,
+    queue::{
+        Queue,
+        Shape, //
+    },
+    registry::Registry,
+    session::Session,
+    volume::{
+        Printed,
+        Volume, //
+    },
+};
+use hcablk_core::{
+    proto::connect::{
+        Reason,
+        Reject,
+        Reply,
+        Request,
+        REQUEST_LEN, //
+    },
+    rdma::{
+        cm::{
+            self,
+            Id,
+            Incoming,
+            Parameters, //
+        },
+        pd::ProtectionDomain, //
+    },
+    sync::{
+        new_irq_lock,
+        IrqLock, //
+    },
+};
+use kernel::{
+    impl_has_work,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+/// Hears when a connection goes down.
+#[pin_data]
+struct Link {
+    #[pin]
+    state: IrqLock<LinkState>,
+}
+
+struct LinkState {
+    session: Option<Arc<Session>>,
+    lost: bool,
+}
+
+impl Link {
+    /// Ends `session` when the connection is lost, or at once if it was.
+    fn attach(&self, session: &Arc<Session>) {
+        let lost = {
+            let mut state = self.state.lock();
+            state.session = Some(session.clone());
+            state.lost
+        };
+        if lost {
+            session.end();
+        }
+    }
+}
+
+impl cm::Handler for Link {
+    fn event(&self, event: cm::Event<'_>) {
+        match event {
+            cm::Event::AddressResolved
+            | cm::Event::RouteResolved
+            | cm::Event::Established { .. } => {}
+            cm::Event::Rejected { .. }
+            | cm::Event::Failed(_)
+            | cm::Event::Disconnected
+            | cm::Event::DeviceRemoval => {
+                let session = {
+                    let mut state = self.state.lock();
+                    state.lost = true;
+                    state.session.clone()
+                };
+                if let Some(session) = session {
+                    session.end();
+                }
+            }
+        }
+    }
+}
+
+/// A connection request that waits for its turn.
+#[pin_data]
+pub(crate) struct Connect {
+    registry: Arc<Registry>,
+    limits: Limits,
+    private: [u8; REQUEST_LEN],
+    private_len: usize,
+    peer_reads: u8,
+    #[pin]
+    claimed: Mutex<Option<(Arc<Link>, Arc<Id>)>>,
+    #[pin]
+    work: Work<Connect>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Connect { self.work }
+}
+
+/// Takes a request out of the connection manager's hands. Short, and must not
+/// wait.
+pub(crate) fn begin(registry: &Arc<Registry>, limits: Limits, incoming: &mut Incoming<'_>) -> Result {
+    let link = Arc::pin_init(
+        pin_init!(Link {
+            state <- new_irq_lock!(LinkState {
+                session: None,
+                lost: false,
+            }),
+        }),
+        GFP_KERNEL,
+    )?;
+    let mut private = [0; REQUEST_LEN];
+    let private_len = incoming.private().len().min(REQUEST_LEN);
+    for (to, from) in private.iter_mut().zip(incoming.private()) {
+        *to = *from;
+    }
+    let peer_reads = incoming.peer_responder_resources();
+    // The identifier is claimed last: once it is ours it must not be dropped in
+    // the connection manager's thread.
+    let connect = Arc::pin_init(
+        pin_init!(Connect {
+            registry: registry.clone(),
+            limits,
+            private,
+            private_len,
+            peer_reads,
+            claimed <- new_mutex!(None),
+            work <- new_work!("hcablk_target::Connect"),
+        }),
+        GFP_KERNEL,
+    )?;
+    let id = incoming.claim(link.clone())?;
+    *connect.claimed.lock() = Some((link, id));
+    // It was never queued, so it is not queued twice.
+    let _ = registry.work().enqueue(connect);
+    Ok(())
+}
+
+/// Why a request is not granted.
+#[derive(Clone, Copy)]
+struct Refusal(Reason, &'static str);
+
+const NO_MEMORY: Refusal = Refusal(Reason::NoResources, "out of memory or queue pairs");
+
+impl Connect {
+    fn carry_out(&self) {
+        let Some((link, id)) = self.claimed.lock().take() else {
+            return;
+        };
+        let private = self.private.get(..self.private_len).unwrap_or(&[]);
+        let result = match Request::decode(private) {
+            Ok(request) => self
+                .grant(&request, &link, &id)
+                .map_err(|refusal| (Some(request), refusal)),
+            Err(reason @ Reason::Version) => {
+                Err((None, Refusal(reason, "no version of the protocol in common")))
+            }
+            Err(reason) => Err((None, Refusal(reason, "the request makes no sense"))),
+        };
+        let Err((request, Refusal(reason, why))) = result else {
+            return;
+        };
+        id.reject(&Reject::new(reason).encode());
+        match request {
+            Some(request) => pr_warn!(
+                "refused {} for volume {}: {why}\n",
+                Printed(request.host),
+                request.volume.as_str()
+            ),
+            None => pr_warn!("refused a connection: {why}\n"),
+        }
+        // No event may come back to an identifier that is given up here.
+        id.detach();
+    }
+
+    fn grant(&self, request: &Request, link: &Link, id: &Arc<Id>) -> Result<(), Refusal> {
+        let session = self.find_session(request, id)?;
+        let queue = self.add_queue(&session, request, id).inspect_err(|_| {
+            // A session lives and dies with its first queue pair.
+            if request.queue == 0 {
+                session.end();
+            }
+        })?;
+        link.attach(&session);
+        let reads = self.peer_reads.min(session.pd().attributes().max_qp_init_rd_atom);
+        let parameters = Parameters {
+            responder_resources: 0,
+            initiator_depth: reads,
+        };
+        let reply = Reply {
+            version: request.version(),
+            credits: queue.credits(),
+            session: request.session,
+            epoch: request.epoch,
+            geometry: *session.geometry(),
+        };
+        if id.accept(parameters, &reply.encode()).is_err() {
+            // The initiator is gone; nobody is left to be refused.
+            session.end();
+        } else if request.queue == 0 {
+            pr_info!(
+                "{}: session {:016x} of {} begun, epoch {}\n",
+                **session.volume(),
+                request.session.0,
+                Printed(request.host),
+                request.epoch.0
+            );
+        }
+        Ok(())
+    }
+
+    /// The session that the queue pair belongs to, new for the first one.
+    fn find_session(&self, request: &Request, id: &Arc<Id>) -> Result<Arc<Session>, Refusal> {
+        loop {
+            let (view, found) = self.registry.view(request);
+            match (decide(request, &view), found.volume, found.session) {
+                (Decision::Begin, Some(volume), _) => {
+                    return self.begin_session(request, id, &volume)
+                }
+                (Decision::Join, _, Some(session)) => {
+                    if !session.pd().same_device(id) {
+                        return Err(Refusal(
+                            Reason::NoSession,
+                            "it came over another device than its session",
+                        ));
+                    }
+                    return Ok(session);
+                }
+                (Decision::Replace, _, Some(old)) => {
+                    // Its initiator came back: nothing of the old epoch may
+                    // reach the drive after anything of the new one.
+                    old.end();
+                    old.wait();
+                }
+                (Decision::Refuse(reason), ..) => {
+                    return Err(Refusal(
+                        reason,
+                        match reason {
+                            Reason::UnknownVolume => "there is no such volume",
+                            Reason::Forbidden => "this host is not allowed",
+                            Reason::Withdrawn => "the volume is being disabled",
+                            Reason::StaleEpoch => "its session is in use or was replaced",
+                            Reason::NoSession => "its session is gone",
+                            _ => "it does not fit its session",
+                        },
+                    ))
+                }
+                _ => return Err(NO_MEMORY),
+            }
+        }
+    }
+
+    fn begin_session(
+        &self,
+        request: &Request,
+        id: &Arc<Id>,
+        volume: &Arc<Volume>,
+    ) -> Result<Arc<Session>, Refusal> {
+        let pd = ProtectionDomain::new(id).map_err(|_| NO_MEMORY)?;
+        let session =
+            Session::new(&self.registry, volume, request, pd).map_err(|_| NO_MEMORY)?;
+        let listed = self.registry.add_session(&session, request);
+        // Whoever withdraws the volume or forbids the host ends the sessions
+        // that are listed: look again now that this one is.
+        let allowed = volume.admission(request.host);
+        if listed.is_ok() && allowed.allowed && !allowed.withdrawn {
+            return Ok(session);
+        }
+        session.end();
+        match listed {
+            Ok(()) => Err(Refusal(Reason::Withdrawn, "the volume was just withdrawn")),
+            Err(_) => Err(Refusal(Reason::StaleEpoch, "its session is in use")),
+        }
+    }
+
+    fn add_queue(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Queue>, Refusal> {
+        let credits = match self.limits.queue_credits {
+            0 => request.depth,
+            limit => limit.min(request.depth),
+        };
+        let bytes = (self.limits.buffer_mib << 20) / usize::from(request.queues.max(1));
+        let shape = Shape::new(session.pd().attributes(), credits, bytes).ok_or(Refusal(
+            Reason::NoResources,
+            "the RDMA device takes too few scatter-gather entries or work requests",
+        ))?;
+        let device = session.device().ok_or(Refusal(
+            Reason::NoSession,
+            "its session ended meanwhile",
+        ))?;
+        let queue =
+            Queue::new(session, device, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
+        session.add_queue(&queue).map_err(|_| {
+            Refusal(
+                Reason::NoSession,
+                "its session ended meanwhile",
+            )
+        })?;
+        Ok(queue)
+    }
+}
+
+impl WorkItem for Connect {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.carry_out();
+    }
+}

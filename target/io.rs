@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One request under way.
+//!
+//! ```text
+//!            ┌── read:  buffers ──► drive ──────────────┐
+//!  Idle ─────┼── write: buffers ──► RDMA READ ──► drive ├──► [RDMA WRITE +] response ──► Idle
+//!            ├── flush: ──────────► drive ──────────────┤
+//!            └── refused ───────────────────────────────┘
+//! ```
+//!
+//! At any time an [`Io`] is in one place, and whoever has it owns it: in the
+//! queue's list of idle ones, in the list of those that wait for buffers, in
+//! the table of work under way on the queue pair, or with the block layer. Its
+//! buffers are its own from admission until it is idle again, its message
+//! buffer for the answer always.
+
+use crate::queue::{
+    Queue,
+    CHUNK_BYTES,
+    CHUNKS_MAX, //
+};
+use hcablk_core::{
+    blkdev::{
+        BioOwner,
+        BioSlot,
+        BlockDevice,
+        Status, //
+    },
+    pages::PageRange,
+    proto::message::{
+        self,
+        Op,
+        Tag, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// See the module.
+pub(crate) struct Io {
+    pub(crate) queue: Arc<Queue>,
+    /// Place in the table of work under way, and message buffer.
+    pub(crate) index: u32,
+    /// The receive buffer that the request came in, to be posted again.
+    pub(crate) receive: u32,
+    pub(crate) tag: Tag,
+    /// What is asked for, or why it is refused.
+    pub(crate) op: Result<Op, message::Status>,
+    /// How it ended.
+    pub(crate) status: message::Status,
+    /// Bytes that the HCA moves.
+    pub(crate) moved: u64,
+    chunks: [u16; CHUNKS_MAX],
+    chunk_count: usize,
+    slot: BioSlot,
+}
+
+impl Io {
+    /// Makes an idle one. May sleep.
+    pub(crate) fn new(queue: &Arc<Queue>, index: u32) -> Result<KBox<Self>> {
+        Ok(KBox::new(
+            Self {
+                queue: queue.clone(),
+                index,
+                receive: 0,
+                tag: Tag {
+                    index: 0,
+                    generation: 0,
+                },
+                op: Err(message::Status::Invalid),
+                status: message::Status::Ok,
+                moved: 0,
+                chunks: [0; CHUNKS_MAX],
+                chunk_count: 0,
+                slot: BioSlot::new(CHUNKS_MAX as u16)?,
+            },
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// Bytes of data.
+    pub(crate) fn length(&self) -> usize {
+        match self.op {
+            Ok(Op::Read(extent, _) | Op::Write { extent, .. }) => extent.length as usize,
+            _ => 0,
+        }
+    }
+
+    /// Takes buffers out of `free`; `false`: there are not enough.
+    pub(crate) fn take_chunks(&mut self, free: &mut KVec<u16>) -> bool {
+        let need = self.length().div_ceil(CHUNK_BYTES);
+        if need > free.len() || need > CHUNKS_MAX {
+            return false;
+        }
+        for place in self.chunks.iter_mut().take(need) {
+            if let Some(chunk) = free.pop() {
+                *place = chunk;
+            }
+        }
+        self.chunk_count = need;
+        true
+    }
+
+    /// Puts the buffers back into `free`.
+    pub(crate) fn return_chunks(&mut self, free: &mut KVec<u16>) {
+        for chunk in self.chunks.iter().take(self.chunk_count) {
+            // `free` has room for every buffer there is.
+            let _ = free.push_within_capacity(*chunk);
+        }
+        self.chunk_count = 0;
+    }
+
+    /// The buffers in order, each with the bytes used of it.
+    #[inline]
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (u16, usize)> + '_ {
+        let length = self.length();
+        self.chunks
+            .iter()
+            .take(self.chunk_count)
+            .enumerate()
+            .map(move |(i, chunk)| (*chunk, (length - i * CHUNK_BYTES).min(CHUNK_BYTES)))
+    }
+}
+
+impl BioOwner for Io {
+    fn slot(&mut self) -> &mut BioSlot {
+        &mut self.slot
+    }
+
+    fn device(&self) -> &BlockDevice {
+        self.queue.device()
+    }
+
+    fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
+        self.chunks()
+            .filter_map(|(chunk, length)| Some(self.queue.buffer(chunk)?.pages().range(0, length)))
+    }
+
+    fn done(self: KBox<Self>, result: Result<(), Status>) {
+        let status = match result {
+            Ok(()) => message::Status::Ok,
+            Err(Status::NoSpace) => message::Status::NoSpace,
+            Err(Status::Medium) => message::Status::Medium,
+            Err(Status::NotSupported) => message::Status::Unsupported,
+            Err(_) => message::Status::IoError,
+        };
+        let queue = self.queue.clone();
+        queue.answer(self, status);
+    }
+}

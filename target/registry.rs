@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which volumes and sessions there are, and what connections are coming up.
+//!
+//! One lock guards both lists; it is held for look-ups and changes only, never
+//! while waiting. A session is listed from its birth until nothing of it is
+//! left, so that whoever does not find it knows that it cannot write.
+
+use crate::{
+    admission,
+    session::Session,
+    volume::Volume, //
+};
+use hcablk_core::{
+    proto::connect::Request,
+    sync::WorkQueue, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+/// The lists.
+pub(crate) struct Lists {
+    volumes: KVec<Arc<Volume>>,
+    sessions: KVec<Arc<Session>>,
+}
+
+/// See the module.
+#[pin_data]
+pub(crate) struct Registry {
+    work: Arc<WorkQueue>,
+    completions: Arc<WorkQueue>,
+    #[pin]
+    lists: Mutex<Lists>,
+}
+
+impl Registry {
+    pub(crate) fn new(work: Arc<WorkQueue>, completions: Arc<WorkQueue>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                work,
+                completions,
+                lists <- new_mutex!(Lists {
+                    volumes: KVec::new(),
+                    sessions: KVec::new(),
+                }),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Where connections come up and sessions end.
+    pub(crate) fn work(&self) -> &Arc<WorkQueue> {
+        &self.work
+    }
+
+    /// Where completions are handled.
+    pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
+        &self.completions
+    }
+
+    /// Lists a volume, `EEXIST` when its name is taken.
+    pub(crate) fn add_volume(&self, volume: &Arc<Volume>) -> Result {
+        let mut lists = self.lists.lock();
+        if lists.volumes.iter().any(|v| v.name() == volume.name()) {
+            return Err(EEXIST);
+        }
+        lists.volumes.push(volume.clone(), GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Forgets a volume.
+    pub(crate) fn remove_volume(&self, volume: &Volume) {
+        let mut lists = self.lists.lock();
+        lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
+    }
+
+    /// What there is to say about a request, with the volume and the session
+    /// that it is about.
+    pub(crate) fn view(&self, request: &Request) -> (admission::View, Found) {
+        let lists = self.lists.lock();
+        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
+        let volume = lists.volumes.iter().find(exported);
+        let session = lists.sessions.iter().find(|s| s.is_named_by(request));
+        let view = admission::View {
+            volume: volume.map(|v| v.admission(request.host)),
+            session: session.map(|s| s.admission(request.queue)),
+        };
+        let found = Found {
+            volume: volume.cloned(),
+            session: session.cloned(),
+        };
+        (view, found)
+    }
+
+    /// Lists a new session; `EEXIST` when there is one of its name.
+    pub(crate) fn add_session(&self, session: &Arc<Session>, request: &Request) -> Result {
+        let mut lists = self.lists.lock();
+        if lists.sessions.iter().any(|s| s.is_named_by(request)) {
+            return Err(EEXIST);
+        }
+        lists.sessions.push(session.clone(), GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Forgets a session of which nothing is left.
+    pub(crate) fn remove_session(&self, session: &Session) {
+        let mut lists = self.lists.lock();
+        lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
+    }
+
+    /// The sessions for which `f` holds.
+    pub(crate) fn sessions(&self, f: impl Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>> {
+        let mut found = KVec::new();
+        for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
+            found.push(session.clone(), GFP_KERNEL)?;
+        }
+        Ok(found)
+    }
+
+    /// Ends the sessions for which `f` holds and waits until nothing is left
+    /// of them. May sleep for as long as the drives take.
+    pub(crate) fn end_sessions(&self, f: impl Fn(&Session) -> bool) -> Result {
+        let sessions = self.sessions(f)?;
+        for session in sessions.iter() {
+            session.end();
+        }
+        for session in sessions.iter() {
+            session.wait();
+        }
+        Ok(())
+    }
+}
+
+/// What a request is about.
+pub(crate) struct Found {
+    pub(crate) volume: Option<Arc<Volume>>,
+    pub(crate) session: Option<Arc<Session>>,
+}

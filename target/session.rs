@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An initiator's queue pairs on one volume.
+//!
+//! ```text
+//!          end(), any context           nothing left
+//!  Live ─────────────────────► Ending ────────────────► Ended
+//! ```
+//!
+//! Whatever goes wrong calls [`Session::end`]; the first call queues the
+//! teardown, which runs once, in process context: every queue pair is failed,
+//! so that nothing of the session can reach the drive any more; what the drive
+//! has begun is waited for; then the session is forgotten.
+
+use crate::{
+    admission,
+    queue::Queue,
+    registry::Registry,
+    volume::{
+        Printed,
+        Volume, //
+    },
+};
+use hcablk_core::{
+    blkdev::BlockDevice,
+    proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            Request,
+            SessionId, //
+        },
+        name::HostId, //
+    },
+    rdma::pd::ProtectionDomain,
+    sync::{
+        new_irq_lock,
+        Event,
+        IrqLock,
+        Periodic,
+        Running,
+        Tick,
+        WorkQueue, //
+    },
+};
+use kernel::{
+    impl_has_work,
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+/// See the module's picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Live,
+    Ending,
+    Ended,
+}
+
+/// Milliseconds between probes of a queue pair.
+const PROBE_PERIOD_MS: u32 = 5_000;
+
+/// A session. It and its queues hold each other until the teardown.
+#[pin_data]
+pub(crate) struct Session {
+    registry: Arc<Registry>,
+    volume: Arc<Volume>,
+    geometry: Geometry,
+    id: SessionId,
+    epoch: Epoch,
+    host: HostId,
+    queue_count: u8,
+    pd: Arc<ProtectionDomain>,
+    /// Taken by the teardown, so that the device is closed when that is done.
+    #[pin]
+    device: Mutex<Option<Arc<BlockDevice>>>,
+    #[pin]
+    state: IrqLock<State>,
+    #[pin]
+    queues: Mutex<KVec<Arc<Queue>>>,
+    #[pin]
+    prober: Mutex<Option<Running<Session>>>,
+    #[pin]
+    ended: Event,
+    #[pin]
+    work: Work<Session>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Session { self.work }
+}
+
+impl Session {
+    /// Makes a session without queues, `EIO` when the volume is not exported
+    /// any more. May sleep.
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        volume: &Arc<Volume>,
+        request: &Request,
+        pd: Arc<ProtectionDomain>,
+    ) -> Result<Arc<Self>> {
+        let (device, geometry) = volume.device().ok_or(EIO)?;
+        let session = Arc::pin_init(
+            pin_init!(Self {
+                registry: registry.clone(),
+                volume: volume.clone(),
+                geometry,
+                id: request.session,
+                epoch: request.epoch,
+                host: request.host,
+                queue_count: request.queues,
+                pd,
+                device <- new_mutex!(Some(device)),
+                state <- new_irq_lock!(State::Live),
+                queues <- new_mutex!(KVec::new()),
+                prober <- new_mutex!(None),
+                ended <- Event::new(),
+                work <- new_work!("hcablk_target::Session"),
+            }),
+            GFP_KERNEL,
+        )?;
+        *session.prober.lock() = Some(Periodic::start(session.clone(), PROBE_PERIOD_MS)?);
+        Ok(session)
+    }
+
+    /// Where completions are handled.
+    pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
+        self.registry.completions()
+    }
+
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn host(&self) -> HostId {
+        self.host
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
+    /// The device, unless the teardown has begun.
+    pub(crate) fn device(&self) -> Option<Arc<BlockDevice>> {
+        self.device.lock().clone()
+    }
+
+    /// Whether `request` names this session, in whatever epoch.
+    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+        self.id == request.session
+            && self.host == request.host
+            && self.volume.name() == request.volume
+    }
+
+    /// What matters for a request for queue `queue`.
+    pub(crate) fn admission(&self, queue: u8) -> admission::Session {
+        admission::Session {
+            epoch: self.epoch,
+            ending: *self.state.lock() != State::Live,
+            queues: self.queue_count,
+            has_queue: self.queues.lock().iter().any(|q| q.index() == queue),
+        }
+    }
+
+    /// Queue pairs that are connected.
+    pub(crate) fn connected(&self) -> usize {
+        self.queues.lock().len()
+    }
+
+    /// Calls `f` with every queue.
+    pub(crate) fn for_each_queue(&self, mut f: impl FnMut(&Queue)) {
+        for queue in self.queues.lock().iter() {
+            f(queue);
+        }
+    }
+
+    /// Adds a queue pair. If the session is ending, or has this queue already,
+    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
+        let mut queues = self.queues.lock();
+        let result = if *self.state.lock() != State::Live {
+            Err(EIO)
+        } else if queues.iter().any(|q| q.index() == queue.index()) {
+            Err(EEXIST)
+        } else {
+            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
+        };
+        drop(queues);
+        if result.is_err() {
+            queue.close();
+        }
+        result
+    }
+
+    /// Ends the session. Any context.
+    pub(crate) fn end(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            if *state != State::Live {
+                return;
+            }
+            *state = State::Ending;
+        }
+        // Queued once: the state never comes back.
+        let _ = self.registry.work().enqueue(self.clone());
+    }
+
+    /// Waits until nothing is left of the session, which takes as long as the
+    /// drive needs for what it has begun. Process context.
+    pub(crate) fn wait(&self) {
+        while self.ended.wait_ms(60_000).is_err() {
+            pr_warn!("{}: still waiting for a session to end\n", *self.volume);
+        }
+    }
+
+    fn tear_down(&self) {
+        drop(self.prober.lock().take());
+        let queues = core::mem::take(&mut *self.queues.lock());
+        for queue in queues.iter() {
+            queue.shut();
+        }
+        for queue in queues.iter() {
+            queue.close();
+            self.volume.absorb(queue);
+        }
+        let count = queues.len();
+        drop(queues);
+        drop(self.device.lock().take());
+        *self.state.lock() = State::Ended;
+        self.registry.remove_session(self);
+        pr_info!(
+            "{}: session {:016x} of {} ended ({count} queues)\n",
+            *self.volume,
+            self.id.0,
+            Printed(self.host)
+        );
+        self.ended.set();
+    }
+}
+
+impl WorkItem for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.tear_down();
+    }
+}
+
+impl Tick for Session {
+    fn tick(&self) {
+        for queue in self.queues.lock().iter() {
+            queue.probe();
+        }
+    }
+}

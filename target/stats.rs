@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a queue counts.
+
+use hcablk_core::stats::counters;
+
+counters! {
+    /// Written by the queue's completion handler.
+    pub(crate) struct Counters {
+        /// Read requests answered.
+        reads,
+        /// Write requests answered.
+        writes,
+        /// Flushes answered.
+        flushes,
+        /// Writes that had to be stable when they were answered.
+        fua_writes,
+        /// Bytes read successfully.
+        read_bytes,
+        /// Bytes written successfully.
+        written_bytes,
+        /// Requests answered with an error.
+        errors,
+        /// Bytes that the HCA moved between buffers and initiators.
+        rdma_bytes,
+        /// Bytes that a processor of this host copied: successful requests'
+        /// data that the HCA did not move.
+        copied_bytes,
+        /// Messages received.
+        receives,
+        /// Messages sent.
+        sends,
+        /// Keys invalidated with an answer.
+        remote_invalidations,
+        /// Requests that had to wait for transfer buffers.
+        buffer_waits,
+        /// Violations of the protocol by the initiator.
+        protocol_errors,
+    }
+}

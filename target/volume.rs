@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An exported device and who may use it.
+//!
+//! ```text
+//!             enable=1                    enable=0                sessions gone
+//!  Disabled ────────────► Exported ─────────────────► Withdrawn ───────────────► Disabled
+//! ```
+
+use crate::{
+    admission,
+    queue::Queue,
+    registry::Registry,
+    stats::Counters, //
+};
+use hcablk_core::{
+    blkdev::BlockDevice,
+    configfs::{
+        Directory,
+        DirectoryPin, //
+    },
+    printable,
+    proto::{
+        connect::Geometry,
+        name::{
+            HostId,
+            VolumeName, //
+        },
+        TRANSFER_MAX, //
+    },
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+enum Export {
+    Disabled,
+    Exported {
+        device: Arc<BlockDevice>,
+        /// Keeps the directory.
+        _pin: DirectoryPin,
+    },
+    Withdrawn,
+}
+
+struct State {
+    path: Option<CString>,
+    read_only: bool,
+    export: Export,
+    hosts: KVec<HostId>,
+    error: Option<(&'static str, Error)>,
+}
+
+/// A volume. Its lock is never held while waiting for sessions.
+#[pin_data]
+pub(crate) struct Volume {
+    name: VolumeName,
+    registry: Arc<Registry>,
+    #[pin]
+    state: Mutex<State>,
+    /// Counters of queues that are gone.
+    #[pin]
+    past: Mutex<Counters>,
+}
+
+impl core::fmt::Display for Volume {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(&self.name, f)
+    }
+}
+printable!(Volume);
+
+impl Volume {
+    pub(crate) fn new(name: VolumeName, registry: &Arc<Registry>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                name,
+                registry: registry.clone(),
+                state <- new_mutex!(State {
+                    path: None,
+                    read_only: false,
+                    export: Export::Disabled,
+                    hosts: KVec::new(),
+                    error: None,
+                }),
+                past <- new_mutex!(Counters::default()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    pub(crate) fn name(&self) -> VolumeName {
+        self.name
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Shows the path of the device.
+    pub(crate) fn with_path<R>(&self, f: impl FnOnce(Option<&CStr>) -> R) -> R {
+        f(self.state.lock().path.as_deref())
+    }
+
+    /// Sets the path of the device, `EBUSY` while the volume is enabled.
+    pub(crate) fn set_path(&self, path: &str) -> Result {
+        if !path.starts_with('/') {
+            return Err(EINVAL);
+        }
+        let path = CString::try_from_fmt(fmt!("{path}"))?;
+        self.change(|state| state.path = Some(path))
+    }
+
+    pub(crate) fn read_only(&self) -> bool {
+        self.state.lock().read_only
+    }
+
+    /// Sets whether writes are refused, `EBUSY` while the volume is enabled.
+    pub(crate) fn set_read_only(&self, read_only: bool) -> Result {
+        self.change(|state| state.read_only = read_only)
+    }
+
+    fn change(&self, f: impl FnOnce(&mut State)) -> Result {
+        let mut state = self.state.lock();
+        if !matches!(state.export, Export::Disabled) {
+            return Err(EBUSY);
+        }
+        f(&mut state);
+        Ok(())
+    }
+
+    pub(crate) fn is_exported(&self) -> bool {
+        !matches!(self.state.lock().export, Export::Disabled)
+    }
+
+    /// The device's size in bytes, 0 while it is not exported.
+    pub(crate) fn size(&self) -> u64 {
+        match &self.state.lock().export {
+            Export::Exported { device, .. } => device.size_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// What went wrong last.
+    pub(crate) fn error(&self) -> Option<(&'static str, Error)> {
+        self.state.lock().error
+    }
+
+    /// Opens the device and exports it. Nothing happens when that is done.
+    pub(crate) fn enable(&self, directory: &Directory<'_>) -> Result {
+        let mut state = self.state.lock();
+        match state.export {
+            Export::Disabled => {}
+            Export::Exported { .. } => return Ok(()),
+            Export::Withdrawn => return Err(EBUSY),
+        }
+        let result = self.open(&state).and_then(|device| {
+            let pin = directory.pin().map_err(|e| ("the directory", e))?;
+            let device = Arc::new(device, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
+            Ok((device, pin))
+        });
+        state.error = None;
+        match result {
+            Ok((device, pin)) => {
+                pr_info!("{self}: exported\n");
+                state.export = Export::Exported { device, _pin: pin };
+                Ok(())
+            }
+            Err((what, e)) => {
+                state.error = Some((what, e));
+                Err(e)
+            }
+        }
+    }
+
+    fn open(&self, state: &State) -> Result<BlockDevice, (&'static str, Error)> {
+        let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
+        let device = BlockDevice::open(path, state.read_only)
+            .map_err(|e| ("the device cannot be opened", e))?;
+        geometry(&device, state.read_only).ok_or(("the device's block size is not usable", EINVAL))?;
+        Ok(device)
+    }
+
+    /// Ends the export and every session on it, and waits for that. Nothing
+    /// happens when there is none.
+    pub(crate) fn disable(&self) -> Result {
+        let exported = {
+            let mut state = self.state.lock();
+            match state.export {
+                Export::Disabled => return Ok(()),
+                Export::Withdrawn => return Err(EBUSY),
+                Export::Exported { .. } => core::mem::replace(&mut state.export, Export::Withdrawn),
+            }
+        };
+        // Nobody begins a session now. Those that were being begun look again
+        // once they are listed.
+        let result = self
+            .registry
+            .end_sessions(|session| core::ptr::eq(&**session.volume(), self));
+        self.state.lock().export = match result {
+            Ok(()) => Export::Disabled,
+            Err(_) => Export::Withdrawn,
+        };
+        drop(exported);
+        pr_info!("{self}: no longer exported\n");
+        result
+    }
+
+    /// Lets a host use the volume.
+    pub(crate) fn allow(&self, host: HostId) -> Result {
+        let mut state = self.state.lock();
+        if state.hosts.contains(&host) {
+            return Err(EEXIST);
+        }
+        state.hosts.push(host, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Lets a host use the volume no longer, and ends its sessions.
+    pub(crate) fn forbid(&self, host: HostId) {
+        self.state.lock().hosts.retain(|h| *h != host);
+        let ended = self.registry.end_sessions(|session| {
+            core::ptr::eq(&**session.volume(), self) && session.host() == host
+        });
+        if ended.is_err() {
+            pr_warn!("{self}: no memory to end the sessions of {}\n", Printed(host));
+        }
+    }
+
+    /// What matters for a request of `host`.
+    pub(crate) fn admission(&self, host: HostId) -> admission::Volume {
+        let state = self.state.lock();
+        admission::Volume {
+            withdrawn: !matches!(state.export, Export::Exported { .. }),
+            allowed: state.hosts.contains(&host),
+        }
+    }
+
+    /// The device and what it can do, while it is exported.
+    pub(crate) fn device(&self) -> Option<(Arc<BlockDevice>, Geometry)> {
+        let state = self.state.lock();
+        let Export::Exported { device, .. } = &state.export else {
+            return None;
+        };
+        Some((device.clone(), geometry(device, state.read_only)?))
+    }
+
+    /// Keeps the counters of a queue that goes.
+    pub(crate) fn absorb(&self, queue: &Queue) {
+        self.past.lock().absorb(queue.counters());
+    }
+
+    /// The sum of the counters of all queues that the volume ever had.
+    pub(crate) fn counters(&self) -> Result<Counters> {
+        let sum = Counters::default();
+        for session in self
+            .registry
+            .sessions(|s| core::ptr::eq(&**s.volume(), self))?
+        {
+            session.for_each_queue(|queue| sum.absorb(queue.counters()));
+        }
+        sum.absorb(&self.past.lock());
+        Ok(sum)
+    }
+}
+
+/// A host id for the kernel's printing macros.
+pub(crate) struct Printed(pub(crate) HostId);
+
+impl core::fmt::Display for Printed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(&self.0, f)
+    }
+}
+printable!(Printed);
+
+/// What initiators are told; `None` when the device's block size is beyond
+/// what the protocol knows.
+fn geometry(device: &BlockDevice, read_only: bool) -> Option<Geometry> {
+    let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
+    let logical_block_shift = shift(device.logical_block_size())?;
+    if !(9..=12).contains(&logical_block_shift) {
+        return None;
+    }
+    let whole_blocks = !((1u64 << logical_block_shift) - 1);
+    Some(Geometry {
+        capacity: device.size_bytes() & whole_blocks,
+        logical_block_shift,
+        physical_block_shift: shift(device.physical_block_size())
+            .unwrap_or(logical_block_shift)
+            .clamp(logical_block_shift, 24),
+        read_only: read_only || device.read_only(),
+        write_cache: device.write_cache(),
+        // The block layer flushes after the write when the device cannot.
+        fua: true,
+        max_transfer: TRANSFER_MAX,
+    })
+}
