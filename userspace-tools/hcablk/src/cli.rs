@@ -36,10 +36,10 @@ pub struct Cli {
         long,
         global = true,
         hide = true,
-        env = "HCABLK_ROOT",
+        env = "HCABLK_SYSROOT",
         default_value = "/"
     )]
-    pub root: PathBuf,
+    pub sysroot: PathBuf,
 
     /// What to do
     #[command(subcommand)]

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<Outcome, Error> {
-    let mut machine = Machine::new(&cli.root);
+    let mut machine = Machine::new(&cli.sysroot);
     if cli.command.changes_devices() {
         machine.hold_signals()?;
     }

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 fn hcablk(root: &Path) -> Command {
     let mut command = Command::cargo_bin("hcablk").unwrap();
-    command.env("HCABLK_ROOT", root);
+    command.env("HCABLK_SYSROOT", root);
     command
 }
 
@@ -120,7 +120,7 @@ fn waiting_command(root: &Path) -> (Child, PathBuf) {
     put_device(root, "data", "live", "hcablk0");
     fs::create_dir(root.join("dev")).unwrap();
     let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hcablk"))
-        .env("HCABLK_ROOT", root)
+        .env("HCABLK_SYSROOT", root)
         .args(["connect", "10.0.0.1", "data"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
