@@ -170,6 +170,11 @@ def make_base(krel: str) -> tuple[bytes, list[str]]:
         if not archive.has(f"usr/sbin/{applet}"):
             archive.symlink(f"usr/bin/{applet}", "busybox")
 
+    # User space's half of soft-RoCE, for the peer that speaks nonsense.
+    for provider in Path("/usr/lib/x86_64-linux-gnu/libibverbs").glob("librxe-*.so"):
+        archive.file(str(provider)[1:], provider.read_bytes(), 0o755)
+        archive.file("etc/libibverbs.d/rxe.driver", b"driver rxe\n")
+
     modules = module_files(krel)
     for path, source in sorted(modules.items()):
         data = source.read_bytes()
@@ -207,17 +212,17 @@ def base(cache: Path, krel: str) -> Path:
 
 
 def helpers(cache: Path, sources: Path) -> list[Path]:
-    """Compile the small Rust programs of the guests; kept in the cache by their sources' hash."""
+    """Compile the guests' small programs; kept in the cache by their sources' hash."""
     folder = cache / "guest"
     result = []
-    for source in sorted(sources.glob("*.rs")):
+    for source in sorted([*sources.glob("*.rs"), *sources.glob("*.c")]):
         digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
         program = folder / f"{source.stem}-{digest}"
         if not program.exists():
             partial = program.with_suffix(f".partial-{os.getpid()}")
-            subprocess.run(
-                ["rustc", "--edition=2021", "-O", "-Dwarnings", "-o", partial, source], check=True
-            )
+            rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings", source]
+            gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", source, "-lrdmacm", "-libverbs"]
+            subprocess.run([*(rustc if source.suffix == ".rs" else gcc), "-o", partial], check=True)
             partial.rename(program)
         result.append(program)
     return result

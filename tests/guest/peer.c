@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A peer that says what it is told to, for tests of what the drivers do with nonsense.
+ *
+ * hcablk-peer connect ADDRESS PORT REQUEST [MESSAGE...]
+ *	connects with these bytes as private data, then sends each message when
+ *	the one before was answered, and prints what happens, a line each:
+ *	"rejected HEX", "established HEX", "answer HEX", "disconnected".
+ *	A message of the form close ends the connection, drop ends the process
+ *	without a word; wait waits for the peer to end the connection.
+ * hcablk-peer listen PORT accept|reject REPLY [MESSAGE...]
+ *	listens, prints "listening", and treats each connection request so:
+ *	prints "request HEX", and rejects it or accepts it with these bytes; when
+ *	accepted, answers each message with the next MESSAGE (or not at all when
+ *	there is none). Ends by being killed.
+ *
+ * All bytes are hexadecimal digits; "." is no bytes at all.
+ */
+
+#include <netdb.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+enum { BUFFERS = 64, SIZE = 4096, SECONDS = 20 };
+
+struct connection {
+	struct rdma_cm_id *id;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	/* Receive buffers, and one to send from. */
+	unsigned char buffers[BUFFERS + 1][SIZE];
+};
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static size_t from_hex(const char *text, unsigned char *out)
+{
+	size_t n = 0;
+
+	for (unsigned int byte; n < SIZE && sscanf(text, "%2x", &byte) == 1; text += 2)
+		out[n++] = byte;
+	return n;
+}
+
+static void say(const char *what, const unsigned char *bytes, size_t n)
+{
+	printf("%s", what);
+	for (size_t i = 0; i < n; i++)
+		printf(i ? "%02x" : " %02x", bytes[i]);
+	printf("\n");
+	fflush(stdout);
+}
+
+static void post_receive(struct connection *c, unsigned int n)
+{
+	struct ibv_sge sge = { (uintptr_t)c->buffers[n], SIZE, c->mr->lkey };
+	struct ibv_recv_wr wr = { .wr_id = n, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	if (ibv_post_recv(c->id->qp, &wr, &bad))
+		fail("ibv_post_recv");
+}
+
+static void post_send(struct connection *c, const char *hex)
+{
+	struct ibv_sge sge = { (uintptr_t)c->buffers[BUFFERS], 0, c->mr->lkey };
+	struct ibv_send_wr wr = {
+		.wr_id = BUFFERS, .sg_list = &sge, .num_sge = 1,
+		.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+	}, *bad;
+
+	sge.length = from_hex(hex, c->buffers[BUFFERS]);
+	if (!sge.length)
+		wr.num_sge = 0;
+	if (ibv_post_send(c->id->qp, &wr, &bad))
+		fail("ibv_post_send");
+}
+
+static struct connection *prepare(struct rdma_cm_id *id)
+{
+	struct connection *c = calloc(1, sizeof(*c));
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 16, .max_recv_wr = BUFFERS, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+
+	c->id = id;
+	id->context = c;
+	c->pd = ibv_alloc_pd(id->verbs);
+	c->cq = ibv_create_cq(id->verbs, 2 * BUFFERS, NULL, NULL, 0);
+	if (!c->pd || !c->cq)
+		fail("protection domain, completion queue");
+	attr.send_cq = c->cq;
+	attr.recv_cq = c->cq;
+	c->mr = ibv_reg_mr(c->pd, c->buffers, sizeof(c->buffers), IBV_ACCESS_LOCAL_WRITE);
+	if (!c->mr || rdma_create_qp(id, c->pd, &attr))
+		fail("queue pair");
+	for (unsigned int n = 0; n < BUFFERS; n++)
+		post_receive(c, n);
+	return c;
+}
+
+/* The next event, or NULL when there is none within so many milliseconds. */
+static struct rdma_cm_event *next_event(struct rdma_event_channel *channel, int ms)
+{
+	struct pollfd fd = { channel->fd, POLLIN, 0 };
+	struct rdma_cm_event *event;
+
+	if (poll(&fd, 1, ms) <= 0)
+		return NULL;
+	if (rdma_get_cm_event(channel, &event))
+		fail("rdma_get_cm_event");
+	return event;
+}
+
+static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event = next_event(channel, SECONDS * 1000);
+
+	if (!event || event->event != type) {
+		printf("failed %s\n", event ? rdma_event_str(event->event) : "no event");
+		exit(1);
+	}
+	rdma_ack_cm_event(event);
+}
+
+/* Waits for an answer; false when the connection ended instead. */
+static bool answered(struct rdma_event_channel *channel, struct connection *c)
+{
+	struct rdma_cm_event *event;
+	struct ibv_wc wc;
+
+	for (int ms = 0; ms < SECONDS * 1000; ms += 5) {
+		while (ibv_poll_cq(c->cq, 1, &wc) > 0) {
+			if (wc.status != IBV_WC_SUCCESS) {
+				printf("disconnected\n");
+				return false;
+			}
+			if (wc.opcode & IBV_WC_RECV) {
+				say("answer", c->buffers[wc.wr_id], wc.byte_len);
+				post_receive(c, wc.wr_id);
+				return true;
+			}
+		}
+		event = next_event(channel, 5);
+		if (event) {
+			bool gone = event->event == RDMA_CM_EVENT_DISCONNECTED;
+
+			rdma_ack_cm_event(event);
+			if (gone) {
+				printf("disconnected\n");
+				return false;
+			}
+		}
+	}
+	printf("silence\n");
+	return true;
+}
+
+static int do_connect(char **args)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *info;
+	unsigned char data[SIZE];
+	struct rdma_conn_param param = {
+		.private_data = data, .retry_count = 6, .rnr_retry_count = 0,
+		.responder_resources = 8, .initiator_depth = 8,
+	};
+	struct rdma_cm_event *event;
+	struct connection *c;
+	struct rdma_cm_id *id;
+
+	param.private_data_len = from_hex(args[2], data);
+	if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
+		fail("rdma_create_id");
+	if (rdma_getaddrinfo(args[0], args[1], &hints, &info))
+		fail("rdma_getaddrinfo");
+	if (rdma_resolve_addr(id, NULL, info->ai_dst_addr, 5000))
+		fail("rdma_resolve_addr");
+	expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	if (rdma_resolve_route(id, 5000))
+		fail("rdma_resolve_route");
+	expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	c = prepare(id);
+	if (rdma_connect(id, &param))
+		fail("rdma_connect");
+	event = next_event(channel, SECONDS * 1000);
+	if (!event) {
+		printf("silence\n");
+		return 1;
+	}
+	if (event->event != RDMA_CM_EVENT_ESTABLISHED) {
+		if (event->event == RDMA_CM_EVENT_REJECTED)
+			say("rejected", event->param.conn.private_data, event->param.conn.private_data_len);
+		else
+			printf("failed %s\n", rdma_event_str(event->event));
+		return 0;
+	}
+	say("established", event->param.conn.private_data, event->param.conn.private_data_len);
+	rdma_ack_cm_event(event);
+	for (args += 3; *args; args++) {
+		if (!strcmp(*args, "drop"))
+			_exit(0);
+		if (!strcmp(*args, "close"))
+			break;
+		if (strcmp(*args, "wait"))
+			post_send(c, *args);
+		if (!answered(channel, c))
+			break;
+	}
+	rdma_disconnect(id);
+	return 0;
+}
+
+static int do_listen(char **args)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *info;
+	bool accept = !strcmp(args[1], "accept");
+	unsigned char data[SIZE];
+	struct rdma_conn_param param = {
+		.private_data = data, .rnr_retry_count = 0, .responder_resources = 8, .initiator_depth = 8,
+	};
+	char **messages = args + 3;
+	struct connection *c = NULL;
+	struct rdma_cm_id *id;
+
+	param.private_data_len = from_hex(args[2], data);
+	if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
+		fail("rdma_create_id");
+	if (rdma_getaddrinfo("0.0.0.0", args[0], &hints, &info))
+		fail("rdma_getaddrinfo");
+	if (rdma_bind_addr(id, info->ai_src_addr) || rdma_listen(id, 16))
+		fail("rdma_listen");
+	printf("listening\n");
+	fflush(stdout);
+	for (;;) {
+		struct rdma_cm_event *event = next_event(channel, 5);
+		struct ibv_wc wc;
+
+		while (c && ibv_poll_cq(c->cq, 1, &wc) > 0) {
+			if (wc.status != IBV_WC_SUCCESS || !(wc.opcode & IBV_WC_RECV))
+				continue;
+			say("message", c->buffers[wc.wr_id], wc.byte_len);
+			post_receive(c, wc.wr_id);
+			if (*messages)
+				post_send(c, *messages++);
+		}
+		if (!event)
+			continue;
+		if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			say("request", event->param.conn.private_data, event->param.conn.private_data_len);
+			if (!accept) {
+				rdma_reject(event->id, data, param.private_data_len);
+			} else {
+				c = prepare(event->id);
+				if (rdma_accept(event->id, &param))
+					fail("rdma_accept");
+			}
+		} else {
+			printf("event %s\n", rdma_event_str(event->event));
+			if (event->event == RDMA_CM_EVENT_DISCONNECTED)
+				rdma_disconnect(event->id);
+		}
+		fflush(stdout);
+		rdma_ack_cm_event(event);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc >= 5 && !strcmp(argv[1], "connect"))
+		return do_connect(argv + 2);
+	if (argc >= 5 && !strcmp(argv[1], "listen"))
+		return do_listen(argv + 2);
+	fprintf(stderr, "usage: see the source\n");
+	return 2;
+}
