@@ -382,11 +382,11 @@ pub struct ListenArgs {
     pub id: Option<u16>,
 
     /// Pooled transfer buffers for each session, in MiB [default: 16]
-    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1024))]
     pub buffer_mib: Option<u32>,
 
     /// Receive buffers for each queue; 0 is as many as the client asks for [default: 0]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(0..=1024))]
     pub queue_credits: Option<u32>,
 }
 

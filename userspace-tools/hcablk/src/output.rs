@@ -138,10 +138,34 @@ pub struct Port {
     pub buffer_mib: u32,
     /// Receive buffers per queue; 0 is the depth the client asks for.
     pub queue_credits: u32,
-    /// Sessions that came in here.
-    pub sessions: u64,
+    /// The sessions of its clients.
+    pub sessions: Vec<PortSession>,
     /// Why it does not listen.
     pub error: Option<String>,
+}
+
+/// A client's session as a port shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PortSession {
+    /// The volume it uses.
+    pub volume: String,
+    /// Whose it is.
+    #[serde(flatten)]
+    pub client: Client,
+}
+
+impl PortSession {
+    /// Reads lines of `<volume> <host> <session> <epoch> <queues>`.
+    pub fn parse_all(text: &str) -> Vec<Self> {
+        let parse = |line: &str| {
+            let (volume, client) = line.split_once(' ')?;
+            Some(Self {
+                volume: volume.to_owned(),
+                client: Client::parse_all(client).pop()?,
+            })
+        };
+        text.lines().filter_map(parse).collect()
+    }
 }
 
 /// A port by its id and where it listens.
@@ -554,7 +578,7 @@ fn port_table(ports: &[Port]) -> String {
             &port.id,
             &endpoint(&port.address, port.port),
             yes_no(port.enabled),
-            &port.sessions.to_string(),
+            &port.sessions.len().to_string(),
             port.error.as_deref().unwrap_or_default(),
         ]));
     }
@@ -628,6 +652,16 @@ mod tests {
         let clients = Client::parse_all("h1 s1 1 2\nh2 s2 1\n\n");
         assert_eq!(clients.len(), 1);
         assert_eq!(clients[0].queues, 2);
+    }
+
+    #[test]
+    fn sessions_of_ports() {
+        let sessions = PortSession::parse_all("data h1 s1 1 2\nshort\n");
+        assert_eq!(sessions.len(), 1);
+        assert_eq!(
+            (sessions[0].volume.as_str(), sessions[0].client.queues),
+            ("data", 2)
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::configfs::{parse_counters, remove, Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
 use crate::initiator::unless_gone;
 use crate::names::VolumeName;
-use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, Report, Volume};
+use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, PortSession, Report, Volume};
 use crate::system::{OpError, System};
 
 /// The port that targets listen on unless told otherwise.
@@ -673,7 +673,7 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
         enabled: group.flag("enable")?,
         buffer_mib: group.value("buffer_mib")?,
         queue_credits: group.value("queue_credits")?,
-        sessions: group.value("sessions")?,
+        sessions: PortSession::parse_all(&group.get("sessions")?),
         error: group.reason(),
     })
 }
@@ -683,6 +683,10 @@ pub fn stats(system: &dyn System, only: Option<&VolumeName>) -> Result<Outcome> 
     let counters = |groups: Vec<Group<'_>>| -> Result<Vec<Counters>> {
         let mut stats = Vec::new();
         for group in groups {
+            // Not everything counts: ports need not.
+            if !group.system().exists(&group.path().join("stats")) {
+                continue;
+            }
             if let Some(text) = unless_gone(&group, group.get("stats").map_err(Error::from))? {
                 stats.push(Counters {
                     name: group.name(),

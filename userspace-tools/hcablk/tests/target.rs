@@ -362,6 +362,7 @@ fn list_shows_volumes_and_ports() {
         "target listen --address fd00::1 --port 7745 --id 10",
     );
     ok(&kernel, "target listen --port 7746 --id 2");
+    kernel.set_port("1", "sessions", &format!("data {A} 00000000deadbeef 1 2\n"));
     kernel.set_volume("data", "clients", &format!("{A} 00000000deadbeef 1 2\n"));
     let outcome = hcablk(&kernel, "target list").unwrap();
     golden("target-list.txt", &outcome.report.to_string());

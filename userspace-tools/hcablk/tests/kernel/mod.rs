@@ -58,8 +58,7 @@ const PORT: &[(&str, &str)] = &[
     ("buffer_mib", "16"),
     ("queue_credits", "0"),
     ("enable", "0"),
-    ("sessions", "0"),
-    ("stats", "receives 0"),
+    ("sessions", ""),
     ("error", ""),
 ];
 
@@ -164,6 +163,10 @@ impl Kernel {
 
     pub fn set_volume(&self, name: &str, attribute: &str, value: &str) {
         self.file(format!("{TARGET}/volumes/{name}/{attribute}"), value);
+    }
+
+    pub fn set_port(&self, id: &str, attribute: &str, value: &str) {
+        self.file(format!("{TARGET}/ports/{id}/{attribute}"), value);
     }
 
     pub fn has(&self, path: &str) -> bool {
