@@ -4,6 +4,8 @@
 # step, and which kernels the build root holds. Sourced, never run.
 
 shopt -s inherit_errexit
+# A user's path may lack what only root used to need.
+PATH=$PATH:/usr/sbin:/sbin
 
 TOP=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 SCRIPTS=$TOP/scripts
