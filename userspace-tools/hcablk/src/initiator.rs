@@ -276,7 +276,7 @@ fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
         ..
     } = wanted;
     match errno {
-        Errno::ECONNREFUSED | Errno::ECONNRESET => format!(
+        Errno::ECONNREFUSED => format!(
             "On the target, `hcablk target list` must show port {port} enabled.\n\
              If it does not: hcablk target listen --port {port}\n\
              A firewall between the two must let UDP port 4791 (RoCE) through."

@@ -222,6 +222,7 @@ fn refusals_are_explained_and_undone() {
             "hcablk target allow data 2c76c224-38b3-5f2d-b27d-4051ae2d4024",
         ),
         (Errno::EPROTONOSUPPORT, Kind::Connection, "same release"),
+        (Errno::ECONNRESET, Kind::Connection, "target's log"),
         (Errno::EPROTO, Kind::Connection, "Something else"),
         (Errno::ESTALE, Kind::Connection, "Try again"),
         (Errno::ETIMEDOUT, Kind::Connection, "--connect-timeout"),
