@@ -288,6 +288,11 @@ fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
         Errno::EACCES | Errno::EPERM => {
             format!("Run on the target: hcablk target allow {volume} {host_id}")
         }
+        Errno::ECONNRESET => {
+            "The target ended the connection while it was being set up. Try again;\n\
+             if that does not help, the target's log may say why: dmesg | grep hcablk"
+                .to_owned()
+        }
         Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
         Errno::EPROTO => format!(
             "Something else than hcablk may listen at port {port}.\n\
