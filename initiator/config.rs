@@ -105,7 +105,8 @@ impl Node for Device {
     type Child = NoChild;
 
     const ATTRIBUTES: &'static [Attribute<Self>] = &[
-        setting!(c"address", address, optional, |text| parse_ip(text).map(Some)),
+        setting!(c"address", address, optional, |text| parse_ip(text)
+            .map(Some)),
         setting!(
             c"port",
             port,
@@ -176,23 +177,19 @@ impl Node for Device {
         Attribute::read_only(c"state", |device, out| {
             writeln!(out, "{}", device.show(|s| s.state))
         }),
-        Attribute::read_only(c"device", |device, out| {
-            match device.show(|s| s.disk) {
-                Some(number) => {
-                    let prefix = DISK_PREFIX.to_str().unwrap_or("");
-                    writeln!(out, "{prefix}{number}")
-                }
-                None => writeln!(out),
+        Attribute::read_only(c"device", |device, out| match device.show(|s| s.disk) {
+            Some(number) => {
+                let prefix = DISK_PREFIX.to_str().unwrap_or("");
+                writeln!(out, "{prefix}{number}")
             }
+            None => writeln!(out),
         }),
         Attribute::read_only(c"error", |device, out| {
             optional(out, device.show(|s| s.failure))
         }),
-        Attribute::read_only(c"session", |device, out| {
-            match device.show(|s| s.session) {
-                Some((id, epoch)) => writeln!(out, "{:016x} {}", id.0, epoch.0),
-                None => writeln!(out),
-            }
+        Attribute::read_only(c"session", |device, out| match device.show(|s| s.session) {
+            Some((id, epoch)) => writeln!(out, "{:016x} {}", id.0, epoch.0),
+            None => writeln!(out),
         }),
         Attribute::read_only(c"stats", |device, out| {
             device.counters(|name, value| writeln!(out, "{name} {value}"))

@@ -201,7 +201,9 @@ impl cm::Handler for Link {
 /// What requests can look like on a device, for a queue depth that was asked for.
 pub(crate) fn shape(attributes: Attributes, depth: u16, limit: u32) -> Result<Shape, Failure> {
     if !attributes.fast_registration {
-        return Err(Failure::Device("it cannot register memory by work requests"));
+        return Err(Failure::Device(
+            "it cannot register memory by work requests",
+        ));
     }
     // A region has one page more than the data: it may begin anywhere in a page.
     let pages = attributes

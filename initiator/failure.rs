@@ -5,8 +5,7 @@
 
 use core::fmt;
 use hcablk_core::{
-    errno,
-    printable,
+    errno, printable,
     proto::{
         connect::{
             Reason,
@@ -123,7 +122,11 @@ impl fmt::Display for Failure {
             Self::Disconnected => f.write_str("the target closed the connection"),
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::Work(status) => {
-                write!(f, "the connection broke: {}", status.to_str().unwrap_or("?"))
+                write!(
+                    f,
+                    "the connection broke: {}",
+                    status.to_str().unwrap_or("?")
+                )
             }
             Self::RequestTimeout => f.write_str("a request was not answered in time"),
             Self::Protocol(what) => write!(f, "the target broke the protocol: {what}"),

@@ -463,7 +463,9 @@ impl Queue {
             return self.violation("a message cannot be understood");
         };
         if self.post_receive(buffer).is_err() {
-            return self.session.fail(Failure::Work(c"posting a receive failed"));
+            return self
+                .session
+                .fail(Failure::Work(c"posting a receive failed"));
         }
         self.respond(response, completion.invalidated());
     }
@@ -585,12 +587,13 @@ impl Handler for Queue {
     fn complete(&self, completion: &Completion) {
         let work = completion.work();
         if !completion.is_ok() {
-            // What is flushed follows something that has been reported.
             if !completion.is_flushed() {
                 self.session.fail(Failure::Work(completion.status()));
-            } else {
+            } else if self.live.load(Acquire) {
                 self.session.fail(Failure::Disconnected);
             }
+            // While connecting, a refusal flushes the receives before its
+            // event comes, and that says why.
             return;
         }
         match work.kind {
@@ -643,11 +646,7 @@ impl Operations for Driver {
     }
 
     #[inline]
-    fn queue_rq(
-        queue: &Queue,
-        request: Request<Self>,
-        _last: bool,
-    ) -> Result<(), Rejected<Self>> {
+    fn queue_rq(queue: &Queue, request: Request<Self>, _last: bool) -> Result<(), Rejected<Self>> {
         queue.issue(request)
     }
 

@@ -47,8 +47,7 @@ use hcablk_core::{
     },
 };
 use kernel::{
-    impl_has_work,
-    new_mutex,
+    impl_has_work, new_mutex,
     prelude::*,
     sync::{
         Arc,
@@ -105,7 +104,10 @@ impl_has_work! {
 
 impl Session {
     /// Makes a session without queues. May sleep.
-    #[expect(clippy::too_many_arguments, reason = "it is a record of what was found out")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "it is a record of what was found out"
+    )]
     pub(crate) fn new(
         device: &Arc<Device>,
         teardown: &Arc<WorkQueue>,

@@ -18,9 +18,9 @@ pub mod rdma;
 pub mod sglist;
 pub mod slots;
 pub mod stats;
+pub mod sync;
 pub mod system;
 pub mod text;
-pub mod sync;
 
 use kernel::{
     ffi,

@@ -88,12 +88,7 @@ impl SegmentList {
         };
         // SAFETY: The entries were just filled with the request's pages.
         let mapped = unsafe {
-            bindings::hcablk_c_ib_dma_map_sg(
-                self.pd.device(),
-                table,
-                filled,
-                direction.as_raw(),
-            )
+            bindings::hcablk_c_ib_dma_map_sg(self.pd.device(), table, filled, direction.as_raw())
         };
         if filled <= 0 || mapped <= 0 {
             return Err(EIO);

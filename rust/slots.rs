@@ -55,10 +55,7 @@ impl<T> SlotTable<T> {
     /// Takes an object out; of several who try one gets it. Any context.
     #[inline]
     pub fn take(&self, index: u32) -> Option<KBox<T>> {
-        let object = self
-            .places
-            .get(index as usize)?
-            .xchg(ptr::null_mut(), Full);
+        let object = self.places.get(index as usize)?.xchg(ptr::null_mut(), Full);
         if object.is_null() {
             return None;
         }

@@ -141,10 +141,7 @@ mod tests {
     #[test]
     fn volumes_and_hosts() {
         let refuse = Decision::Refuse;
-        assert_eq!(
-            decide_with(0, 1, None, None),
-            refuse(Reason::UnknownVolume)
-        );
+        assert_eq!(decide_with(0, 1, None, None), refuse(Reason::UnknownVolume));
         let volume = |withdrawn, allowed| Some(Volume { withdrawn, allowed });
         assert_eq!(
             decide_with(0, 1, volume(false, false), None),

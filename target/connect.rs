@@ -46,8 +46,7 @@ use hcablk_core::{
     },
 };
 use kernel::{
-    impl_has_work,
-    new_mutex,
+    impl_has_work, new_mutex,
     prelude::*,
     sync::{
         Arc,
@@ -129,7 +128,11 @@ impl_has_work! {
 
 /// Takes a request out of the connection manager's hands. Short, and must not
 /// wait.
-pub(crate) fn begin(registry: &Arc<Registry>, limits: Limits, incoming: &mut Incoming<'_>) -> Result {
+pub(crate) fn begin(
+    registry: &Arc<Registry>,
+    limits: Limits,
+    incoming: &mut Incoming<'_>,
+) -> Result {
     let link = Arc::pin_init(
         pin_init!(Link {
             state <- new_irq_lock!(LinkState {
@@ -182,9 +185,10 @@ impl Connect {
             Ok(request) => self
                 .grant(&request, &link, &id)
                 .map_err(|refusal| (Some(request), refusal)),
-            Err(reason @ Reason::Version) => {
-                Err((None, Refusal(reason, "no version of the protocol in common")))
-            }
+            Err(reason @ Reason::Version) => Err((
+                None,
+                Refusal(reason, "no version of the protocol in common"),
+            )),
             Err(reason) => Err((None, Refusal(reason, "the request makes no sense"))),
         };
         let Err((request, Refusal(reason, why))) = result else {
@@ -212,7 +216,9 @@ impl Connect {
             }
         })?;
         link.attach(&session);
-        let reads = self.peer_reads.min(session.pd().attributes().max_qp_init_rd_atom);
+        let reads = self
+            .peer_reads
+            .min(session.pd().attributes().max_qp_init_rd_atom);
         let parameters = Parameters {
             responder_resources: 0,
             initiator_depth: reads,
@@ -287,8 +293,7 @@ impl Connect {
         volume: &Arc<Volume>,
     ) -> Result<Arc<Session>, Refusal> {
         let pd = ProtectionDomain::new(id).map_err(|_| NO_MEMORY)?;
-        let session =
-            Session::new(&self.registry, volume, request, pd).map_err(|_| NO_MEMORY)?;
+        let session = Session::new(&self.registry, volume, request, pd).map_err(|_| NO_MEMORY)?;
         let listed = self.registry.add_session(&session, request);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
@@ -318,18 +323,13 @@ impl Connect {
             Reason::NoResources,
             "the RDMA device takes too few scatter-gather entries or work requests",
         ))?;
-        let device = session.device().ok_or(Refusal(
-            Reason::NoSession,
-            "its session ended meanwhile",
-        ))?;
-        let queue =
-            Queue::new(session, device, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
-        session.add_queue(&queue).map_err(|_| {
-            Refusal(
-                Reason::NoSession,
-                "its session ended meanwhile",
-            )
-        })?;
+        let device = session
+            .device()
+            .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+        let queue = Queue::new(session, device, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
+        session
+            .add_queue(&queue)
+            .map_err(|_| Refusal(Reason::NoSession, "its session ended meanwhile"))?;
         Ok(queue)
     }
 }

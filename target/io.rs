@@ -17,8 +17,8 @@
 
 use crate::queue::{
     Queue,
-    CHUNK_BYTES,
     CHUNKS_MAX, //
+    CHUNK_BYTES,
 };
 use hcablk_core::{
     blkdev::{

@@ -34,8 +34,7 @@ use hcablk_core::{
     },
 };
 use kernel::{
-    impl_has_work,
-    new_mutex,
+    impl_has_work, new_mutex,
     prelude::*,
     sync::{
         Arc,

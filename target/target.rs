@@ -27,8 +27,8 @@ mod stats;
 mod volume;
 
 use hcablk_core::{
-    proto, // `admission` and `check` name it from the root, as their tests do.
     configfs::Subsystem,
+    proto,           // `admission` and `check` name it from the root, as their tests do.
     sync::WorkQueue, //
 };
 use kernel::{

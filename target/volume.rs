@@ -183,7 +183,8 @@ impl Volume {
         let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
         let device = BlockDevice::open(path, state.read_only)
             .map_err(|e| ("the device cannot be opened", e))?;
-        geometry(&device, state.read_only).ok_or(("the device's block size is not usable", EINVAL))?;
+        geometry(&device, state.read_only)
+            .ok_or(("the device's block size is not usable", EINVAL))?;
         Ok(device)
     }
 
@@ -229,7 +230,10 @@ impl Volume {
             core::ptr::eq(&**session.volume(), self) && session.host() == host
         });
         if ended.is_err() {
-            pr_warn!("{self}: no memory to end the sessions of {}\n", Printed(host));
+            pr_warn!(
+                "{self}: no memory to end the sessions of {}\n",
+                Printed(host)
+            );
         }
     }
 

@@ -418,7 +418,12 @@ mod tests {
             bad(|r| (r.version_min, r.version_max) = (0, 0)),
             Err(Reason::Version)
         );
-        for (at, what) in [(0, "magic"), (10, "flags"), (40, "name"), (55, "name's end")] {
+        for (at, what) in [
+            (0, "magic"),
+            (10, "flags"),
+            (40, "name"),
+            (55, "name's end"),
+        ] {
             let mut bytes = request().encode();
             bytes[at] = 0xff;
             assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "{what}");

@@ -178,8 +178,14 @@ impl Request {
         }
         let keyed = data == DATA_KEYED
             && extent.length > 0
-            && extent.offset.checked_add(u64::from(extent.length)).is_some()
-            && remote.address.checked_add(u64::from(extent.length)).is_some();
+            && extent
+                .offset
+                .checked_add(u64::from(extent.length))
+                .is_some()
+            && remote
+                .address
+                .checked_add(u64::from(extent.length))
+                .is_some();
         let op = match (opcode, flags & !FLAG_INVALIDATE) {
             (READ, 0) if keyed => Op::Read(extent, remote),
             (WRITE, 0 | FLAG_FUA) if keyed => Op::Write {

@@ -151,7 +151,15 @@ mod tests {
 
     #[test]
     fn bad_volume_names_are_refused() {
-        for text in ["", "a/b", "../x", ".hidden", "a b", "12345678901234567", "é"] {
+        for text in [
+            "",
+            "a/b",
+            "../x",
+            ".hidden",
+            "a b",
+            "12345678901234567",
+            "é",
+        ] {
             assert_eq!(VolumeName::parse(text), Err(BadName), "{text:?}");
         }
         let mut hole = *b"vol\0zero\0\0\0\0\0\0\0\0";

@@ -332,7 +332,9 @@ unsafe extern "C" fn on_event(
             let mut len = 0;
             // SAFETY: Both are valid; the function looks whether the user or the
             // device rejected.
-            let data = unsafe { bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len) };
+            let data = unsafe {
+                bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len)
+            };
             Event::Rejected {
                 private: if data.is_null() {
                     &[]

@@ -90,9 +90,11 @@ impl Completion {
     #[inline]
     pub fn invalidated(&self) -> Option<u32> {
         let flags = self.0.wc_flags as u32;
+        if flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE == 0 {
+            return None;
+        }
         // SAFETY: The flag says that this part of the union is valid.
-        (flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as u32 != 0)
-            .then(|| unsafe { *self.0.ex.invalidate_rkey })
+        Some(unsafe { *self.0.ex.invalidate_rkey })
     }
 }
 

@@ -35,14 +35,14 @@ pub enum Rights {
 
 impl Rights {
     fn access(self) -> u32 {
-        (match self {
+        match self {
             Self::RemoteRead => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ,
             // A remote write is a local write of the device as well.
             Self::RemoteWrite => {
                 bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
                     | bindings::ib_access_flags_IB_ACCESS_REMOTE_WRITE
             }
-        }) as u32
+        }
     }
 }
 
@@ -100,11 +100,7 @@ impl MemoryRegion {
     pub fn new(pd: &Arc<ProtectionDomain>, pages: u32) -> Result<Self> {
         // SAFETY: `pd` is alive.
         let raw = from_err_ptr(unsafe {
-            bindings::ib_alloc_mr(
-                pd.as_raw(),
-                bindings::ib_mr_type_IB_MR_TYPE_MEM_REG,
-                pages,
-            )
+            bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
         })?;
         // INVARIANT: Made just now.
         Ok(Self {
@@ -137,9 +133,8 @@ impl MemoryRegion {
         }
         let mr = self.as_raw();
         // SAFETY: The region is valid and the caller vouches for the list.
-        let mapped = unsafe {
-            bindings::ib_map_mr_sg(mr, sg, count as i32, ptr::null_mut(), REGION_PAGE)
-        };
+        let mapped =
+            unsafe { bindings::ib_map_mr_sg(mr, sg, count as i32, ptr::null_mut(), REGION_PAGE) };
         if mapped < 0 {
             return Err(Error::from_errno(mapped));
         }

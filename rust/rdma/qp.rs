@@ -175,7 +175,10 @@ impl<H: Handler> QueuePair<H> {
             (sends, &self.cq.sends_drained, c"send"),
             (receives, &self.cq.receives_drained, c"receive"),
         ] {
-            if posted.and_then(|()| drained.wait_ms(DRAIN_TIMEOUT_MS)).is_err() {
+            if posted
+                .and_then(|()| drained.wait_ms(DRAIN_TIMEOUT_MS))
+                .is_err()
+            {
                 pr_warn!("hcablk: {} queue did not drain\n", what);
             }
         }

@@ -125,7 +125,7 @@ pub trait WorkRequest {
     fn signal(&mut self, id: WorkId) {
         let wr = self.base();
         wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
-        wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED as i32;
+        wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
     }
 
     /// Names the request in case that it fails; a success is not reported.
@@ -291,6 +291,12 @@ pub struct Chain<'a> {
     tail: *mut bindings::ib_send_wr,
     len: u32,
     _requests: PhantomData<&'a mut bindings::ib_send_wr>,
+}
+
+impl Default for Chain<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<'a> Chain<'a> {
