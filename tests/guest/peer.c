@@ -223,7 +223,7 @@ static int do_connect(char **args)
 	return 0;
 }
 
-static int do_listen(char **args)
+static void do_listen(char **args)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *info;
@@ -283,7 +283,7 @@ int main(int argc, char **argv)
 	if (argc >= 5 && !strcmp(argv[1], "connect"))
 		return do_connect(argv + 2);
 	if (argc >= 5 && !strcmp(argv[1], "listen"))
-		return do_listen(argv + 2);
+		do_listen(argv + 2);
 	fprintf(stderr, "usage: see the source\n");
 	return 2;
 }

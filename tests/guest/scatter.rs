@@ -60,8 +60,12 @@ impl Random {
 }
 
 fn limit(name: &str, file: &str) -> usize {
-    fs::read_to_string(format!("/sys/class/block/{name}/queue/{file}"))
-        .ok()
+    // A partition's limits are its disk's.
+    ["queue", "../queue"]
+        .iter()
+        .find_map(|queue| {
+            fs::read_to_string(format!("/sys/class/block/{name}/{queue}/{file}")).ok()
+        })
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0)
 }
@@ -272,6 +276,10 @@ impl Tester {
     /// Writes from one shape and reads into another.
     fn round(&mut self, shape: Shape) -> io::Result<()> {
         let len = shape.iter().map(|p| p.len).sum();
+        if len > self.generations.len() * SECTOR {
+            // More than the part of the device in use.
+            return Ok(());
+        }
         let at = self.place(len);
         match self.write(at, &shape) {
             // Bytes that a device with these limits cannot take in one request and the block layer cannot split.
@@ -298,26 +306,37 @@ impl Tester {
         ))
     }
 
-    /// Memory for so many bytes that starts in the middle of a page, or is cut into blocks.
+    /// Memory for so many bytes: one buffer that starts in the middle of a page, scattered pages, or (not for much, since
+    /// every piece is a request then) pieces of pages.
     fn other_shape(&mut self, len: usize) -> Shape {
-        if self.random.below(2) == 0 || len / self.block > IOV_MAX {
-            let offset = self.random.below(PAGE / self.block) * self.block;
-            return vec![self.pool.run(offset, len)];
+        let blocks = PAGE / self.block;
+        let scattered = len / PAGE + 2 <= IOV_MAX;
+        match self.random.below(3) {
+            0 if scattered => {
+                let head = (1 + self.random.below(blocks)) * self.block;
+                if len <= head {
+                    return vec![self.pool.piece(PAGE - len, len)];
+                }
+                let mut shape = self.edged(head, (len - head) / PAGE, (len - head) % PAGE);
+                shape.retain(|piece| piece.len > 0);
+                shape
+            }
+            1 if len <= 16 * PAGE => {
+                let mut shape = Shape::new();
+                let mut rest = len;
+                while rest > 0 {
+                    let part = (1 + self.random.below(blocks.min(rest / self.block))) * self.block;
+                    let offset = self.random.below((PAGE - part) / self.block + 1) * self.block;
+                    shape.push(self.pool.piece(offset, part));
+                    rest -= part;
+                }
+                shape
+            }
+            _ => {
+                let offset = self.random.below(blocks) * self.block;
+                vec![self.pool.run(offset, len)]
+            }
         }
-        let mut shape = Shape::new();
-        let mut rest = len;
-        while rest > 0 {
-            let most = (PAGE / self.block).min(rest / self.block);
-            let part = if rest / self.block + shape.len() > IOV_MAX - 8 {
-                most
-            } else {
-                1 + self.random.below(most)
-            } * self.block;
-            let offset = self.random.below((PAGE - part) / self.block + 1) * self.block;
-            shape.push(self.pool.piece(offset, part));
-            rest -= part;
-        }
-        shape
     }
 
     fn sizes(&mut self) -> io::Result<()> {

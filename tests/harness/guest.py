@@ -109,8 +109,8 @@ class Guest:
         s, spec = self.settings, self.spec
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off "
-            f"hcablk.name={spec.name} hcablk.address={spec.address}/24,{spec.address6}/64 "
-            f"hcablk.host_id=00000000-0000-4000-8000-{spec.number:012d} {s.append}"
+            f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
+            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} {s.append}"
         )
         cpu = "host" if s.accel == "kvm" else "max,la57=off"
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]

@@ -25,7 +25,7 @@ from pathlib import Path
 
 # Programs that replace or complete what busybox has.
 PROGRAMS = (
-    "blkdiscard blkid blockdev cmp dd dmesg fio fsck.ocfs2 ip jq lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
+    "blkdiscard blkid blockdev cmp dash dd dmesg fio fsck.ocfs2 ip jq lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
     "mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout"
 ).split()
 
@@ -163,6 +163,8 @@ def make_base(krel: str) -> tuple[bytes, list[str]]:
         add_program(archive, find_program(name))
     for name in ("modprobe", "insmod", "rmmod", "lsmod", "modinfo", "depmod"):
         archive.symlink(f"usr/sbin/{name}", "../bin/kmod")
+    # busybox's own shell would run its own dd, mount and so on, whatever else is there.
+    archive.symlink("usr/bin/sh", "dash")
     busybox = find_program("busybox")
     add_program(archive, busybox)
     applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()

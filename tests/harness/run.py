@@ -102,7 +102,7 @@ def accelerator(settings: Settings, cache: Path) -> str:
     known = cache / "guest" / "accel"
     if known.exists() and known.read_text(encoding="ascii").split()[:1] == [boot]:
         return known.read_text(encoding="ascii").split()[1]
-    settings.accel, settings.append = "kvm", "hcablk.probe"
+    settings.accel, settings.append = "kvm", "guest.probe"
     probe = Guest(settings, Spec("probe", 99, []))
     probe.start()
     answer = "kvm" if probe.wait_console("hcablk-test: probe", 0, 15) else "tcg"

@@ -12,7 +12,8 @@ same "standard error is apart" "" "$(on c1 'echo words >&2' 2> /dev/null)"
 same "large output is whole" "$(seq 200000 | md5sum)" "$(on c1 'seq 200000' | md5sum)"
 ON_SECONDS=1 on c1 'while :; do :; done' 2> /dev/null
 same "a command that takes too long is killed" 124 $?
-same "and so are its children" "" "$(ON_SECONDS=1 on c1 'sleep 99 & sleep 98' 2> /dev/null; on c1 'pidof sleep')"
+ON_SECONDS=1 on c1 'sleep 99 & sleep 98' 2> /dev/null
+check "and so are its children" wait_until c1 5 '! pidof sleep'
 check "a command's background leftovers do not hold it up" on c1 'sleep 5 & true'
 
 spawn first c1 'until [ -e /tmp/second ]; do usleep 10000; done'

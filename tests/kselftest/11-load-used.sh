@@ -11,7 +11,7 @@ must wait_until c1 5 'pidof sleep'
 
 refuse "the initiator does not unload while a disk is open" on c1 'rmmod hcablk'
 like "a device with an open disk is not disabled" "busy" \
-	"$(on c1 "echo 0 > $initiator/vol1/enable" 2>&1)"
+	"$(on c1 "env echo 0 > $initiator/vol1/enable" 2>&1)"
 refuse "nor is its directory removed" on c1 "rmdir $initiator/vol1"
 refuse "nor does the command disconnect it" on c1 'hcablk disconnect vol1'
 check "the disk still works" on c1 "hcablk-scatter $device random 3 16"

@@ -6,16 +6,18 @@
 . "${0%/*}/lib.sh"
 
 export_volume vol1 "$drive" c1
-connect c1 vol1 --queues 1 --queue-depth 7
+connect c1 vol1 --queues 1
 same "one queue when one is asked for" 1 "$(on c1 "ls /sys/block/$disk/mq | wc -l")"
 same "one queue pair" 1 "$(queue_pairs c1)"
 same "one at the target" 1 "$(queue_pairs target)"
+disconnect c1 vol1
+connect c1 vol1 --queues 2 --queue-depth 7
 same "seven requests when seven are asked for" 7 "$(on c1 "cat /sys/block/$disk/queue/nr_requests")"
 check "they carry data" on c1 "hcablk-scatter $device random 5 16"
 disconnect c1 vol1
 
 connect c1 vol1 --queue-depth 1
-check "depth 1 carries data" on c1 "hcablk-scatter $device random 6 16"
+check "depth 1 carries data" on c1 "hcablk-scatter $device edges 6 16"
 disconnect c1 vol1
 connect c1 vol1 --queues 64 --queue-depth 1024
 less "more queues than CPUs are capped" "$(queue_pairs c1)" 65
@@ -23,7 +25,7 @@ check "depth 1024 carries data" on c1 "hcablk-scatter $device random 7 16"
 disconnect c1 vol1
 
 # A size that is no multiple of anything, on a device that is no drive of its own.
-must on target 'truncate -s $((12345 * 512)) /tmp/odd && losetup /dev/loop0 /tmp/odd'
+must on target 'modprobe loop; truncate -s $((12345 * 512)) /tmp/odd && losetup /dev/loop0 /tmp/odd'
 export_volume odd /dev/loop0 c1
 connect c1 odd
 same "an odd number of sectors" $((12345 * 512)) "$(on c1 "blockdev --getsize64 $device")"
@@ -38,7 +40,7 @@ must on target 'hcablk target unexport odd && losetup -d /dev/loop0 && rm /tmp/o
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/big &&
 	cd /sys/kernel/config/nullb/big && echo 4096 > blocksize && echo 64 > size &&
 	echo 1 > memory_backed && echo 1 > power'
-export_volume big /dev/nullb0 c1
+export_volume big /dev/big c1
 connect c1 big
 same "blocks of 4096 bytes" 4096 "$(on c1 "cat /sys/block/$disk/queue/logical_block_size")"
 for case in sizes edges gaps random; do

@@ -5,7 +5,8 @@
 
 . "${0%/*}/lib.sh"
 
-share c1
+export_volume vol1 "$drive" c1 c2
+connect c1 vol1
 check "a table with two partitions is written" on c1 "printf 'label: gpt\n,100M\n,\n' | sfdisk $device"
 check "its partitions appear" wait_until c1 10 "[ -b ${device}p1 ] && [ -b ${device}p2 ]"
 same "of the right size" $((100 << 20)) "$(on c1 "blockdev --getsize64 ${device}p1")"

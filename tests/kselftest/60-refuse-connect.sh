@@ -30,15 +30,15 @@ told() {
 	like "$what: the command says so" "$words" "$(on c1 "hcablk connect $*" 2>&1)"
 }
 
-refused "nothing listens" "refused" "" address=$target_address volume=vol1
+refused "nothing listens" "refused" "listens" address=$target_address volume=vol1
 told "nothing listens" "." $target_address vol1
 refused "nobody has the address" "unreachable|No route|timed out" "" address=10.77.0.99 volume=vol1
 refused "no network leads there" "unreachable|No route|Cannot assign" "" address=192.0.2.1 volume=vol1
 
 export_volume vol1 "$drive" c2
-refused "the volume is unknown" "No such" "nothere" address=$target_address volume=nothere
+refused "the volume is unknown" "No such" "no volume" address=$target_address volume=nothere
 told "the volume is unknown" "nothere" $target_address nothere
-refused "the host is not allowed" "denied" "" address=$target_address volume=vol1
+refused "the host is not allowed" "denied" "not allow" address=$target_address volume=vol1
 told "the host is not allowed" "allow" $target_address vol1
 
 must on target "hcablk target allow vol1 $id"

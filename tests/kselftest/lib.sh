@@ -217,15 +217,16 @@ share() {
 	done
 }
 
-# try_connect GUEST NAME SETTING=VALUE…: makes a device by hand and enables it; prints the error's text, if any.
+# try_connect GUEST NAME SETTING=VALUE…: makes a device by hand and enables it; prints the error's text, if any
+# (the shell's own echo would not tell it).
 try_connect() {
 	local guest=$1 name=$2 script
 	shift 2
 	script="modprobe hcablk; cd $initiator && mkdir -p $name && cd $name"
 	for setting; do
-		script+=" && echo '${setting#*=}' > ${setting%%=*}"
+		script+=" && env echo '${setting#*=}' > ${setting%%=*}"
 	done
-	on "$guest" "$script && echo 1 > enable" 2>&1
+	on "$guest" "$script && env echo 1 > enable" 2>&1
 }
 
 # stat_of GUEST CONFIGFS-DIRECTORY COUNTER
