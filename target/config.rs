@@ -246,7 +246,7 @@ impl Node for Port {
             },
         ),
         Attribute::read_only(c"sessions", |port, out| {
-            for session in port.registry().sessions(|_| true)?.iter() {
+            for session in port.registry().sessions(|s| s.is_of(port))?.iter() {
                 writeln!(
                     out,
                     "{} {} {:016x} {} {}",

@@ -11,7 +11,7 @@ use crate::{
         decide,
         Decision, //
     },
-    port::Limits,
+    port::Port,
     queue::{
         Queue,
         Shape, //
@@ -112,7 +112,7 @@ impl cm::Handler for Link {
 #[pin_data]
 pub(crate) struct Connect {
     registry: Arc<Registry>,
-    limits: Limits,
+    port: Arc<Port>,
     private: [u8; REQUEST_LEN],
     private_len: usize,
     peer_reads: u8,
@@ -130,7 +130,7 @@ impl_has_work! {
 /// wait.
 pub(crate) fn begin(
     registry: &Arc<Registry>,
-    limits: Limits,
+    port: &Arc<Port>,
     incoming: &mut Incoming<'_>,
 ) -> Result {
     let link = Arc::pin_init(
@@ -153,7 +153,7 @@ pub(crate) fn begin(
     let connect = Arc::pin_init(
         pin_init!(Connect {
             registry: registry.clone(),
-            limits,
+            port: port.clone(),
             private,
             private_len,
             peer_reads,
@@ -293,7 +293,8 @@ impl Connect {
         volume: &Arc<Volume>,
     ) -> Result<Arc<Session>, Refusal> {
         let pd = ProtectionDomain::new(id).map_err(|_| NO_MEMORY)?;
-        let session = Session::new(&self.registry, volume, request, pd).map_err(|_| NO_MEMORY)?;
+        let session =
+            Session::new(&self.registry, &self.port, volume, request, pd).map_err(|_| NO_MEMORY)?;
         let listed = self.registry.add_session(&session, request);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
@@ -314,11 +315,12 @@ impl Connect {
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
-        let credits = match self.limits.queue_credits {
+        let limits = self.port.limits();
+        let credits = match limits.queue_credits {
             0 => request.depth,
             limit => limit.min(request.depth),
         };
-        let bytes = (self.limits.buffer_mib << 20) / usize::from(request.queues.max(1));
+        let bytes = (limits.buffer_mib << 20) / usize::from(request.queues.max(1));
         let shape = Shape::new(session.pd().attributes(), credits, bytes).ok_or(Refusal(
             Reason::NoResources,
             "the RDMA device takes too few scatter-gather entries or work requests",

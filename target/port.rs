@@ -123,6 +123,11 @@ impl Port {
         &self.registry
     }
 
+    /// What sessions may have; a copy, since `state` is held while listening ends.
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.lock()
+    }
+
     pub(crate) fn settings(&self) -> Settings {
         self.state.lock().settings
     }
@@ -182,9 +187,8 @@ impl Port {
 }
 
 impl Accept for Port {
-    fn request(&self, incoming: &mut Incoming<'_>) {
-        let limits = *self.limits.lock();
-        if connect::begin(&self.registry, limits, incoming).is_err() {
+    fn request(self: Arc<Self>, incoming: &mut Incoming<'_>) {
+        if connect::begin(&self.registry, &self, incoming).is_err() {
             incoming.reject(&Reject::new(Reason::NoResources).encode());
         }
     }

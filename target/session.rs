@@ -14,6 +14,7 @@
 
 use crate::{
     admission,
+    port::Port,
     queue::Queue,
     registry::Registry,
     volume::{
@@ -72,6 +73,7 @@ const PROBE_PERIOD_MS: u32 = 5_000;
 #[pin_data]
 pub(crate) struct Session {
     registry: Arc<Registry>,
+    port: Arc<Port>,
     volume: Arc<Volume>,
     geometry: Geometry,
     id: SessionId,
@@ -103,6 +105,7 @@ impl Session {
     /// any more. May sleep.
     pub(crate) fn new(
         registry: &Arc<Registry>,
+        port: &Arc<Port>,
         volume: &Arc<Volume>,
         request: &Request,
         pd: Arc<ProtectionDomain>,
@@ -111,6 +114,7 @@ impl Session {
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
+                port: port.clone(),
                 volume: volume.clone(),
                 geometry,
                 id: request.session,
@@ -138,6 +142,11 @@ impl Session {
 
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
+    }
+
+    /// Whether the session began at `port`.
+    pub(crate) fn is_of(&self, port: &Port) -> bool {
+        core::ptr::eq(&*self.port, port)
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {

@@ -224,6 +224,8 @@ impl MessageBuffers {
                 message.len(),
             )
         };
+        // The buffer will be posted again.
+        chunk.sync_for_device(offset, message.len());
         Ok(message)
     }
 }

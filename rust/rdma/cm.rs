@@ -367,7 +367,7 @@ unsafe extern "C" fn on_event(
 pub trait Accept: Send + Sync + 'static {
     /// A peer asks for a connection: claim the identifier or the peer is
     /// refused. Process context; requests come one at a time, so keep it short.
-    fn request(&self, incoming: &mut Incoming<'_>);
+    fn request(self: Arc<Self>, incoming: &mut Incoming<'_>);
 
     /// The device that was listened on goes away. The listener must be dropped,
     /// but not from here.
@@ -502,7 +502,7 @@ unsafe extern "C" fn on_request(
                 event,
                 claimed: false,
             };
-            accept.request(&mut incoming);
+            accept.clone().request(&mut incoming);
             if incoming.claimed {
                 0
             } else {
