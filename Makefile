@@ -52,7 +52,7 @@ shellcheck: ## lint the shell scripts
 	@scripts/lint shellcheck
 
 doc: ## reference of the core crate as HTML
-	@DOC=1 scripts/build-modules
+	@DOC=1 scripts/build-modules && ls build/*/doc/hcablk_core/index.html
 
 root: ## make the build root and the kernel trees, so that later runs need no network
 	@scripts/build-root && scripts/prepare
