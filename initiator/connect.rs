@@ -51,6 +51,12 @@ use kernel::{
 /// Segments that a request may have at most, whatever the device can.
 const SEGMENTS_MAX: u32 = 256;
 
+/// Milliseconds for one try to resolve the address. The kernel looks again at
+/// the end of a try, and it may have missed the answer that came before: an
+/// answer that arrives while `process_one_req()` of `core/addr.c` runs is seen
+/// only then.
+const RESOLVE_MS: u32 = 500;
+
 /// The end of all waiting for one connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
@@ -71,6 +77,10 @@ impl Deadline {
     fn left_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis().max(0);
         (i64::from(self.limit_ms) - gone).max(1) as u32
+    }
+
+    fn has_passed(self) -> bool {
+        self.start.elapsed().as_millis() >= i64::from(self.limit_ms)
     }
 }
 
@@ -148,7 +158,7 @@ impl Link {
         deadline: Deadline,
     ) -> Result<(), Failure> {
         self.begin_resolve(id, address, deadline)?;
-        self.wait(Step::Address, deadline).map(drop)
+        self.resolved(id, address, deadline)
     }
 
     fn begin_resolve(
@@ -157,8 +167,23 @@ impl Link {
         address: &SocketAddr,
         deadline: Deadline,
     ) -> Result<(), Failure> {
-        id.resolve_address(address, deadline.left_ms())
+        id.resolve_address(address, deadline.left_ms().min(RESOLVE_MS))
             .map_err(|e| Failure::Step(Step::Address, e))
+    }
+
+    /// Waits until `address` is resolved, trying again as long as there is time.
+    fn resolved(&self, id: &Id, address: &SocketAddr, deadline: Deadline) -> Result<(), Failure> {
+        loop {
+            match self.wait(Step::Address, deadline) {
+                Err(Failure::Step(_, e)) if e == ETIMEDOUT => {
+                    if deadline.has_passed() {
+                        return Err(Failure::Timeout(Step::Address));
+                    }
+                    self.begin_resolve(id, address, deadline)?;
+                }
+                result => return result.map(drop),
+            }
+        }
     }
 }
 
@@ -253,7 +278,8 @@ pub(crate) fn bring_up(
             None => {
                 let (link, id) = Link::new()?;
                 link.begin_resolve(&id, address, deadline)?;
-                unresolved.push(link.clone(), GFP_KERNEL).map_err(memory)?;
+                let both = (link.clone(), id.clone());
+                unresolved.push(both, GFP_KERNEL).map_err(memory)?;
                 (link, id)
             }
         };
@@ -261,8 +287,8 @@ pub(crate) fn bring_up(
         let one = Rising { link, id, request };
         rising.push(one, GFP_KERNEL).map_err(memory)?;
     }
-    for link in unresolved.iter() {
-        link.wait(Step::Address, deadline)?;
+    for (link, id) in unresolved.iter() {
+        link.resolved(id, address, deadline)?;
     }
     for one in rising.iter() {
         one.id
