@@ -26,7 +26,6 @@ void hcablk_c_ib_destroy_cq(struct ib_cq *cq);
 int hcablk_c_ib_dereg_mr(struct ib_mr *mr);
 u32 hcablk_c_ib_inc_rkey(u32 rkey);
 void hcablk_c_ib_update_fast_reg_key(struct ib_mr *mr, u8 key);
-bool hcablk_c_ib_uses_virt_dma(struct ib_device *dev);
 int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 			   enum dma_data_direction dir);
 void hcablk_c_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
@@ -40,7 +39,6 @@ void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir);
 void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 				     enum dma_data_direction dir);
-const char *hcablk_c_ib_device_name(struct ib_device *dev);
 bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 

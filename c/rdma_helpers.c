@@ -43,11 +43,6 @@ void hcablk_c_ib_update_fast_reg_key(struct ib_mr *mr, u8 key)
 	ib_update_fast_reg_key(mr, key);
 }
 
-bool hcablk_c_ib_uses_virt_dma(struct ib_device *dev)
-{
-	return ib_uses_virt_dma(dev);
-}
-
 int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 			   enum dma_data_direction dir)
 {
@@ -87,11 +82,6 @@ void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len
 				     enum dma_data_direction dir)
 {
 	ib_dma_sync_single_for_device(dev, addr, len, dir);
-}
-
-const char *hcablk_c_ib_device_name(struct ib_device *dev)
-{
-	return dev_name(&dev->dev);
 }
 
 bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port)

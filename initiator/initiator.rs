@@ -20,7 +20,10 @@ mod stats;
 
 use hcablk_core::{
     configfs::Subsystem,
-    sync::WorkQueue, //
+    sync::{
+        Drained,
+        WorkQueue, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -36,10 +39,10 @@ module! {
 }
 
 /// What the module holds, dropped in this order: when the directories are gone
-/// no new session begins, and the queue waits for the ends of the old ones.
+/// no new session begins, and the ends of the old ones are waited for.
 struct Initiator {
     _directories: Subsystem,
-    _teardown: Arc<WorkQueue>,
+    _teardown: Drained,
 }
 
 impl kernel::Module for Initiator {
@@ -48,7 +51,7 @@ impl kernel::Module for Initiator {
         let root = Arc::new(config::Root::new(teardown.clone(), module), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk", root, module)?,
-            _teardown: teardown,
+            _teardown: Drained(teardown),
         })
     }
 }

@@ -300,16 +300,16 @@ impl Queue {
         &self.pair
     }
 
-    /// Ends a request that the target will not answer any more. Every queue
-    /// pair of the session must have been drained.
+    /// Ends a request that the target will not answer any more. The completion
+    /// queue must have been stopped. Process context, sleeps.
     pub(crate) fn abandon(&self, mut request: Request<Driver>) {
         if let Some((_, data)) = self.tags.of(&mut request) {
             data.phase = Phase::Idle;
-            data.list.invalidated();
-            if data.list.release().is_err() {
-                pr_warn_once!("memory of an abandoned request was still registered\n");
-            }
+            data.list.revoke();
+            let _ = data.list.release();
         }
+        // Completions are over: the counter has no other writer.
+        self.done.errors.bump();
         request.end(Status::Transport);
     }
 
@@ -359,8 +359,11 @@ impl Queue {
         };
         if let Some(direction) = direction {
             let cookie = u32::from(tag.generation) << 16 | u32::from(tag.index);
-            if data.list.map(view, direction, cookie).is_err() {
-                return Err(Rejected::new(request, Status::Resource));
+            match data.list.map(view, direction, cookie) {
+                Ok(()) => {}
+                // The IOMMU or bounce buffers are short; it will be tried again.
+                Err(e) if e == ENOMEM => return Err(Rejected::new(request, Status::Resource)),
+                Err(_) => return Err(Rejected::new(request, Status::IoErr)),
             }
         }
         let extent = Extent {
@@ -502,7 +505,11 @@ impl Queue {
         if data.list.is_registered() {
             // The target left its key valid: take it away before the memory is
             // anybody else's. A slot was reserved.
-            let mut wr = data.list.invalidate();
+            let Ok(mut wr) = data.list.invalidate() else {
+                // Not reached: a list that was revoked is in no queue that is live.
+                request.park();
+                return;
+            };
             data.phase = Phase::Invalidating(status);
             data.slots = 0;
             let freed = send.space.post_signaled(1);

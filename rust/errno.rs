@@ -25,12 +25,6 @@ errno! {
     econnreset = ECONNRESET
     /// No way to the peer.
     ehostunreach = EHOSTUNREACH
-    /// No way to the peer's network.
-    enetunreach = ENETUNREACH
-    /// Not an address of this host, or not one that an RDMA device has.
-    eaddrnotavail = EADDRNOTAVAIL
-    /// Somebody else listens.
-    eaddrinuse = EADDRINUSE
     /// It has been done.
     ealready = EALREADY
     /// The session or its epoch is over.

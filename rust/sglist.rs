@@ -47,7 +47,8 @@ pub struct SegmentList {
     filled: u32,
     mapped: u32,
     direction: Direction,
-    region: MemoryRegion,
+    /// `None` after [`SegmentList::revoke`].
+    region: Option<MemoryRegion>,
     pd: Arc<ProtectionDomain>,
 }
 
@@ -67,7 +68,7 @@ impl SegmentList {
             filled: 0,
             mapped: 0,
             direction: Direction::ToDevice,
-            region: MemoryRegion::new(pd, region_pages(bytes))?,
+            region: Some(MemoryRegion::new(pd, region_pages(bytes))?),
             pd: pd.clone(),
         })
     }
@@ -79,6 +80,7 @@ impl SegmentList {
         if self.mapped != 0 || usize::from(request.segments()) > self.table.len() {
             return Err(EINVAL);
         }
+        let region = self.region.as_mut().ok_or(EINVAL)?;
         let table = self.table.as_mut_ptr();
         // SAFETY: The table has room for the request's segments; `sg_init_table`
         // marks the end that blk_rq_map_sg() moves.
@@ -90,15 +92,18 @@ impl SegmentList {
         let mapped = unsafe {
             bindings::hcablk_c_ib_dma_map_sg(self.pd.device(), table, filled, direction.as_raw())
         };
-        if filled <= 0 || mapped <= 0 {
+        if filled <= 0 {
             return Err(EIO);
+        }
+        if mapped <= 0 {
+            return Err(ENOMEM);
         }
         // INVARIANT: Mapped just now.
         self.filled = filled as u32;
         self.mapped = mapped as u32;
         self.direction = direction;
         // SAFETY: The first `mapped` entries are mapped for the region's device.
-        let result = unsafe { self.region.map(table, self.mapped, cookie) };
+        let result = unsafe { region.map(table, self.mapped, cookie) };
         if result.is_err() {
             self.unmap();
         }
@@ -112,32 +117,45 @@ impl SegmentList {
             Direction::ToDevice => Rights::RemoteRead,
             _ => Rights::RemoteWrite,
         };
-        self.region.register(rights)
+        self.region.as_mut().ok_or(EINVAL)?.register(rights)
     }
 
     /// The peer says that it has invalidated `rkey`; `false`: that is not this list's.
     #[inline]
     pub fn invalidated_by_peer(&mut self, rkey: u32) -> bool {
-        self.region.invalidated_by_peer(rkey)
+        self.region
+            .as_mut()
+            .is_some_and(|region| region.invalidated_by_peer(rkey))
     }
 
     /// The work request that takes the peer's access away.
     #[inline]
-    pub fn invalidate(&mut self) -> Invalidate {
-        self.region.invalidate()
+    pub fn invalidate(&mut self) -> Result<Invalidate> {
+        Ok(self.region.as_mut().ok_or(EINVAL)?.invalidate())
     }
 
     /// The peer has no access: [`Self::invalidate`]'s request completed, or
-    /// registration was never posted, or no queue pair of the domain is left.
+    /// registration was never posted.
     #[inline]
     pub fn invalidated(&mut self) {
-        self.region.invalidated();
+        if let Some(region) = &mut self.region {
+            region.invalidated();
+        }
+    }
+
+    /// Takes the peer's access away for good, with the region: when the
+    /// connection is lost, whatever became of its queue pair. The list cannot
+    /// be used again. Process context, sleeps.
+    pub fn revoke(&mut self) {
+        self.region = None;
     }
 
     /// Whether the peer may have access.
     #[inline]
     pub fn is_registered(&self) -> bool {
-        self.region.is_registered()
+        self.region
+            .as_ref()
+            .is_some_and(MemoryRegion::is_registered)
     }
 
     /// Segments mapped; 0 when the request has no data.
@@ -148,10 +166,10 @@ impl SegmentList {
     /// Gives the memory back to the request, `EBUSY` while the peer may reach it.
     #[inline]
     pub fn release(&mut self) -> Result {
-        if self.region.is_registered() {
+        if self.is_registered() {
             return Err(EBUSY);
         }
-        self.region.invalidated();
+        self.invalidated();
         self.unmap();
         Ok(())
     }

@@ -136,10 +136,9 @@ impl Event {
     }
 }
 
-/// A workqueue that belongs to one module: dropping it waits for the work
-/// queued on it, so that no code runs after the module is gone.
-///
-/// Work items that queue themselves again must have stopped before.
+/// A workqueue of one module's. Dropping it waits for the work queued on it, so
+/// the last reference must not be dropped by that work: the module keeps one
+/// in a [`Drained`].
 pub struct WorkQueue(NonNull<bindings::workqueue_struct>);
 
 // SAFETY: Workqueues may be used from any thread.
@@ -174,10 +173,10 @@ impl WorkQueue {
         self.0.as_ptr()
     }
 
-    /// Waits for everything that is queued now. May sleep.
-    pub fn flush(&self) {
+    /// Waits until nothing is queued, also not what queued work queues. May sleep.
+    fn drain(&self) {
         // SAFETY: The queue is alive as long as `self`.
-        unsafe { bindings::__flush_workqueue(self.0.as_ptr()) };
+        unsafe { bindings::drain_workqueue(self.0.as_ptr()) };
     }
 }
 
@@ -195,6 +194,28 @@ impl Drop for WorkQueue {
         // SAFETY: The queue is ours; destroying it drains it first.
         unsafe { bindings::destroy_workqueue(self.0.as_ptr()) };
     }
+}
+
+/// A module's reference to its workqueue. Dropping it waits until all work is
+/// done, with everything that the work referred to: no code of the module runs
+/// on the queue after that, and this reference is the last one.
+///
+/// Nobody but queued work may queue any more.
+pub struct Drained(pub Arc<WorkQueue>);
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        self.0.drain();
+    }
+}
+
+/// Waits until every interrupt handler that runs now has finished.
+///
+/// C: `synchronize_rcu()`, which waits for everything that runs with
+/// preemption off.
+pub fn synchronize_interrupts() {
+    // SAFETY: The caller may sleep; there are no other requirements.
+    unsafe { bindings::synchronize_rcu() };
 }
 
 /// What a [`Periodic`] task does.

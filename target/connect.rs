@@ -169,6 +169,10 @@ pub(crate) fn begin(
     Ok(())
 }
 
+/// Sessions that a host may have on one volume, each with its buffers. One for
+/// each of its configured devices is usual.
+const SESSIONS_PER_HOST: usize = 16;
+
 /// Why a request is not granted.
 #[derive(Clone, Copy)]
 struct Refusal(Reason, &'static str);
@@ -219,6 +223,13 @@ impl Connect {
         let reads = self
             .peer_reads
             .min(session.pd().attributes().max_qp_init_rd_atom);
+        if reads == 0 {
+            session.end();
+            return Err(Refusal(
+                Reason::NoResources,
+                "one of the RDMA devices does no RDMA READ",
+            ));
+        }
         let parameters = Parameters {
             responder_resources: 0,
             initiator_depth: reads,
@@ -233,7 +244,10 @@ impl Connect {
         if id.accept(parameters, &reply.encode()).is_err() {
             // The initiator is gone; nobody is left to be refused.
             session.end();
-        } else if request.queue == 0 {
+            return Ok(());
+        }
+        queue.go_live();
+        if request.queue == 0 {
             pr_info!(
                 "{}: session {:016x} of {} begun, epoch {}\n",
                 **session.volume(),
@@ -292,6 +306,14 @@ impl Connect {
         id: &Arc<Id>,
         volume: &Arc<Volume>,
     ) -> Result<Arc<Session>, Refusal> {
+        let mine = |s: &Session| s.host() == request.host && Arc::ptr_eq(s.volume(), volume);
+        let sessions = self.registry.sessions(mine).map_err(|_| NO_MEMORY)?.len();
+        if sessions >= SESSIONS_PER_HOST {
+            return Err(Refusal(
+                Reason::NoResources,
+                "this host has too many sessions on the volume",
+            ));
+        }
         let pd = ProtectionDomain::new(id).map_err(|_| NO_MEMORY)?;
         let session =
             Session::new(&self.registry, &self.port, volume, request, pd).map_err(|_| NO_MEMORY)?;
@@ -299,7 +321,11 @@ impl Connect {
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
         let allowed = volume.admission(request.host);
-        if listed.is_ok() && allowed.allowed && !allowed.withdrawn {
+        let same_device = match (volume.device(), session.device()) {
+            (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
+            _ => false,
+        };
+        if listed.is_ok() && allowed.allowed && !allowed.withdrawn && same_device {
             return Ok(session);
         }
         session.end();
@@ -315,6 +341,12 @@ impl Connect {
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
+        if id.is_iwarp() {
+            return Err(Refusal(
+                Reason::NoResources,
+                "iWARP is not supported: its RDMA READ needs a registered sink",
+            ));
+        }
         let limits = self.port.limits();
         let credits = match limits.queue_credits {
             0 => request.depth,

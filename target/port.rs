@@ -204,5 +204,7 @@ impl WorkItem for Port {
 
     fn run(this: Arc<Self>) {
         this.disable();
+        this.state.lock().error = Some(ENODEV);
+        pr_warn!("a port is disabled: its RDMA device was removed\n");
     }
 }

@@ -74,6 +74,7 @@ use hcablk_core::{
     slots::SlotTable,
     sync::{
         new_irq_lock,
+        synchronize_interrupts,
         Event,
         IrqLock, //
     },
@@ -174,7 +175,7 @@ struct Work {
     made: usize,
     /// Nothing new is begun.
     closing: bool,
-    /// A probe is under way.
+    /// A probe is under way, or the connection is not up yet.
     probing: bool,
 }
 
@@ -245,7 +246,7 @@ impl Queue {
             free,
             made: 0,
             closing: false,
-            probing: false,
+            probing: true,
         };
         let inflight = SlotTable::new(ios)?;
         let queue = Arc::pin_init(
@@ -331,9 +332,23 @@ impl Queue {
     /// until the drive has finished what it has begun.
     pub(crate) fn close(&self) {
         self.shut();
-        while self.home.wait_ms(30_000).is_err() {
-            pr_warn!("still waiting for the drive to finish the requests of a closed session\n");
+        if self.home.wait_ms(30_000).is_err() {
+            // Either the drive is slow or the HCA does not flush. What the
+            // queue pair has is not coming back then; its buffers stay until
+            // the pair is destroyed.
+            self.pair.drain();
+            for index in 0..self.shape.ios {
+                if let Some(io) = self.inflight.take(index) {
+                    self.give_up(io);
+                }
+            }
+            while self.home.wait_ms(30_000).is_err() {
+                pr_warn!("still waiting for the drive to finish requests of a closed session\n");
+            }
         }
+        // The drive's interrupt handlers that brought the last ones home may
+        // still hold references, and must not be the last to.
+        synchronize_interrupts();
         self.pair.drain();
         self.pair.cq().stop();
         self.pair.id().detach();
@@ -345,6 +360,11 @@ impl Queue {
         if work.closing && work.idle.len() == work.made {
             self.home.set();
         }
+    }
+
+    /// The connection was granted: from here on silence is watched.
+    pub(crate) fn go_live(&self) {
+        self.work.lock().probing = false;
     }
 
     /// Makes sure that the initiator is still there, as the initiator does.
@@ -576,8 +596,7 @@ impl Queue {
             return self.give_up(io);
         }
         if self.pair.post(chain).is_err() {
-            // Some of it may have been posted: the buffers stay until the queue
-            // pair is drained, since the session begins nothing any more.
+            // Some of it may have been posted.
             self.session.end();
             if let Some(io) = self.inflight.take(index) {
                 self.give_up(io);
@@ -615,10 +634,12 @@ impl Queue {
         }
     }
 
-    /// Makes an `Io` idle again, and begins nothing: after an error that ends
-    /// the session. Any context.
+    /// Makes an `Io` idle again after an error that ends the session, and lets
+    /// nothing new begin: the HCA may still use its buffers. Any context.
     fn give_up(&self, io: KBox<Io>) {
-        self.put(&mut self.work.lock(), io);
+        let mut work = self.work.lock();
+        work.closing = true;
+        self.put(&mut work, io);
     }
 
     fn put(&self, work: &mut Work, mut io: KBox<Io>) {

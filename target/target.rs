@@ -28,8 +28,11 @@ mod volume;
 
 use hcablk_core::{
     configfs::Subsystem,
-    proto,           // `admission` and `check` name it from the root, as their tests do.
-    sync::WorkQueue, //
+    proto, // `admission` and `check` name it from the root, as their tests do.
+    sync::{
+        Drained,
+        WorkQueue, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -45,11 +48,12 @@ module! {
 }
 
 /// What the module holds, dropped in this order: when the directories are gone
-/// nobody connects any more, and the queue waits for the ends of old sessions.
+/// nobody connects any more, then connections that were coming up and the ends
+/// of sessions are waited for, and then there are no completions left.
 struct Target {
     _directories: Subsystem,
-    _work: Arc<WorkQueue>,
-    _completions: Arc<WorkQueue>,
+    _work: Drained,
+    _completions: Drained,
 }
 
 impl kernel::Module for Target {
@@ -61,8 +65,8 @@ impl kernel::Module for Target {
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
-            _work: work,
-            _completions: completions,
+            _work: Drained(work),
+            _completions: Drained(completions),
         })
     }
 }

@@ -184,7 +184,7 @@ impl Volume {
         let device = BlockDevice::open(path, state.read_only)
             .map_err(|e| ("the device cannot be opened", e))?;
         geometry(&device, state.read_only)
-            .ok_or(("the device's block size is not usable", EINVAL))?;
+            .ok_or(("the device has no size or no usable block size", EINVAL))?;
         Ok(device)
     }
 
@@ -289,7 +289,7 @@ printable!(Printed);
 fn geometry(device: &BlockDevice, read_only: bool) -> Option<Geometry> {
     let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
     let logical_block_shift = shift(device.logical_block_size())?;
-    if !(9..=12).contains(&logical_block_shift) {
+    if !(9..=12).contains(&logical_block_shift) || device.size_bytes() >> logical_block_shift == 0 {
         return None;
     }
     let whole_blocks = !((1u64 << logical_block_shift) - 1);

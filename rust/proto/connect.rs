@@ -21,9 +21,9 @@ pub const REJECT_LEN: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId(pub u64);
 
-/// How often a session was connected. A target never lets an older epoch in
-/// once it has seen a newer one, so that nothing of a dead connection can
-/// come after what its successor did.
+/// How often a session was connected. As long as a target knows a session it
+/// lets no older epoch of it in, and a newer one only when nothing of the older
+/// one can reach the drive any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 

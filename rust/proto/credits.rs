@@ -37,12 +37,6 @@ impl Credits {
         }
     }
 
-    /// Gives back a credit that was taken for a message that was not sent.
-    #[inline]
-    pub fn untake(&mut self) {
-        self.available += 1;
-    }
-
     /// The peer says that it posted `count` buffers again. It cannot have
     /// posted more than were used.
     #[inline]
@@ -86,13 +80,5 @@ mod tests {
         assert_eq!(c.available(), 2);
         assert_eq!(c.grant(1), Ok(()));
         assert_eq!(c.grant(u16::MAX), Err(Overdraft));
-    }
-
-    #[test]
-    fn an_unsent_message_costs_nothing() {
-        let mut c = Credits::new(1);
-        assert!(c.take());
-        c.untake();
-        assert!(c.take());
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     pages::PageChunk, //
 };
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -145,36 +146,39 @@ impl Drop for DmaBuffer {
 pub struct MessageBuffers {
     chunks: KVec<DmaBuffer>,
     length: usize,
-    per_chunk: usize,
+    /// log2 of the buffers in a chunk.
+    chunk_shift: u32,
 }
 
 impl MessageBuffers {
-    /// Makes `count` buffers of `length` bytes, at most a page. May sleep.
+    /// Makes `count` buffers of `length` bytes, a power of two and at most a
+    /// page. May sleep.
     pub fn new(
         pd: &Arc<ProtectionDomain>,
         count: usize,
         length: usize,
         direction: Direction,
     ) -> Result<Self> {
-        let per_chunk = kernel::page::PAGE_SIZE.checked_div(length).ok_or(EINVAL)?;
-        if per_chunk == 0 {
+        if !length.is_power_of_two() || length > PAGE_SIZE {
             return Err(EINVAL);
         }
+        let chunk_shift = PAGE_SIZE.trailing_zeros() - length.trailing_zeros();
         let mut chunks = KVec::new();
-        for _ in 0..count.div_ceil(per_chunk) {
+        for _ in 0..count.div_ceil(1 << chunk_shift) {
             chunks.push(DmaBuffer::new(pd, 0, direction)?, GFP_KERNEL)?;
         }
         Ok(Self {
             chunks,
             length,
-            per_chunk,
+            chunk_shift,
         })
     }
 
     #[inline]
     fn find(&self, index: usize) -> Option<(&DmaBuffer, usize)> {
-        let chunk = self.chunks.get(index / self.per_chunk)?;
-        Some((chunk, index % self.per_chunk * self.length))
+        let chunk = self.chunks.get(index >> self.chunk_shift)?;
+        let place = index & ((1 << self.chunk_shift) - 1);
+        Some((chunk, place * self.length))
     }
 
     /// Buffer `index` as the device addresses it, cut to `length` bytes.

@@ -201,7 +201,9 @@ impl<H: Handler> CompletionQueue<H> {
                 None,
                 this.cast_mut().cast(),
                 entries,
-                (vector % pd.attributes().completion_vectors) as c_int,
+                vector
+                    .checked_rem(pd.attributes().completion_vectors)
+                    .unwrap_or(0) as c_int,
             )
         })?;
         // SAFETY: Nobody else has the object yet: the device does not report
@@ -237,11 +239,11 @@ impl<H: Handler> CompletionQueue<H> {
         if !self.running.xchg(false, kernel::sync::atomic::Full) {
             return;
         }
-        // SAFETY: Both were initialised; afterwards neither runs again:
-        // `schedule` looks at `running`, and irq_poll at its own disabled bit.
+        // SAFETY: Both were initialised; afterwards neither runs again, nor is
+        // queued by an event that is just being handled: both are disabled.
         unsafe {
             bindings::irq_poll_disable(self.poll.get());
-            bindings::cancel_work_sync(self.work.get());
+            bindings::disable_work_sync(self.work.get());
         }
         // SAFETY: No poller is left that could read it.
         drop(unsafe { (*self.handler.get()).take() });

@@ -67,8 +67,8 @@ pub struct Remote {
 ///
 /// The peer may have access from the moment `register()`'s work request is
 /// posted until the invalidation is known to be done: because the peer's
-/// message says so, because our own work request completed, or because every
-/// queue pair of the protection domain is gone.
+/// message says so, because our own work request completed, or because the
+/// region was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Invalid,
@@ -199,8 +199,8 @@ impl MemoryRegion {
         ours
     }
 
-    /// The work request of [`Self::invalidate`] completed, or the last queue
-    /// pair of the protection domain is gone, or the region was never registered.
+    /// The work request of [`Self::invalidate`] completed, or the region was
+    /// never registered.
     #[inline]
     pub fn invalidated(&mut self) {
         self.state = State::Invalid;

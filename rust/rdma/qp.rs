@@ -31,7 +31,13 @@ use core::{
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        Arc, //
+    },
 };
 
 /// Sizes of a queue pair, counted in work requests and entries. One more of
@@ -60,6 +66,7 @@ pub struct QueuePair<H: Handler> {
     raw: NonNull<bindings::ib_qp>,
     cq: Arc<CompletionQueue<H>>,
     id: Arc<Id>,
+    drained: Atomic<bool>,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -102,6 +109,7 @@ impl<H: Handler> QueuePair<H> {
             raw,
             cq: cq.clone(),
             id: id.clone(),
+            drained: Atomic::new(false),
         })
     }
 
@@ -156,13 +164,18 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Fails the pair and waits until every completion was reported:
-    /// afterwards the device touches no memory of requests posted before.
-    /// Nothing may be posted meanwhile. Once in the life of a pair. May sleep;
-    /// not from a completion handler.
+    /// Fails the pair and waits until what was posted before has completed:
+    /// then the device touches no memory of it any more. Does nothing the
+    /// second time. May sleep; not from a completion handler.
+    ///
+    /// A device may fail to flush. That is said in the log after a while, and
+    /// then only dropping the pair, or the memory region, is sure to end access.
     pub fn drain(&self) {
+        if self.drained.xchg(true, Full) {
+            return;
+        }
         if self.fail().is_err() {
-            // The device is gone or refuses; destroying the pair ends the work as well.
+            pr_warn!("hcablk: a queue pair cannot be failed\n");
             return;
         }
         let mut last = Rdma::probe();

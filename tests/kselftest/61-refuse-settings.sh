@@ -59,8 +59,11 @@ like "nor with a mounted one" "busy" "$(set_error target $volume enable 1)"
 must on target 'umount /mnt/used'
 same "but then it is" "" "$(set_error target $volume enable 1)"
 like "an enabled volume's path is not changed" busy "$(set_error target $volume path "$drive")"
-refuse "two volumes do not share a drive for writing" on target "mkdir $target/volumes/vol2 &&
-	echo $drive2 > $target/volumes/vol2/path && echo 1 > $target/volumes/vol2/enable"
+check "a drive may be exported under a second name" on target "mkdir $target/volumes/vol2 &&
+	echo $drive2 > $target/volumes/vol2/path && echo 1 > $target/volumes/vol2/read_only &&
+	echo 1 > $target/volumes/vol2/enable"
+like "but not be mounted meanwhile" "busy|exclusive" "$(on target "mount $drive2 /mnt/used 2>&1")"
+must on target "echo 0 > $target/volumes/vol2/enable && rmdir $target/volumes/vol2"
 refuse "a volume's name is checked: blanks" on target "mkdir '$target/volumes/a b'"
 refuse "a volume's name is checked: length" on target "mkdir $target/volumes/12345678901234567"
 refuse "a host's id is checked" on target "mkdir $volume/hosts/somebody"
