@@ -17,7 +17,8 @@
 //! 2. every queue pair is disconnected, failed and drained, so that no key of
 //!    this session works any more and no completion is outstanding;
 //! 3. completion queues and connection identifiers let go of their handlers;
-//! 4. the requests that the target did not answer end with an error;
+//! 4. the requests that the target did not answer end with an error, each after
+//!    its memory region was destroyed;
 //! 5. the device is told, which removes the disk.
 
 use crate::{

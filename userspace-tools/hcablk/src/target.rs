@@ -246,7 +246,7 @@ fn explain_volume(error: &OpError, group: &Group<'_>, path: &str) -> Error {
         ),
         Errno::EBUSY => format!(
             "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
-             a mount, a RAID, LVM; or it is exported already (hcablk target list)."
+             a mount, a RAID, LVM."
         ),
         Errno::EROFS | Errno::EACCES | Errno::EPERM => format!(
             "The device does not allow writing. Export it with --read-only,\n\
