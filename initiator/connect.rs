@@ -9,10 +9,7 @@ use crate::{
         Failure,
         Step, //
     },
-    queue::{
-        Queue,
-        Shape, //
-    },
+    queue::Queue,
     session::Session,
 };
 use core::net::SocketAddr;
@@ -23,16 +20,11 @@ use hcablk_core::{
         Request,
         REPLY_LEN, //
     },
-    rdma::{
-        cm::{
-            self,
-            Id,
-            Parameters, //
-        },
-        device::Attributes,
-        mr::REGION_PAGE, //
+    rdma::cm::{
+        self,
+        Id,
+        Parameters, //
     },
-    sglist::region_pages,
     sync::{
         new_irq_lock,
         Event,
@@ -47,9 +39,6 @@ use kernel::{
         Monotonic, //
     },
 };
-
-/// Segments that a request may have at most, whatever the device can.
-const SEGMENTS_MAX: u32 = 256;
 
 /// Milliseconds for one try to resolve the address. The kernel looks again at
 /// the end of a try, and it may have missed the answer that came before: an
@@ -221,36 +210,6 @@ impl cm::Handler for Link {
             session.fail(lost);
         }
     }
-}
-
-/// What requests can look like on a device, for a queue depth that was asked for.
-pub(crate) fn shape(attributes: Attributes, depth: u16, limit: u32) -> Result<Shape, Failure> {
-    if !attributes.fast_registration {
-        return Err(Failure::Device(
-            "it cannot register memory by work requests",
-        ));
-    }
-    // A region has one page more than the data: it may begin anywhere in a page.
-    let pages = attributes
-        .max_fast_reg_pages
-        .min(region_pages(limit))
-        .saturating_sub(1)
-        .min(SEGMENTS_MAX);
-    if pages == 0 {
-        return Err(Failure::Device("its memory regions are too small"));
-    }
-    let mut shape = Shape {
-        depth,
-        segments: pages as u16,
-        bytes: pages * REGION_PAGE,
-    };
-    while shape.work_requests() > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
-        if shape.depth <= 1 {
-            return Err(Failure::Device("its queues are too short"));
-        }
-        shape.depth /= 2;
-    }
-    Ok(shape)
 }
 
 struct Rising {

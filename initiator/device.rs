@@ -27,6 +27,7 @@ use crate::{
         Queue, //
     },
     session::Session,
+    shape::Shape,
     stats::{
         Done,
         Sent, //
@@ -391,7 +392,7 @@ impl Device {
             return Err(Failure::Device("iWARP is not supported"));
         }
         let device = |e| Failure::Setup("a protection domain", e);
-        let shape = connect::shape(
+        let shape = Shape::fit(
             id.attributes().map_err(device)?,
             settings.depth,
             TRANSFER_MAX,

@@ -8,6 +8,7 @@
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`queue`]: the I/O path.
+//! - [`shape`]: how large queues and requests are.
 //! - [`stats`]: what is counted.
 
 mod config;
@@ -16,6 +17,7 @@ mod device;
 mod failure;
 mod queue;
 mod session;
+mod shape;
 mod stats;
 
 use hcablk_core::{

@@ -26,9 +26,9 @@ use crate::{
     failure::Failure,
     queue::{
         Driver,
-        Queue,
-        Shape, //
+        Queue, //
     },
+    shape::Shape,
 };
 use hcablk_core::{
     blkdev::Requests,

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completing: from the target's answer to the end of a request. Everything
+//! here runs in softirq context, one call at a time for a queue.
+
+use super::{
+    kind,
+    Driver,
+    Phase,
+    Queue, //
+};
+use crate::failure::Failure;
+use hcablk_core::{
+    blkdev::{
+        Op,
+        Request,
+        Status, //
+    },
+    proto::message::{
+        self,
+        Response,
+        Tag,
+        BUFFER_LEN, //
+    },
+    rdma::{
+        cq::{
+            Completion,
+            Handler, //
+        },
+        wr::{
+            Chain,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+};
+use kernel::{
+    pr_warn_once,
+    sync::atomic::Acquire, //
+};
+
+impl Queue {
+    /// A message came in. Softirq context.
+    fn receive(&self, buffer: u32, completion: &Completion) {
+        self.done.receives.bump();
+        let mut message = [0; BUFFER_LEN];
+        let response = self
+            .incoming
+            .read(buffer as usize, completion.byte_len(), &mut message)
+            .ok()
+            .and_then(Response::decode);
+        let Some(response) = response else {
+            return self.violation("a message cannot be understood");
+        };
+        if self.post_receive(buffer).is_err() {
+            return self
+                .session
+                .fail(Failure::Work(c"posting a receive failed"));
+        }
+        self.respond(response, completion.invalidated());
+    }
+
+    fn respond(&self, response: Response, invalidated: Option<u32>) {
+        let mut send = self.send.lock();
+        if send.credits.grant(response.credits).is_err() {
+            drop(send);
+            return self.violation("it granted more credits than it has");
+        }
+        let hungry = core::mem::take(&mut send.starved);
+        let Tag { index, generation } = response.tag;
+        let Some(mut request) = self.requests.take(self.index.into(), index, generation) else {
+            drop(send);
+            return self.violation("it answered what was not asked");
+        };
+        let Some((_, data)) = self.tags.of(&mut request) else {
+            return;
+        };
+        if data.phase != Phase::Sent {
+            request.park();
+            drop(send);
+            return self.violation("it answered twice");
+        }
+        if let Some(key) = invalidated {
+            if !data.list.invalidated_by_peer(key) {
+                request.park();
+                drop(send);
+                return self.violation("it invalidated a key that it was not given");
+            }
+            self.done.remote_invalidations.bump();
+        }
+        let status = status(response.status);
+        if data.list.is_registered() {
+            // The target left its key valid: take it away before the memory is
+            // anybody else's. A slot was reserved.
+            let Ok(mut wr) = data.list.invalidate() else {
+                // Not reached: a list that was revoked is in no queue that is live.
+                request.park();
+                return;
+            };
+            data.phase = Phase::Invalidating(status);
+            data.slots = 0;
+            let freed = send.space.post_signaled(1);
+            wr.signal(WorkId::new(kind::INVALIDATE, index.into()).freeing(freed));
+            let mut chain = Chain::new();
+            chain.push(&mut wr);
+            self.done.local_invalidations.bump();
+            let posted = self.pair.post(&chain);
+            request.park();
+            drop(send);
+            if posted.is_err() {
+                self.session.fail(Failure::Work(c"posting failed"));
+            }
+        } else {
+            send.space.release(core::mem::take(&mut data.slots));
+            drop(send);
+            self.finish(request, status);
+        }
+        if hungry {
+            self.requests.run_hw_queue(self.index.into());
+        }
+    }
+
+    /// Our own invalidation is done. Softirq context.
+    fn invalidated(&self, tag: u32) {
+        let Some(mut request) = u16::try_from(tag)
+            .ok()
+            .and_then(|tag| self.requests.take_any(self.index.into(), tag))
+        else {
+            return;
+        };
+        let Some((_, data)) = self.tags.of(&mut request) else {
+            return;
+        };
+        if let Phase::Invalidating(status) = data.phase {
+            data.list.invalidated();
+            self.finish(request, status);
+        } else {
+            request.park();
+        }
+    }
+
+    /// Ends a request whose memory the target cannot reach any more.
+    fn finish(&self, mut request: Request<Driver>, status: Status) {
+        let Some((view, data)) = self.tags.of(&mut request) else {
+            return;
+        };
+        let (op, bytes) = (view.op(), u64::from(view.bytes()));
+        let moved_by_hca = data.list.mapped() != 0;
+        data.phase = Phase::Idle;
+        if data.list.release().is_err() {
+            pr_warn_once!("memory of an ended request was still registered\n");
+        }
+        match op {
+            Op::Read => {
+                self.done.reads.bump();
+                self.done.read_bytes.add(bytes);
+            }
+            Op::Write => {
+                self.done.writes.bump();
+                self.done.written_bytes.add(bytes);
+            }
+            _ => self.done.flushes.bump(),
+        }
+        if !moved_by_hca {
+            self.done.copied_bytes.add(bytes);
+        }
+        if status != Status::Ok {
+            self.done.errors.bump();
+        }
+        request.end(status);
+    }
+
+    fn violation(&self, what: &'static str) {
+        self.done.protocol_errors.bump();
+        self.session.fail(Failure::Protocol(what));
+    }
+}
+
+impl Handler for Queue {
+    #[inline]
+    fn complete(&self, completion: &Completion) {
+        let work = completion.work();
+        if !completion.is_ok() {
+            if !completion.is_flushed() {
+                self.session.fail(Failure::Work(completion.status()));
+            } else if self.live.load(Acquire) {
+                self.session.fail(Failure::Disconnected);
+            }
+            // While connecting, a refusal flushes the receives before its
+            // event comes, and that says why.
+            return;
+        }
+        match work.kind {
+            kind::RECEIVE => self.receive(work.index, completion),
+            kind::SEND => self.send.lock().space.complete(work.slots),
+            kind::INVALIDATE => {
+                self.send.lock().space.complete(work.slots);
+                self.invalidated(work.index);
+            }
+            kind::PROBE => {
+                let mut send = self.send.lock();
+                send.space.complete(work.slots);
+                send.probing = false;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the block layer is told.
+fn status(status: message::Status) -> Status {
+    match status {
+        message::Status::Ok => Status::Ok,
+        message::Status::Unsupported => Status::NotSupported,
+        message::Status::ReadOnly => Status::Protection,
+        message::Status::NoSpace => Status::NoSpace,
+        message::Status::Medium => Status::Medium,
+        message::Status::Gone => Status::Offline,
+        message::Status::Invalid | message::Status::OutOfRange | message::Status::IoError => {
+            Status::IoErr
+        }
+    }
+}

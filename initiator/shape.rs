@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How large queues and requests are: what users ask for and devices allow.
+
+use crate::{
+    failure::Failure,
+    queue::Queue, //
+};
+use hcablk_core::{
+    rdma::{
+        device::Attributes,
+        mr::REGION_PAGE,
+        qp::{
+            Capacity,
+            QueuePair, //
+        },
+    },
+    sglist::region_pages,
+};
+
+/// Send queue slots that a request with data may need: to register, to send,
+/// and to invalidate.
+pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
+
+/// Segments that a request may have at most, whatever the device can.
+const SEGMENTS_MAX: u32 = 256;
+
+/// Sizes of a queue and of the requests on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Requests in flight.
+    pub(crate) depth: u16,
+    /// Segments of a request.
+    pub(crate) segments: u16,
+    /// Bytes of a request.
+    pub(crate) bytes: u32,
+}
+
+impl Shape {
+    /// Send queue slots: each request's, and as many as can be waiting for the
+    /// next signaled one, and one to probe.
+    pub(crate) fn send_slots(self) -> u32 {
+        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + SLOTS_PER_REQUEST + 1
+    }
+
+    pub(crate) fn signal_period(self) -> u32 {
+        u32::from(self.depth / 4).clamp(1, 32)
+    }
+
+    pub(crate) fn capacity(self) -> Capacity {
+        Capacity {
+            sends: self.send_slots(),
+            receives: self.depth.into(),
+            send_entries: 1,
+        }
+    }
+
+    /// Work requests of the send queue that a device must have for this.
+    fn work_requests(self) -> u32 {
+        self.send_slots() + 1
+    }
+
+    /// Entries of the completion queue that a device must have for this.
+    fn completions(self) -> u32 {
+        QueuePair::<Queue>::completions(self.capacity())
+    }
+
+    /// What requests can look like on a device, for a queue depth that was asked for.
+    pub(crate) fn fit(attributes: Attributes, depth: u16, limit: u32) -> Result<Self, Failure> {
+        if !attributes.fast_registration {
+            return Err(Failure::Device(
+                "it cannot register memory by work requests",
+            ));
+        }
+        // A region has one page more than the data: it may begin anywhere in a page.
+        let pages = attributes
+            .max_fast_reg_pages
+            .min(region_pages(limit))
+            .saturating_sub(1)
+            .min(SEGMENTS_MAX);
+        if pages == 0 {
+            return Err(Failure::Device("its memory regions are too small"));
+        }
+        let mut shape = Self {
+            depth,
+            segments: pages as u16,
+            bytes: pages * REGION_PAGE,
+        };
+        while shape.work_requests() > attributes.max_qp_wr
+            || shape.completions() > attributes.max_cqe
+        {
+            if shape.depth <= 1 {
+                return Err(Failure::Device("its queues are too short"));
+            }
+            shape.depth /= 2;
+        }
+        Ok(shape)
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Admission: from a message to a request with buffers, and back again.
+
+use super::{
+    Queue,
+    Work, //
+};
+use crate::{
+    check::check,
+    io::Io, //
+};
+use hcablk_core::proto::message::{
+    BadRequest,
+    Request,
+    Status,
+    BUFFER_LEN, //
+};
+use kernel::prelude::*;
+
+/// What became of a request that came in.
+enum Admitted {
+    Go(KBox<Io>),
+    /// It waits, or the queue is closing.
+    Later,
+}
+
+impl Queue {
+    /// A message of `length` bytes is in receive buffer `buffer`.
+    pub(super) fn receive(&self, buffer: u32, length: usize) {
+        self.counters.receives.bump();
+        let mut work = self.work.lock();
+        if work.closing {
+            return;
+        }
+        let Some(io) = work.idle.pop() else {
+            // There is room: a place for every receive buffer.
+            let _ = work.received.push((buffer, length));
+            return;
+        };
+        let admitted = self.admit(&mut work, io, buffer, length);
+        drop(work);
+        if let Admitted::Go(io) = admitted {
+            self.go(io);
+        }
+    }
+
+    /// Reads the request in a receive buffer into `io` and gives it transfer
+    /// buffers.
+    fn admit(&self, work: &mut Work, mut io: KBox<Io>, buffer: u32, length: usize) -> Admitted {
+        let mut message = [0; BUFFER_LEN];
+        let decoded = match self.incoming.read(buffer as usize, length, &mut message) {
+            Ok(message) => Request::decode(message),
+            Err(_) => Err(BadRequest::Unanswerable),
+        };
+        io.receive = buffer;
+        io.moved = 0;
+        io.status = Status::Ok;
+        match decoded {
+            Ok(request) => {
+                io.tag = request.tag;
+                io.op = Ok(request.op);
+                if let Err(status) = check(&request.op, self.session.geometry()) {
+                    io.status = status;
+                }
+            }
+            Err(BadRequest::Answer(tag, status)) => {
+                self.counters.protocol_errors.bump();
+                io.tag = tag;
+                io.op = Err(status);
+                io.status = status;
+            }
+            Err(BadRequest::Unanswerable) => {
+                self.counters.protocol_errors.bump();
+                let _ = work.idle.push_within_capacity(io);
+                self.session.end();
+                return Admitted::Later;
+            }
+        }
+        if io.status != Status::Ok {
+            return Admitted::Go(io);
+        }
+        if work.waiting.is_empty() && io.take_chunks(&mut work.free) {
+            return Admitted::Go(io);
+        }
+        self.counters.buffer_waits.bump();
+        // There is room: a place for every `Io`.
+        let _ = work.waiting.push(io);
+        Admitted::Later
+    }
+
+    /// Makes an `Io` idle again after an error that ends the session, and lets
+    /// nothing new begin: the HCA may still use its buffers. Any context.
+    pub(super) fn give_up(&self, io: KBox<Io>) {
+        let mut work = self.work.lock();
+        work.closing = true;
+        self.put(&mut work, io);
+    }
+
+    fn put(&self, work: &mut Work, mut io: KBox<Io>) {
+        io.return_chunks(&mut work.free);
+        let _ = work.idle.push_within_capacity(io);
+        self.check_home(work);
+    }
+
+    /// Makes an `Io` idle again and begins what waited for it or its buffers.
+    /// Process context: the drive may let us wait.
+    pub(super) fn bring_home(&self, io: KBox<Io>) {
+        let mut work = self.work.lock();
+        self.put(&mut work, io);
+        while !work.closing {
+            let Some(io) = self.next(&mut work) else {
+                break;
+            };
+            drop(work);
+            self.go(io);
+            work = self.work.lock();
+        }
+    }
+
+    /// The next request that can be begun.
+    fn next(&self, work: &mut Work) -> Option<KBox<Io>> {
+        loop {
+            if let Some(mut io) = work.waiting.pop() {
+                if io.take_chunks(&mut work.free) {
+                    return Some(io);
+                }
+                work.waiting.unpop(io);
+                return None;
+            }
+            if work.received.is_empty() {
+                return None;
+            }
+            let io = work.idle.pop()?;
+            let Some((buffer, length)) = work.received.pop() else {
+                let _ = work.idle.push_within_capacity(io);
+                return None;
+            };
+            if let Admitted::Go(io) = self.admit(work, io, buffer, length) {
+                return Some(io);
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Transfer: between initiator, buffers and drive, and the answer.
+
+use super::{
+    kind,
+    shape::{
+        CHUNKS_MAX,
+        CHUNK_BYTES,
+        PARTS_MAX, //
+    },
+    Queue, //
+};
+use crate::io::Io;
+use hcablk_core::{
+    blkdev::{
+        submit,
+        BioOp, //
+    },
+    proto::message::{
+        Op,
+        Remote,
+        Response,
+        Status, //
+    },
+    rdma::{
+        cq::{
+            Completion,
+            Handler, //
+        },
+        wr::{
+            Chain,
+            Entry,
+            Rdma,
+            Send,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+};
+use kernel::prelude::*;
+
+impl Queue {
+    /// Begins to carry out an admitted request.
+    pub(super) fn go(&self, io: KBox<Io>) {
+        if io.status != Status::Ok {
+            let status = io.status;
+            return self.answer(io, status);
+        }
+        match io.op {
+            Ok(Op::Read(extent, _)) => self.submit(io, BioOp::Read, extent.offset >> 9),
+            Ok(Op::Write { remote, .. }) => self.fetch(io, remote),
+            Ok(Op::Flush) => self.submit(io, BioOp::Flush, 0),
+            Err(status) => self.answer(io, status),
+        }
+    }
+
+    fn submit(&self, io: KBox<Io>, op: BioOp, sector: u64) {
+        if let Err((_, io)) = submit(io, op, sector) {
+            self.answer(io, Status::IoError);
+        }
+    }
+
+    /// Reads the data of a write out of the initiator's memory.
+    fn fetch(&self, mut io: KBox<Io>, remote: Remote) {
+        io.moved = io.length() as u64;
+        let index = io.index;
+        let mut entries = [Entry::EMPTY; CHUNKS_MAX];
+        let count = self.entries(&io, &mut entries);
+        let per_part = self.shape.read_entries;
+        let mut parts = entries
+            .get(..count)
+            .unwrap_or(&[])
+            .chunks(per_part)
+            .enumerate()
+            .map(|(i, part)| {
+                let address = remote.address + (i * per_part * CHUNK_BYTES) as u64;
+                Rdma::read(part, address, remote.key)
+            });
+        let mut reads: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
+        let last = count.div_ceil(per_part);
+        let mut chain = Chain::new();
+        for (i, read) in reads.iter_mut().flatten().enumerate() {
+            if i + 1 == last {
+                read.signal(WorkId::new(kind::FETCH, index));
+            } else {
+                read.name(WorkId::new(kind::PART, index));
+            }
+            chain.push(read);
+        }
+        self.post(io, &chain);
+    }
+
+    /// The data of a write is here.
+    fn fetched(&self, io: KBox<Io>) {
+        for (chunk, length) in io.chunks() {
+            if let Some(buffer) = self.buffer(chunk) {
+                buffer.sync_for_cpu(0, length);
+            }
+        }
+        let Ok(Op::Write { extent, fua, .. }) = io.op else {
+            return self.answer(io, Status::Invalid);
+        };
+        self.submit(io, BioOp::Write { fua }, extent.offset >> 9);
+    }
+
+    /// Answers a request, after the data that it asked for. Any context.
+    pub(crate) fn answer(&self, mut io: KBox<Io>, status: Status) {
+        io.status = status;
+        let index = io.index;
+        // The credit that the answer grants must be there before the answer.
+        let response = Response {
+            credits: 1,
+            tag: io.tag,
+            status,
+        };
+        let ready = self
+            .post_receive(io.receive)
+            .and_then(|()| self.outgoing.write(index as usize, &response.encode()));
+        let Ok(message) = ready else {
+            self.session.end();
+            return self.give_up(io);
+        };
+
+        let mut entries = [Entry::EMPTY; CHUNKS_MAX];
+        let mut count = 0;
+        let mut data = None;
+        if let (Ok(Op::Read(_, remote)), Status::Ok) = (io.op, status) {
+            for (chunk, length) in io.chunks() {
+                if let Some(buffer) = self.buffer(chunk) {
+                    buffer.sync_for_device(0, length);
+                }
+            }
+            io.moved = io.length() as u64;
+            count = self.entries(&io, &mut entries);
+            data = Some(remote);
+        }
+        let per_part = self.shape.write_entries;
+        let mut parts = entries
+            .get(..count)
+            .unwrap_or(&[])
+            .chunks(per_part)
+            .zip(0..)
+            .filter_map(|(part, i): (_, u64)| {
+                let remote = data?;
+                let address = remote.address + i * (per_part * CHUNK_BYTES) as u64;
+                Some(Rdma::write(part, address, remote.key))
+            });
+        let mut writes: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
+        let message = [Entry::new(message)];
+        let mut send = Send::new(&message);
+        if let Some(key) = key_to_invalidate(&io) {
+            send = send.invalidating(key);
+        }
+        send.signal(WorkId::new(kind::ANSWER, index));
+        let mut chain = Chain::new();
+        for write in writes.iter_mut().flatten() {
+            write.name(WorkId::new(kind::PART, index));
+            chain.push(write);
+        }
+        chain.push(&mut send);
+        self.post(io, &chain);
+    }
+
+    /// The pieces of memory that `io`'s data is in.
+    #[inline]
+    fn entries(&self, io: &Io, entries: &mut [Entry; CHUNKS_MAX]) -> usize {
+        let mut count = 0;
+        for ((chunk, length), entry) in io.chunks().zip(entries.iter_mut()) {
+            if let Some(buffer) = self.buffer(chunk) {
+                *entry = Entry::new(buffer.slice(0, length));
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Posts work after which `io` comes back by its index.
+    fn post(&self, io: KBox<Io>, chain: &Chain<'_>) {
+        let index = io.index;
+        if let Err(io) = self.inflight.park(index, io) {
+            self.session.end();
+            return self.give_up(io);
+        }
+        if self.pair.post(chain).is_err() {
+            // Some of it may have been posted.
+            self.session.end();
+            if let Some(io) = self.inflight.take(index) {
+                self.give_up(io);
+            }
+        }
+    }
+
+    /// The answer has been sent.
+    fn answered(&self, io: &Io) {
+        let c = &self.counters;
+        let length = io.length() as u64;
+        let ok = io.status == Status::Ok;
+        c.sends.bump();
+        match io.op {
+            Ok(Op::Read(..)) => {
+                c.reads.bump();
+                c.read_bytes.add(if ok { length } else { 0 });
+            }
+            Ok(Op::Write { fua, .. }) => {
+                c.writes.bump();
+                c.fua_writes.add(fua.into());
+                c.written_bytes.add(if ok { length } else { 0 });
+            }
+            Ok(Op::Flush) => c.flushes.bump(),
+            Err(_) => {}
+        }
+        c.rdma_bytes.add(io.moved);
+        if ok {
+            c.copied_bytes.add(length - io.moved.min(length));
+        } else {
+            c.errors.bump();
+        }
+        if key_to_invalidate(io).is_some() {
+            c.remote_invalidations.bump();
+        }
+    }
+}
+
+/// The key that `io`'s answer shall invalidate.
+fn key_to_invalidate(io: &Io) -> Option<u32> {
+    match io.op {
+        Ok(Op::Read(_, remote) | Op::Write { remote, .. }) if remote.invalidate => Some(remote.key),
+        _ => None,
+    }
+}
+
+impl Handler for Queue {
+    fn complete(&self, completion: &Completion) {
+        let work = completion.work();
+        let ok = completion.is_ok();
+        if !ok {
+            self.session.end();
+        }
+        match work.kind {
+            kind::RECEIVE if ok => self.receive(work.index, completion.byte_len()),
+            kind::ANSWER => {
+                if let Some(io) = self.inflight.take(work.index) {
+                    if ok {
+                        self.answered(&io);
+                    }
+                    self.bring_home(io);
+                }
+            }
+            kind::FETCH => match self.inflight.take(work.index) {
+                Some(io) if ok => self.fetched(io),
+                Some(io) => self.bring_home(io),
+                None => {}
+            },
+            kind::PROBE => self.work.lock().probing = false,
+            _ => {}
+        }
+    }
+}
