@@ -219,6 +219,12 @@ class Guest:
         except OSError as err:
             raise GuestError(f"{self.name} is gone") from err
 
+    def wait_reaches(self, address: str) -> None:
+        """Wait until another guest answers, so that a test's first packet has its way prepared."""
+        code, said = self.shell(f"for n in $(seq 20); do ping -c 1 -W 1 {address} && exit; done; exit 1", 60)
+        if code != 0:
+            raise GuestError(f"{self.name} does not reach {address}: {said}")
+
     def shell(self, script: str, timeout: float = 30) -> tuple[int, str]:
         """Run a script and collect what it says."""
         parts: list[bytes] = []

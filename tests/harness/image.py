@@ -25,7 +25,7 @@ from pathlib import Path
 
 # Programs that replace or complete what busybox has.
 PROGRAMS = (
-    "blkdiscard blkid blockdev cmp dash dd dmesg fio fsck.ocfs2 ip jq lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
+    "blkdiscard blkid blockdev cmp dash dd dmesg fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
     "mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout"
 ).split()
 
@@ -222,9 +222,9 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
         program = folder / f"{source.stem}-{digest}"
         if not program.exists():
             partial = program.with_suffix(f".partial-{os.getpid()}")
-            rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings", source]
-            gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", source, "-lrdmacm", "-libverbs"]
-            subprocess.run([*(rustc if source.suffix == ".rs" else gcc), "-o", partial], check=True)
+            rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings", str(source)]
+            gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", str(source), "-lrdmacm", "-libverbs"]
+            subprocess.run([*(rustc if source.suffix == ".rs" else gcc), "-o", str(partial)], check=True)
             partial.rename(program)
         result.append(program)
     return result

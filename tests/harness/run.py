@@ -156,6 +156,11 @@ class Run:
             guest.start()
         for guest in missing:
             guest.wait_booted()
+        target = self.guests["target"]
+        if target.booted:
+            for guest in self.guests.values():
+                if guest.booted and guest is not target and (guest in missing or target in missing):
+                    guest.wait_reaches(target.spec.address)
         say(f"# booted {', '.join(g.name for g in missing)} in {time.monotonic() - started:.1f} s")
 
     def environment(self) -> dict[str, str]:

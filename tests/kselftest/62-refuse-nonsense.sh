@@ -1,0 +1,109 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: another version and nonsense, of a client or of a target, get their answer and harm nothing.
+# group: refuse
+# timeout: 180
+
+. "${0%/*}/lib.sh"
+
+# le BYTES NUMBER: the number's bytes, lowest first, in hexadecimal
+le() {
+	local n=$2 i
+	for ((i = 0; i < $1; i++)); do
+		printf '%02x' $((n & 255))
+		n=$((n >> 8))
+	done
+}
+
+magic=48434142
+id=$(host_id c1)
+vol1=$(printf vol1 | od -An -tx1 | tr -d ' \n')000000000000000000000000
+
+# request VERSION-MIN VERSION-MAX DEPTH QUEUE QUEUES SESSION EPOCH: a connection request for vol1
+request() {
+	echo "$magic$(le 1 "$1")$(le 1 "$2")$(le 2 "$3")$(le 1 "$4")$(le 1 "$5")0000$(le 8 "$6")$(le 4 "$7")${id//-/}$vol1"
+}
+good=$(request 1 1 16 0 1 4711 1)
+
+# reject REASON: a target's refusal by this implementation
+reject() {
+	echo "$magic$(le 2 "$1")0101"
+}
+peer() {
+	on c1 "hcablk-peer connect $target_address 7744 $*" 2>&1
+}
+
+export_volume vol1 "$drive" c1
+
+like "a good request is granted (so that the bad ones are bad for their fault)" "^established $magic" "$(peer "$good" close)"
+same "another version is told so" "$(reject 2)" "$(peer "$(request 2 3 16 0 1 4712 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+malformed() {
+	same "$1 is malformed" "$(reject 1)" "$(peer "$2" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+}
+malformed "nothing" .
+malformed "a short request" "${good:0:80}"
+malformed "another magic" "49${good:2}"
+malformed "a version range upside down" "$(request 2 1 16 0 1 4713 1)"
+malformed "depth 0" "$(request 1 1 0 0 1 4713 1)"
+malformed "depth 1025" "$(request 1 1 1025 0 1 4713 1)"
+malformed "no queues" "$(request 1 1 16 0 0 4713 1)"
+malformed "a queue beyond the last" "$(request 1 1 16 3 2 4713 1)"
+malformed "session 0" "$(request 1 1 16 0 1 0 1)"
+malformed "epoch 0" "$(request 1 1 16 0 1 4713 0)"
+malformed "an empty volume name" "${good:0:80}00000000000000000000000000000000"
+malformed "a volume name with a byte after its end" "${good:0:80}766f6c31000000000000000000000061"
+same "a second queue without its session is refused" "$(reject 7)" \
+	"$(peer "$(request 1 1 16 1 2 4714 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+
+# Messages on a granted connection: opcode, flags, 0, tag, generation, offset, length, key, address, data, 0.
+message() {
+	echo "$(le 1 "$1")$(le 1 "$2")0000$(le 2 7)$(le 2 9)$(le 8 "$3")$(le 4 "$4")$(le 4 4660)$(le 8 4096)$(le 1 "$5")00000000000000"
+}
+# status: the status in the answer to a message, or what happened instead
+status() {
+	peer "$(request 1 1 16 0 1 $((RANDOM + 5000)) 1)" "$1" close | tail -n 1 | sed -E 's/^answer 80.{2}.{4}07000900(.{4}).*/\1/'
+}
+size=$(on target "cat $target/volumes/vol1/size")
+same "a flush is done" "$(le 2 0)" "$(status "$(message 3 0 0 0 0 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")")"
+same "an unknown operation is unsupported" "$(le 2 2)" "$(status "$(message 77 0 0 4096 1)")"
+same "an unknown flag is invalid" "$(le 2 1)" "$(status "$(message 1 64 0 4096 1)")"
+same "a read of nothing is invalid" "$(le 2 1)" "$(status "$(message 1 0 0 0 1)")"
+same "a read behind the end is out of range" "$(le 2 3)" "$(status "$(message 1 0 "$size" 4096 1)")"
+same "a read across the end is out of range" "$(le 2 3)" "$(status "$(message 1 0 $((size - 512)) 4096 1)")"
+same "a read off block boundaries is out of range" "$(le 2 3)" "$(status "$(message 1 0 1 4096 1)")"
+like "a read that is too long is refused" "^0[13]00$" "$(status "$(message 1 0 0 $((64 << 20)) 1)")"
+same "an offset that wraps is invalid" "$(le 2 1)" "$(status "$(message 1 0 -4096 8192 1)")"
+same "a short message is invalid" "$(le 2 1)" "$(status "$(message 1 0 0 4096 1 | cut -c1-40)")"
+same "too short a message to answer ends the connection" disconnected "$(status 0100)"
+same "a message longer than the buffer ends the connection" disconnected "$(status "$(printf '01%.0s' {1..100})")"
+# Memory that the client has not given: the transfer fails, and with it this connection.
+like "a write from memory that is not there ends the connection" 'disconnected|0500' "$(status "$(message 2 0 0 4096 1)")"
+
+check "a client that vanishes is cleaned up after" on c1 "hcablk-peer connect $target_address 7744 $good drop"
+check "no session is left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+check "no queue pair is left" wait_until target 30 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
+connect c1 vol1
+check "an honest client is served after all that" on c1 "hcablk-scatter $device random 81 16"
+disconnect c1 vol1
+
+# The other way round: what the initiator does with strange targets. c2 plays them.
+# strange "DESCRIPTION" ERROR-TEXT WORDS accept|reject REPLY
+strange() {
+	local said
+	spawn peer c2 "exec hcablk-peer listen 7799 $4 $5 > /tmp/peer"
+	must wait_until c2 10 'grep -q listening /tmp/peer'
+	said=$(try_connect c1 dev address=10.77.0.3 port=7799 volume=vol1 host_id="$id" connect_timeout=5)
+	like "$1: the error is '$2'" "$2" "$said"
+	like "$1: the reason is told" "$3" "$(on c1 "cat $initiator/dev/error")"
+	same "$1: no queue pair is left" 0 "$(queue_pairs c1)"
+	must on c1 "rmdir $initiator/dev"
+	on c2 'killall hcablk-peer; rm /tmp/peer'
+	join peer || true
+}
+strange "a target of another version" "Protocol not supported" "version" reject "${magic}02000203$(le 8 0)"
+strange "something that is no hcablk target refuses" "." "." reject .
+strange "something that is no hcablk target accepts" "Protocol|Invalid|error" "." accept .
+strange "a target that says nonsense" "Protocol|Invalid|error" "." accept "$(printf 'a5%.0s' {1..64})"
+# Credits, capacity, block sizes, flags, largest transfer, session, epoch: a reply for a session that is not asked for.
+strange "a target that answers for another session" "Protocol|Invalid|error" "." accept \
+	"${magic}01001000$(le 8 1048576)09090000$(le 4 1048576)$(le 8 1)$(le 4 1)$(printf '00%.0s' {1..28})"
