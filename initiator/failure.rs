@@ -6,13 +6,9 @@
 use core::fmt;
 use hcablk_core::{
     errno, printable,
-    proto::{
-        connect::{
-            Reason,
-            Reject, //
-        },
-        VERSION_MAX,
-        VERSION_MIN, //
+    proto::connect::{
+        Reason,
+        Reject, //
     },
 };
 use kernel::prelude::*;
@@ -103,8 +99,8 @@ impl fmt::Display for Failure {
             Self::Refused(reject) => match reject.reason {
                 Reason::Version => write!(
                     f,
-                    "the target speaks protocol versions {} to {}, we speak {} to {}",
-                    reject.version_min, reject.version_max, VERSION_MIN, VERSION_MAX
+                    "the target speaks protocol versions {} to {} only",
+                    reject.version_min, reject.version_max
                 ),
                 Reason::UnknownVolume => f.write_str("the target exports no volume of this name"),
                 Reason::Forbidden => {

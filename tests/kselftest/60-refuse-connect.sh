@@ -42,6 +42,11 @@ refused "the host is not allowed" "denied" "not allow" address=$target_address v
 told "the host is not allowed" "allow" $target_address vol1
 
 must on target "hcablk target allow vol1 $id"
+refused "the target speaks no version of ours" "Protocol not supported" "versions 1 to 1" \
+	address=$target_address volume=vol1 protocol=2-9
+same "a range that holds the target's version is granted" "" \
+	"$(try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=1-9)"
+must on c1 "echo 0 > $initiator/vol1/enable && rmdir $initiator/vol1"
 connect c1 vol1
 pass "once allowed it connects"
 disconnect c1 vol1
