@@ -67,10 +67,9 @@ class Handler(socketserver.BaseRequestHandler):
     def machine(self, action: str, guest: Guest, rest: list[str]) -> int:
         match action:
             case "kill":
-                guest.kill()
+                self.server.kill(guest)
             case "start":
-                guest.start()
-                guest.wait_booted()
+                self.server.start([guest])
             case "pause":
                 guest.qmp("stop")
             case "resume":
@@ -93,3 +92,22 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         # Where in each guest's console the running test began.
         self.begin: dict[str, int] = {}
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def start(self, guests: list[Guest]) -> None:
+        """Start guests together, and wait until those that run reach the target."""
+        for guest in guests:
+            guest.start()
+        for guest in guests:
+            guest.wait_booted()
+        target = self.guests["target"]
+        for guest in self.guests.values():
+            if guest is not target and guest.booted and target.booted and (guest in guests or target in guests):
+                guest.wait_reaches(target.spec.address)
+
+    def kill(self, guest: Guest) -> None:
+        """Kill a guest under its neighbours."""
+        guest.kill()
+        cables = {cable for cable, _ in guest.spec.cables}
+        for other in self.guests.values():
+            if other is not guest and cables & {cable for cable, _ in other.spec.cables}:
+                other.let_go()

@@ -152,15 +152,8 @@ class Run:
             return
         started = time.monotonic()
         for guest in missing:
-            guest.kill()
-            guest.start()
-        for guest in missing:
-            guest.wait_booted()
-        target = self.guests["target"]
-        if target.booted:
-            for guest in self.guests.values():
-                if guest.booted and guest is not target and (guest in missing or target in missing):
-                    guest.wait_reaches(target.spec.address)
+            self.server.kill(guest)
+        self.server.start(missing)
         say(f"# booted {', '.join(g.name for g in missing)} in {time.monotonic() - started:.1f} s")
 
     def environment(self) -> dict[str, str]:
@@ -224,7 +217,7 @@ class Run:
                 unusable = True
             if unusable:
                 self.diagnose(guest)
-                guest.kill()
+                self.server.kill(guest)
             self.scanned[guest.name] = guest.console_size()
         return wrong
 
