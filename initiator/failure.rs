@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     Disconnected,
     /// The RDMA device went away.
     DeviceRemoved,
+    /// The queue pair gave up its work: the target went silent or away.
+    Flushed,
     /// Work on the queue pair failed with this status.
     Work(&'static CStr),
     /// A request was not answered in time.
@@ -83,7 +85,7 @@ impl Failure {
             },
             Self::NotATarget | Self::Protocol(_) => errno::eproto(),
             Self::Device(_) => ENODEV,
-            Self::Disconnected | Self::Work(_) => errno::econnreset(),
+            Self::Disconnected | Self::Flushed | Self::Work(_) => errno::econnreset(),
             Self::DeviceRemoved => ENODEV,
         }
     }
@@ -116,6 +118,7 @@ impl fmt::Display for Failure {
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
             Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
             Self::Disconnected => f.write_str("the target closed the connection"),
+            Self::Flushed => f.write_str("the target does not answer any more"),
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::Work(status) => {
                 write!(

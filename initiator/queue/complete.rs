@@ -184,7 +184,7 @@ impl Handler for Queue {
             if !completion.is_flushed() {
                 self.session.fail(Failure::Work(completion.status()));
             } else if self.live.load(Acquire) {
-                self.session.fail(Failure::Disconnected);
+                self.session.fail(Failure::Flushed);
             }
             // While connecting, a refusal flushes the receives before its
             // event comes, and that says why.
