@@ -10,7 +10,6 @@ import argparse
 import fnmatch
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -118,7 +117,9 @@ class Run:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         cache = Path(args.cache)
-        self.work = Path(tempfile.mkdtemp(prefix="hcablk-"))
+        # Goes with this process, however it ends.
+        self.folder = tempfile.TemporaryDirectory(prefix="hcablk-", ignore_cleanup_errors=True)
+        self.work = Path(self.folder.name)
         self.logs = Path(args.logs)
         self.logs.mkdir(parents=True, exist_ok=True)
         modules = sorted(Path(args.modules).glob("hcablk*.ko")) if args.modules else []
@@ -301,7 +302,7 @@ class Run:
     def close(self) -> None:
         for guest in self.guests.values():
             guest.kill()
-        shutil.rmtree(self.work, ignore_errors=True)
+        self.folder.cleanup()
 
 
 def terminated(number: int, _frame: FrameType | None) -> None:
