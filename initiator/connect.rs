@@ -122,7 +122,9 @@ impl Link {
     }
 
     fn report(&self, news: News) {
-        self.state.lock().news = news;
+        // Both under the lock: an event is never without its news.
+        let mut state = self.state.lock();
+        state.news = news;
         self.changed.set();
     }
 
@@ -131,8 +133,12 @@ impl Link {
         self.changed
             .wait_ms(deadline.left_ms())
             .map_err(|_| Failure::Timeout(step))?;
-        self.changed.reset();
-        match core::mem::replace(&mut self.state.lock().news, News::Nothing) {
+        let news = {
+            let mut state = self.state.lock();
+            self.changed.reset();
+            core::mem::replace(&mut state.news, News::Nothing)
+        };
+        match news {
             News::Failed(Failure::Step(_, e)) => Err(Failure::Step(step, e)),
             News::Failed(failure) => Err(failure),
             news => Ok(news),

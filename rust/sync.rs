@@ -211,11 +211,11 @@ impl Drop for Drained {
 
 /// Waits until every interrupt handler that runs now has finished.
 ///
-/// C: `synchronize_rcu()`, which waits for everything that runs with
+/// C: `synchronize_rcu_expedited()`, which waits for everything that runs with
 /// preemption off.
 pub fn synchronize_interrupts() {
     // SAFETY: The caller may sleep; there are no other requirements.
-    unsafe { bindings::synchronize_rcu() };
+    unsafe { bindings::synchronize_rcu_expedited() };
 }
 
 /// What a [`Periodic`] task does.

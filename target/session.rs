@@ -183,11 +183,14 @@ impl Session {
 
     /// What matters for a request for queue `queue`.
     pub(crate) fn admission(&self, queue: u8) -> admission::Session {
+        // One lock after the other: a guard in the literal would last until its end.
+        let has_queue = self.queues.lock().iter().any(|q| q.index() == queue);
+        let ending = *self.state.lock() != State::Live;
         admission::Session {
             epoch: self.epoch,
-            ending: *self.state.lock() != State::Live,
+            ending,
             queues: self.queue_count,
-            has_queue: self.queues.lock().iter().any(|q| q.index() == queue),
+            has_queue,
         }
     }
 

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     bindings,
     sync::{
+        synchronize_interrupts,
         Event,
         WorkQueue, //
     },
@@ -244,6 +245,10 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe {
             bindings::irq_poll_disable(self.poll.get());
             bindings::disable_work_sync(self.work.get());
+        }
+        if let Context::SoftIrq = self.context {
+            // A poller that has just declared itself done may still be arming.
+            synchronize_interrupts();
         }
         // SAFETY: No poller is left that could read it.
         drop(unsafe { (*self.handler.get()).take() });
