@@ -17,7 +17,7 @@
 //! kept beside it for its tag ([`Phase`]). A request ends only when the target
 //! has no access to its memory any more: because its answer came with remote
 //! invalidation, because our own invalidation completed, or, when the
-//! connection is lost, because no queue pair of the session works any more.
+//! connection is lost, because the memory region was destroyed.
 //!
 //! # Locks and contexts
 //!
