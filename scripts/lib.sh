@@ -158,3 +158,38 @@ wanted_releases() {
 	fi
 	printf '%s\n' "$found"
 }
+
+# What is not unpacked of a kernel's source: other architectures, the manuals and
+# the largest drivers are of no use here; their Kconfig files are read all the same.
+# shellcheck disable=SC2034 # used where this is sourced
+NOT_UNPACKED=(
+	--exclude='linux-source-*/Documentation/*/*'
+	--exclude='linux-source-*/arch/*/boot/dts/*'
+	--exclude='linux-source-*/drivers/gpu/drm/*/*.[ch]'
+	--exclude='linux-source-*/drivers/net/ethernet/*.[ch]'
+	--exclude='linux-source-*/drivers/net/wireless/*.[ch]'
+	--exclude='linux-source-*/drivers/media/*.[ch]'
+	--exclude='linux-source-*/sound/*.c'
+	--exclude='linux-source-*/tools/perf/*'
+)
+
+# Change this when a debug kernel made by an older scripts/debug-kernel will not do.
+DEBUG_KERNEL_FORMAT=1
+
+# What a debug kernel is made from, as a hash: the source, the options and the
+# compilers, which modules have to match.
+debug_kernel_hash() {
+	{
+		kernels | grep -F " $(kernel_under_test) "
+		echo "$DEBUG_KERNEL_FORMAT"
+		grep '^CONFIG_' "$TOP/tests/debug/config"
+		awk '/^Package: (rustc|clang-19|bindgen|lld-19)$/ { p = $2 } /^Version: / && p { print p, $2; p = "" }' \
+			"$ROOT/var/lib/dpkg/status"
+	} | sha256sum | cut -c1-16
+}
+
+# debug_kernel: sets debug_dir and debug_release to those of the debug kernel, which is there.
+debug_kernel() {
+	debug_dir=$CACHE/debug/$(debug_kernel_hash)
+	debug_release=$(sed -n 's/^release=//p' "$debug_dir/info")
+}

@@ -14,6 +14,9 @@
 #	HCABLK_MODDIR	folder with hcablk_core.ko, hcablk.ko, hcablk_target.ko
 #	HCABLK_BIN	the hcablk command
 #	HCABLK_ACCEL	kvm or tcg; found out by itself when not set
+#	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default
+#	HCABLK_SLOW	how much more time than usual everything may take, a whole number
+#	HCABLK_MEMORY	a guest's memory in MiB
 
 set -euo pipefail
 
@@ -22,7 +25,8 @@ top=${tests%/*}
 
 if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
-	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS; do
+	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
+		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
@@ -32,6 +36,9 @@ fi
 logs=${HCABLK_LOGS:-$top/build/test-logs}/$(date +%Y%m%d-%H%M%S)-$$
 arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_MODDIR:-}" ] || arguments+=(--modules "$HCABLK_MODDIR")
+[ -z "${HCABLK_KERNELS:-}" ] || arguments+=(--kernels "$HCABLK_KERNELS")
+[ -z "${HCABLK_SLOW:-}" ] || arguments+=(--slow "$HCABLK_SLOW")
+[ -z "${HCABLK_MEMORY:-}" ] || arguments+=(--memory "$HCABLK_MEMORY")
 [ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
 
 # In a process namespace of its own no guest outlives the runner, however that ends.

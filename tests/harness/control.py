@@ -47,11 +47,13 @@ class Handler(socketserver.BaseRequestHandler):
         guests, begin = self.server.guests, self.server.begin
         match words:
             case ["on", name, seconds, *script]:
-                return guests[name].run(" ".join(script), float(seconds), self.reply, self.request)
+                guest = guests[name]
+                return guest.run(" ".join(script), float(seconds) * guest.settings.slow, self.reply, self.request)
             case ["vm", action, name, *rest]:
                 return self.machine(action, guests[name], rest)
             case ["log", "wait", name, seconds, pattern]:
-                line = guests[name].wait_console(pattern, begin.get(name, 0), float(seconds))
+                guest = guests[name]
+                line = guest.wait_console(pattern, begin.get(name, 0), float(seconds) * guest.settings.slow)
                 if line is None:
                     self.reply("e", f"{name}: no message like {pattern!r} within {seconds} s\n".encode())
                     return 124

@@ -40,6 +40,8 @@ class Settings:
     work: Path  # sockets and disks
     logs: Path
     memory: int = 768
+    # How much more time than a stock kernel's guests these may take.
+    slow: int = 1
     cpus: int = 2
     append: str = ""
 
@@ -113,7 +115,7 @@ class Guest:
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off virtio_net.napi_tx=0 "
             f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
-            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} {s.append}"
+            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} {s.append}"
         )
         cpu = "host" if s.accel == "kvm" else "max,la57=off"
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
@@ -168,7 +170,7 @@ class Guest:
 
     def wait_booted(self) -> None:
         """Wait until the guest's agent answers on every channel."""
-        deadline = time.monotonic() + BOOT_SECONDS
+        deadline = time.monotonic() + BOOT_SECONDS * self.settings.slow
         for sock in self._sockets:
             sock.settimeout(max(0.1, deadline - time.monotonic()))
             try:
@@ -218,7 +220,7 @@ class Guest:
                     watched = [channel]
                     channel.sendall(bytes(4))
                     killed = True
-                    deadline = time.monotonic() + KILL_SECONDS
+                    deadline = time.monotonic() + KILL_SECONDS * self.settings.slow
         except OSError as err:
             raise GuestError(f"{self.name} is gone") from err
 
@@ -302,6 +304,6 @@ class Guest:
         """
         since = self.console_size()
         code, said = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", 20)
-        if code != 0 or not self.wait_console(re.escape(f"hcablk-test: {text}"), since, 20):
+        if code != 0 or not self.wait_console(re.escape(f"hcablk-test: {text}"), since, 20 * self.settings.slow):
             raise GuestError(f"{self.name}: no mark in its log: {said}")
         return self.console_size()

@@ -126,9 +126,8 @@ def add_program(archive: Archive, source: Path, name: str | None = None) -> None
         archive.file(inside, lib.resolve().read_bytes(), 0o755)
 
 
-def module_files(krel: str) -> dict[str, Path]:
+def module_files(top: Path) -> dict[str, Path]:
     """The wanted modules and what they need, by their place below the kernel's module folder."""
-    top = Path("/usr/lib/modules", krel)
     needs: dict[str, list[str]] = {}
     place: dict[str, str] = {}
     for line in (top / "modules.dep").read_text().splitlines():
@@ -144,11 +143,11 @@ def module_files(krel: str) -> dict[str, Path]:
             for path in (place[module], *needs[place[module]]):
                 result[path] = top / path
         elif module not in built_in and module not in OPTIONAL_MODULES:
-            raise SystemExit(f"guest image: kernel {krel} has no module {module}")
+            raise SystemExit(f"guest image: kernel {top.name} has no module {module}")
     return result
 
 
-def make_base(krel: str) -> tuple[bytes, list[str]]:
+def make_base(top: Path) -> tuple[bytes, list[str]]:
     """The base archive, and the modules that are in it."""
     archive = Archive()
     for directory in DIRECTORIES:
@@ -177,15 +176,14 @@ def make_base(krel: str) -> tuple[bytes, list[str]]:
         archive.file(str(provider)[1:], provider.read_bytes(), 0o755)
         archive.file("etc/libibverbs.d/rxe.driver", b"driver rxe\n")
 
-    modules = module_files(krel)
+    modules = module_files(top)
     for path, source in sorted(modules.items()):
         data = source.read_bytes()
         if source.suffix == ".xz":
             data = lzma.decompress(data)
-        archive.file(f"usr/lib/modules/{krel}/{path.removesuffix('.xz')}", data)
-    top = Path("/usr/lib/modules", krel)
+        archive.file(f"usr/lib/modules/{top.name}/{path.removesuffix('.xz')}", data)
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
-        archive.file(f"usr/lib/modules/{krel}/{name}", (top / name).read_bytes())
+        archive.file(f"usr/lib/modules/{top.name}/{name}", (top / name).read_bytes())
     # mkfs and fsck tools read the mounted file systems from here.
     archive.symlink("etc/mtab", "../proc/mounts")
     archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
@@ -193,19 +191,19 @@ def make_base(krel: str) -> tuple[bytes, list[str]]:
     return archive.finish(), sorted(modules)
 
 
-def base(cache: Path, krel: str) -> Path:
+def base(cache: Path, kernel: Path) -> Path:
     """The base archive's file in the cache, made when it is not there."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     digest.update(Path("/var/lib/dpkg/status").read_bytes())
-    digest.update(krel.encode())
+    digest.update(str(kernel).encode())
     folder = cache / "guest"
     folder.mkdir(parents=True, exist_ok=True)
-    result = folder / f"base-{krel}-{digest.hexdigest()[:16]}.cpio"
+    result = folder / f"base-{kernel.name}-{digest.hexdigest()[:16]}.cpio"
     with open(folder / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not result.exists():
-            data, _ = make_base(krel)
-            for old in folder.glob(f"base-{krel}-*"):
+            data, _ = make_base(kernel)
+            for old in folder.glob(f"base-{kernel.name}-*"):
                 old.unlink()
             partial = result.with_suffix(".partial")
             partial.write_bytes(data)
@@ -230,12 +228,12 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
     return result
 
 
-def depmod(krel: str, modules: list[Path]) -> dict[str, bytes]:
+def depmod(kernel: Path, modules: list[Path]) -> dict[str, bytes]:
     """The module index of the guest: the base's modules and ours."""
     with tempfile.TemporaryDirectory(prefix="hcablk-depmod-") as tmp:
-        top = Path(tmp, "lib/modules", krel)
+        top = Path(tmp, "lib/modules", kernel.name)
         top.mkdir(parents=True)
-        for path, source in module_files(krel).items():
+        for path, source in module_files(kernel).items():
             # The index has to name the files as they are in the guest.
             place = top / path.removesuffix(".xz")
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -245,14 +243,14 @@ def depmod(krel: str, modules: list[Path]) -> dict[str, bytes]:
         for module in modules:
             shutil.copy(module, top / "updates")
         for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
-            shutil.copy(Path("/usr/lib/modules", krel, name), top)
-        subprocess.run(["depmod", "-b", tmp, krel], check=True)
+            shutil.copy(kernel / name, top)
+        subprocess.run(["depmod", "-b", tmp, kernel.name], check=True)
         return {f.name: f.read_bytes() for f in top.glob("modules.*")}
 
 
-def build(out: Path, cache: Path, sources: Path, krel: str, modules: list[Path], command: Path | None) -> None:
+def build(out: Path, cache: Path, sources: Path, kernel: Path, modules: list[Path], command: Path | None) -> None:
     """Write the whole image for one run."""
-    base_file = base(cache, krel)
+    base_file = base(cache, kernel)
     top = Archive()
     for script in ("init", "inittab", "rc", "reset"):
         place = {"init": "init", "inittab": "etc/inittab"}.get(script, f"usr/sbin/hcablk-{script}")
@@ -265,9 +263,9 @@ def build(out: Path, cache: Path, sources: Path, krel: str, modules: list[Path],
     if command:
         add_program(top, command, "hcablk")
     for module in modules:
-        top.file(f"usr/lib/modules/{krel}/updates/{module.name}", module.read_bytes())
-    for name, data in depmod(krel, modules).items():
-        top.file(f"usr/lib/modules/{krel}/{name}", data)
+        top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", module.read_bytes())
+    for name, data in depmod(kernel, modules).items():
+        top.file(f"usr/lib/modules/{kernel.name}/{name}", data)
     with open(out, "wb") as image:
         with open(base_file, "rb") as part:
             shutil.copyfileobj(part, image)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -125,14 +126,16 @@ class Run:
         modules = sorted(Path(args.modules).glob("hcablk*.ko")) if args.modules else []
         self.started = time.monotonic()
         self.settings = Settings(
-            kernel=Path("/usr/lib/modules", args.krel, "vmlinuz"),
+            kernel=Path(args.kernels, args.krel, "vmlinuz"),
             image=self.work / "initrd",
             accel="tcg",
             work=self.work,
             logs=self.logs,
+            memory=args.memory,
+            slow=args.slow,
         )
         command = Path(args.command) if args.command and Path(args.command).exists() else None
-        image.build(self.settings.image, cache, TESTS / "guest", args.krel, modules, command)
+        image.build(self.settings.image, cache, TESTS / "guest", Path(args.kernels, args.krel), modules, command)
         self.settings.accel = accelerator(self.settings, cache)
         say(f"# kernel {args.krel}, {self.settings.accel}; image in {time.monotonic() - self.started:.1f} s")
         say(f"# modules: {', '.join(m.name for m in modules) or 'none of ours'}")
@@ -163,6 +166,7 @@ class Run:
         env["HCABLK_CONTROL"] = str(self.work / "control")
         env["HCABLK_ON"] = f"{sys.executable} -I -S {HERE / 'on.py'}"
         env["HCABLK_LOGS"] = str(self.logs)
+        env["HCABLK_SLOW"] = str(self.args.slow)
         env["TMPDIR"] = str(self.work)
         return env
 
@@ -184,7 +188,7 @@ class Run:
                 too_long.set()
                 os.killpg(process.pid, signal.SIGKILL)
 
-            timer = threading.Timer(test.timeout, stop)
+            timer = threading.Timer(test.timeout * self.args.slow, stop)
             timer.start()
             try:
                 for line in process.stdout:
@@ -196,21 +200,27 @@ class Run:
             finally:
                 timer.cancel()
 
+    def reset(self, guest: Guest, test: Test) -> list[str]:
+        """Bring a guest back to how it was after boot; what could not be."""
+        if not guest.booted:
+            return []
+        try:
+            code, said = guest.shell("hcablk-reset", RESET_SECONDS * self.args.slow)
+            guest.mark(f"end of {test.name}")
+        except GuestError as err:
+            return [str(err)]
+        return [f"left behind: {line}" for line in said.splitlines()] if code != 0 else []
+
     def finish(self, test: Test) -> list[str]:
         """Bring the guests back to the start and read their logs; what was wrong."""
         wrong: list[str] = []
+        # All at the same time: for the most part they wait.
+        with ThreadPoolExecutor() as pool:
+            resets = {name: pool.submit(self.reset, guest, test) for name, guest in self.guests.items()}
         for guest in self.guests.values():
-            unusable = False
-            if guest.booted:
-                try:
-                    code, said = guest.shell("hcablk-reset", RESET_SECONDS)
-                    if code != 0:
-                        wrong += [f"left behind: {line}" for line in said.splitlines()]
-                        unusable = True
-                    guest.mark(f"end of {test.name}")
-                except GuestError as err:
-                    wrong.append(str(err))
-                    unusable = True
+            complaints = resets[guest.name].result()
+            wrong += complaints
+            unusable = bool(complaints)
             # Also a guest that died has said something.
             if lines := kmsg.trouble(guest.console_text(self.scanned.get(guest.name, 0)), test.expect_log):
                 wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
@@ -246,7 +256,7 @@ class Run:
         code = self.script(test, log)
         reasons: list[str] = []
         if code == 124:
-            reasons.append(f"no end after {test.timeout:g} s")
+            reasons.append(f"no end after {test.timeout * self.args.slow:g} s")
         elif code not in (0, SKIPPED):
             reasons.append(f"exit code {code}")
         if reasons:
@@ -314,6 +324,9 @@ def main() -> int:
     parser.add_argument("--cache", required=True, help="where images are kept")
     parser.add_argument("--krel", required=True, help="release of the guests' kernel")
     parser.add_argument("--logs", required=True, help="folder for the logs of this run")
+    parser.add_argument("--kernels", default="/usr/lib/modules", help="folder with RELEASE/vmlinuz and modules")
+    parser.add_argument("--slow", type=int, default=1, help="how much more time everything may take")
+    parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
     parser.add_argument("--modules", help="folder with hcablk*.ko")
     parser.add_argument("--command", help="the hcablk program")
     parser.add_argument("--clients", type=int, default=2)
