@@ -189,6 +189,7 @@ debug_kernel_hash() {
 }
 
 # debug_kernel: sets debug_dir and debug_release to those of the debug kernel, which is there.
+# shellcheck disable=SC2034 # used where this is sourced
 debug_kernel() {
 	debug_dir=$CACHE/debug/$(debug_kernel_hash)
 	debug_release=$(sed -n 's/^release=//p' "$debug_dir/info")
