@@ -28,6 +28,7 @@ HARMLESS = re.compile(
     r"""
       MDS\ CPU\ bug | Spectre | kmemleak:\ Kernel\ memory\ leak\ detector\ initialized
     | lockdep\ is\ turned\ off\b(?!.) | ODEBUG:\ selftest\ passed
+    | DMA-API:\ (preallocated\ \d+\ debug\ entries|debugging\ enabled\ by\ kernel\ config)$
     """,
     re.VERBOSE,
 )
