@@ -26,13 +26,13 @@ from pathlib import Path
 # Programs that replace or complete what busybox has.
 PROGRAMS = (
     "blkdiscard blkid blockdev cmp dash dd dmesg fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
-    "mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout"
+    "mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc"
 ).split()
 
 # Kernel modules; what they depend on comes along.
 MODULES = (
     "virtio_pci virtio_net virtio_console virtio_rng "
-    "bridge configfs "
+    "bridge configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
     "nvme null_blk brd loop dm_mod dm_flakey dm_delay "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
