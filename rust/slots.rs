@@ -8,7 +8,8 @@ use kernel::{
     prelude::*,
     sync::atomic::{
         Atomic,
-        Full, //
+        Full,
+        Relaxed, //
     }, //
 };
 
@@ -61,6 +62,13 @@ impl<T> SlotTable<T> {
         }
         // SAFETY: By the type's invariant; nobody else has the pointer now.
         Some(unsafe { KBox::from_raw(object) })
+    }
+
+    /// Whether there is nothing in it, at some moment during the call. Any context.
+    pub fn is_empty(&self) -> bool {
+        self.places
+            .iter()
+            .all(|place| place.load(Relaxed).is_null())
     }
 }
 

@@ -278,7 +278,16 @@ impl Queue {
     }
 
     /// Makes sure that the initiator is still there, as the initiator does.
+    ///
+    /// Work under way tells as much by itself, and must not meet a probe on
+    /// soft-RoCE: with an empty write after it the responder there cannot
+    /// repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes
+    /// the length of the last request for this one's), and breaks the
+    /// connection with a warning.
     pub(crate) fn probe(&self) {
+        if !self.inflight.is_empty() {
+            return;
+        }
         {
             let mut work = self.work.lock();
             if work.closing || work.probing {
