@@ -247,6 +247,22 @@ rnr() {
 	on "$1" "rdma statistic show link rxe0/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n } END { print sum + 0 }'"
 }
 
+# rxe_count GUEST COUNTER: of its RDMA device
+rxe_count() {
+	on "$1" "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$2"
+}
+
+# netem GUEST CARD FAULT…: what the card sends is treated so by the kernel's network emulator; no fault: as it comes.
+netem() {
+	local guest=$1 card=$2
+	shift 2
+	if [ $# = 0 ]; then
+		must on "$guest" "tc qdisc del dev $card root"
+	else
+		must on "$guest" "modprobe sch_netem && tc qdisc replace dev $card root netem limit 10000 $*"
+	fi
+}
+
 # ---- load
 
 # Seconds fio may take in all.
@@ -263,6 +279,38 @@ start_load() {
 	ON_SECONDS=150 spawn "$name" "$guest" "fio --name=load --filename=$device --direct=1 --ioengine=libaio \
 		--rw=randrw --bs=32k --iodepth=16 --numjobs=2 --time_based --runtime=130 --norandommap $* 2>&1"
 	must wait_until "$guest" 30 "awk '{ exit !(\$1 > 40 && \$5 > 40) }' /sys/block/${device#/dev/}/stat"
+}
+
+# survives GUEST VOLUME "DESCRIPTION" COMMAND…: the command, load that verifies, finds its data right; or the connection is
+# lost, its requests fail with that, and $survived is 0. Soft-RoCE breaks a connection when it has to send again while a
+# REG_MR is in its send queue: it carries that out a second time (rxe_requester() does not look at the state of a local
+# operation), "lkey not free".
+survives() {
+	local guest=$1 volume=$2 what=$3 said file
+	shift 3
+	survived=1
+	file=$(mktemp)
+	# Not in a subshell, which could not join anything.
+	"$@" > "$file" 2>&1 || survived=0
+	said=$(< "$file")
+	rm "$file"
+	if [ $survived = 1 ]; then
+		pass "$what: the data is right"
+		return
+	fi
+	echo "$said" >&2
+	refuse "$what: no data is wrong" grep -E 'verify: bad|os error 84|Invalid or incomplete|instead of|expected|is wrong' <<< "$said"
+	like "$what: requests have failed" "severed|No such device|Input/output error|err=(5|6|19|67)" "$said"
+	check "$what: the connection is lost, and says why" wait_until "$guest" 40 "grep -q failed $initiator/$volume/state"
+	must wait_until "$guest" 30 "hcablk disconnect --if-exists $volume"
+}
+
+# joined NAME GUEST: joins, and shows what the job has written into /tmp/load.
+joined() {
+	local result=0
+	join "$1" || result=$?
+	on "$2" 'cat /tmp/load; rm /tmp/load'
+	return $result
 }
 
 # ends_within NAME MILLISECONDS "DESCRIPTION": load that start_load began ends with errors, in time.

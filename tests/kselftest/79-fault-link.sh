@@ -1,0 +1,80 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a broken queue pair, a pulled cable and hasty connecting under load lose no answered write and leave nothing behind.
+# group: fault
+# timeout: 240
+
+. "${0%/*}/lib.sh"
+
+no_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
+
+export_volume vol1 "$drive" c1 c2
+connect c1 vol1 --io-timeout 5
+
+# Writes whose answers are remembered: what was answered before the cable went is there afterwards.
+must on c1 "for n in \$(seq 0 99); do printf '%-4096s' \"block \$n\"; done > /tmp/blocks"
+spawn writer c1 "n=0; while dd if=/tmp/blocks of=$device bs=4k skip=\$((n % 100)) seek=\$n count=1 oflag=direct 2> /dev/null; do
+	n=\$((n + 1)); echo \$n > /tmp/answered
+done; exit 1"
+start_load load c1 "$device" --offset=512M
+must wait_until c1 30 '[ -s /tmp/answered ] && [ $(cat /tmp/answered) -ge 20 ]'
+must vm link-down c1 0
+ends_within load 40000 "the client's cable pulled"
+ends_within writer 10000 "the writer at it"
+check "the disk goes" wait_until c1 30 "grep -q failed $initiator/vol1/state && [ ! -e /sys/block/$disk ]"
+like "the reason is told" "." "$(on c1 "cat $initiator/vol1/error")"
+check "no queue pair is left" wait_until c1 30 "$no_pairs"
+must vm link-up c1 0
+must on c1 'hcablk disconnect vol1'
+check "the target ends the session" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+connect c1 vol1
+check "every answered write is there" on c1 "n=0; while [ \$n -lt \$(cat /tmp/answered) ]; do
+	dd if=/tmp/blocks bs=4k skip=\$((n % 100)) count=1 2> /dev/null; n=\$((n + 1))
+done > /tmp/wanted && cmp -n \$((4096 * n)) /tmp/wanted $device; r=\$?; rm -f /tmp/wanted /tmp/blocks; exit \$r"
+
+# Out and in at once: whatever had been lost is sent again.
+ON_SECONDS=100 spawn flap c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 \
+	--offset=512M --size=8M --verify=crc32c --verify_fatal=1 > /tmp/load 2>&1"
+must wait_until c1 30 "awk '{ exit !(\$5 > 40) }' /sys/block/$disk/stat"
+must vm link-down c1 0
+must vm link-up c1 0
+survives c1 vol1 "a cable out for a moment" joined flap c1
+[ $survived = 0 ] || disconnect c1 vol1
+must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+
+# Hasty: c1 comes and goes, every other time with a request under way, while c2 works.
+connect c2 vol1
+ON_SECONDS=100 spawn steady c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 \
+	--offset=512M --size=12M --verify=crc32c --verify_fatal=1"
+must wait_until c2 30 "awk '{ exit !(\$5 > 10) }' /sys/block/$disk/stat"
+check "a client comes and goes ten times" on c1 "n=0; while [ \$n -lt 10 ]; do
+	disk=\$(hcablk connect $target_address vol1) || exit 1
+	if [ \$((n % 2)) = 1 ]; then dd if=\$disk of=/dev/null bs=64k count=8 iflag=direct 2> /dev/null || exit 1; fi
+	hcablk disconnect vol1 || exit 1
+	n=\$((n + 1))
+done"
+check "the other's data is right" join steady
+same "one session is left" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
+disconnect c2 vol1
+
+# And against a volume that is turned off and on: each attempt works or says why.
+export_volume vol2 "$drive2" c1
+spawn switch target "n=0; while [ \$n -lt 12 ]; do
+	echo 0 > $target/volumes/vol2/enable && echo 1 > $target/volumes/vol2/enable || exit 1
+	n=\$((n + 1))
+done"
+check "connecting to a volume that comes and goes works or is an error" on c1 "n=0; while [ \$n -lt 12 ]; do
+	if disk=\$(hcablk connect $target_address vol2 2>> /tmp/said); then
+		dd if=\$disk of=/dev/null bs=64k count=4 iflag=direct 2> /dev/null
+	fi
+	hcablk disconnect --if-exists vol2 || exit 1
+	n=\$((n + 1))
+done; rm -f /tmp/said"
+check "the volume could be turned off and on" join switch
+check "no session is left" wait_until target 30 "[ -z \"\$(cat $target/volumes/vol2/clients)\" ]"
+for guest in c1 c2 target; do
+	same "no queue pair is left: $guest" 0 "$(queue_pairs $guest)"
+done
+connect c1 vol2
+check "all works at the end" on c1 "hcablk-scatter $device random 79 4"
