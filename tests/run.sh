@@ -17,6 +17,8 @@
 #	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default
 #	HCABLK_SLOW	how much more time than usual everything may take, a whole number
 #	HCABLK_MEMORY	a guest's memory in MiB
+#	HCABLK_MESSAGES	how many messages the tests of group hostile send
+#	HCABLK_SEED	what their messages come from; 1 when not set
 
 set -euo pipefail
 
@@ -26,7 +28,7 @@ top=${tests%/*}
 if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
-		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY; do
+		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_MESSAGES HCABLK_SEED; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"

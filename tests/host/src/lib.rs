@@ -7,3 +7,5 @@ mod proto;
 mod space;
 mod admission;
 mod check;
+#[cfg(test)]
+mod fuzz;

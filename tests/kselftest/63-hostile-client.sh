@@ -1,0 +1,41 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a client that sends nonsense gets the answers of the protocol, changes nothing but what it may, and hinders no other.
+# group: hostile
+# timeout: 7200
+
+. "${0%/*}/lib.sh"
+
+# Few and always the same by default, for emulation is slow. Others, and more: HCABLK_SEED=2 HCABLK_MESSAGES=100000 make test T=63.
+messages=${HCABLK_MESSAGES:-400}
+seed=${HCABLK_SEED:-1}
+# The only sectors that the hostile's good writes go to; the last ones of the volume are kept from it, too.
+zone="8192 256"
+
+# A volume of 16 MiB in memory, so that all of it can be compared.
+must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/small &&
+	cd /sys/kernel/config/nullb/small && echo 16 > size && echo 1 > memory_backed && echo 1 > power'
+volume=/dev/small
+export_volume vol1 "$volume" c1 c2
+connect c2 vol1
+must on c2 "hcablk-hostile fill $device"
+
+# An honest client works beside it all, on the same volume, where nobody writes.
+ON_SECONDS=$((messages / 10 + 300)) spawn reader c2 "
+	until [ -e /tmp/stop ]; do hcablk-hostile check $device $zone || exit 1; usleep 300000; done"
+said=$(ON_SECONDS=$((messages / 10 + 200)) on c1 "hcablk-hostile client $target_address 7744 vol1 $(host_id c1) $zone \
+	--seed $seed --messages $messages" 2>&1)
+code=$?
+echo "$said" >&2
+echo "# $(tail -n 1 <<< "$said")"
+same "$messages messages by seed $seed are answered as the protocol says" 0 $code
+on c2 'touch /tmp/stop'
+check "an honest client was served meanwhile" join reader
+on c2 'rm /tmp/stop'
+check "nothing was changed that the hostile may not change" on c2 "hcablk-hostile check $device $zone"
+check "the hostile's sessions are gone" wait_until target 60 "! grep -q $(host_id c1) $target/volumes/vol1/clients"
+connect c1 vol1
+check "its host is served again" on c1 "hcablk-scatter $device random 83 8"
+disconnect c1 vol1
+disconnect c2 vol1
+check "no queue pair is left" wait_until target 30 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
