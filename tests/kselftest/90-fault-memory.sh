@@ -1,0 +1,129 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: whichever allocation of connecting, exporting or ending fails, it is a clean error, and nothing is left behind.
+# group: fault
+# timeout: 1800
+
+. "${0%/*}/lib.sh"
+
+on c1 '[ -d /sys/kernel/debug/failslab ] && [ -e /proc/self/fail-nth ]' ||
+	skip "the kernel has no fault injection (CONFIG_FAULT_INJECTION, CONFIG_FAILSLAB)"
+
+# Every kind of allocation may fail, silently; which one does is told by fail-nth. Only task 0 would by itself: none.
+for guest in c1 target; do
+	must on $guest 'for f in failslab fail_page_alloc; do
+		cd /sys/kernel/debug/$f || continue
+		echo 0 > probability; echo 0 > verbose; echo N > ignore-gfp-wait; echo N > cache-filter 2> /dev/null
+		[ ! -e min-order ] || echo 0 > min-order
+		[ ! -e ignore-gfp-highmem ] || echo N > ignore-gfp-highmem
+	done; true'
+done
+
+# A script for the guest: `fail_nth N FILE VALUE` writes the value while the task's Nth allocation fails; prints "done" or
+# "failed", and whether there was an Nth allocation. The files are open before, so that opening them cannot fail, and
+# each round is a process of its own.
+nth='fail_nth() { sh -c '\''
+	exec 3< /proc/self/fail-nth 4> /proc/self/fail-nth 5> "$2" || exit 1
+	echo "$1" >&4
+	if echo "$3" >&5; then result=done; else result=failed; fi
+	read -r left <&3
+	echo 0 >&4
+	[ "$left" = 0 ] && echo "$result injected" || echo "$result all"
+'\'' nth "$@" 2> /dev/null; }
+'
+
+# rounds GUEST "PREPARE" FILE VALUE "AFTER": from the first allocation on, ever larger steps, until none is left to fail.
+# Before each round PREPARE, after it AFTER, which finds $result.
+rounds() {
+	local guest=$1 prepare=$2 file=$3 value=$4 after=$5
+	ON_SECONDS=900 on "$guest" "$nth"'
+		n=1; failed=0; passed=0
+		while :; do
+			{ '"$prepare"'; } || { echo "round $n: cannot prepare"; exit 1; }
+			said=$(fail_nth $n '"$file $value"')
+			result=${said% *}
+			case $said in
+			"failed all") echo "round $n: failed without a fault"; exit 1 ;;
+			"done "*) passed=$((passed + 1)) ;;
+			"failed injected") failed=$((failed + 1)) ;;
+			*) echo "round $n: says \"$said\""; exit 1 ;;
+			esac
+			{ '"$after"'; } || { echo "round $n, $said: not as it should be afterwards"; exit 1; }
+			[ "${said#* }" = injected ] || break
+			n=$((n + 1 + n / 16))
+		done
+		echo "$n allocations, $failed failed, $passed went well all the same"
+		[ $failed -gt 0 ]'
+}
+
+no_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
+soon_no_pairs="n_=0; until $no_pairs; do n_=\$((n_ + 1)); [ \$n_ -lt 200 ] || exit 1; usleep 50000; done"
+
+export_volume vol1 "$drive" c1
+must on c1 'modprobe hcablk'
+dev=$initiator/nth
+settings="mkdir -p $dev && echo $target_address > $dev/address && echo vol1 > $dev/volume && echo $(host_id c1) > $dev/host_id &&
+	echo 2 > $dev/queue_depth && echo 1 > $dev/queues"
+
+check "connecting: every allocation" rounds c1 "$settings" $dev/enable 1 "
+	if [ \$result = failed ]; then
+		[ \$(cat $dev/state) = new ] && [ -n \"\$(cat $dev/error)\" ] && [ -z \"\$(cat $dev/device)\" ]
+	else
+		dd if=/dev/\$(cat $dev/device) of=/dev/null bs=4k count=2 iflag=direct 2> /dev/null && echo 0 > $dev/enable
+	fi && rmdir $dev && $soon_no_pairs"
+check "the target has no session left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ] && $no_pairs"
+
+check "disconnecting: every allocation" rounds c1 "$settings && { [ \$(cat $dev/enable) = 1 ] || echo 1 > $dev/enable; }" \
+	$dev/enable 0 "
+	if [ \$result = failed ]; then
+		[ \$(cat $dev/state) = live ] && dd if=/dev/\$(cat $dev/device) of=/dev/null bs=4k count=1 iflag=direct 2> /dev/null
+	else
+		[ \$(cat $dev/state) = new ] && $soon_no_pairs
+	fi"
+must on c1 "echo 0 > $dev/enable; rmdir $dev"
+
+volume=$target/volumes/nth
+check "exporting: every allocation" rounds target "mkdir -p $volume && echo $drive2 > $volume/path" $volume/enable 1 "
+	if [ \$result = failed ]; then [ \$(cat $volume/enable) = 0 ]; else echo 0 > $volume/enable; fi && rmdir $volume"
+check "unexporting: every allocation" rounds target "mkdir -p $volume && { [ \$(cat $volume/enable) = 1 ] ||
+	{ echo $drive2 > $volume/path && echo 1 > $volume/enable; }; }" $volume/enable 0 "true"
+must on target "echo 0 > $volume/enable; rmdir $volume"
+port=$target/ports/nth
+check "listening: every allocation" rounds target "mkdir -p $port && echo 7790 > $port/port" $port/enable 1 "
+	if [ \$result = failed ]; then [ \$(cat $port/enable) = 0 ]; else echo 0 > $port/enable; fi && rmdir $port"
+
+# What the target allocates for a client it does in the kernel's threads: any allocation in whose call chain our module
+# is fails once, at random.
+must on target 'cd /sys/kernel/debug/failslab && echo N > task-filter'
+read -r _ length _ _ _ start _ <<< "$(on target "grep '^hcablk_target ' /proc/modules")"
+must on target "cd /sys/kernel/debug/failslab && echo $start > require-start &&
+	printf '%#x\n' $(printf '0x%x' $((start + length))) > require-end && echo 32 > stacktrace-depth"
+ON_SECONDS=600
+injected=$(on target 'cat /sys/kernel/debug/failslab/times')
+for ((round = 1; round <= 25; round++)); do
+	must on target "cd /sys/kernel/debug/failslab && echo 1 > times && echo $((round % 5 * 15 + 3)) > probability"
+	must on c1 "if hcablk connect $target_address vol1 --queues 1 --queue-depth 4 > /tmp/disk 2>> /tmp/said; then
+		dd if=\$(cat /tmp/disk) of=/dev/null bs=64k count=8 iflag=direct 2> /dev/null; fi
+		hcablk disconnect --if-exists vol1"
+	must on target 'echo 0 > /sys/kernel/debug/failslab/probability'
+	[ "$(on target 'cat /sys/kernel/debug/failslab/times')" != 0 ] || injected=hit
+done
+same "the target's allocations did fail" hit "$injected"
+check "the target has no session left after its own faults" wait_until target 60 \
+	"[ -z \"\$(cat $target/volumes/vol1/clients)\" ] && $no_pairs"
+must on target 'cd /sys/kernel/debug/failslab && echo 0 > require-start && echo 0xffffffffffffffff > require-end'
+
+connect c1 vol1
+check "all works at the end" on c1 "hcablk-scatter $device random 90 4"
+
+# Under load allocations fail at random everywhere: a request fails or is tried again, and what was read is right.
+for guest in c1 target; do
+	must on $guest 'cd /sys/kernel/debug/failslab && echo Y > ignore-gfp-wait && echo -1 > times && echo 2 > probability'
+done
+ON_SECONDS=200 on c1 "hcablk-scatter $device random 91 4; true"
+for guest in c1 target; do
+	must on $guest 'echo 0 > /sys/kernel/debug/failslab/probability; echo N > /sys/kernel/debug/failslab/ignore-gfp-wait'
+done
+must on c1 "hcablk disconnect --if-exists vol1"
+connect c1 vol1
+check "and after that" on c1 "hcablk-scatter $device random 92 4"
