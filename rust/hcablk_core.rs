@@ -42,3 +42,9 @@ impl kernel::Module for CoreModule {
         Ok(Self)
     }
 }
+
+impl Drop for CoreModule {
+    fn drop(&mut self) {
+        rdma::mapped::check();
+    }
+}

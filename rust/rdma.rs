@@ -41,6 +41,7 @@ pub mod buffer;
 pub mod cm;
 pub mod cq;
 pub mod device;
+pub(crate) mod mapped;
 pub mod mr;
 pub mod pd;
 pub mod qp;

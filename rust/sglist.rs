@@ -18,6 +18,7 @@ use crate::{
     blkdev::RequestRef,
     rdma::{
         device::Direction,
+        mapped,
         mr::{
             MemoryRegion,
             Remote,
@@ -98,6 +99,7 @@ impl SegmentList {
         if mapped <= 0 {
             return Err(ENOMEM);
         }
+        mapped::add();
         // INVARIANT: Mapped just now.
         self.filled = filled as u32;
         self.mapped = mapped as u32;
@@ -188,6 +190,7 @@ impl SegmentList {
                 self.direction.as_raw(),
             )
         };
+        mapped::remove();
         // INVARIANT: Nothing is mapped.
         self.mapped = 0;
     }

@@ -6,6 +6,7 @@
 
 use super::{
     device::Direction,
+    mapped,
     pd::ProtectionDomain, //
 };
 use crate::{
@@ -57,6 +58,7 @@ impl DmaBuffer {
         if unsafe { bindings::hcablk_c_ib_dma_mapping_error(pd.device(), address) } != 0 {
             return Err(ENOMEM);
         }
+        mapped::add();
         // INVARIANT: Mapped just now.
         Ok(Self {
             pages,
@@ -136,6 +138,7 @@ impl Drop for DmaBuffer {
                 self.direction.as_raw(),
             )
         };
+        mapped::remove();
     }
 }
 

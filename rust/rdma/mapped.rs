@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How many mappings for HCAs there are, on kernels that check DMA mappings.
+//!
+//! soft-RoCE and siw take kernel addresses for DMA addresses, so that the
+//! kernel's own `DMA_API_DEBUG` does not see a mapping for them that is never
+//! taken back. This does; on other kernels it is nothing.
+
+#[cfg(CONFIG_DMA_API_DEBUG)]
+mod count {
+    use kernel::{
+        prelude::*,
+        sync::atomic::{
+            Atomic,
+            Relaxed, //
+        },
+    };
+
+    static MAPPED: Atomic<i64> = Atomic::new(0);
+
+    pub(crate) fn add() {
+        MAPPED.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn remove() {
+        MAPPED.fetch_add(-1, Relaxed);
+    }
+
+    /// Nobody has mappings any more: complains when there are some.
+    pub(crate) fn check() {
+        let left = MAPPED.load(Relaxed);
+        if left != 0 {
+            pr_err!("WARNING: {left} mappings for an HCA were never taken back\n");
+        }
+    }
+}
+
+#[cfg(not(CONFIG_DMA_API_DEBUG))]
+mod count {
+    #[inline(always)]
+    pub(crate) fn add() {}
+
+    #[inline(always)]
+    pub(crate) fn remove() {}
+
+    #[inline(always)]
+    pub(crate) fn check() {}
+}
+
+pub(crate) use count::{
+    add,
+    check,
+    remove, //
+};
