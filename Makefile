@@ -17,7 +17,7 @@ export SERIES KDIR KREL JOBS V T DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug demo host-test lint fmt fmt-check clippy shellcheck \
+.PHONY: modules tools all help test test-debug test-planted demo host-test lint fmt fmt-check clippy shellcheck \
 	root kernels update install clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
@@ -34,6 +34,9 @@ test: modules tools ## boot test guests and run the tests; T=NAME runs one test 
 test-debug: tools ## the same tests on a kernel that is built to catch mistakes (made once, 20 minutes)
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
+
+test-planted: tools ## plant bugs and see that test-debug finds each
+	@tests/debug/planted.sh $(T)
 
 demo: modules tools ## three machines share one disk with OCFS2, before your eyes
 	@scripts/with-guests tests/demo.sh

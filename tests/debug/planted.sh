@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# planted.sh [NAME…]
+#	plants bugs and sees that the tests find them on the debug kernel: for each
+#	patch of tests/debug/planted (or the named ones) a copy of the checkout is
+#	patched, built and tested. A patch begins with what it is:
+#		bug: in one line
+#		test: what `make test-debug T=…` is asked to run
+#		report: a regular expression; the run has to fail with it
+#	Prints TAP. `make test-planted` calls it.
+
+set -euo pipefail
+. "$(dirname -- "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
+
+field() { sed -n "s/^$2: //p" "$1"; }
+
+if [ $# = 0 ]; then
+	patches=("$TOP"/tests/debug/planted/*.patch)
+else
+	patches=("${@/#/$TOP/tests/debug/planted/}")
+	patches=("${patches[@]/%/.patch}")
+fi
+for patch in "${patches[@]}"; do
+	[ -e "$patch" ] || die "there is no planted bug ${patch##*/}" "There are: $(cd "$TOP/tests/debug/planted" && echo ./*.patch)"
+done
+
+"$SCRIPTS/debug-kernel"
+copy=$BUILD/planted
+mkdir -p "$BUILD/log"
+passed=0 failed=0
+echo "TAP version 14"
+echo "1..${#patches[@]}"
+for patch in "${patches[@]}"; do
+	name=$(basename "$patch" .patch)
+	log=$BUILD/log/planted-$name.log
+	rm -rf --one-file-system "$copy"
+	mkdir -p "$copy"
+	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator target scripts userspace-tools tests) | tar -C "$copy" -xf -
+	# The command is the same; it need not be made again.
+	mkdir -p "$copy/build/userspace-tools/release"
+	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
+	result=ok
+	if ! patch -d "$copy" -p1 --no-backup-if-mismatch <"$patch" >"$log" 2>&1; then
+		result="not ok" why="the patch does not fit any more"
+	elif ! DEBUG=1 "$copy/scripts/build-modules" >>"$log" 2>&1; then
+		result="not ok" why="it does not build"
+	elif DEBUG=1 "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
+		result="not ok" why="the test passed"
+	elif ! grep -qE -- "$(field "$patch" report)" "$log"; then
+		result="not ok" why="the test failed, but not with '$(field "$patch" report)'"
+	fi
+	echo "$result $((passed + failed + 1)) - $name: $(field "$patch" bug)"
+	if [ "$result" = ok ]; then
+		passed=$((passed + 1))
+		grep -m 3 -E -- "$(field "$patch" report)" "$log" | sed 's/^/# /'
+	else
+		failed=$((failed + 1))
+		echo "# $why; see $log"
+	fi
+done
+rm -rf --one-file-system "$copy"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
