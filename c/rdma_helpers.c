@@ -89,6 +89,14 @@ bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port)
 	return rdma_protocol_iwarp(dev, port);
 }
 
+/* How long a mapped entry is has a field of its own on some configurations. */
+void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
+{
+	sg->length = len;
+	sg_dma_address(sg) = addr;
+	sg_dma_len(sg) = len;
+}
+
 /* rdma_create_id() is a macro: it records the calling module's name. */
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context)
 {

@@ -14,6 +14,7 @@ use crate::{
 };
 use core::net::SocketAddr;
 use hcablk_core::{
+    errno,
     proto::connect::{
         Reject,
         Reply,
@@ -281,7 +282,14 @@ pub(crate) fn bring_up(
         };
         one.id
             .connect(parameters, &one.request.encode())
-            .map_err(|e| Failure::Step(Step::Answer, e))?;
+            .map_err(|e| {
+                // Some iWARP devices connect TCP right here.
+                if e == errno::econnrefused() {
+                    Failure::NotListening
+                } else {
+                    Failure::Step(Step::Answer, e)
+                }
+            })?;
         up.push(queue, GFP_KERNEL).map_err(memory)?;
     }
     let mut replies = KVec::new();

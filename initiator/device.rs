@@ -388,9 +388,6 @@ impl Device {
 
         let (link, id) = Link::new()?;
         link.resolve(&id, &address, deadline)?;
-        if id.is_iwarp() {
-            return Err(Failure::Device("iWARP is not supported"));
-        }
         let device = |e| Failure::Setup("a protection domain", e);
         let shape = Shape::fit(
             id.attributes().map_err(device)?,

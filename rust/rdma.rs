@@ -12,6 +12,7 @@
 //! | [`mr`] | `struct ib_mr` for fast registration | `rdma/ib_verbs.h` |
 //! | [`pd`] | `struct ib_pd` | `rdma/ib_verbs.h` |
 //! | [`qp`] | `struct ib_qp` | `rdma/ib_verbs.h` |
+//! | [`sink`] | `struct ib_mr` as the sink of an RDMA READ | `rdma/ib_verbs.h` |
 //! | [`space`] | slots of a send queue | |
 //! | [`wr`] | `struct ib_send_wr` and its kin | `rdma/ib_verbs.h` |
 //!
@@ -45,5 +46,6 @@ pub(crate) mod mapped;
 pub mod mr;
 pub mod pd;
 pub mod qp;
+pub mod sink;
 pub mod space;
 pub mod wr;

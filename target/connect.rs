@@ -341,22 +341,15 @@ impl Connect {
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
-        if id.is_iwarp() {
-            return Err(Refusal(
-                Reason::NoResources,
-                "iWARP is not supported: its RDMA READ needs a registered sink",
-            ));
-        }
         let limits = self.port.limits();
         let credits = match limits.queue_credits {
             0 => request.depth,
             limit => limit.min(request.depth),
         };
         let bytes = (limits.buffer_mib << 20) / usize::from(request.queues.max(1));
-        let shape = Shape::new(session.pd().attributes(), credits, bytes).ok_or(Refusal(
-            Reason::NoResources,
-            "the RDMA device takes too few scatter-gather entries or work requests",
-        ))?;
+        let sinks = id.is_iwarp() || crate::force_mr();
+        let shape = Shape::new(session.pd().attributes(), credits, bytes, sinks)
+            .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
         let device = session
             .device()
             .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;

@@ -33,6 +33,8 @@ use hcablk_core::{
         Op,
         Tag, //
     },
+    rdma::sink::Sink,
+    sync::IrqLock,
 };
 use kernel::{
     prelude::*,
@@ -53,6 +55,9 @@ pub(crate) struct Io {
     pub(crate) status: message::Status,
     /// Bytes that the HCA moves.
     pub(crate) moved: u64,
+    /// Where write data is fetched to, if the device wants more than buffers.
+    /// Locked while the work that uses it is posted.
+    pub(crate) sink: Option<Arc<IrqLock<Sink>>>,
     chunks: [u16; CHUNKS_MAX],
     chunk_count: usize,
     slot: BioSlot,
@@ -73,6 +78,7 @@ impl Io {
                 op: Err(message::Status::Invalid),
                 status: message::Status::Ok,
                 moved: 0,
+                sink: queue.make_sink()?,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
                 slot: BioSlot::new(CHUNKS_MAX as u16)?,

@@ -25,7 +25,10 @@ use crate::{
 use hcablk_core::{
     blkdev::BlockDevice,
     fifo::Fifo,
-    proto::message::BUFFER_LEN,
+    proto::{
+        message::BUFFER_LEN,
+        TRANSFER_MAX, //
+    },
     rdma::{
         buffer::{
             DmaBuffer,
@@ -38,6 +41,7 @@ use hcablk_core::{
         },
         device::Direction,
         qp::QueuePair,
+        sink::Sink,
         wr::{
             Chain,
             Entry,
@@ -77,6 +81,7 @@ mod kind {
     pub(super) const FETCH: u8 = 3;
     pub(super) const PART: u8 = 4;
     pub(super) const PROBE: u8 = 5;
+    pub(super) const SINK: u8 = 6;
 }
 
 /// What is behind the lock.
@@ -94,6 +99,8 @@ struct Work {
     closing: bool,
     /// A probe is under way, or the connection is not up yet.
     probing: bool,
+    /// The initiator must send first, and has not yet.
+    silent: bool,
 }
 
 /// See the module. Its completion queue and its `Io`s hold references to it
@@ -157,6 +164,8 @@ impl Queue {
             made: 0,
             closing: false,
             probing: true,
+            // MPA wants the side that connected to be first.
+            silent: id.is_iwarp(),
         };
         let inflight = SlotTable::new(ios)?;
         let queue = Arc::pin_init(
@@ -197,6 +206,15 @@ impl Queue {
             self.post_receive(buffer)?;
         }
         Ok(())
+    }
+
+    /// What an `Io` needs on a device that wants a sink. May sleep.
+    pub(crate) fn make_sink(&self) -> Result<Option<Arc<IrqLock<Sink>>>> {
+        if !self.shape.sinks {
+            return Ok(None);
+        }
+        let sink = Sink::new(self.session.pd(), CHUNKS_MAX, TRANSFER_MAX)?;
+        Ok(Some(Arc::pin_init(new_irq_lock!(sink), GFP_KERNEL)?))
     }
 
     pub(crate) fn index(&self) -> u8 {
@@ -290,7 +308,7 @@ impl Queue {
         }
         {
             let mut work = self.work.lock();
-            if work.closing || work.probing {
+            if work.closing || work.probing || work.silent {
                 return;
             }
             work.probing = true;

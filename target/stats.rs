@@ -30,6 +30,8 @@ counters! {
         receives,
         /// Messages sent.
         sends,
+        /// Memory registrations, one for each write on devices that need it.
+        registrations,
         /// Keys invalidated with an answer.
         remote_invalidations,
         /// Requests that had to wait for transfer buffers.

@@ -26,6 +26,7 @@ mod session;
 mod stats;
 mod volume;
 
+use core::borrow::Borrow;
 use hcablk_core::{
     configfs::Subsystem,
     proto, // `admission` and `check` name it from the root, as their tests do.
@@ -45,6 +46,18 @@ module! {
     authors: ["The hcablk developers"],
     description: "Shared block device over RDMA: target",
     license: "GPL",
+    params: {
+        force_mr: u8 {
+            default: 0,
+            description: "1: fetch write data as on iWARP, whatever the device; for tests",
+        },
+    },
+}
+
+/// Whether write data is fetched into registered memory on every device.
+fn force_mr() -> bool {
+    // A value on some kernels, a reference on others.
+    *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
 }
 
 /// What the module holds, dropped in this order: when the directories are gone

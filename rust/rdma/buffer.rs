@@ -68,6 +68,11 @@ impl DmaBuffer {
         })
     }
 
+    /// Whether the buffer is mapped for the device of `pd`, and used with its keys.
+    pub(super) fn is_of(&self, pd: &Arc<ProtectionDomain>) -> bool {
+        Arc::ptr_eq(&self.pd, pd)
+    }
+
     /// Bytes.
     pub fn len(&self) -> usize {
         self.pages.len()

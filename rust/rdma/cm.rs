@@ -156,12 +156,11 @@ impl Id {
         Ok(unsafe { Attributes::of(device.as_ptr()) })
     }
 
-    /// Whether the transport is iWARP, where an RDMA READ needs a registered sink.
+    /// Whether the transport is iWARP, where an RDMA READ needs a
+    /// [sink](super::sink) and the accepting side must not send first.
     pub fn is_iwarp(&self) -> bool {
-        // SAFETY: A bound identifier keeps its device and its port number.
-        self.device().is_some_and(|device| unsafe {
-            bindings::hcablk_c_is_iwarp(device.as_ptr(), (*self.as_raw()).port_num)
-        })
+        // SAFETY: `raw` is valid.
+        unsafe { is_iwarp(self.as_raw()) }
     }
 
     /// Starts to look for the peer; [`Event::AddressResolved`] or
@@ -286,6 +285,18 @@ unsafe fn reject(id: *mut bindings::rdma_cm_id, private: &[u8]) -> Result {
     })
 }
 
+/// # Safety
+///
+/// `id` is valid.
+unsafe fn is_iwarp(id: *mut bindings::rdma_cm_id) -> bool {
+    // SAFETY: The caller guarantees that `id` is valid; when it is bound it
+    // keeps its device and its port number.
+    unsafe {
+        let device = (*id).device;
+        !device.is_null() && bindings::hcablk_c_is_iwarp(device, (*id).port_num)
+    }
+}
+
 /// The private data of an event of a connection.
 ///
 /// # Safety
@@ -317,6 +328,8 @@ unsafe extern "C" fn on_event(
     let Some(handler) = handler else {
         return 0;
     };
+    // SAFETY: `id` is valid during the callback.
+    let is_iwarp = || unsafe { is_iwarp(id) };
     let failed = |otherwise: Error| match event.status {
         status if status < 0 => Error::from_errno(status),
         _ => otherwise,
@@ -336,7 +349,12 @@ unsafe extern "C" fn on_event(
                 bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len)
             };
             Event::Rejected {
-                private: if data.is_null() {
+                private: if data.is_null() && is_iwarp() {
+                    // siw reports a refusal as a reset, which the function takes
+                    // for the device's own; what came along is there all the same.
+                    // SAFETY: The event is about a connection.
+                    unsafe { private_data(event) }
+                } else if data.is_null() {
                     &[]
                 } else {
                     // SAFETY: `data` points to `len` bytes, valid during the callback.

@@ -24,19 +24,22 @@ use kernel::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub(super) u32);
 
-/// What the peer may do with a region: what its request needs and no more.
+/// What a region is good for: what its request needs and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
     /// The peer reads: the memory is written to the volume.
     RemoteRead,
     /// The peer writes: the memory is read from the volume.
     RemoteWrite,
+    /// This side's RDMA READ puts data there; the peer has no access.
+    LocalWrite,
 }
 
 impl Rights {
     fn access(self) -> u32 {
         match self {
             Self::RemoteRead => bindings::ib_access_flags_IB_ACCESS_REMOTE_READ,
+            Self::LocalWrite => bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE,
             // A remote write is a local write of the device as well.
             Self::RemoteWrite => {
                 bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE
@@ -167,6 +170,21 @@ impl MemoryRegion {
             key: self.key().0,
         };
         Ok((Register::new(self, self.key(), rights.access()), remote))
+    }
+
+    /// The work requests that make the region valid and invalid again, and its
+    /// first byte's address and key: for use by work that is posted between
+    /// the two.
+    #[inline]
+    pub(super) fn lend(&mut self, rights: Rights) -> Result<(Register<'_>, Invalidate, u64, Key)> {
+        if self.state != State::Mapped {
+            return Err(EINVAL);
+        }
+        self.state = State::Invalidating;
+        // SAFETY: The region is valid.
+        let (address, key) = unsafe { ((*self.as_raw()).iova, Key((*self.as_raw()).lkey)) };
+        let register = Register::new(self, key, rights.access());
+        Ok((register, Invalidate::new(key), address, key))
     }
 
     /// The work request that makes the region invalid.

@@ -106,6 +106,16 @@ impl Entry {
         }
     }
 
+    /// A piece of a registered region.
+    #[inline]
+    pub(super) fn in_region(address: u64, length: u32, key: Key) -> Self {
+        Self {
+            address,
+            length,
+            lkey: key.0,
+        }
+    }
+
     /// An entry that says nothing, to initialise arrays with.
     pub const EMPTY: Self = Self {
         address: 0,
@@ -126,6 +136,13 @@ pub trait WorkRequest {
         let wr = self.base();
         wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
         wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+    }
+
+    /// Lets the request wait until the RDMA READs before it have completed. Not
+    /// for RDMA READs themselves.
+    #[inline]
+    fn fence(&mut self) {
+        self.base().send_flags |= bindings::ib_send_flags_IB_SEND_FENCE;
     }
 
     /// Names the request in case that it fails; a success is not reported.

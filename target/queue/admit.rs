@@ -30,6 +30,7 @@ impl Queue {
     pub(super) fn receive(&self, buffer: u32, length: usize) {
         self.counters.receives.bump();
         let mut work = self.work.lock();
+        work.silent = false;
         if work.closing {
             return;
         }

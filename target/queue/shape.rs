@@ -11,6 +11,7 @@ use hcablk_core::{
             Capacity,
             QueuePair, //
         },
+        sink::Sink, //
     },
 };
 
@@ -23,6 +24,8 @@ pub(crate) const CHUNKS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(CHUNK_BYTE
 /// RDMA work requests that a request may be split into, for devices that take
 /// few entries in each.
 pub(super) const PARTS_MAX: usize = 8;
+/// Work requests of a fetch into a sink: register, read, invalidate.
+const SINK_REQUESTS: usize = 3;
 
 /// Sizes of a queue.
 #[derive(Clone, Copy, Debug)]
@@ -33,41 +36,62 @@ pub(crate) struct Shape {
     pub(super) buffers: usize,
     pub(super) write_entries: usize,
     pub(super) read_entries: usize,
-    pub(super) parts: u32,
+    /// The data of writes is fetched into registered memory.
+    pub(super) sinks: bool,
+    /// Send queue slots of a request.
+    slots: u32,
 }
 
 impl Shape {
     /// What a device allows of `credits` requests in flight, with `bytes` of
-    /// transfer buffers; `None` when it is not enough for one.
-    pub(crate) fn new(attributes: Attributes, credits: u16, bytes: usize) -> Option<Self> {
+    /// transfer buffers, which are fetched into by way of sinks or not; what
+    /// the device lacks when that is not enough for one.
+    pub(crate) fn new(
+        attributes: Attributes,
+        credits: u16,
+        bytes: usize,
+        sinks: bool,
+    ) -> Result<Self, &'static str> {
         let entries = |max: u32| (max as usize).clamp(1, CHUNKS_MAX);
         let write_entries = entries(attributes.max_send_sge);
         let read_entries = entries(attributes.max_sge_rd.min(attributes.max_send_sge));
-        let parts = CHUNKS_MAX.div_ceil(write_entries.min(read_entries));
-        if parts > PARTS_MAX {
-            return None;
+        let write_parts = CHUNKS_MAX.div_ceil(write_entries);
+        let read_parts = CHUNKS_MAX.div_ceil(read_entries);
+        if write_parts > PARTS_MAX || !sinks && read_parts > PARTS_MAX {
+            return Err("the RDMA device takes too few scatter-gather entries");
         }
+        if sinks && !attributes.fast_registration {
+            return Err("the RDMA device cannot register memory by work requests");
+        }
+        if sinks && attributes.max_fast_reg_pages < Sink::pages(TRANSFER_MAX) {
+            return Err("the RDMA device's memory regions are too small");
+        }
+        // Data is fetched, and that has completed before the answer is posted;
+        // or it is written, together with the answer.
+        let fetch = if sinks { SINK_REQUESTS } else { read_parts };
+        let slots = fetch.max(write_parts + 1) as u32;
         let mut shape = Self {
             credits,
             ios: u32::from(credits) * 2,
             buffers: (bytes / CHUNK_BYTES).max(CHUNKS_MAX),
             write_entries,
             read_entries,
-            parts: parts as u32,
+            sinks,
+            slots,
         };
         while shape.sends() + 1 > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
             if shape.credits == 1 {
-                return None;
+                return Err("the RDMA device takes too few work requests");
             }
             shape.credits /= 2;
             shape.ios = u32::from(shape.credits) * 2;
         }
-        Some(shape)
+        Ok(shape)
     }
 
-    /// Each request's parts and its answer, and a probe.
+    /// Each request's work, and a probe.
     pub(super) fn sends(self) -> u32 {
-        self.ios * (self.parts + 1) + 1
+        self.ios * self.slots + 1
     }
 
     pub(super) fn completions(self) -> u32 {

@@ -28,6 +28,7 @@ use hcablk_core::{
             Completion,
             Handler, //
         },
+        sink::Sink,
         wr::{
             Chain,
             Entry,
@@ -37,6 +38,7 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    sync::IrqLock,
 };
 use kernel::prelude::*;
 
@@ -64,6 +66,9 @@ impl Queue {
     /// Reads the data of a write out of the initiator's memory.
     fn fetch(&self, mut io: KBox<Io>, remote: Remote) {
         io.moved = io.length() as u64;
+        if let Some(sink) = io.sink.clone() {
+            return self.fetch_into(&sink, io, remote);
+        }
         let index = io.index;
         let mut entries = [Entry::EMPTY; CHUNKS_MAX];
         let count = self.entries(&io, &mut entries);
@@ -91,8 +96,37 @@ impl Queue {
         self.post(io, &chain);
     }
 
+    /// As [`Self::fetch`], into memory that is registered for just that. The
+    /// buffers are looked at only after the invalidation.
+    fn fetch_into(&self, sink: &IrqLock<Sink>, io: KBox<Io>, remote: Remote) {
+        let index = io.index;
+        let pieces = io
+            .chunks()
+            .filter_map(|(chunk, length)| Some((self.buffer(chunk)?, length)));
+        let mut sink = sink.lock();
+        let granted = sink.map(pieces, index).and_then(|()| sink.grant());
+        let Ok(mut grant) = granted else {
+            self.session.end();
+            return self.give_up(io);
+        };
+        let entries = [grant.entry];
+        let mut read = Rdma::read(&entries, remote.address, remote.key);
+        grant.register.name(WorkId::new(kind::SINK, index));
+        read.name(WorkId::new(kind::PART, index));
+        grant.invalidate.signal(WorkId::new(kind::FETCH, index));
+        let mut chain = Chain::new();
+        chain.push(&mut grant.register);
+        chain.push(&mut read);
+        chain.push(&mut grant.invalidate);
+        self.counters.registrations.bump();
+        self.post(io, &chain);
+    }
+
     /// The data of a write is here.
     fn fetched(&self, io: KBox<Io>) {
+        if let Some(sink) = &io.sink {
+            sink.lock().completed();
+        }
         for (chunk, length) in io.chunks() {
             if let Some(buffer) = self.buffer(chunk) {
                 buffer.sync_for_cpu(0, length);

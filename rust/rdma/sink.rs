@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The sink of an RDMA READ, for devices that do not take plain mapped memory
+//! there.
+//!
+//! iWARP names the sink to the peer, whose answer is a write to it: the sink
+//! must be one entry, in a region that is registered with remote write access.
+//! So that this access ends with the READ, three work requests belong together
+//! and are posted as one chain:
+//!
+//! ```text
+//!  map() ──► REG_MR ──► RDMA READ ──► LOCAL_INV, fenced ──completed()──► (map() again)
+//! ```
+//!
+//! The fence makes the invalidation wait for the READ's data. When the
+//! invalidation completes the data is there and the peer is shut out, so the
+//! memory can be looked at: not earlier, or the peer could still change it.
+//!
+//! Other devices can be made to work in the same way, then without remote
+//! access.
+
+use super::{
+    buffer::DmaBuffer,
+    mr::{
+        MemoryRegion,
+        Rights,
+        REGION_PAGE, //
+    },
+    pd::ProtectionDomain,
+    wr::{
+        Entry,
+        Invalidate,
+        Register,
+        WorkRequest, //
+    },
+};
+use crate::bindings;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// A memory region that is laid over buffers for one RDMA READ at a time.
+pub struct Sink {
+    table: KVec<bindings::scatterlist>,
+    region: MemoryRegion,
+    rights: Rights,
+    /// Bytes that the region covers.
+    length: u32,
+    pd: Arc<ProtectionDomain>,
+}
+
+/// What makes a sink usable, and what ends that: to be posted in this order
+/// with the RDMA READ between them.
+pub struct Grant<'a> {
+    /// Posted before the READ.
+    pub register: Register<'a>,
+    /// The READ's only entry.
+    pub entry: Entry,
+    /// Posted after the READ; waits for it.
+    pub invalidate: Invalidate,
+}
+
+impl Sink {
+    /// Makes a sink for up to `pieces` buffers and `bytes` bytes. May sleep.
+    pub fn new(pd: &Arc<ProtectionDomain>, pieces: usize, bytes: u32) -> Result<Self> {
+        let mut table = KVec::with_capacity(pieces, GFP_KERNEL)?;
+        for _ in 0..pieces {
+            table.push(pin_init::zeroed(), GFP_KERNEL)?;
+        }
+        // SAFETY: The table has as many entries.
+        unsafe { bindings::sg_init_table(table.as_mut_ptr(), u32::try_from(pieces)?) };
+        Ok(Self {
+            table,
+            region: MemoryRegion::new(pd, Self::pages(bytes))?,
+            rights: if pd.id().is_iwarp() {
+                Rights::RemoteWrite
+            } else {
+                Rights::LocalWrite
+            },
+            length: 0,
+            pd: pd.clone(),
+        })
+    }
+
+    /// Pages of a region that a device must be able to register for `bytes` bytes.
+    pub const fn pages(bytes: u32) -> u32 {
+        bytes.div_ceil(REGION_PAGE)
+    }
+
+    /// Lays the region over the first bytes of each buffer, in this order; all
+    /// but the last must be whole pages. `cookie` becomes part of the address
+    /// that the peer sees. `EBUSY` while it is in use.
+    #[inline]
+    pub fn map<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = (&'a DmaBuffer, usize)>,
+        cookie: u32,
+    ) -> Result {
+        let mut count = 0;
+        let mut total = 0;
+        for (buffer, length) in pieces {
+            let place = self.table.get_mut(count).ok_or(EINVAL)?;
+            if !buffer.is_of(&self.pd) {
+                return Err(EINVAL);
+            }
+            let slice = buffer.slice(0, length);
+            // SAFETY: `place` is an initialised entry of the table.
+            unsafe { bindings::hcablk_c_sg_set_dma(place, slice.address, slice.length) };
+            count += 1;
+            total += slice.length;
+        }
+        // SAFETY: The first `count` entries were just set to pieces of buffers
+        // that are mapped for the device of `pd`, which is the region's.
+        unsafe {
+            self.region
+                .map(self.table.as_mut_ptr(), count as u32, cookie)?
+        };
+        self.length = total;
+        Ok(())
+    }
+
+    /// The work requests around the RDMA READ. `EINVAL` without [`Self::map`].
+    #[inline]
+    pub fn grant(&mut self) -> Result<Grant<'_>> {
+        let length = self.length;
+        let (register, mut invalidate, address, key) = self.region.lend(self.rights)?;
+        invalidate.fence();
+        Ok(Grant {
+            register,
+            entry: Entry::in_region(address, length, key),
+            invalidate,
+        })
+    }
+
+    /// The invalidation completed, so the sink can be mapped again.
+    #[inline]
+    pub fn completed(&mut self) {
+        self.region.invalidated();
+    }
+}
