@@ -42,6 +42,8 @@ class Settings:
     memory: int = 768
     # How much more time than a stock kernel's guests these may take.
     slow: int = 1
+    # The guests' RDMA device: rxe or siw.
+    rdma: str = "rxe"
     cpus: int = 2
     append: str = ""
 
@@ -115,7 +117,7 @@ class Guest:
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off virtio_net.napi_tx=0 "
             f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
-            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} {s.append}"
+            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} {s.append}"
         )
         cpu = "host" if s.accel == "kvm" else "max,la57=off"
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]

@@ -133,6 +133,7 @@ class Run:
             logs=self.logs,
             memory=args.memory,
             slow=args.slow,
+            rdma=args.rdma,
         )
         command = Path(args.command) if args.command and Path(args.command).exists() else None
         image.build(self.settings.image, cache, TESTS / "guest", Path(args.kernels, args.krel), modules, command)
@@ -167,6 +168,7 @@ class Run:
         env["HCABLK_ON"] = f"{sys.executable} -I -S {HERE / 'on.py'}"
         env["HCABLK_LOGS"] = str(self.logs)
         env["HCABLK_SLOW"] = str(self.args.slow)
+        env["HCABLK_RDMA"] = self.args.rdma
         env["TMPDIR"] = str(self.work)
         return env
 
@@ -326,6 +328,7 @@ def main() -> int:
     parser.add_argument("--logs", required=True, help="folder for the logs of this run")
     parser.add_argument("--kernels", default="/usr/lib/modules", help="folder with RELEASE/vmlinuz and modules")
     parser.add_argument("--slow", type=int, default=1, help="how much more time everything may take")
+    parser.add_argument("--rdma", choices=("rxe", "siw"), default="rxe", help="the guests' RDMA device")
     parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
     parser.add_argument("--modules", help="folder with hcablk*.ko")
     parser.add_argument("--command", help="the hcablk program")

@@ -8,10 +8,10 @@
 for guest in c1 c2; do
 	check "$guest reaches the target by IPv4" on $guest "ping -c 1 -w 5 $target_address"
 	check "$guest reaches the target by IPv6" on $guest "ping -c 1 -w 5 $target_address6"
-	check "$guest's soft-RoCE link is active" on $guest "rdma link show rxe0/1 | grep 'state ACTIVE'"
+	check "$guest's RDMA link is active" on $guest "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
 	same "large packets fit $guest's link" 9000 "$(on $guest 'cat /sys/class/net/e*/mtu')"
 done
-check "the target's soft-RoCE link is active" on target "rdma link show rxe0/1 | grep 'state ACTIVE'"
+check "the target's RDMA link is active" on target "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
 check "the clients reach each other" on c1 'ping -c 1 -w 5 10.77.0.3'
 
 # The stock NVMe over RDMA drivers prove the way the packets take.

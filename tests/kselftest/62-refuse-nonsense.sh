@@ -6,6 +6,8 @@
 
 . "${0%/*}/lib.sh"
 
+[ "$rdma" = rxe ] || skip "the nonsense peer's library speaks soft-RoCE only"
+
 # le BYTES NUMBER: the number's bytes, lowest first, in hexadecimal
 le() {
 	local n=$2 i

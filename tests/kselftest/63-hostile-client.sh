@@ -6,6 +6,8 @@
 
 . "${0%/*}/lib.sh"
 
+[ "$rdma" = rxe ] || skip "the hostile client's library speaks soft-RoCE only"
+
 # Few and always the same by default, for emulation is slow. Others, and more: HCABLK_SEED=2 HCABLK_MESSAGES=100000 make test T=63.
 messages=${HCABLK_MESSAGES:-400}
 seed=${HCABLK_SEED:-1}

@@ -9,21 +9,21 @@
 export_volume vol1 "$drive" c1 c2
 connect c1 vol1 --io-timeout 5
 start_load one c1 "$device"
-check "the client's RDMA device is removed" on c1 'rdma link delete rxe0'
+check "the client's RDMA device is removed" on c1 "rdma link delete $rdma_link"
 ends_within one 40000 "client's RDMA device removed"
 check "the client disconnects" wait_until c1 30 'hcablk disconnect --if-exists vol1'
 check "the client unloads" on c1 'rmmod hcablk hcablk_core'
-must on c1 'rdma link add rxe0 type rxe netdev eth0'
+must on c1 "rdma link add $rdma_link type $rdma netdev eth0"
 check "the target ends the session" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 
-must wait_until c1 10 "rdma link show rxe0/1 | grep 'state ACTIVE'"
+must wait_until c1 10 "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
 connect c1 vol1 --io-timeout 5
 start_load two c1 "$device"
-check "the target's RDMA device is removed" on target 'rdma link delete rxe0'
+check "the target's RDMA device is removed" on target "rdma link delete $rdma_link"
 ends_within two 40000 "target's RDMA device removed"
 check "the target unloads" on target 'hcablk target unexport --force vol1; hcablk target unlisten --all;
 	rmmod hcablk_target hcablk_core'
-must on target 'rdma link add rxe0 type rxe netdev br0'
+must on target "rdma link add $rdma_link type $rdma netdev br0"
 check "the client disconnects again" wait_until c1 30 'hcablk disconnect --if-exists vol1'
 export_volume vol1 "$drive" c1
 connect c1 vol1

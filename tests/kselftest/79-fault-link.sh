@@ -6,6 +6,8 @@
 
 . "${0%/*}/lib.sh"
 
+[ "$rdma" = rxe ] || skip "it reads soft-RoCE's counters"
+
 no_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 
 export_volume vol1 "$drive" c1 c2

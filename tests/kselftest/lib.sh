@@ -170,6 +170,10 @@ now_ms() {
 
 # ---- the guests' places and names
 
+# The guests' RDMA device: its driver and its name.
+rdma=${HCABLK_RDMA:-rxe}
+rdma_link=${rdma}0
+
 target_address=10.77.0.1
 target_address6=fd77::1
 # The target's two NVMe drives, of 1 GiB and 512 MiB.
@@ -244,7 +248,7 @@ queue_pairs() {
 
 # rnr GUEST: how often the RDMA device saw or said "receiver not ready".
 rnr() {
-	on "$1" "rdma statistic show link rxe0/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n } END { print sum + 0 }'"
+	on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n } END { print sum + 0 }'"
 }
 
 # rxe_count GUEST COUNTER: of its RDMA device
