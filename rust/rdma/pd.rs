@@ -41,14 +41,8 @@ impl ProtectionDomain {
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         let id = id.clone();
         // INVARIANT: `raw` was just made, on the device of `id`.
-        match Arc::new(Self { raw, id }, GFP_KERNEL) {
-            Ok(pd) => Ok(pd),
-            Err(e) => {
-                // SAFETY: Nothing uses it.
-                unsafe { bindings::hcablk_c_ib_dealloc_pd(raw.as_ptr()) };
-                Err(e.into())
-            }
-        }
+        // When there is no memory the value is dropped, and the domain with it.
+        Ok(Arc::new(Self { raw, id }, GFP_KERNEL)?)
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_pd {
