@@ -31,7 +31,7 @@ all: modules tools ## both
 test: modules tools ## boot test guests and run the tests; T=NAME runs one test or group
 	@scripts/with-guests tests/run.sh $(T)
 
-test-debug: tools ## the same tests on a kernel that is built to catch mistakes (made once, 20 minutes)
+test-debug: tools ## the same tests on a kernel that is built to catch mistakes (made once, about 15 minutes)
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
 
@@ -94,6 +94,7 @@ help: ## this list
 	@echo "  KDIR=PATH         build the modules on this host against a prepared kernel tree,"
 	@echo "                    without a build root"
 	@echo "  T=NAME            for test: one test, or a group of them"
+	@echo "  HCABLK_RDMA=siw   for test-debug: soft-iWARP instead of soft-RoCE"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"

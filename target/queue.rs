@@ -297,8 +297,10 @@ impl Queue {
 
     /// Makes sure that the initiator is still there, as the initiator does.
     ///
-    /// Work under way tells as much by itself, and must not meet a probe on
-    /// soft-RoCE: with an empty write after it the responder there cannot
+    /// A queue pair with requests under way is left out. Their transfers and
+    /// answers tell as much, if only when the drive has done its part: a drive
+    /// that hangs hides an initiator that died meanwhile. And a probe must not
+    /// meet an RDMA READ on soft-RoCE: with an empty write after it the responder there cannot
     /// repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes
     /// the length of the last request for this one's), and breaks the
     /// connection with a warning.
