@@ -46,6 +46,8 @@ class Settings:
     rdma: str = "rxe"
     cpus: int = 2
     append: str = ""
+    # More of QEMU's arguments.
+    arguments: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -54,7 +56,8 @@ class Spec:
 
     name: str
     number: int
-    # Each card is one end of a cable: the cable's name, and whether this end listens.
+    # Each card is one end of a cable: the cable's name, and whether this end listens. A cable without a name
+    # leads nowhere: what the guest sends to itself by soft-RoCE never gets that far.
     cables: list[tuple[str, bool]]
     # Drives' sizes in MiB; they are NVMe and empty at each start of a run.
     drives: list[int] = field(default_factory=list)
@@ -134,7 +137,8 @@ class Guest:
         for n, (cable, listens) in enumerate(spec.cables):
             # Unix sockets: with TCP, Nagle's algorithm makes 40 ms round trips.
             end = "server=on" if listens else "server=off,reconnect-ms=100"
-            args += ["-netdev", f"stream,id=net{n},{end},addr.type=unix,addr.path={s.work}/net-{cable}"]
+            wire = f"stream,id=net{n},{end},addr.type=unix,addr.path={s.work}/net-{cable}"
+            args += ["-netdev", wire if cable else f"hubport,id=net{n},hubid={n}"]
             mac = f"52:54:00:77:{spec.number:02x}:{n:02x}"
             args += ["-device", f"virtio-net-pci,id=card{n},netdev=net{n},mac={mac},host_mtu=9000,romfile="]
         for n, size in enumerate(spec.drives):
@@ -144,7 +148,7 @@ class Guest:
                 os.truncate(disk, size << 20)
             args += ["-drive", f"if=none,id=drive{n},format=raw,file={disk},cache=unsafe,discard=unmap"]
             args += ["-device", f"nvme,drive=drive{n},serial=drive{n}"]
-        return args
+        return args + s.arguments
 
     def start(self) -> None:
         """Start QEMU; `wait_booted` waits for the guest."""

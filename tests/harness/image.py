@@ -21,6 +21,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 # Programs that replace or complete what busybox has.
@@ -36,15 +38,18 @@ MODULES = (
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
     "nvme null_blk brd loop dm_mod dm_flakey dm_delay "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
-    "ext4 crc32c_cryptoapi "
+    "ext4 crc32c_cryptoapi nbd "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
 ).split()
 
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs",
-    "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics",
+    "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd",
 }
+
+# A base archive that no run has used for so many seconds goes when another is made.
+UNUSED_SECONDS = 86400
 
 DIRECTORIES = "dev proc sys tmp run root mnt etc var etc/ocfs2 usr usr/bin usr/sbin usr/lib usr/lib64".split()
 
@@ -204,10 +209,13 @@ def base(cache: Path, kernel: Path) -> Path:
         if not result.exists():
             data, _ = make_base(kernel)
             for old in folder.glob(f"base-{kernel.name}-*"):
-                old.unlink()
+                # Another checkout's run may be about to read it.
+                if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
+                    old.unlink()
             partial = result.with_suffix(".partial")
             partial.write_bytes(data)
             partial.rename(result)
+        os.utime(result)
     return result
 
 
@@ -248,14 +256,26 @@ def depmod(kernel: Path, modules: list[Path]) -> dict[str, bytes]:
         return {f.name: f.read_bytes() for f in top.glob("modules.*")}
 
 
-def build(out: Path, cache: Path, sources: Path, kernel: Path, modules: list[Path], command: Path | None) -> None:
-    """Write the whole image for one run."""
+def build(
+    out: Path,
+    cache: Path,
+    sources: Path,
+    kernel: Path,
+    modules: list[Path],
+    command: Path | None,
+    more_programs: Sequence[str] = (),
+    more_helpers: Path | None = None,
+) -> None:
+    """Write the whole image for one run; `more_*` is what only this run wants: programs of the root, a folder of
+    helpers' sources."""
     base_file = base(cache, kernel)
     top = Archive()
     for script in ("init", "inittab", "rc", "reset"):
         place = {"init": "init", "inittab": "etc/inittab"}.get(script, f"usr/sbin/hcablk-{script}")
         top.file(place, (sources / script).read_bytes(), 0o755)
-    for program in helpers(cache, sources):
+    for name in more_programs:
+        add_program(top, find_program(name))
+    for program in [*helpers(cache, sources), *(helpers(cache, more_helpers) if more_helpers else [])]:
         name = "hcablk-" + program.name.rsplit("-", 1)[0]
         top.file(f"usr/bin/{name}", program.read_bytes(), 0o755)
         for lib in libraries(program):
