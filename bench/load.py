@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0
+"""One row: fio, and how long it took per I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machine import Machine
+from rows import Load
+
+# Submissions and completions come in batches at this depth and above.
+BATCH_DEPTH = 32
+BATCH = 16
+
+FIO = (
+    "fio --ioengine=libaio --direct=1 --norandommap --randrepeat=1 --gtod_reduce=1 --thread --size=4g "
+    "--clocksource=clock_gettime --invalidate=0 --exec_prerun=hcablk-now --exec_postrun=hcablk-now --minimal"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a row has cost."""
+
+    ios: int
+    ns_per_io: float
+
+    @property
+    def iops(self) -> float:
+        return 1e9 / self.ns_per_io
+
+
+def counts(load: Load) -> tuple[int, int]:
+    """How many I/Os a row takes: to warm up, and after that."""
+    measured = max(64, min(4096 if load.depth > 1 else 1536, (48 << 20) // load.bytes))
+    return max(64, 2 * load.depth), measured
+
+
+def command(load: Load, disk: str) -> str:
+    """Two jobs, one after the other: a short one, and one that is longer by what is measured. What it takes to begin
+    and to end a job is the same in both, and goes with the difference."""
+    warm, measured = counts(load)
+    options = f"{FIO} --filename={disk} --rw={load.pattern} --bs={load.bytes} --iodepth={load.depth}"
+    if load.depth >= BATCH_DEPTH:
+        options += f" --iodepth_batch={BATCH} --iodepth_batch_complete_min={BATCH}"
+    return (
+        f"{options} --name=short --number_ios={warm} --name=long --stonewall --number_ios={warm + measured} > fio.out && "
+        "cat short.prerun.txt short.postrun.txt long.prerun.txt long.postrun.txt"
+    )
+
+
+def measure(machine: Machine, load: Load, disk: str) -> Result:
+    """Run one row."""
+    said = machine.shell(machine.guest, f"cd /tmp && {command(load, disk)}").split()
+    begin, end, begin2, end2 = (int(word) for word in said)
+    ios = counts(load)[1]
+    return Result(ios, ((end2 - begin2) - (end - begin)) / ios)

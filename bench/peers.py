@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The competitors, and how each is set up: shell text for the guest that serves and for the one that uses the disk.
+
+Without a second guest both run in the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# What all of them export. It moves no data: what is measured is the way to it.
+BACKING = "/dev/nullb0"
+SERVE_BACKING = """
+modprobe null_blk nr_devices=1 gb=4 bs=512 memory_backed=0 submit_queues=1 hw_queue_depth=128
+[ -b /dev/nullb0 ] && echo none > /sys/block/nullb0/queue/scheduler
+"""
+DROP_BACKING = "rmmod null_blk"
+
+# The last line that `attach` prints is the disk.
+UNTIL = """
+appears() {
+	n=0
+	until [ -b "$1" ]; do
+		[ $n -lt 300 ] || { echo "no disk $1" >&2; exit 1; }
+		n=$((n + 1))
+		usleep 20000
+	done
+	# One hardware queue would get a scheduler by default: none of them is to have one.
+	for queue in /sys/block/${2:-${1#/dev/}}/queue; do
+		[ ! -e $queue/scheduler ] || echo none > $queue/scheduler
+	done
+	echo "$1"
+}
+set -e
+"""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How to export and to attach a disk, and how to undo that."""
+
+    title: str
+    serve: str = ""
+    attach: str = ""
+    detach: str = ""
+    unserve: str = ""
+
+
+HCABLK = Peer(
+    title="hcablk",
+    serve="hcablk target export bench {backing} --allow {host}",
+    attach="appears $(hcablk connect {address} bench)",
+    detach="hcablk disconnect bench && modprobe -r hcablk",
+    unserve="hcablk target unexport bench && hcablk target unlisten --all && modprobe -r hcablk_target",
+)
+
+NVME = Peer(
+    title="nvme-rdma/nvmet-rdma",
+    serve="""
+modprobe nvmet_rdma
+cd /sys/kernel/config/nvmet
+mkdir subsystems/bench subsystems/bench/namespaces/1 ports/1
+echo 1 > subsystems/bench/attr_allow_any_host
+echo {backing} > subsystems/bench/namespaces/1/device_path
+echo 1 > subsystems/bench/namespaces/1/enable
+cd ports/1
+echo rdma > addr_trtype
+echo ipv4 > addr_adrfam
+echo {address} > addr_traddr
+echo 4420 > addr_trsvcid
+ln -s /sys/kernel/config/nvmet/subsystems/bench subsystems/
+""",
+    attach="""
+modprobe nvme_rdma
+echo transport=rdma,traddr={address},trsvcid=4420,nqn=bench > /dev/nvme-fabrics
+appears /dev/nvme0n1 'nvme0*n1'
+""",
+    detach="echo 1 > /sys/class/nvme/nvme0/delete_controller; modprobe -r nvme_rdma",
+    unserve="""
+cd /sys/kernel/config/nvmet
+rm ports/1/subsystems/bench
+rmdir ports/1 subsystems/bench/namespaces/1 subsystems/bench
+modprobe -r nvmet_rdma
+""",
+)
+
+RNBD = Peer(
+    title="RNBD/RTRS",
+    serve="modprobe rnbd_server",
+    attach="""
+modprobe rnbd_client
+echo sessname=bench path=ip:{address} device_path={backing} > /sys/class/rnbd-client/ctl/map_device
+appears /dev/rnbd0
+""",
+    detach="""
+echo normal > /sys/block/rnbd0/rnbd/unmap_device
+modprobe -r rnbd_client
+""",
+    unserve="modprobe -r rnbd_server",
+)
+
+PEERS: dict[str, Peer] = {
+    "null": Peer(title="null_blk itself", attach="appears {backing}"),
+    "hcablk": HCABLK,
+    "nvme": NVME,
+    "rnbd": RNBD,
+}

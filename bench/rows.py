@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is measured: the rows of the benchmark, and the ratios that are asked for."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PEERS = ("null", "hcablk", "nvme", "rnbd")
+SIZES = {"512": 512, "4k": 4 << 10, "16k": 16 << 10, "64k": 64 << 10, "128k": 128 << 10, "1m": 1 << 20}
+PATTERNS = ("randread", "randwrite", "read", "write")
+DEPTHS = (1, 8, 32, 64)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What fio is told to do."""
+
+    size: str
+    pattern: str
+    depth: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.size}-{self.pattern}-qd{self.depth}"
+
+    @property
+    def bytes(self) -> int:
+        return SIZES[self.size]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: a load on a peer's disk."""
+
+    peer: str
+    load: Load
+
+    @property
+    def name(self) -> str:
+        return f"{self.peer}-{self.load.name}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A ratio to reach: the peer's instructions per I/O to ours."""
+
+    peer: str
+    size: str
+    patterns: tuple[str, ...]
+    wanted: float
+    depths: tuple[int, ...] = (1, 64)
+
+    def loads(self) -> Iterator[Load]:
+        for pattern in self.patterns:
+            for depth in self.depths:
+                yield Load(self.size, pattern, depth)
+
+
+RANDOM = ("randread", "randwrite")
+FIGURES = (
+    Figure("nvme", "4k", ("randread",), 1.30),
+    Figure("nvme", "4k", ("randwrite",), 1.25),
+    Figure("nvme", "16k", RANDOM, 1.25),
+    Figure("nvme", "128k", ("randread",), 1.15),
+    Figure("nvme", "128k", ("randwrite",), 1.20),
+    Figure("rnbd", "4k", RANDOM, 1.35),
+    Figure("rnbd", "128k", RANDOM, 1.05),
+)
+
+
+def matrix() -> list[Row]:
+    """Every row there is, peer by peer."""
+    return [
+        Row(peer, Load(size, pattern, depth))
+        for peer in PEERS
+        for size in SIZES
+        for pattern in PATTERNS
+        for depth in DEPTHS
+    ]
+
+
+def figure_rows() -> list[Row]:
+    """The rows that the figures need."""
+    wanted = {Row(peer, load) for figure in FIGURES for load in figure.loads() for peer in ("hcablk", figure.peer)}
+    return [row for row in matrix() if row in wanted]
+
+
+def select(words: list[str], quick: bool) -> list[Row]:
+    """The rows that are asked for: by peer, by name, or by a glob of names."""
+    rows = figure_rows() if quick else matrix()
+    if not words:
+        return rows
+    for word in words:
+        if not any(matches(row, word) for row in matrix()):
+            raise SystemExit(f"no row is called {word}; they are called PEER-SIZE-PATTERN-qdN, such as {rows[0].name}")
+    return [row for row in matrix() if any(matches(row, word) for word in words)]
+
+
+def matches(row: Row, word: str) -> bool:
+    return word in (row.peer, row.load.name) or fnmatch.fnmatch(row.name, word)

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# run.sh [ROW…]
+#	measures hcablk and its competitors: all rows, or those named by peer, load
+#	or glob (see bench/README.md). Usually called by `make bench T=…`.
+#
+# From the environment (scripts/with-guests sets them): HCABLK_CACHE,
+# HCABLK_KREL, HCABLK_MODDIR, HCABLK_BIN; and
+#	QUICK=1		only the rows that the figures need
+#	SAVE=FILE	keep the results there, too
+
+set -euo pipefail
+
+bench=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+top=${bench%/*}
+
+if [ -z "${HCABLK_IN_ROOT:-}" ]; then
+	"$top/scripts/build-rnbd" "${HCABLK_KREL:?is not set: run the benchmark by "make bench"}"
+	HCABLK_LOGS=$top/build/bench/$(date +%Y%m%d-%H%M%S)-$$
+	HCABLK_RNBD=$HCABLK_CACHE/rnbd/$HCABLK_KREL
+	HCABLK_COMMIT=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+	export HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT
+	vars=()
+	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT QUICK SAVE; do
+		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
+	done
+	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$bench/run.sh" "$@"
+fi
+
+arguments=()
+[ -z "${QUICK:-}" ] || arguments+=(--quick)
+[ -z "${SAVE:-}" ] || arguments+=(--save "$SAVE")
+
+# In a process namespace of its own no guest outlives this, however it ends.
+export PYTHONDONTWRITEBYTECODE=1
+exec unshare --pid --fork --kill-child=KILL -- python3 "$bench/bench.py" "${arguments[@]}" "$@"
