@@ -11,7 +11,7 @@
 //! * `random`: a mixture.
 //!
 //! Every write is read back at once into memory of another shape, and at the end all that was written is read once
-//! more. The contents of each sector tell its place and the write it comes from. With SEED 0 nothing is written or
+//! more. On a slow kernel (`guest.slow=N` of the test system) one shape of N is tried. The contents of each sector tell its place and the write it comes from. With SEED 0 nothing is written or
 //! compared: only the device's limits are printed. MIB bounds the part of the device in use.
 
 use std::{
@@ -158,6 +158,8 @@ struct Tester {
     /// The largest request, in bytes.
     largest: usize,
     segments: usize,
+    rounds: u64,
+    slow: u64,
     writes: u64,
     bytes: u64,
     refused: u64,
@@ -189,6 +191,12 @@ impl Tester {
             alignment: limit(&name, "dma_alignment") + 1,
             largest: limit(&name, "max_sectors_kb") << 10,
             segments: limit(&name, "max_segments"),
+            rounds: 0,
+            slow: fs::read_to_string("/run/slow")
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .filter(|slow| *slow > 0)
+                .unwrap_or(1),
             writes: 0,
             bytes: 0,
             refused: 0,
@@ -275,6 +283,10 @@ impl Tester {
 
     /// Writes from one shape and reads into another.
     fn round(&mut self, shape: Shape) -> io::Result<()> {
+        self.rounds += 1;
+        if (self.rounds + self.seed) % self.slow != 0 {
+            return Ok(());
+        }
         let len = shape.iter().map(|p| p.len).sum();
         if len > self.generations.len() * SECTOR {
             // More than the part of the device in use.

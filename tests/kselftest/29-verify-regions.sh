@@ -15,8 +15,8 @@ for case in sizes pages edges gaps random; do
 	check "$case" on c1 "hcablk-scatter $device $case $seed 24"
 done
 check "many at a time, of all sizes" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-1M \
-	--blockalign=512 --iodepth=32 --numjobs=2 --size=16M --offset_increment=100M --verify=crc32c --verify_fatal=1"
-check "one at a time" fio c2 "--name=v --filename=$device --rw=randwrite --bs=4k --iodepth=1 --offset=400M --size=1M \
+	--blockalign=512 --iodepth=32 --numjobs=2 --size=$(few 16)M --offset_increment=100M --verify=crc32c --verify_fatal=1"
+check "one at a time" fio c2 "--name=v --filename=$device --rw=randwrite --bs=4k --iodepth=1 --offset=400M --size=$(few 1)M \
 	--verify=crc32c --verify_fatal=1"
 same "the drive holds what the client sees" "$(on target "dd if=$drive bs=1M count=24 iflag=direct | sha256sum")" \
 	"$(on c1 "dd if=$device bs=1M count=24 iflag=direct | sha256sum")"

@@ -17,7 +17,7 @@ disconnect c1 vol1
 connect c1 vol1 --no-remote-invalidate
 check "data is right without it, too" on c1 "hcablk-scatter $device random 12 16"
 check "with many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bs=8k --iodepth=64 \
-	--size=8M --verify=crc32c --verify_fatal=1"
+	--size=$(few 8)M --verify=crc32c --verify_fatal=1"
 registrations=$(stat_of c1 $initiator/vol1 registrations)
 same "now every registration was invalidated here" "$registrations" \
 	"$(stat_of c1 $initiator/vol1 local_invalidations)"

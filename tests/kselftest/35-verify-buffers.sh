@@ -8,9 +8,9 @@
 must on target 'hcablk target listen --port 7744 --buffer-mib 1'
 share c1
 check "64 large requests share 1 MiB" fio c1 "--name=v --filename=$device --rw=randrw --bs=512k --iodepth=64 \
-	--size=48M --verify=crc32c --verify_fatal=1"
+	--size=$(few 48)M --verify=crc32c --verify_fatal=1"
 check "small ones beside large ones" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-1M --iodepth=64 \
-	--numjobs=2 --size=16M --offset_increment=100M --verify=crc32c --verify_fatal=1"
+	--numjobs=2 --size=$(few 16)M --offset_increment=100M --verify=crc32c --verify_fatal=1"
 waits=$(($(stat_of target $target/volumes/vol1 buffer_waits) + $(stat_of target "$target/ports/*" buffer_waits || echo 0)))
 less "requests waited for buffers" 0 "$waits"
 same "no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"

@@ -28,4 +28,4 @@ like "a flush is a flush" 'FF' "$(commands)"
 less "and the target counts it" "$flushes" "$(stat_of target $target/volumes/vol1 flushes)"
 less "as does the client" 0 "$(stat_of c1 $initiator/vol1 flushes)"
 check "fio with a flush after every fourth write" fio c1 "--name=v --filename=$device --rw=randwrite --bs=4k \
-	--iodepth=8 --fsync=4 --size=1M --verify=crc32c --verify_fatal=1"
+	--iodepth=8 --fsync=4 --size=$(few 1)M --verify=crc32c --verify_fatal=1"

@@ -7,7 +7,7 @@
 
 share c1 c2
 same "both are connected" 2 "$(on target "wc -l < $target/volumes/vol1/clients")"
-options="--name=v --filename=$device --rw=randwrite --bs=16k --iodepth=32 --size=16M --verify=crc32c \
+options="--name=v --filename=$device --rw=randwrite --bs=16k --iodepth=32 --size=$(few 16)M --verify=crc32c \
 	--verify_fatal=1 --randseed=5"
 ON_SECONDS=100 spawn one c1 "fio --direct=1 --ioengine=libaio $options --offset=0"
 ON_SECONDS=100 spawn two c2 "fio --direct=1 --ioengine=libaio $options --offset=256M"

@@ -17,7 +17,7 @@ same "a client has two disks" 2 "$(on c1 'ls -d /sys/block/hcablk* | wc -l')"
 same "the second is the second drive" "$(on target "blockdev --getsize64 $drive2")" "$(on c1 "blockdev --getsize64 $second")"
 like "a host is not allowed because another is" denied "$(try_connect c2 v2 address=$target_address volume=vol2 \
 	host_id="$(host_id c2)")"
-options="--direct=1 --ioengine=libaio --name=v --rw=randwrite --bs=16k --iodepth=16 --size=8M --verify=crc32c --verify_fatal=1"
+options="--direct=1 --ioengine=libaio --name=v --rw=randwrite --bs=16k --iodepth=16 --size=$(few 8)M --verify=crc32c --verify_fatal=1"
 ON_SECONDS=100 spawn a c1 "fio $options --filename=$first --offset=0 --randseed=1"
 ON_SECONDS=100 spawn b c1 "fio $options --filename=$second --offset=0 --randseed=2"
 ON_SECONDS=100 spawn c c2 "fio $options --filename=$other --offset=64M --randseed=3"

@@ -13,8 +13,8 @@ check "mount" on c1 "mount -t ext4 $device /mnt/a"
 check "files of all sizes" on c1 'cd /mnt/a && for n in $(seq 60); do
 	dd if=/dev/urandom of=file$n bs=$((n * 997)) count=3 2> /dev/null || exit 1; done &&
 	mkdir -p tree/a/b/c && cp file1 tree/a/b/c && ln file2 tree/link && sync && sha256sum file* > sums'
-check "fio with fsync" on c1 'fio --name=v --directory=/mnt/a --rw=randwrite --bs=4k --size=2M --fsync=16 \
-	--verify=crc32c --verify_fatal=1'
+check "fio with fsync" on c1 "fio --name=v --directory=/mnt/a --rw=randwrite --bs=4k --size=$(few 2)M --fsync=16 \
+	--verify=crc32c --verify_fatal=1"
 check "the files are right after their pages are dropped" on c1 'echo 3 > /proc/sys/vm/drop_caches; cd /mnt/a && sha256sum -c sums > /dev/null'
 check "unmount" on c1 'umount /mnt/a'
 check "the file system is sound" on c1 "e2fsck -fn $device"

@@ -9,7 +9,7 @@
 share c1 c2
 start_load victim c1 "$device" --offset=512M
 ON_SECONDS=100 spawn other c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k \
-	--iodepth=16 --size=64M --verify=crc32c --verify_fatal=1"
+	--iodepth=16 --size=$(few 64)M --verify=crc32c --verify_fatal=1"
 must wait_until c2 30 "awk '{ exit !(\$5 > 40) }' /sys/block/$disk/stat"
 must vm kill c1
 join victim

@@ -16,7 +16,7 @@ dropped() {
 
 # verified FAULT-SEED: load on c1 that finds what it wrote.
 verified() {
-	fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-128k --iodepth=16 --size=2M --randseed=$1 \
+	fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-128k --iodepth=16 --size=$(few 2)M --randseed=$1 \
 		--verify=crc32c --verify_fatal=1 --allow_file_create=0" && on c1 "hcablk-scatter $device gaps $1 2"
 }
 
@@ -58,7 +58,7 @@ under "the target is late, by turns" 765 "target eth0"
 
 # All of it on both sides, and another client on a clean wire.
 spawn neighbour c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=4 \
-	--offset=512M --size=4M --verify=crc32c --verify_fatal=1 --allow_file_create=0"
+	--offset=512M --size=$(few 4)M --verify=crc32c --verify_fatal=1 --allow_file_create=0"
 for place in "c1 eth0" "target eth0"; do
 	# shellcheck disable=SC2086 # two words
 	netem $place delay 2ms 1ms loss 0.5% duplicate 2%

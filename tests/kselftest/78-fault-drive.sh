@@ -31,8 +31,8 @@ same "exactly they are not written" "256 2500 " "$(on c1 "for n in \$(seq 250 26
 done")"
 like "the error is the drive's" "Input/output error" "$(on c1 "dd if=$device of=/dev/null bs=4k skip=256 count=1 iflag=direct 2>&1")"
 # Many requests at a time, a few of them bad: those in flight with them are unharmed.
-refuse "a load that meets a bad block sees it" fio c1 "--name=r --filename=$device --rw=randread --bs=4k --iodepth=64 --size=16M"
-check "one beside it does not" fio c1 "--name=v --filename=$device --rw=randrw --bs=4k --iodepth=64 --offset=16M --size=2M \
+refuse "a load that meets a bad block sees it" fio c1 "--name=r --filename=$device --rw=randread --bs=4k --iodepth=64 --size=$(few 16)M"
+check "one beside it does not" fio c1 "--name=v --filename=$device --rw=randrw --bs=4k --iodepth=64 --offset=16M --size=$(few 2)M \
 	--verify=crc32c --verify_fatal=1"
 same "client and target count the same errors" "$(stat_of target $target/volumes/bad errors)" "$(stat_of c1 $initiator/bad errors)"
 
@@ -47,7 +47,7 @@ check "when the drive is well, so is the disk" on c1 "dd if=$device bs=1M count=
 
 # A drive that is away for a while, shorter than the I/O timeout.
 spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 --offset=16M \
-	--size=8M --verify=crc32c --verify_fatal=1"
+	--size=$(few 8)M --verify=crc32c --verify_fatal=1"
 must wait_until c1 30 'pidof fio'
 must on target 'dmsetup suspend bad'
 must wait_until c1 20 "awk '{ exit !(\$9 >= 16) }' /sys/block/$disk/stat"

@@ -37,7 +37,7 @@ done > /tmp/wanted && cmp -n \$((4096 * n)) /tmp/wanted $device; r=\$?; rm -f /t
 
 # Out and in at once: whatever had been lost is sent again.
 ON_SECONDS=100 spawn flap c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 \
-	--offset=512M --size=8M --verify=crc32c --verify_fatal=1 > /tmp/load 2>&1"
+	--offset=512M --size=$(few 8)M --verify=crc32c --verify_fatal=1 > /tmp/load 2>&1"
 must wait_until c1 30 "awk '{ exit !(\$5 > 40) }' /sys/block/$disk/stat"
 must vm link-down c1 0
 must vm link-up c1 0
@@ -48,7 +48,7 @@ must wait_until c1 20 "ping -c 1 -W 1 $target_address"
 # Hasty: c1 comes and goes, every other time with a request under way, while c2 works.
 connect c2 vol1
 ON_SECONDS=100 spawn steady c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 \
-	--offset=512M --size=12M --verify=crc32c --verify_fatal=1"
+	--offset=512M --size=$(few 12)M --verify=crc32c --verify_fatal=1"
 must wait_until c2 30 "awk '{ exit !(\$5 > 10) }' /sys/block/$disk/stat"
 check "a client comes and goes ten times" on c1 "n=0; while [ \$n -lt 10 ]; do
 	disk=\$(hcablk connect $target_address vol1) || exit 1

@@ -13,7 +13,7 @@ disk0=$(on target "readlink -f $drive")
 must on target "echo 1 > /sys/block/${disk0#/dev/}/make-it-fail &&
 	cd /sys/kernel/debug/fail_make_request && echo 0 > verbose && echo -1 > times && echo 10 > probability"
 check "some of a thousand requests fail, and the load goes on" fio c1 "--name=l --filename=$device --rw=randrw --bs=4k --iodepth=32 \
-	--size=4M --continue_on_error=io"
+	--size=$(few 4)M --continue_on_error=io"
 must on target "echo 0 > /sys/kernel/debug/fail_make_request/probability; echo 0 > /sys/block/${disk0#/dev/}/make-it-fail"
 errors=$(stat_of c1 $initiator/vol1 errors)
 less "errors were counted" 20 "$errors"

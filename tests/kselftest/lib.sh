@@ -269,6 +269,11 @@ netem() {
 
 # ---- load
 
+# few N: N of something that takes time, or fewer on a slow kernel, but at least one.
+few() {
+	echo $(($1 > slow ? $1 / slow : 1))
+}
+
 # Seconds fio may take in all.
 fio() {
 	local guest=$1
