@@ -23,6 +23,7 @@ from types import FrameType
 
 import image
 import kmsg
+from accel import accelerator
 from control import Server
 from guest import Guest, GuestError, Settings, Spec
 
@@ -86,30 +87,6 @@ def read_test(path: Path) -> Test:
 
 def say(text: str = "") -> None:
     print(text, flush=True)
-
-
-def accelerator(settings: Settings, cache: Path) -> str:
-    """KVM when it really runs a guest, else TCG: the device node alone means nothing.
-
-    The answer is kept until the machine boots again.
-    """
-    wanted = os.environ.get("HCABLK_ACCEL", "")
-    if wanted in ("kvm", "tcg"):
-        return wanted
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return "tcg"
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    known = cache / "guest" / "accel"
-    if known.exists() and known.read_text(encoding="ascii").split()[:1] == [boot]:
-        return known.read_text(encoding="ascii").split()[1]
-    settings.accel, settings.append = "kvm", "guest.probe"
-    probe = Guest(settings, Spec("probe", 99, []))
-    probe.start()
-    answer = "kvm" if probe.wait_console("hcablk-test: probe", 0, 15) else "tcg"
-    probe.kill()
-    settings.append = ""
-    known.write_text(f"{boot} {answer}\n", encoding="ascii")
-    return answer
 
 
 class Run:
