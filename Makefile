@@ -11,13 +11,13 @@ HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
 # What may be said on the command line; the scripts read it from the environment.
-export SERIES KDIR KREL JOBS V T DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK SAVE
+export SERIES KDIR KREL JOBS V T DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK LINK SAVE
 
 # The scripts run other makes; what this one was told is not for those.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-planted demo bench host-test lint fmt fmt-check clippy shellcheck \
+.PHONY: modules tools all help test test-debug test-planted demo bench bench-profile host-test lint fmt fmt-check clippy shellcheck \
 	root kernels update install clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
@@ -43,6 +43,9 @@ demo: modules tools ## three machines share one disk with OCFS2, before your eye
 
 bench: modules tools ## instructions per I/O, ours and the competitors'; T='ROW…' for some rows, QUICK=1 for fewer
 	@scripts/with-guests bench/run.sh $(T)
+
+bench-profile: modules tools ## where the instructions of an I/O go; T='ROW…' says of which
+	@PROFILE=1 scripts/with-guests bench/run.sh $(T)
 
 host-test: ## unit tests of the pure logic, on this machine, in seconds
 	@scripts/host-test
@@ -97,7 +100,9 @@ help: ## this list
 	@echo "  KDIR=PATH         build the modules on this host against a prepared kernel tree,"
 	@echo "                    without a build root"
 	@echo "  T=NAME            for test: one test, or a group of them"
-	@echo "  T='ROW…' SAVE=FILE  for bench: only these rows; where to keep the results"
+	@echo "  T='ROW…'          for bench: only these rows (see bench/README.md)"
+	@echo "  LINK=two          for bench: two guests and a network, in real time"
+	@echo "  SAVE=FILE         for bench: where to keep the results, too"
 	@echo "  HCABLK_RDMA=siw   for test-debug: soft-iWARP instead of soft-RoCE"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"

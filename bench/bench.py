@@ -11,14 +11,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 
+import counting
 import load
+import plot
 import report
 import rows
-from machine import EXACT, EXACT_ACCEL, EXACT_APPEND, GuestError, Machine, Parts
+from counts import CountError
+from machine import COUNTING, EXACT, LINK, GuestError, Kind, Machine, Parts
 
 
 def say(text: str = "") -> None:
@@ -36,27 +41,14 @@ def run(machine: Machine, wanted: list[rows.Row]) -> dict[rows.Row, load.Result]
         with machine.disk(peer) as disk:
             for row in group:
                 started = time.monotonic()
-                result = results[row] = load.measure(machine, row.load, disk)
-                say(
-                    f"[{len(results):3}/{len(wanted)}] {row.name:28} {result.ns_per_io:12,.0f} instructions per I/O "
-                    f"{result.iops:12,.0f} IOPS {time.monotonic() - started:6.1f} s"
-                )
+                result = results[row] = load.measure(machine, row, disk)
+                cost = f"{result.ns_per_io:12,.0f} {machine.kind.unit} per I/O"
+                seconds = time.monotonic() - started
+                say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {cost} {result.iops:12,.0f} IOPS {seconds:6.1f} s")
     return results
 
 
-def as_json(row: rows.Row, result: load.Result) -> dict[str, object]:
-    return {
-        "peer": row.peer,
-        "size": row.load.size,
-        "pattern": row.load.pattern,
-        "depth": row.load.depth,
-        "ios": result.ios,
-        "ns_per_io": round(result.ns_per_io, 1),
-        "iops": round(result.iops, 1),
-    }
-
-
-def origin() -> dict[str, object]:
+def origin(kind: Kind) -> dict[str, object]:
     """What the results come from."""
 
     def first_line(*command: str) -> str:
@@ -68,54 +60,100 @@ def origin() -> dict[str, object]:
         "commit": os.environ["HCABLK_COMMIT"],
         "qemu": first_line("qemu-system-x86_64", "--version"),
         "fio": first_line("fio", "--version"),
-        "machine": [f"-accel {EXACT_ACCEL}", *EXACT],
-        "kernel_options": EXACT_APPEND,
+        "measured": kind.name,
+        "unit": kind.unit,
+        "qemu_options": [f"-accel {kind.accel}", *kind.arguments] if kind.accel else [],
+        "kernel_options": kind.append,
         "fio_options": load.FIO,
     }
 
 
+@contextmanager
+def booted(parts: Parts, kind: Kind) -> Iterator[Machine]:
+    """A machine that runs for as long as the context lasts."""
+    machine = Machine(parts, kind)
+    try:
+        say(f"booted in {machine.start():.1f} s")
+        yield machine
+        for line in machine.trouble():
+            say(f"complaints: {line}")
+    finally:
+        machine.close()
+
+
+def merged(results: report.Results, path: Path) -> report.Results:
+    """Results, with the rows of a file that has the same origin and other rows."""
+    if not path.exists():
+        return results
+    older = json.loads(path.read_text(encoding="utf-8"))
+    if {**older["made"], "date": ""} != {**results["made"], "date": ""}:
+        return results
+    known = {(row["peer"], row["size"], row["pattern"], row["depth"]): row for row in older["rows"]}
+    for row in results["rows"]:
+        known.setdefault((row["peer"], row["size"], row["pattern"], row["depth"]), {}).update(row)
+    order = [(row.peer, row.load.size, row.load.pattern, row.load.depth) for row in rows.matrix()]
+    return {**results, "rows": [known[key] for key in order if key in known]}
+
+
+def save(results: report.Results, path: Path) -> None:
+    """Write a results file, and its pictures beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    say(f"results: {' '.join(str(p) for p in [path, *plot.draw(results, path.with_suffix(''))])}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--profile", action="store_true", help="only count, and say where the instructions go")
     parser.add_argument("--quick", action="store_true", help="only the rows that the figures need")
-    parser.add_argument("--save", action="append", default=[], help="another file for the results")
+    parser.add_argument("--link", action="store_true", help="two guests, in real time")
+    parser.add_argument("--save", help="another file for the results; its rows of the same origin are kept")
     parser.add_argument("rows", nargs="*", help="peers, loads, or globs of rows' names")
     args = parser.parse_args()
     env = os.environ
     wanted = rows.select([word for arg in args.rows for word in arg.split()], args.quick)
+    if args.link:
+        wanted = [row for row in wanted if row.peer != rows.VERBS]
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
     modules = [*Path(env["HCABLK_MODDIR"]).glob("hcablk*.ko"), *Path(env["HCABLK_RNBD"]).glob("*.ko")]
-    machine = Machine(
-        Parts(
-            cache=Path(env["HCABLK_CACHE"]),
-            kernel=Path("/usr/lib/modules", env["HCABLK_KREL"]),
-            modules=sorted(modules),
-            command=Path(env["HCABLK_BIN"]),
-            logs=Path(env["HCABLK_LOGS"]),
-        )
+    parts = Parts(
+        cache=Path(env["HCABLK_CACHE"]),
+        kernel=Path("/usr/lib/modules", env["HCABLK_KREL"]),
+        modules=sorted(modules),
+        command=Path(env["HCABLK_BIN"]),
+        logs=Path(env["HCABLK_LOGS"]),
     )
+    kind = LINK if args.link else EXACT
+    # Without being asked for more, only what the figures need is counted.
+    to_count = [row for row in wanted if row.peer != rows.VERBS and (args.rows or row in rows.figure_rows())]
+    found: dict[rows.Row, load.Result] = {}
+    counted: dict[rows.Row, counting.Counted] = {}
     try:
-        started = time.monotonic()
-        machine.start()
-        say(f"booted in {time.monotonic() - started:.1f} s")
-        found = run(machine, wanted)
-        results = {"version": 1, "made": origin(), "rows": [as_json(row, result) for row, result in found.items()]}
-        text = json.dumps(results, indent=1) + "\n"
-        for place in [Path(env["HCABLK_LOGS"], "results.json"), *(Path(path) for path in args.save)]:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
-            say(f"results: {place}")
-        say()
-        for line in report.report(results):
-            say(line)
-        for line in machine.trouble():
-            say(f"the guest's kernel: {line}")
-    except GuestError as err:
+        if not args.profile:
+            with booted(parts, kind) as machine:
+                found = run(machine, wanted)
+            save(report.results(origin(kind), found, counted), parts.logs / "results.json")
+        if to_count and not args.link:
+            say("\ncounting what an I/O consists of")
+            with booted(parts, COUNTING) as machine:
+                counted = counting.run(machine, to_count, say)
+    except (GuestError, CountError) as err:
         say(str(err))
         return 1
-    finally:
-        machine.close()
+    if args.profile:
+        text = "\n".join(line for row, c in counted.items() for line in (*counting.profile_text(row, c), ""))
+        (parts.logs / "profile.txt").write_text(text, encoding="utf-8")
+        say(f"\n{text}")
+    results = report.results(origin(kind), found, counted)
+    save(results, parts.logs / "results.json")
+    if args.save:
+        results = merged(results, Path(args.save))
+        save(results, Path(args.save))
+    say()
+    for line in report.report(results):
+        say(line)
     return 0
 
 

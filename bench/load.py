@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from machine import Machine
-from rows import Load
+from rows import VERBS, Load, Row
 
 # Submissions and completions come in batches at this depth and above.
 BATCH_DEPTH = 32
@@ -14,7 +14,7 @@ BATCH = 16
 
 FIO = (
     "fio --ioengine=libaio --direct=1 --norandommap --randrepeat=1 --gtod_reduce=1 --thread --size=4g "
-    "--clocksource=clock_gettime --invalidate=0 --exec_prerun=hcablk-now --exec_postrun=hcablk-now --minimal"
+    "--clocksource=clock_gettime --invalidate=0 --exec_prerun=hcablk-mark --exec_postrun=hcablk-mark --minimal"
 )
 
 
@@ -32,8 +32,8 @@ class Result:
 
 def counts(load: Load) -> tuple[int, int]:
     """How many I/Os a row takes: to warm up, and after that."""
-    measured = max(64, min(4096 if load.depth > 1 else 1536, (48 << 20) // load.bytes))
-    return max(64, 2 * load.depth), measured
+    measured = min(4096 if load.depth > 1 else 1536, (24 << 20) // load.bytes)
+    return load.depth + 32, max(48, measured)
 
 
 def command(load: Load, disk: str) -> str:
@@ -43,15 +43,20 @@ def command(load: Load, disk: str) -> str:
     options = f"{FIO} --filename={disk} --rw={load.pattern} --bs={load.bytes} --iodepth={load.depth}"
     if load.depth >= BATCH_DEPTH:
         options += f" --iodepth_batch={BATCH} --iodepth_batch_complete_min={BATCH}"
+    jobs = f"--name=short --number_ios={warm} --name=long --stonewall --number_ios={warm + measured}"
     return (
-        f"{options} --name=short --number_ios={warm} --name=long --stonewall --number_ios={warm + measured} > fio.out && "
+        f"{options} {jobs} > fio.out || {{ cat fio.out >&2; exit 1; }}; "
         "cat short.prerun.txt short.postrun.txt long.prerun.txt long.postrun.txt"
     )
 
 
-def measure(machine: Machine, load: Load, disk: str) -> Result:
+def measure(machine: Machine, row: Row, disk: str) -> Result:
     """Run one row."""
+    load = row.load
+    ios = counts(load)[1]
+    if row.peer == VERBS:
+        script = f"hcablk-verbs {load.pattern} {load.bytes} {load.depth} {ios}"
+        return Result(ios, float(machine.shell(machine.guest, script)))
     said = machine.shell(machine.guest, f"cd /tmp && {command(load, disk)}").split()
     begin, end, begin2, end2 = (int(word) for word in said)
-    ios = counts(load)[1]
     return Result(ios, ((end2 - begin2) - (end - begin)) / ios)

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guest that the benchmark runs in, with the peers' disks in it."""
+"""The guests that the benchmark runs in, with the peers' disks in them."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -17,18 +22,15 @@ sys.path.insert(0, str(TESTS / "harness"))
 
 import image  # noqa: E402
 import kmsg  # noqa: E402
-from guest import Guest, GuestError, Settings, Spec  # noqa: E402
+from accel import accelerator  # noqa: E402
+from guest import Guest, GuestError as GuestError, Settings, Spec  # noqa: E402
 
 import peers  # noqa: E402
 
-# One CPU, and a clock that counts instructions: each takes a nanosecond. The same work then takes the same time,
-# whatever else the host does.
-EXACT = ["-icount", "shift=0,sleep=off"]
-EXACT_ACCEL = "tcg,thread=single"
-# The clock that counts instructions is the only one that there is to watch.
-EXACT_APPEND = "tsc=reliable nokaslr"
 # Real seconds that a step may take on a machine with much else to do.
 PATIENCE = 600.0
+# What guests of the benchmark have beside what a test's have.
+PROGRAMS = ("nbd-client", "nbd-server")
 
 
 @dataclass(frozen=True)
@@ -42,24 +44,61 @@ class Parts:
     logs: Path
 
 
-class Machine:
-    """Both ends of every connection in one guest; what they send to each other stays in soft-RoCE."""
+@dataclass(frozen=True)
+class Kind:
+    """A way to run the guests."""
 
-    def __init__(self, parts: Parts) -> None:
+    name: str
+    accel: str
+    arguments: list[str] = field(default_factory=list)
+    append: str = ""
+    guests: int = 1
+    counting: bool = False
+    unit: str = "instructions"
+
+
+# One CPU, and a clock that counts instructions: each takes a nanosecond. The same work then takes the same time,
+# whatever else the host does. That clock is the only one there is, so nothing has to watch it.
+EXACT = Kind("one guest, instructions", "tcg,thread=single", ["-icount", "shift=0,sleep=off"], "tsc=reliable nokaslr")
+# The same on a QEMU that counts what is executed.
+COUNTING = replace(EXACT, counting=True)
+# Two guests, and a virtual network between them, in real time.
+LINK = Kind("two guests, real time", "", guests=2, unit="nanoseconds")
+
+
+def plugin(cache: Path) -> Path:
+    """The QEMU plugin that counts; kept in the cache by its sources' hash."""
+    sources = sorted((HERE / "plugin").glob("*.[ch]"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    result = cache / "guest" / f"count-{digest}.so"
+    if not result.exists():
+        partial = result.with_suffix(f".partial-{os.getpid()}")
+        command = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(partial)]
+        subprocess.run([*command, *(str(source) for source in sources if source.suffix == ".c")], check=True)
+        partial.rename(result)
+    return result
+
+
+class Machine:
+    """A guest that uses the disks and one that serves them. That may be the same one: what it sends to itself stays in
+    soft-RoCE."""
+
+    def __init__(self, parts: Parts, kind: Kind) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="hcablk-", ignore_cleanup_errors=True)
+        self.kind = kind
         work = Path(self._folder.name)
         parts.logs.mkdir(parents=True, exist_ok=True)
         settings = Settings(
             kernel=parts.kernel / "vmlinuz",
             image=work / "initrd",
-            accel=EXACT_ACCEL,
+            accel=kind.accel,
             work=work,
             logs=parts.logs,
             memory=1024,
             slow=4,
             cpus=1,
-            append=EXACT_APPEND,
-            arguments=EXACT,
+            append=kind.append,
+            arguments=kind.arguments,
         )
         image.build(
             settings.image,
@@ -68,29 +107,57 @@ class Machine:
             parts.kernel,
             parts.modules,
             parts.command,
+            more_programs=[name for name in PROGRAMS if shutil.which(name)],
             more_helpers=HERE / "guest",
         )
-        self.guest = Guest(settings, Spec("bench", 1, [("", False)]))
-        self.target = self.guest
+        if not kind.accel:
+            settings.accel = accelerator(settings, parts.cache)
+        self.counts: Path | None = None
+        if kind.counting:
+            self.counts = work / "counts"
+            settings.arguments = [*kind.arguments, "-plugin", f"{plugin(parts.cache)},out={self.counts}"]
+        if kind.guests == 1:
+            self.target = self.guest = Guest(settings, Spec("bench", 1, [("", False)]))
+        else:
+            self.target = Guest(settings, Spec("target", 1, [("wire", True)]))
+            self.guest = Guest(settings, Spec("bench", 2, [("wire", False)]))
+        self.guests = list(dict.fromkeys((self.target, self.guest)))
 
-    def start(self) -> None:
-        self.guest.start()
-        self.guest.wait_booted()
+    def start(self) -> float:
+        """Boot; how many seconds it took."""
+        started = time.monotonic()
+        for guest in self.guests:
+            guest.start()
+        for guest in self.guests:
+            guest.wait_booted()
+        if self.guest is not self.target:
+            self.guest.wait_reaches(self.target.spec.address)
+        return time.monotonic() - started
 
     def close(self) -> None:
-        self.guest.kill()
+        for guest in self.guests:
+            guest.kill()
         self._folder.cleanup()
 
     def trouble(self) -> list[str]:
-        """What the kernel has complained of."""
-        return kmsg.trouble(self.guest.console_text(), [])
+        """What the kernels have complained of."""
+        return [f"{guest.name}: {line}" for guest in self.guests for line in kmsg.trouble(guest.console_text(), [])]
+
+    def output(self, guest: Guest, script: str) -> bytes:
+        """What a script writes; it has to succeed."""
+        parts: dict[str, bytes] = {"o": b"", "e": b""}
+
+        def collect(kind: str, data: bytes) -> None:
+            parts[kind] += data
+
+        code = guest.run(script, PATIENCE, collect)
+        if code != 0:
+            raise GuestError(f"{guest.name}: exit code {code}: {parts['e'].decode(errors='replace')}\n{script}")
+        return parts["o"]
 
     def shell(self, guest: Guest, script: str) -> str:
-        """What a script says; it has to succeed."""
-        code, said = guest.shell(script, PATIENCE)
-        if code != 0:
-            raise GuestError(f"{guest.name}: exit code {code}: {said.strip()}\n{script}")
-        return said
+        """The same as text."""
+        return self.output(guest, script).decode(errors="replace")
 
     @contextmanager
     def disk(self, name: str) -> Iterator[str]:
@@ -103,7 +170,7 @@ class Machine:
         }
 
         def do(guest: Guest, script: str) -> str:
-            return self.shell(guest, peers.UNTIL + script.format(**words)) if script else ""
+            return self.shell(guest, peers.COMMON + script.format(**words)) if script else ""
 
         do(self.target, peers.SERVE_BACKING)
         do(self.target, peer.serve)

@@ -17,7 +17,7 @@ modprobe null_blk nr_devices=1 gb=4 bs=512 memory_backed=0 submit_queues=1 hw_qu
 DROP_BACKING = "rmmod null_blk"
 
 # The last line that `attach` prints is the disk.
-UNTIL = """
+COMMON = """
 appears() {
 	n=0
 	until [ -b "$1" ]; do
@@ -99,9 +99,26 @@ modprobe -r rnbd_client
     unserve="modprobe -r rnbd_server",
 )
 
+NBD = Peer(
+    title="NBD over TCP",
+    serve="""
+printf '[generic]\n[bench]\nexportname = {backing}\nlistenaddr = {address}\n' > /tmp/nbd.conf
+nbd-server -C /tmp/nbd.conf -p /tmp/nbd.pid
+""",
+    attach="""
+modprobe nbd nbds_max=1
+nbd-client -N bench -b 512 -C 1 {address} 10809 /dev/nbd0 > /dev/null
+appears /dev/nbd0
+""",
+    detach="nbd-client -d /dev/nbd0 > /dev/null && modprobe -r nbd",
+    unserve="kill $(cat /tmp/nbd.pid)",
+)
+
 PEERS: dict[str, Peer] = {
     "null": Peer(title="null_blk itself", attach="appears {backing}"),
     "hcablk": HCABLK,
     "nvme": NVME,
     "rnbd": RNBD,
+    "nbd": NBD,
+    "verbs": Peer(title="raw verbs", attach="echo none"),
 }

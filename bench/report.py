@@ -12,31 +12,58 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import counts
+import load
 import rows
-from rows import Load
+from counting import Counted
+from rows import Load, Row
 
 Results = dict[str, Any]
 # Instructions per I/O, by peer and load.
 Costs = dict[tuple[str, Load], float]
 
 
+def results(made: dict[str, object], found: dict[Row, load.Result], counted: dict[Row, Counted]) -> Results:
+    """What a results file holds."""
+
+    def one(row: Row) -> dict[str, object]:
+        result: dict[str, object] = {
+            "peer": row.peer, "size": row.load.size, "pattern": row.load.pattern, "depth": row.load.depth,
+        }  # fmt: skip
+        if row in found:
+            cost = found[row]
+            result |= {"ios": cost.ios, "ns_per_io": round(cost.ns_per_io, 1), "iops": round(cost.iops, 1)}
+        if row in counted:
+            modules = {name: round(n, 1) for name, n in counted[row].modules.items() if n >= 0.5}
+            result |= {"verbs": counted[row].verbs, "instructions_by_module": modules}
+        return result
+
+    everything = [row for row in rows.matrix() if row in found or row in counted]
+    return {"version": 1, "made": made, "rows": [one(row) for row in everything]}
+
+
 def costs(results: Results) -> Costs:
     return {
-        (row["peer"], Load(row["size"], row["pattern"], row["depth"])): row["ns_per_io"] for row in results["rows"]
+        (row["peer"], Load(row["size"], row["pattern"], row["depth"])): row["ns_per_io"]
+        for row in results["rows"]
+        if "ns_per_io" in row
     }
 
 
 def loads(found: Costs) -> list[Load]:
     """The loads that any peer was measured with, in the matrix's order."""
     present = {load for _, load in found}
-    return list(dict.fromkeys(row.load for row in rows.matrix() if row.load in present))
+    return list(dict.fromkeys(row.load for row in rows.matrix() if row.load in present and row.peer != rows.VERBS))
 
 
-def table(found: Costs) -> Iterator[str]:
-    """Instructions per I/O, and the ratios of the others to ours."""
+def table(found: Costs, unit: str) -> Iterator[str]:
+    """What an I/O costs, and the ratios of the others to ours."""
     peers = [peer for peer in rows.PEERS if any(peer == p for p, _ in found)]
     others = [peer for peer in peers if peer not in ("hcablk", "null")] if "hcablk" in peers else []
-    yield f"{'instructions per I/O':20}" + "".join(f"{p:>12}" for p in peers) + "".join(f"{p + '/hcablk':>14}" for p in others)
+    if not peers:
+        return
+    heads = "".join(f"{peer:>12}" for peer in peers) + "".join(f"{peer + '/hcablk':>14}" for peer in others)
+    yield f"{unit + ' per I/O':20}{heads}"
     for load in loads(found):
         line = f"{load.name:20}"
         for peer in peers:
@@ -47,6 +74,19 @@ def table(found: Costs) -> Iterator[str]:
             cost = found.get((peer, load))
             line += f"{cost / ours:14.3f}" if cost and ours else f"{'-':>14}"
         yield line
+
+
+def raw(found: Costs) -> Iterator[str]:
+    """What single work requests cost."""
+    columns = [(operation, depth) for operation in rows.OPERATIONS for depth in rows.VERBS_DEPTHS]
+    lines = []
+    for size in rows.VERBS_SIZES:
+        numbers = [found.get((rows.VERBS, Load(size, operation, depth))) for operation, depth in columns]
+        if any(numbers):
+            lines.append(f"{size:20}" + "".join(f"{cost:16,.0f}" if cost else f"{'-':>16}" for cost in numbers))
+    if lines:
+        heads = "".join(f"{f'{operation} qd{depth}':>16}" for operation, depth in columns)
+        yield from ("", f"{'raw verbs':20}{heads}", *lines)
 
 
 def figures(found: Costs) -> Iterator[str]:
@@ -61,16 +101,37 @@ def figures(found: Costs) -> Iterator[str]:
             yield f"{figure.peer}/hcablk  {load.name:18} {ratio:6.3f}  wanted {figure.wanted:.2f}  {verdict}"
 
 
+VERBS = ("doorbells", "work requests", "messages", "signaled", "completions", "events", "receives posted")
+
+
+def verbs(results: Results) -> Iterator[str]:
+    """What goes through the verbs, per I/O, on either side."""
+    sides = [
+        (f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}", side, numbers)
+        for row in results["rows"]
+        for side, numbers in row.get("verbs", {}).items()
+    ]
+    if not sides:
+        return
+    present = [name for name in counts.OPCODES.values() if any(name in numbers for _, _, numbers in sides)]
+    yield from ("", f"{'per I/O':38}" + "".join(f"{name:>17}" for name in VERBS) + "   work requests are")
+    for name, side, numbers in sides:
+        kinds = ", ".join(f"{numbers[kind]:.2f} {kind}" for kind in present if numbers.get(kind, 0) >= 0.005)
+        yield f"{name:27} {side:10}" + "".join(f"{numbers.get(column, 0):17.3f}" for column in VERBS) + f"   {kinds}"
+
+
 def report(results: Results) -> Iterator[str]:
     """The whole of it."""
     made = results["made"]
-    yield f"kernel {made['kernel']}, hcablk {made['commit']}, {made['qemu']}, {made['date']}"
+    yield f"{made['measured']}; kernel {made['kernel']}, hcablk {made['commit']}, {made['qemu']}, {made['date']}"
     yield ""
     found = costs(results)
-    yield from table(found)
+    yield from table(found, made["unit"])
+    yield from raw(found)
     lines = list(figures(found))
     if lines:
-        yield from ("", "Figures asked for (the peer's instructions per I/O to ours):", *lines)
+        yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)
+    yield from verbs(results)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-PEERS = ("null", "hcablk", "nvme", "rnbd")
+PEERS = ("null", "hcablk", "nvme", "rnbd", "nbd")
 SIZES = {"512": 512, "4k": 4 << 10, "16k": 16 << 10, "64k": 64 << 10, "128k": 128 << 10, "1m": 1 << 20}
 PATTERNS = ("randread", "randwrite", "read", "write")
 DEPTHS = (1, 8, 32, 64)
+RDMA_PEERS = ("hcablk", "nvme", "rnbd")
+# No disk at all: single work requests, which everything else is made of. A message without data is 64 bytes.
+VERBS = "verbs"
+VERBS_SIZES = {"64": 64, **SIZES}
+OPERATIONS = ("send", "rdmawrite", "rdmaread")
+VERBS_DEPTHS = (1, 64)
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        return SIZES[self.size]
+        return VERBS_SIZES[self.size]
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,9 @@ FIGURES = (
 
 def matrix() -> list[Row]:
     """Every row there is, peer by peer."""
-    return [
-        Row(peer, Load(size, pattern, depth))
-        for peer in PEERS
-        for size in SIZES
-        for pattern in PATTERNS
-        for depth in DEPTHS
-    ]
+    disks = itertools.product(PEERS, SIZES, PATTERNS, DEPTHS)
+    verbs = itertools.product((VERBS,), VERBS_SIZES, OPERATIONS, VERBS_DEPTHS)
+    return [Row(peer, Load(size, pattern, depth)) for peer, size, pattern, depth in (*disks, *verbs)]
 
 
 def figure_rows() -> list[Row]:

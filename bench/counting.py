@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A second run of rows, on a QEMU that counts: where the instructions go, and what goes through the verbs."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import counts
+import load
+from counts import Cost
+from machine import Machine
+from rows import RDMA_PEERS, Row
+
+# Functions that a profile prints.
+PRINTED = 45
+
+
+@dataclass
+class Counted:
+    """What an I/O of a row consists of."""
+
+    verbs: dict[str, dict[str, float]]
+    functions: list[Cost]
+
+    @property
+    def modules(self) -> dict[str, float]:
+        result: dict[str, float] = {}
+        for cost in self.functions:
+            result[cost.module] = result.get(cost.module, 0) + cost.instructions
+        return dict(sorted(result.items(), key=lambda item: -item[1]))
+
+
+def watch(machine: Machine) -> None:
+    """Have the plugin look at what goes through soft-RoCE."""
+    for letter, function in counts.WATCHED.items():
+        machine.shell(
+            machine.guest,
+            f"address=$(sed -n 's/ t {function}\\t.*//p' /proc/kallsyms) && [ -n \"$address\" ] && "
+            f"hcablk-mark watch {letter} $address",
+        )
+
+
+def run(machine: Machine, wanted: list[Row], say: Callable[[str], None]) -> dict[Row, Counted]:
+    """Rows, peer by peer, on a machine that counts."""
+    assert machine.counts is not None
+    results: dict[Row, Counted] = {}
+    place = 0
+    watch(machine)
+    for peer, group in itertools.groupby(wanted, lambda row: row.peer):
+        with machine.disk(peer) as disk:
+            known = counts.symbols(machine)
+            for row in group:
+                started = time.monotonic()
+                result = load.measure(machine, row, disk)
+                sections, place = counts.read(machine.counts, place)
+                section = counts.difference(sections[3], sections[1])
+                verbs = counts.verbs(section, result.ios) if peer in RDMA_PEERS else {}
+                results[row] = Counted(verbs, counts.profile(section, result.ios, known))
+                total = section.instructions.total() / result.ios
+                seen = f"counted {total:12,.0f} of {result.ns_per_io:12,.0f} instructions per I/O"
+                say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {seen} {time.monotonic() - started:6.1f} s")
+    return results
+
+
+def profile_text(row: Row, counted: Counted) -> Iterator[str]:
+    """Where a row's instructions go."""
+    total = sum(cost.instructions for cost in counted.functions)
+    yield f"{row.name}: {total:,.0f} instructions per I/O"
+    yield ""
+    for module, n in counted.modules.items():
+        if n >= total / 1000:
+            yield f"{n:12,.0f} {n / total:7.1%}  {module}"
+    yield ""
+    yield f"{'instructions':>12} {'':>7} {'calls':>8}  function"
+    for cost in counted.functions[:PRINTED]:
+        where = "" if cost.module in ("kernel", cost.name) else f" [{cost.module}]"
+        yield f"{cost.instructions:12,.0f} {cost.instructions / total:7.1%} {cost.calls:8.2f}  {cost.name}{where}"
