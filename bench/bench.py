@@ -106,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--profile", action="store_true", help="only count, and say where the instructions go")
     parser.add_argument("--quick", action="store_true", help="only the rows that the figures need")
+    parser.add_argument("--no-count", action="store_true", help="only measure")
     parser.add_argument("--link", action="store_true", help="two guests, in real time")
     parser.add_argument("--save", help="another file for the results; its rows of the same origin are kept")
     parser.add_argument("rows", nargs="*", help="peers, loads, or globs of rows' names")
@@ -135,7 +136,7 @@ def main() -> int:
             with booted(parts, kind) as machine:
                 found = run(machine, wanted)
             save(report.results(origin(kind), found, counted), parts.logs / "results.json")
-        if to_count and not args.link:
+        if to_count and not args.link and not args.no_count:
             say("\ncounting what an I/O consists of")
             with booted(parts, COUNTING) as machine:
                 counted = counting.run(machine, to_count, say)

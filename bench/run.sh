@@ -8,6 +8,7 @@
 # From the environment (scripts/with-guests sets them): HCABLK_CACHE,
 # HCABLK_KREL, HCABLK_MODDIR, HCABLK_BIN; and
 #	QUICK=1		only the rows that the figures need
+#	COUNT=no	measure the rows, and do not count what they consist of
 #	LINK=two	two guests and a virtual network between them, in real time
 #	SAVE=FILE	keep the results there, too
 #	PROFILE=1	say where the instructions of these rows go, and do not measure them
@@ -24,7 +25,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	HCABLK_COMMIT=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 	export HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT
 	vars=()
-	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT HCABLK_ACCEL QUICK LINK SAVE PROFILE; do
+	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT HCABLK_ACCEL QUICK COUNT LINK SAVE PROFILE; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$bench/run.sh" "$@"
@@ -32,6 +33,7 @@ fi
 
 arguments=()
 [ -z "${QUICK:-}" ] || arguments+=(--quick)
+[ "${COUNT:-}" != no ] || arguments+=(--no-count)
 [ -z "${PROFILE:-}" ] || arguments+=(--profile)
 case ${LINK:-one} in
 one) ;;
