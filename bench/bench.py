@@ -34,9 +34,8 @@ def terminated(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def run(machine: Machine, wanted: list[rows.Row]) -> dict[rows.Row, load.Result]:
+def run(machine: Machine, wanted: list[rows.Row], results: dict[rows.Row, load.Result]) -> None:
     """All rows, peer by peer."""
-    results: dict[rows.Row, load.Result] = {}
     for peer, group in itertools.groupby(wanted, lambda row: row.peer):
         with machine.disk(peer) as disk:
             for row in group:
@@ -45,7 +44,6 @@ def run(machine: Machine, wanted: list[rows.Row]) -> dict[rows.Row, load.Result]
                 cost = f"{result.ns_per_io:12,.0f} {machine.kind.unit} per I/O"
                 seconds = time.monotonic() - started
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {cost} {result.iops:12,.0f} IOPS {seconds:6.1f} s")
-    return results
 
 
 def origin(kind: Kind) -> dict[str, object]:
@@ -96,10 +94,12 @@ def merged(results: report.Results, path: Path) -> report.Results:
 
 
 def save(results: report.Results, path: Path) -> None:
-    """Write a results file, and its pictures beside it."""
+    """Write a results file, and beside it the same as text and as pictures."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    say(f"results: {' '.join(str(p) for p in [path, *plot.draw(results, path.with_suffix(''))])}")
+    text = path.with_suffix(".txt")
+    text.write_text("\n".join(report.report(results)) + "\n", encoding="utf-8")
+    say(f"results: {' '.join(str(p) for p in [path, text, *plot.draw(results, path.with_suffix(''))])}")
 
 
 def main() -> int:
@@ -131,23 +131,36 @@ def main() -> int:
     to_count = [row for row in wanted if row.peer != rows.VERBS and (args.rows or row in rows.figure_rows())]
     found: dict[rows.Row, load.Result] = {}
     counted: dict[rows.Row, counting.Counted] = {}
+    code = 0
     try:
         if not args.profile:
             with booted(parts, kind) as machine:
-                found = run(machine, wanted)
-            save(report.results(origin(kind), found, counted), parts.logs / "results.json")
+                run(machine, wanted, found)
         if to_count and not args.link and not args.no_count:
             say("\ncounting what an I/O consists of")
             with booted(parts, COUNTING) as machine:
-                counted = counting.run(machine, to_count, say)
+                counting.run(machine, to_count, counted, say)
     except (GuestError, CountError) as err:
         say(str(err))
-        return 1
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as end:
+        code = int(end.code or 0)
+    # Also of a run that ended early.
+    tell(args, parts, report.results(origin(kind), found, counted), counted)
+    return code
+
+
+def tell(
+    args: argparse.Namespace, parts: Parts, results: report.Results, counted: dict[rows.Row, counting.Counted]
+) -> None:
+    """Keep what was found, and print it."""
     if args.profile:
-        text = "\n".join(line for row, c in counted.items() for line in (*counting.profile_text(row, c), ""))
+        profiles = [(*counting.profile_text(row, count), "") for row, count in counted.items()]
+        text = "\n".join(line for profile in profiles for line in profile)
         (parts.logs / "profile.txt").write_text(text, encoding="utf-8")
         say(f"\n{text}")
-    results = report.results(origin(kind), found, counted)
     save(results, parts.logs / "results.json")
     if args.save:
         results = merged(results, Path(args.save))
@@ -155,7 +168,6 @@ def main() -> int:
     say()
     for line in report.report(results):
         say(line)
-    return 0
 
 
 sys.exit(main())

@@ -43,10 +43,9 @@ def watch(machine: Machine) -> None:
         )
 
 
-def run(machine: Machine, wanted: list[Row], say: Callable[[str], None]) -> dict[Row, Counted]:
+def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: Callable[[str], None]) -> None:
     """Rows, peer by peer, on a machine that counts."""
     assert machine.counts is not None
-    results: dict[Row, Counted] = {}
     place = 0
     watch(machine)
     for peer, group in itertools.groupby(wanted, lambda row: row.peer):
@@ -62,7 +61,6 @@ def run(machine: Machine, wanted: list[Row], say: Callable[[str], None]) -> dict
                 total = section.instructions.total() / result.ios
                 seen = f"counted {total:12,.0f} of {result.ns_per_io:12,.0f} instructions per I/O"
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {seen} {time.monotonic() - started:6.1f} s")
-    return results
 
 
 def profile_text(row: Row, counted: Counted) -> Iterator[str]:
