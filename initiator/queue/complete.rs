@@ -88,6 +88,7 @@ impl Queue {
             }
             self.done.remote_invalidations.bump();
         }
+        let can_ask = send.credits.answered();
         let status = status(response.status);
         if data.list.is_registered() {
             // The target left its key valid: take it away before the memory is
@@ -114,6 +115,10 @@ impl Queue {
             send.space.release(core::mem::take(&mut data.slots));
             drop(send);
             self.finish(request, status);
+        }
+        if !can_ask {
+            // Requests would wait for ever: those not issued have no timeout.
+            return self.violation("it leaves no credit to ask with");
         }
         if hungry {
             self.requests.run_hw_queue(self.index.into());

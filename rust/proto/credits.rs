@@ -13,6 +13,8 @@ pub struct Overdraft;
 pub struct Credits {
     available: u16,
     limit: u16,
+    /// Messages that were sent and not answered yet.
+    unanswered: u16,
 }
 
 impl Credits {
@@ -21,6 +23,7 @@ impl Credits {
         Self {
             available: granted,
             limit: granted,
+            unanswered: 0,
         }
     }
 
@@ -31,6 +34,7 @@ impl Credits {
         match self.available.checked_sub(1) {
             Some(rest) => {
                 self.available = rest;
+                self.unanswered = self.unanswered.saturating_add(1);
                 true
             }
             None => false,
@@ -48,6 +52,16 @@ impl Credits {
             }
             _ => Err(Overdraft),
         }
+    }
+
+    /// One of the messages was answered, and what came with it was granted.
+    /// `false`: there is no credit, and no message is under way whose answer
+    /// could bring one; nothing can be sent ever again.
+    #[must_use]
+    #[inline]
+    pub fn answered(&mut self) -> bool {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.available != 0 || self.unanswered != 0
     }
 
     /// Credits left.
@@ -80,5 +94,20 @@ mod tests {
         assert_eq!(c.available(), 2);
         assert_eq!(c.grant(1), Ok(()));
         assert_eq!(c.grant(u16::MAX), Err(Overdraft));
+    }
+
+    #[test]
+    fn a_peer_cannot_keep_the_last_credit() {
+        let mut c = Credits::new(2);
+        assert!(c.take());
+        assert!(c.take());
+        // The other answer may bring it.
+        assert!(c.answered());
+        assert_eq!(c.grant(2), Ok(()));
+        assert!(c.answered());
+        assert!(c.take());
+        assert!(c.answered());
+        assert!(c.take());
+        assert!(!c.answered());
     }
 }
