@@ -220,17 +220,27 @@ def base(cache: Path, kernel: Path) -> Path:
 
 
 def helpers(cache: Path, sources: Path) -> list[Path]:
-    """Compile the guests' small programs; kept in the cache by their sources' hash."""
+    """Compile the guests' small programs; kept in the cache by their sources' hash.
+
+    A program is a file, or a folder with a main.c; headers may be anywhere.
+    """
     folder = cache / "guest"
+    headers = sorted(sources.glob("**/*.h"))
     result = []
-    for source in sorted([*sources.glob("*.rs"), *sources.glob("*.c")]):
-        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-        program = folder / f"{source.stem}-{digest}"
+    for source in sorted([*sources.glob("*.rs"), *sources.glob("*.c"), *sources.glob("*/main.c")]):
+        name, parts = source.stem, [source]
+        if name == "main":
+            name, parts = source.parent.name, sorted(source.parent.glob("*.c"))
+        read = parts if source.suffix == ".rs" else parts + headers
+        digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in read)).hexdigest()[:16]
+        program = folder / f"{name}-{digest}"
         if not program.exists():
             partial = program.with_suffix(f".partial-{os.getpid()}")
-            rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings", str(source)]
-            gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", str(source), "-lrdmacm", "-libverbs"]
-            subprocess.run([*(rustc if source.suffix == ".rs" else gcc), "-o", str(partial)], check=True)
+            rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings"]
+            gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror"]
+            libraries = [] if source.suffix == ".rs" else ["-lrdmacm", "-libverbs"]
+            compiler = rustc if source.suffix == ".rs" else gcc
+            subprocess.run([*compiler, *map(str, parts), *libraries, "-o", str(partial)], check=True)
             partial.rename(program)
         result.append(program)
     return result

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The client's messages: good ones, bad ones, and what docs/protocol.md has a target do about them. */
+
+#include <string.h>
+#include "hostile.h"
+#include "client.h"
+
+static bool granted(const struct ibv_mr *mr, uint32_t key, uint64_t at, uint64_t length)
+{
+	return mr->rkey == key && at >= (uintptr_t)mr->addr && at + length <= (uintptr_t)mr->addr + mr->length;
+}
+
+/* What docs/protocol.md has a target do about these bytes. */
+void judge(struct message *m)
+{
+	const unsigned char *b = m->bytes;
+	uint64_t offset = get(b + 8, 8), at = get(b + 24, 8);
+	uint32_t length = get(b + 16, 4), key = get(b + 20, 4);
+	unsigned int op = b[0], flags = b[1], data = b[32];
+	bool good = false;
+
+	m->verdict = END;
+	if (m->length < 8 || m->length > BUFFER)
+		return;
+	m->verdict = m->status = INVALID;
+	if (m->length != REQUEST || !zero(b + 2, 2) || !zero(b + 33, 7))
+		return;
+	if (op < READ || op > FLUSH) {
+		m->verdict = m->status = UNSUPPORTED;
+		return;
+	}
+	if (op == FLUSH) {
+		if (!flags && !data && zero(b + 8, 24))
+			m->verdict = m->status = OK;
+		return;
+	}
+	if (flags & (op == WRITE ? ~3 : ~2) || data != 1 || !length ||
+	    offset + length < offset || at + length < at)
+		return;
+	if (op == WRITE && read_only)
+		m->status = READ_ONLY;
+	else if (length > max_transfer)
+		m->status = INVALID;
+	else if (offset % block || length % block || offset + length > capacity)
+		m->status = OUT_OF_RANGE;
+	else
+		m->status = OK;
+	m->verdict = m->status;
+	if (m->status == OK) {
+		if (op == WRITE)
+			good = granted(from, key, at, length);
+		for (unsigned int i = 0; op == READ && i < SLOTS && !good; i++)
+			good = granted(to[i], key, at, length);
+		if (!good) {
+			m->verdict = END;
+			return;
+		}
+	}
+	/* These keys are of a kind that a peer cannot invalidate: the answer breaks the connection. */
+	if (flags & 2)
+		m->verdict = MAYBE;
+}
+
+/* A correct message: a read of anything, or a write to the zone. */
+static void correct(struct rng *r, struct message *m)
+{
+	unsigned int sectors = 1 + (chance(r, 50) ? below(r, SLOT / SECTOR) : below(r, 8));
+	unsigned int align = block / SECTOR;
+	uint64_t sector, kind = below(r, 10), at;
+	unsigned char *b = m->bytes;
+
+	sectors = (sectors + align - 1) / align * align;
+	memset(m, 0, sizeof(*m));
+	m->length = REQUEST;
+	put(b + 4, 4, m->number = number);
+	m->slot = number % SLOTS;
+	m->wr.opcode = IBV_WR_SEND;
+	if (kind == 0) {
+		b[0] = FLUSH;
+		return;
+	}
+	b[32] = 1;
+	put(b + 16, 4, sectors * SECTOR);
+	at = below(r, (SLOT - sectors * SECTOR) / 8 + 1) * 8;
+	if (kind <= 3) {
+		if (sectors > zone_count)
+			sectors = zone_count;
+		put(b + 16, 4, sectors * SECTOR);
+		b[0] = WRITE;
+		b[1] = chance(r, 200);
+		sector = zone_from + below(r, zone_count - sectors + 1);
+		put(b + 20, 4, from->rkey);
+		put(b + 24, 8, (uintptr_t)from->addr + at);
+	} else {
+		b[0] = READ;
+		sector = below(r, capacity / SECTOR - sectors + 1);
+		put(b + 20, 4, to[m->slot]->rkey);
+		put(b + 24, 8, (uintptr_t)to[m->slot]->addr + at);
+	}
+	put(b + 8, 8, sector / align * align * SECTOR);
+}
+
+/* Breaks the rules in a way that ends the connection. */
+static void deadly(struct rng *r, struct message *m)
+{
+	unsigned char *b = m->bytes;
+	struct ibv_mr *mr;
+
+	if (b[0] == FLUSH) {
+		b[0] = READ;
+		b[32] = 1;
+		put(b + 16, 4, SECTOR);
+	}
+	mr = chance(r, 500) ? secret : b[0] == WRITE ? to[m->slot] : from;
+	/* Where a write does harm if its data is taken from somewhere after all. */
+	if (b[0] == WRITE)
+		put(b + 8, 8, 0);
+	switch (below(r, 14)) {
+	case 0:
+		m->length = below(r, 8);
+		break;
+	case 1:
+		m->length = BUFFER + 1 + below(r, 64);
+		break;
+	case 2:
+		put(b + 20, 4, next(r));
+		break;
+	case 3:
+		put(b + 20, 4, odd_number(r));
+		break;
+	case 4:
+		put(b + 24, 8, odd_number(r));
+		break;
+	case 5:
+		/* Across the end or the beginning of what is granted. */
+		put(b + 24, 8, (uintptr_t)(b[0] == WRITE ? from : to[m->slot])->addr +
+		    (chance(r, 500) ? SLOT - 1 - below(r, 511) : -1 - below(r, 512)));
+		break;
+	case 6:
+	case 7:
+		/* Memory of ours that is not granted, or not for this. */
+		put(b + 20, 4, mr->rkey);
+		put(b + 24, 8, (uintptr_t)mr->addr + below(r, 1024));
+		break;
+	case 8:
+		b[1] |= 2;
+		break;
+	case 9:
+	case 10:
+	case 11:
+		/*
+		 * Into the target's memory. Only by RDMA WRITE: the target accepts no
+		 * RDMA READ and no atomic operation, which our device then keeps back.
+		 */
+		m->wr.opcode = IBV_WR_RDMA_WRITE;
+		m->data = 1 + below(r, 4096);
+		m->wr.wr.rdma.remote_addr = chance(r, 500) ? odd_number(r) : next(r);
+		m->wr.wr.rdma.rkey = chance(r, 500) ? below(r, 1 << 16) : next(r);
+		break;
+	case 12:
+		m->wr.opcode = IBV_WR_SEND_WITH_INV;
+		m->wr.invalidate_rkey = chance(r, 500) ? below(r, 1 << 16) : next(r);
+		break;
+	case 13:
+		/* Takes a receive buffer and leaves nothing in it. */
+		m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		m->wr.imm_data = next(r);
+		break;
+	}
+}
+
+void generate(struct message *m, uint64_t n)
+{
+	struct rng r = stream('m', n);
+	unsigned char *b = m->bytes;
+	uint64_t saved = number;
+	unsigned int field, kind;
+
+	number = n;
+	correct(&r, m);
+	kind = below(&r, 1000);
+	if (kind < 400) {
+		/* Correct. */
+	} else if (kind < 550) {
+		mutate(&r, b, REQUEST);
+	} else if (kind < 620) {
+		static const struct { unsigned char at, size; } fields[] = {
+			{ 0, 1 }, { 1, 1 }, { 2, 2 }, { 8, 8 }, { 16, 4 }, { 20, 4 }, { 24, 8 }, { 32, 1 }, { 33, 7 },
+		};
+
+		field = below(&r, sizeof(fields) / sizeof(*fields));
+		put(b + fields[field].at, fields[field].size, odd_number(&r));
+	} else if (kind < 700) {
+		/* Beyond the end, across it, off the boundaries. */
+		if (chance(&r, 500))
+			put(b + 8, 8, capacity - below(&r, 8) * SECTOR + below(&r, 2) * below(&r, SECTOR));
+		else
+			put(b + 16, 4, get(b + 16, 4) + 1 + below(&r, SECTOR - 1));
+	} else if (kind < 770) {
+		m->length = 8 + below(&r, BUFFER - 7);
+		for (size_t i = REQUEST; i < m->length; i++)
+			b[i] = next(&r);
+	} else if (kind < 840) {
+		b[0] = next(&r);
+	} else if (kind < 890) {
+		b[1] = next(&r);
+	} else if (kind < 920) {
+		b[32] = next(&r);
+	} else if (kind < 950) {
+		for (unsigned int i = 0; i < REQUEST; i++)
+			b[i] = i < 4 || i > 7 ? next(&r) : b[i];
+	} else if (kind < 970) {
+		m->wr.opcode = IBV_WR_SEND_WITH_IMM;
+		m->wr.imm_data = next(&r);
+	} else if (kind < 985) {
+		deadly(&r, m);
+	} else if (kind < 990) {
+		m->burst = true;
+	}
+	judge(m);
+	/* A mutation in vain: most that would cost the connection are mended, those above are enough. */
+	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, 950)) {
+		correct(&r, m);
+		b[0] ^= 0x40;
+		judge(m);
+	}
+	/* A write that would be done must stay in the zone. */
+	if (b[0] == WRITE && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
+		uint64_t sector = get(b + 8, 8) / SECTOR, count = get(b + 16, 4) / SECTOR;
+
+		if (sector < zone_from || sector + count > zone_from + zone_count) {
+			if (count > zone_count)
+				put(b + 16, 4, block);
+			put(b + 8, 8, zone_from * SECTOR);
+			judge(m);
+		}
+	}
+	switch (m->wr.opcode) {
+	case IBV_WR_SEND:
+	case IBV_WR_SEND_WITH_IMM:
+		break;
+	case IBV_WR_SEND_WITH_INV:
+		m->verdict = MAYBE;
+		break;
+	default:
+		m->verdict = END;
+	}
+	number = saved;
+}

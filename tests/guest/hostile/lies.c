@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the false target says and does: mostly what docs/protocol.md has a target do, and by the seed something else. */
+
+#include <string.h>
+#include "target.h"
+
+/* Of a thousand times; harmless: an initiator cannot know better, or must not mind. */
+static const struct {
+	const char *name;
+	enum stage stage;
+	unsigned short weight;
+	bool harmless;
+} tricks[TRICKS] = {
+	[FAIR] = { "fair", CONNECTING, 0, true },
+	[REFUSE] = { "refuse", CONNECTING, 15, false },
+	[HANG_UP] = { "hang-up", CONNECTING, 10, false },
+	/* These two cost a timeout each time: only when they are asked for. */
+	[IGNORE] = { "ignore", CONNECTING, 0, false },
+	[SILENT] = { "silent", SERVING, 0, false },
+	[REPLY_WRONG] = { "reply", CONNECTING, 60, false },
+	[EAGER] = { "eager", CONNECTING, 15, false },
+	[VANISH] = { "vanish", CONNECTING, 10, false },
+	[REACH] = { "reach", SERVING, 24, false },
+	[LEAVE] = { "leave", SERVING, 3, false },
+	[PARTIAL] = { "partial", SERVING, 25, true },
+	[EARLY] = { "early", SERVING, 5, false },
+	[LATE] = { "late", SERVING, 10, false },
+	[STATUS] = { "status", ANSWERING, 50, true },
+	[IMMEDIATE] = { "immediate", ANSWERING, 20, true },
+	[LEAN] = { "lean", ANSWERING, 60, true },
+	[MUTATE] = { "mutate", ANSWERING, 24, false },
+	[SHORT] = { "short", ANSWERING, 4, false },
+	[LONG] = { "long", ANSWERING, 3, false },
+	[OPCODE] = { "opcode", ANSWERING, 3, false },
+	[FLAGS] = { "flags", ANSWERING, 3, false },
+	[UNKNOWN] = { "unknown", ANSWERING, 3, false },
+	[RESERVED] = { "reserved", ANSWERING, 3, false },
+	[TAG] = { "tag", ANSWERING, 4, false },
+	[OVERDRAW] = { "overdraw", ANSWERING, 4, false },
+	[TWICE] = { "twice", ANSWERING, 4, false },
+	[REPLAY] = { "replay", ANSWERING, 4, false },
+	[KEY] = { "key", ANSWERING, 4, false },
+	[OTHER_KEY] = { "other-key", ANSWERING, 6, false },
+	[EMPTY] = { "empty", ANSWERING, 6, false },
+	[MISER] = { "miser", ANSWERING, 8, false },
+};
+
+static enum trick only = TRICKS;
+
+enum trick trick_named(const char *name)
+{
+	for (enum trick t = FAIR; t < TRICKS; t++)
+		if (!strcmp(tricks[t].name, name))
+			return t;
+	return TRICKS;
+}
+
+void choose_only(enum trick trick)
+{
+	only = trick;
+}
+
+enum trick pick(struct rng *r, enum stage stage, uint64_t n)
+{
+	unsigned int roll = below(r, 1000);
+	bool rare = n >= DENSE && !chance(r, SPARSE);
+
+	if (only != TRICKS)
+		return tricks[only].stage == stage && roll < 500 ? only : FAIR;
+	for (enum trick t = FAIR; t < TRICKS; t++) {
+		if (tricks[t].stage != stage)
+			continue;
+		if (roll < tricks[t].weight)
+			return rare && !tricks[t].harmless ? FAIR : t;
+		roll -= tricks[t].weight;
+	}
+	return FAIR;
+}
+
+bool good_reply(const unsigned char *b, const unsigned char *request)
+{
+	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4);
+
+	return !memcmp(b, "HCAB\1", 5) && get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2) &&
+	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
+	       transfer >= 4096 && transfer <= 1 << 20 && !(transfer % 4096) &&
+	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
+	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4);
+}
+
+/* The private data of an answer to a connection request, and its length. */
+void make_reply(struct rng *r, enum trick trick, const unsigned char *request, unsigned char *b, unsigned char *n)
+{
+	unsigned int depth = get(request + 6, 2);
+
+	memset(b, 0, REPLY);
+	memcpy(b, "HCAB", 4);
+	*n = REPLY;
+	if (trick == REFUSE) {
+		/* Of a reason, of none that is known, of noise. */
+		put(b + 4, 2, below(r, 12));
+		put(b + 6, 2, next(r));
+		if (chance(r, 400))
+			mutate(r, b, REJECT);
+		*n = chance(r, 700) ? REJECT : below(r, REPLY);
+		return;
+	}
+	b[4] = 1;
+	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
+	put(b + 8, 8, CAPACITY);
+	b[16] = 9;
+	b[17] = 12;
+	b[18] = 6;
+	put(b + 20, 4, SLOT);
+	memcpy(b + 24, request + 12, 8);
+	memcpy(b + 32, request + 20, 4);
+	if (trick != REPLY_WRONG)
+		return;
+	if (chance(r, 700)) {
+		if (chance(r, 300))
+			*n = below(r, REPLY);
+		memset(b + *n, 0, REPLY - *n);
+		mutate(r, b, REPLY);
+	} else {
+		static const struct { unsigned char at, size; } fields[] = {
+			{ 4, 1 }, { 6, 2 }, { 8, 8 }, { 16, 1 }, { 17, 1 }, { 18, 2 }, { 20, 4 }, { 24, 8 }, { 32, 4 },
+		};
+		unsigned int f = below(r, sizeof(fields) / sizeof(*fields));
+
+		put(b + fields[f].at, fields[f].size, odd_number(r));
+	}
+	/* More at a time than there is room for here. */
+	if (get(b + 20, 4) > SLOT && get(b + 20, 4) <= 1 << 20)
+		put(b + 20, 4, SLOT);
+	if (get(b + 6, 2) > CREDITS && get(b + 6, 2) <= depth)
+		put(b + 6, 2, CREDITS);
+}
+
+/* Before it was asked anything. */
+void speak_first(struct peer *p, struct rng *r)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, 0) };
+	unsigned char b[128] = { 0x80 };
+	size_t n = RESPONSE;
+
+	put(b + 2, 2, below(r, 2));
+	put(b + 4, 2, below(r, 16));
+	/* The first use of a tag has generation 1. */
+	put(b + 6, 2, chance(r, 500) ? 2 + below(r, 1000) : 0);
+	if (chance(r, 300)) {
+		n = below(r, 80);
+		for (size_t i = 0; i < n; i++)
+			b[i] = next(r);
+	}
+	expect_end(p);
+	post_message(p->c, &wr, b, n);
+}
+
+void reach_out(struct peer *p, struct rng *r, unsigned int i)
+{
+	const struct request *q = &p->requests[i];
+	unsigned char *mine = slot(q->slot - 1);
+	uint64_t at = get(q->bytes + 24, 8), length = get(q->bytes + 16, 4), id = work_id(W_FORBIDDEN, i);
+	uint32_t key = get(q->bytes + 20, 4);
+	/* Only this was granted, and in this direction. */
+	bool read = q->bytes[0] == WRITE;
+	const struct key *dead = &p->dead[below(r, DEAD)];
+	size_t n = 1 + below(r, 4096);
+
+	expect_end(p);
+	switch (below(r, 9)) {
+	case 0:
+		read = !read;
+		n = 1 + below(r, length);
+		break;
+	case 1:
+		at += length;
+		break;
+	case 2:
+		at += length - 1;
+		n++;
+		break;
+	case 3:
+		at -= 1 + below(r, 4096);
+		break;
+	case 4:
+		key ^= 1 + below(r, 255);
+		n = length;
+		break;
+	case 5:
+		key = next(r);
+		at = odd_number(r);
+		read = chance(r, 500);
+		break;
+	case 6:
+		at ^= 1ull << (17 + below(r, 47));
+		break;
+	case 7: {
+		struct ibv_sge sge = { (uintptr_t)mine, 8, wide->lkey };
+		struct ibv_send_wr wr = { .wr_id = id, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD };
+
+		wr.wr.atomic.remote_addr = (at + 7) & ~7ull;
+		wr.wr.atomic.rkey = key;
+		wr.wr.atomic.compare_add = 1;
+		return post(p->c, &wr, &sge);
+	}
+	default:
+		/* A key that was taken away, unless it has come round again. */
+		if (!dead->key)
+			break;
+		for (unsigned int k = 0; k < SLOTS; k++)
+			if (p->requests[k].used && get(p->requests[k].bytes + 20, 4) == dead->key)
+				dead = NULL;
+		if (!dead)
+			break;
+		key = dead->key;
+		at = dead->address;
+		n = 1;
+		read = chance(r, 500);
+	}
+	if (at == get(q->bytes + 24, 8) && key == get(q->bytes + 20, 4) && read == (q->bytes[0] == WRITE))
+		read = !read;
+	rdma(p, read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, id, mine, at, key, n > SLOT ? SLOT : n);
+}
+
+void send_data(struct peer *p, unsigned int i, uint64_t length, uint64_t id)
+{
+	const struct request *q = &p->requests[i];
+	unsigned char *mine = slot(q->slot - 1);
+	uint64_t at = get(q->bytes + 24, 8), middle = length / 16 * 8;
+	uint32_t key = get(q->bytes + 20, 4);
+
+	/* In two pieces, the second one first. */
+	if (middle && length > middle)
+		rdma(p, IBV_WR_RDMA_WRITE, work_id(W_OTHER, i), mine + middle, at + middle, key, length - middle);
+	rdma(p, IBV_WR_RDMA_WRITE, id, mine, at, key, middle ? middle : length);
+}
+
+/* The key of another request that is under way, or 0. */
+static uint32_t other_key(const struct peer *p, unsigned int i)
+{
+	for (unsigned int k = 0; k < SLOTS; k++)
+		if (k != i && p->requests[k].used && !p->requests[k].answered && p->requests[k].bytes[0] != FLUSH)
+			return get(p->requests[k].bytes + 20, 4);
+	return 0;
+}
+
+/* How many credits come with an answer to request i. */
+static unsigned int credits(struct peer *p, unsigned int i, enum trick trick)
+{
+	unsigned int others = 0, n = 1 + p->owed;
+
+	for (unsigned int k = 0; k < SLOTS; k++)
+		others += k != i && p->requests[k].used && !p->requests[k].answered;
+	if (trick == MISER)
+		p->miser = true;
+	if (p->miser)
+		return 0;
+	/* Later is soon enough as long as something comes later. */
+	if (trick == LEAN && others) {
+		p->owed++;
+		return 0;
+	}
+	p->owed = 0;
+	return n;
+}
+
+void come_late(struct peer *p, unsigned int i)
+{
+	const struct request *q = &p->requests[i];
+	bool read = q->bytes[0] == WRITE;
+
+	rdma(p, read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, work_id(read ? W_LATE_READ : W_LAST, i), slot(q->slot - 1),
+	     get(q->bytes + 24, 8), get(q->bytes + 20, 4), get(q->bytes + 16, 4));
+}
+
+void answer(struct peer *p, unsigned int i)
+{
+	struct request *q = &p->requests[i];
+	struct rng r = stream('a', q->message);
+	unsigned char b[128] = { 0x80 };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_ANSWER, i) };
+	enum trick trick = q->trick == FAIR ? pick(&r, ANSWERING, q->message) : q->trick;
+	uint32_t key = get(q->bytes + 20, 4);
+	uint64_t at = get(q->bytes + 24, 8), length = get(q->bytes + 16, 4);
+	unsigned int granted = credits(p, i, trick);
+	size_t n = RESPONSE;
+	bool invalidate = q->bytes[1] & 2 && chance(&r, 700), read = q->bytes[0] == READ, left = false;
+
+	put(b + 2, 2, granted);
+	memcpy(b + 4, q->bytes + 4, 4);
+	if (trick == LATE)
+		invalidate = false;
+	if (trick == EARLY && !(q->bytes[1] & 2)) {
+		/* What would become of the data is open. */
+		send_data(p, i, length, work_id(W_OTHER, i));
+		trick = FAIR;
+	}
+	if (trick == EARLY)
+		invalidate = true;
+	if (invalidate) {
+		wr.opcode = IBV_WR_SEND_WITH_INV;
+		wr.invalidate_rkey = key;
+	}
+	switch (trick) {
+	case PARTIAL:
+	case STATUS:
+		put(b + 8, 2, 1 + below(&r, STATUSES - 1));
+		break;
+	case IMMEDIATE:
+		if (!invalidate) {
+			wr.opcode = IBV_WR_SEND_WITH_IMM;
+			wr.imm_data = next(&r);
+		}
+		break;
+	case MUTATE:
+		mutate(&r, b, RESPONSE);
+		if (b[0] == 0x80 && !b[1] && zero(b + 10, 6) && get(b + 8, 2) < STATUSES) {
+			/* Credits that may be, and answers to others that have no data yet, are no fault to be seen. */
+			if (get(b + 2, 2) <= p->credits)
+				put(b + 2, 2, granted);
+			if (in_flight(p, b + 4))
+				memcpy(b + 4, q->bytes + 4, 4);
+			if (get(b + 2, 2) != granted || memcmp(b + 4, q->bytes + 4, 4))
+				expect_end(p);
+		} else {
+			expect_end(p);
+		}
+		break;
+	case SHORT:
+		do
+			n = below(&r, BUFFER + 1);
+		while (n == RESPONSE);
+		break;
+	case LONG:
+		n = BUFFER + 1 + below(&r, 60);
+		break;
+	case OPCODE:
+		b[0] = below(&r, 0x80);
+		break;
+	case FLAGS:
+		b[1] = 1 + below(&r, 255);
+		break;
+	case UNKNOWN:
+		put(b + 8, 2, STATUSES + below(&r, 65536 - STATUSES));
+		break;
+	case RESERVED:
+		b[10 + below(&r, 6)] = 1 + below(&r, 255);
+		break;
+	case TAG:
+		do
+			put(b + 4 + 2 * below(&r, 2), 2, next(&r));
+		while (in_flight(p, b + 4));
+		break;
+	case OVERDRAW:
+		put(b + 2, 2, p->credits + 1 + below(&r, 65535 - p->credits));
+		break;
+	case REPLAY:
+		if (!p->has_answered) {
+			trick = FAIR;
+			break;
+		}
+		/* Instead of this one's answer. */
+		memcpy(b, p->answer, RESPONSE);
+		put(b + 2, 2, granted);
+		wr.opcode = IBV_WR_SEND;
+		break;
+	case KEY:
+	case OTHER_KEY:
+		wr.invalidate_rkey = other_key(p, i);
+		if (trick == OTHER_KEY && !wr.invalidate_rkey) {
+			trick = FAIR;
+			wr.invalidate_rkey = key;
+			break;
+		}
+		wr.opcode = IBV_WR_SEND_WITH_INV;
+		if (trick == KEY)
+			wr.invalidate_rkey = chance(&r, 500) ? next(&r) : key ^ (1 + below(&r, 255));
+		break;
+	case EMPTY:
+		/* A buffer is taken and nothing is in it. */
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		n = 0;
+		if (read && chance(&r, 600)) {
+			struct ibv_sge sge = { (uintptr_t)slot(q->slot - 1), RESPONSE, wide->lkey };
+
+			/* As long as a message is, or longer than any, but it is data. */
+			if (chance(&r, 500))
+				sge.length = length;
+			wr.wr.rdma.remote_addr = at;
+			wr.wr.rdma.rkey = key;
+			q->answered = true;
+			expect_end(p);
+			return post(p->c, &wr, &sge);
+		}
+		break;
+	default:
+		break;
+	}
+	switch (trick) {
+	case SHORT:
+	case LONG:
+	case OPCODE:
+	case FLAGS:
+	case UNKNOWN:
+	case RESERVED:
+	case TAG:
+	case OVERDRAW:
+	case TWICE:
+	case REPLAY:
+	case KEY:
+	case OTHER_KEY:
+	case EMPTY:
+		expect_end(p);
+		break;
+	default:
+		break;
+	}
+	q->answered = true;
+	if (!p->end_by) {
+		memcpy(p->answer, b, RESPONSE);
+		p->has_answered = true;
+		p->held += granted;
+		if (wr.opcode == IBV_WR_SEND_WITH_INV)
+			p->dead[p->dead_count++ % DEAD] = (struct key){ key, at };
+		for (unsigned int k = 0; k < SLOTS; k++)
+			left |= p->requests[k].used && !p->requests[k].answered;
+		/* It can never ask for anything again. */
+		if (!p->held && !left)
+			expect_end(p);
+	}
+	if (trick == LATE || trick == EARLY)
+		wr.wr_id = work_id(W_OTHER, i);
+	post_message(p->c, &wr, b, n);
+	if (trick == TWICE) {
+		/* Not for its credits that it is found out. */
+		put(b + 2, 2, 0);
+		wr.opcode = IBV_WR_SEND;
+		post_message(p->c, &wr, b, n);
+	} else if (trick == EARLY) {
+		/* Data after the answer, which took the key away. */
+		early++;
+		expect_end(p);
+		send_data(p, i, length, work_id(W_FORBIDDEN, i));
+	} else if (trick == LATE) {
+		q->late_at = now_ms() + LATE_MS;
+	}
+}

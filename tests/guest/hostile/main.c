@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A peer that speaks the protocol badly, by the seed.
+ *
+ * hcablk-hostile client ADDRESS PORT VOLUME HOST_ID ZONE_FROM ZONE_COUNT [OPTION...]
+ *	plays an initiator: connects again and again and sends messages of which
+ *	most are wrong in some way. It judges each message by docs/protocol.md
+ *	before it sends it and compares what the target does with that. Its
+ *	writes with a key that works go to ZONE_COUNT sectors from sector
+ *	ZONE_FROM only; the volume must hold the pattern of "fill".
+ * hcablk-hostile target PORT [OPTION...]
+ *	plays a target of the pattern: most requests are served, the others are
+ *	answered wrongly or have memory accessed that they did not grant.
+ * hcablk-hostile prey DIRECTORY STOP
+ *	uses a device of the initiator (its configfs directory) that is
+ *	connected to such a target, until the file STOP is there: whatever a
+ *	read returns as read must be the pattern.
+ * hcablk-hostile fill DEVICE
+ * hcablk-hostile check DEVICE ZONE_FROM ZONE_COUNT
+ *	write the pattern; see whether all of it is there. In the zone there may
+ *	also be what "client" writes.
+ *
+ * Options: --seed N, --messages N, --first N (begin with this message); for
+ * "target" --only TRICK (none but this one, and often; lies.c has the names).
+ *
+ * The content of message number N depends on the seed and N alone (but for
+ * keys and addresses, which the kernel chooses). The last line is "passed ..."
+ * or, and then the exit code is 1, "FAILED ..." with what repeats it.
+ */
+
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "hostile.h"
+#include "client.h"
+
+int main(int argc, char **argv)
+{
+	const char *only = NULL;
+	int words = 1;
+
+	/* Options come last. */
+	while (words < argc && strncmp(argv[words], "--", 2))
+		words++;
+	seed = now_ms() ^ getpid();
+	for (int i = words; i + 1 < argc; i += 2) {
+		uint64_t value = strtoull(argv[i + 1], NULL, 0);
+
+		if (!strcmp(argv[i], "--seed"))
+			seed = value;
+		else if (!strcmp(argv[i], "--only"))
+			only = argv[i + 1];
+		else if (!strcmp(argv[i], "--messages"))
+			messages = value;
+		else if (!strcmp(argv[i], "--first"))
+			first = value;
+		else
+			words = 0;
+	}
+	if (words < 3)
+		goto usage;
+	mode = argv[1];
+	if (words == 3 && !strcmp(mode, "fill"))
+		return fill_or_check(true, argv[2], 0, 0);
+	if (words == 5 && !strcmp(mode, "check"))
+		return fill_or_check(false, argv[2], strtoull(argv[3], NULL, 0), strtoull(argv[4], NULL, 0));
+	if (words == 4 && !strcmp(mode, "prey"))
+		return play_prey(argv[2], argv[3]);
+	printf("seed %llu, %llu messages\n", (unsigned long long)seed, (unsigned long long)messages);
+	fflush(stdout);
+	if (words == 3 && !strcmp(mode, "target"))
+		return play_target(argv[2], only);
+	if (words == 8 && !strcmp(mode, "client")) {
+		unsigned int digits = 0;
+
+		if (getaddrinfo(argv[2], argv[3], NULL, &address))
+			failed("no such address");
+		memcpy(volume, argv[4], strnlen(argv[4], sizeof(volume)));
+		for (const char *p = argv[5]; *p && digits < 32; p++) {
+			unsigned int digit;
+
+			if (sscanf((char[]){ *p, 0 }, "%x", &digit) == 1) {
+				host[digits / 2] = host[digits / 2] << 4 | digit;
+				digits++;
+			}
+		}
+		zone_from = strtoull(argv[6], NULL, 0);
+		zone_count = strtoull(argv[7], NULL, 0);
+		return play_client();
+	}
+usage:
+	fprintf(stderr, "usage: see the source\n");
+	return 2;
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A false target: its connections, and the requests that come over them. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "target.h"
+
+enum { PEERS = 64, END_MS = 20000, IGNORE_MS = 10000 };
+
+static struct rdma_event_channel *listener;
+static struct peer *peers[PEERS];
+static bool slot_busy[SLOTS];
+/* No more is begun. */
+static bool enough;
+static uint64_t served, wrongs, reached, late, connects, refusals, ends;
+uint64_t early;
+
+/* Connection requests that get no answer for a while. */
+static struct {
+	struct rdma_cm_id *id;
+	uint64_t until;
+} ignored[PEERS];
+
+void expect_end(struct peer *p)
+{
+	wrongs++;
+	if (p->end_by)
+		return;
+	p->end_by = now_ms() + END_MS;
+	p->blame = number;
+}
+
+void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint64_t remote, uint32_t key, size_t n)
+{
+	struct ibv_sge sge = { (uintptr_t)at, n, wide->lkey };
+	struct ibv_send_wr wr = { .wr_id = id, .opcode = opcode };
+
+	wr.wr.rdma.remote_addr = remote;
+	wr.wr.rdma.rkey = key;
+	post(p->c, &wr, &sge);
+}
+
+bool in_flight(const struct peer *p, const unsigned char *tag)
+{
+	for (unsigned int i = 0; i < SLOTS; i++)
+		if (p->requests[i].used && !memcmp(p->requests[i].bytes + 4, tag, 4))
+			return true;
+	return false;
+}
+
+static void free_request(struct peer *p, unsigned int i)
+{
+	if (p->requests[i].slot)
+		slot_busy[p->requests[i].slot - 1] = false;
+	memset(&p->requests[i], 0, sizeof(p->requests[i]));
+}
+
+static void drop(unsigned int place)
+{
+	struct peer *p = peers[place];
+
+	/* A session lives and dies as a whole. */
+	for (unsigned int i = 0; i < PEERS; i++)
+		if (peers[i] && i != place && !memcmp(peers[i]->session, p->session, sizeof(p->session)) && !peers[i]->end_by)
+			expect_end(peers[i]);
+	rdma_disconnect(p->c->id);
+	for (unsigned int i = 0; i < SLOTS; i++)
+		free_request(p, i);
+	destroy(p->c);
+	free(p);
+	peers[place] = NULL;
+	ends++;
+}
+
+static void welcome(struct rdma_cm_event *event)
+{
+	struct rng r = stream('q', number);
+	unsigned char reply[REPLY], request[CONNECT], length;
+	struct rdma_conn_param param = { .private_data = reply, .rnr_retry_count = 7, .initiator_depth = 8 };
+	enum trick trick = pick(&r, CONNECTING, number);
+	struct rdma_cm_id *id = event->id;
+	unsigned int place = 0;
+	struct peer *p;
+
+	connects++;
+	if (event->param.conn.private_data_len < CONNECT)
+		failed("the initiator's connection request is too short");
+	memcpy(request, event->param.conn.private_data, CONNECT);
+	if (memcmp(request, "HCAB\1\1", 6) || !get(request + 6, 2) || request[8] >= request[9])
+		failed("the initiator's connection request is wrong");
+	if (event->param.conn.initiator_depth < param.initiator_depth)
+		param.initiator_depth = event->param.conn.initiator_depth;
+	rdma_ack_cm_event(event);
+	number++;
+	make_reply(&r, trick, request, reply, &length);
+	if (trick == REFUSE)
+		rdma_reject(id, reply, length);
+	if (trick == REFUSE || trick == HANG_UP) {
+		/* The second leaves the answer to the kernel. */
+		rdma_destroy_id(id);
+		refusals++;
+		return;
+	}
+	if (trick == IGNORE) {
+		while (place < PEERS - 1 && ignored[place].id)
+			place++;
+		ignored[place].id = id;
+		ignored[place].until = now_ms() + IGNORE_MS;
+		refusals++;
+		return;
+	}
+	while (place < PEERS && peers[place])
+		place++;
+	p = calloc(1, sizeof(*p));
+	if (place == PEERS || !p)
+		failed("the initiator leaves its connections");
+	p->c = prepare(id);
+	p->c->owner = p;
+	p->trick = trick;
+	p->credits = p->held = get(reply + 6, 2);
+	memcpy(p->session, request + 12, sizeof(p->session));
+	peers[place] = p;
+	param.private_data_len = length;
+	if (rdma_accept(id, &param))
+		p->c->broken = true;
+	else if (length < REPLY || !good_reply(reply, request))
+		expect_end(p);
+}
+
+static void established(struct peer *p)
+{
+	struct rng r = stream('e', number);
+
+	if (p->trick == EAGER && !p->end_by)
+		speak_first(p, &r);
+	if (p->trick == VANISH)
+		p->c->broken = true;
+}
+
+static void serve(struct peer *p, unsigned int i)
+{
+	struct rng r = stream('t', number);
+	struct request *q = &p->requests[i];
+	uint64_t length = get(q->bytes + 16, 4);
+	unsigned int n = 0;
+
+	while (n < SLOTS && slot_busy[n])
+		n++;
+	if (n == SLOTS)
+		return;
+	slot_busy[n] = true;
+	q->slot = n + 1;
+	q->begun = true;
+	q->message = number;
+	q->trick = pick(&r, SERVING, number);
+	number++;
+	served++;
+	if (q->trick == LEAVE) {
+		/* In the midst of it. */
+		p->c->broken = true;
+		return;
+	}
+	if (q->trick == SILENT)
+		return;
+	if (q->bytes[0] == FLUSH) {
+		q->trick = FAIR;
+		return answer(p, i);
+	}
+	if (q->bytes[0] == READ)
+		pattern((uint64_t *)slot(n), get(q->bytes + 8, 8) / SECTOR, length / SECTOR);
+	if (q->trick == REACH)
+		return reach_out(p, &r, i);
+	if (q->bytes[0] == WRITE) {
+		if (q->trick != LATE)
+			q->trick = FAIR;
+		return rdma(p, IBV_WR_RDMA_READ, work_id(W_FETCH, i), slot(n), get(q->bytes + 24, 8),
+			    get(q->bytes + 20, 4), length);
+	}
+	if (q->trick == PARTIAL)
+		length = 8 * (1 + below(&r, length / 8));
+	if (q->trick != EARLY)
+		send_data(p, i, length, work_id(W_OTHER, i));
+	answer(p, i);
+}
+
+static void take_request(struct peer *p, const unsigned char *b, size_t n)
+{
+	struct key now = { get(b + 20, 4), get(b + 24, 8) };
+	unsigned int i = 0, tag = get(b + 4, 2);
+
+	/* After what must end it there is nothing to be said about the rest. */
+	if (p->end_by)
+		return;
+	if (n != REQUEST || b[0] < READ || b[0] > FLUSH || b[1] & ~3 || !zero(b + 2, 2) || !zero(b + 33, 7) ||
+	    b[32] != (b[0] != FLUSH) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR || in_flight(p, b + 4)) {
+		tell("message", b, n);
+		failed("the initiator sent nonsense");
+	}
+	while (i < SLOTS && p->requests[i].used)
+		i++;
+	if (i == SLOTS || !p->held--)
+		failed("the initiator sent without a credit");
+	p->requests[i].used = true;
+	memcpy(p->requests[i].bytes, b, REQUEST);
+	/* A tag that is used again: its former key is dead, whoever took it away. */
+	if (tag < TAGS && b[0] != FLUSH) {
+		if (p->last[tag].key == now.key)
+			failed("a key is used twice in a row");
+		if (p->last[tag].key)
+			p->dead[p->dead_count++ % DEAD] = p->last[tag];
+		p->last[tag] = now;
+	}
+}
+
+static bool has_private(const uint64_t *at, size_t n)
+{
+	for (size_t i = 0; i < n / 8; i++)
+		if (at[i] == PRIVATE)
+			return true;
+	return false;
+}
+
+static void completed(struct peer *p, const struct ibv_wc *wc)
+{
+	unsigned int i = (uint32_t)wc->wr_id, kind = wc->wr_id >> 63 ? wc->wr_id >> 32 & 0xff : 0;
+	struct request *q = &p->requests[i];
+
+	if (wc->status != IBV_WC_SUCCESS) {
+		p->c->broken = true;
+		reached += kind == W_FORBIDDEN;
+		return;
+	}
+	switch (kind) {
+	case 0:
+		take_request(p, p->c->receive[i], wc->byte_len);
+		post_receive(p->c, i);
+		break;
+	case W_FORBIDDEN:
+		number = p->blame;
+		tell("request", q->bytes, REQUEST);
+		failed("memory that was not granted was reached");
+	case W_FETCH:
+		if (!is_pattern((uint64_t *)slot(q->slot - 1), get(q->bytes + 8, 8) / SECTOR, get(q->bytes + 16, 4) / SECTOR))
+			failed("the initiator granted other data than was written");
+		answer(p, i);
+		break;
+	case W_LATE_READ:
+		if (has_private((uint64_t *)slot(q->slot - 1), get(q->bytes + 16, 4)))
+			failed("memory of a write that had ended was read");
+		/* Fall through. */
+	case W_LAST:
+		late++;
+		/* Fall through. */
+	case W_ANSWER:
+		if (!p->end_by)
+			free_request(p, i);
+	}
+}
+
+static bool attend(struct peer *p)
+{
+	struct ibv_wc wc[16];
+	int n = ibv_poll_cq(p->c->cq, 16, wc);
+	bool busy = n > 0;
+
+	for (int k = 0; k < n && !p->c->broken; k++)
+		completed(p, &wc[k]);
+	for (unsigned int i = 0; i < SLOTS && !p->c->broken && !p->end_by && !enough; i++) {
+		if (p->requests[i].used && !p->requests[i].begun) {
+			serve(p, i);
+			busy = true;
+		}
+	}
+	for (unsigned int i = 0; i < SLOTS && !p->c->broken; i++) {
+		if (p->requests[i].late_at && now_ms() >= p->requests[i].late_at) {
+			p->requests[i].late_at = 0;
+			come_late(p, i);
+		}
+	}
+	if (p->end_by && now_ms() > p->end_by) {
+		number = p->blame;
+		failed("the initiator did not end the session");
+	}
+	return busy;
+}
+
+static bool must_end(void)
+{
+	for (unsigned int i = 0; i < PEERS; i++)
+		if (peers[i] && peers[i]->end_by)
+			return true;
+	return false;
+}
+
+int play_target(const char *port, const char *only)
+{
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
+	uint64_t start = now_ms(), last = start;
+	unsigned int idle = 0;
+	struct rdma_cm_id *id;
+
+	if (only) {
+		if (trick_named(only) == TRICKS)
+			failed("there is no trick called %s", only);
+		choose_only(trick_named(only));
+	}
+	listener = rdma_create_event_channel();
+	if (!listener || rdma_create_id(listener, &id, NULL, RDMA_PS_TCP) ||
+	    rdma_bind_addr(id, (struct sockaddr *)&any) || rdma_listen(id, 16))
+		failed("listening: %s", strerror(errno));
+	printf("listening\n");
+	fflush(stdout);
+	/* In the end all is waited for that has to end. */
+	for (number = first; number < first + messages || must_end();) {
+		struct rdma_cm_event *event = next_event(listener, 0);
+		uint64_t before = number;
+		bool busy = event;
+
+		enough = number >= first + messages;
+		if (event && event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			if (enough) {
+				struct rdma_cm_id *late_one = event->id;
+
+				rdma_ack_cm_event(event);
+				rdma_destroy_id(late_one);
+			} else {
+				welcome(event);
+			}
+		} else if (event) {
+			struct connection *c = event->id->context;
+			bool up = event->event == RDMA_CM_EVENT_ESTABLISHED;
+
+			if (c && up)
+				established(c->owner);
+			else if (c)
+				c->broken = true;
+			rdma_ack_cm_event(event);
+		}
+		for (unsigned int i = 0; i < PEERS; i++) {
+			if (ignored[i].id && now_ms() > ignored[i].until) {
+				rdma_destroy_id(ignored[i].id);
+				ignored[i].id = NULL;
+			}
+			if (!peers[i])
+				continue;
+			busy |= attend(peers[i]);
+			if (peers[i]->c->broken)
+				drop(i);
+		}
+		idle = busy ? 0 : idle + 1;
+		if (idle > 20)
+			usleep(100);
+		if (number != before)
+			last = now_ms();
+		else if (now_ms() - last > 2 * PATIENCE_MS)
+			failed("nothing comes");
+	}
+	for (unsigned int i = 0; i < PEERS; i++) {
+		if (peers[i])
+			drop(i);
+		if (ignored[i].id)
+			rdma_destroy_id(ignored[i].id);
+	}
+	rdma_destroy_id(id);
+	printf("passed %llu messages, %llu requests served, %llu wrong answers, %llu reaches for memory refused, "
+	       "%llu answers before the data, %llu accesses after it, %llu connections, %llu refused, %llu ended; %llu ms\n",
+	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)wrongs,
+	       (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late,
+	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
+	       (unsigned long long)(now_ms() - start));
+	return 0;
+}

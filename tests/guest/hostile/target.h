@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the false target and its lies share. */
+
+#ifndef TARGET_H
+#define TARGET_H
+
+#include "hostile.h"
+
+enum {
+	CREDITS = 8, CAPACITY = 64 << 20, DEAD = 8, TAGS = 64,
+	/*
+	 * At once would be a race that soft-RoCE does not win: it looks whether a
+	 * key is valid and copies then, whoever takes the key away between the two.
+	 */
+	LATE_MS = 50,
+};
+
+/* What a false target does beside serving; lies.c has the table. */
+enum trick {
+	FAIR,
+	/* With a connection request. */
+	REFUSE, HANG_UP, IGNORE, REPLY_WRONG, EAGER, VANISH,
+	/* With a request. */
+	REACH, LEAVE, SILENT, PARTIAL, EARLY, LATE,
+	/* With its answer. */
+	STATUS, IMMEDIATE, LEAN, MUTATE, SHORT, LONG, OPCODE, FLAGS, UNKNOWN, RESERVED, TAG, OVERDRAW, TWICE, REPLAY,
+	KEY, OTHER_KEY, EMPTY, MISER,
+	TRICKS
+};
+
+enum stage { CONNECTING, SERVING, ANSWERING };
+
+struct request {
+	bool used, begun, answered;
+	/* Its memory, from 1. */
+	unsigned int slot;
+	uint64_t message;
+	/* When its memory is accessed once more, though it was answered. */
+	uint64_t late_at;
+	enum trick trick;
+	unsigned char bytes[REQUEST];
+};
+
+/* A queue pair of an initiator. */
+struct peer {
+	struct connection *c;
+	enum trick trick;
+	unsigned char session[12];
+	/* What was granted first, what the initiator has at most, what it will get later. */
+	unsigned int credits, held, owed;
+	bool miser;
+	/* When it must be over at last, and since which message. */
+	uint64_t end_by, blame;
+	struct request requests[SLOTS];
+	/* Keys that were taken away, and the last one of each tag. */
+	struct key {
+		uint32_t key;
+		uint64_t address;
+	} dead[DEAD], last[TAGS];
+	unsigned int dead_count;
+	bool has_answered;
+	unsigned char answer[RESPONSE];
+};
+
+/* What comes back with completions; the lower half is the request's number. */
+enum { W_ANSWER = 1, W_FETCH, W_OTHER, W_LAST, W_LATE_READ, W_FORBIDDEN };
+
+static inline uint64_t work_id(unsigned int kind, unsigned int i)
+{
+	return (uint64_t)kind << 32 | i;
+}
+
+extern uint64_t early;
+
+/* The initiator has to end the session because of what is done now. */
+void expect_end(struct peer *p);
+void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint64_t remote, uint32_t key, size_t n);
+bool in_flight(const struct peer *p, const unsigned char *tag);
+
+/* lies.c */
+
+/* FAIR when there is none of this name. */
+enum trick trick_named(const char *name);
+void choose_only(enum trick trick);
+enum trick pick(struct rng *r, enum stage stage, uint64_t n);
+void make_reply(struct rng *r, enum trick trick, const unsigned char *request, unsigned char *reply, unsigned char *n);
+/* What an initiator must do with a reply: take it or not. */
+bool good_reply(const unsigned char *reply, const unsigned char *request);
+void speak_first(struct peer *p, struct rng *r);
+/* Reaches for memory that request i does not grant. */
+void reach_out(struct peer *p, struct rng *r, unsigned int i);
+/* Moves a read's data, less than all of it if so wanted; the last piece has this id. */
+void send_data(struct peer *p, unsigned int i, uint64_t length, uint64_t id);
+/* Accesses the memory of request i, which was answered without an invalidation. */
+void come_late(struct peer *p, unsigned int i);
+/* Answers request i, for better or worse; its data was moved. */
+void answer(struct peer *p, unsigned int i);
+
+#endif
