@@ -20,6 +20,7 @@
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
 #	HCABLK_SEED	what their messages come from; 1 when not set
+#	HCABLK_FIRST	the first message's number; 0 when not set
 
 set -euo pipefail
 
@@ -29,7 +30,8 @@ top=${tests%/*}
 if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
-		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED; do
+		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
+		HCABLK_FIRST; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"

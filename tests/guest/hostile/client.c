@@ -3,9 +3,13 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include "hostile.h"
 #include "client.h"
 
@@ -14,7 +18,11 @@ unsigned char volume[16], host[16];
 uint64_t zone_from, zone_count, capacity;
 unsigned int block, max_transfer;
 bool read_only;
-static uint64_t answered, ends, connects, rejects, reads_checked;
+
+/* In memory that all workers share. */
+static struct count {
+	uint64_t answered, ends, connects, rejects, reads_checked;
+} *counts, *mine;
 
 /* Messages that are not answered. */
 static struct message flight[512];
@@ -52,7 +60,7 @@ static void response(const unsigned char *b, size_t n)
 			}
 		failed("an answer to nothing");
 	}
-	answered++;
+	mine->answered++;
 	sector = get(m->bytes + 8, 8) / SECTOR;
 	count = get(m->bytes + 16, 4) / SECTOR;
 	at = get(m->bytes + 24, 8);
@@ -64,7 +72,7 @@ static void response(const unsigned char *b, size_t n)
 		memcpy(copy, (void *)(uintptr_t)at, count * SECTOR);
 		if (!is_pattern(copy, sector, count))
 			failed("a read of sector %llu gave something else", (unsigned long long)sector);
-		reads_checked++;
+		mine->reads_checked++;
 	}
 	land(i);
 }
@@ -196,7 +204,7 @@ static struct connection *ask(struct asked *a, unsigned int *reason, bool vanish
 		struct connection *c;
 		struct rdma_cm_id *id;
 
-		connects++;
+		mine->connects++;
 		if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
 			failed("rdma_create_id: %s", strerror(errno));
 		if (rdma_resolve_addr(id, NULL, address->ai_addr, 5000) ||
@@ -236,7 +244,7 @@ static struct connection *ask(struct asked *a, unsigned int *reason, bool vanish
 		rdma_ack_cm_event(event);
 		destroy(c);
 		if (*reason) {
-			rejects++;
+			mine->rejects++;
 			return NULL;
 		}
 		usleep(20000);
@@ -364,15 +372,15 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 	failed("no session becomes free");
 }
 
-int play_client(void)
+/* Sends every message whose turn it is. */
+static void work_off(unsigned int me)
 {
 	struct connection *c = NULL;
 	unsigned int credits = 0, burst = 0;
-	uint64_t start = now_ms();
 	bool may_end = false;
 	struct rng r;
 
-	for (number = first; number < first + messages; number++) {
+	for (number = first + (me - first % WORKERS + WORKERS) % WORKERS; number < first + messages; number += WORKERS) {
 		struct message m;
 
 		if (!c) {
@@ -386,8 +394,8 @@ int play_client(void)
 		r = stream('x', number);
 		generate(&m, number);
 		/* The same once more, also while the first is not answered. */
-		if (number > first + 8 && chance(&r, 30)) {
-			uint64_t old = number - 1 - below(&r, 8);
+		if (number >= first + 9 * WORKERS && chance(&r, 30)) {
+			uint64_t old = number - WORKERS * (1 + below(&r, 8));
 
 			generate(&m, old);
 			if (m.verdict >= END)
@@ -438,7 +446,7 @@ int play_client(void)
 		if (m.verdict < END && !may_end)
 			failed("the target ended the connection without a reason");
 ended:
-		ends++;
+		mine->ends++;
 		leave(c, true);
 		c = NULL;
 	}
@@ -447,10 +455,50 @@ ended:
 		leave(c, true);
 	}
 	check_guards();
+}
+
+int play_client(void)
+{
+	uint64_t start = now_ms();
+	struct count sum = { 0 };
+	pid_t workers[WORKERS];
+
+	counts = mmap(NULL, WORKERS * sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (counts == MAP_FAILED)
+		failed("memory: %s", strerror(errno));
+	/* Processes, so that each has a device, memory and numbers of its own. */
+	for (unsigned int i = 0; i < WORKERS; i++) {
+		workers[i] = fork();
+		if (workers[i] < 0)
+			failed("fork: %s", strerror(errno));
+		if (workers[i])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		mine = &counts[i];
+		work_off(i);
+		_exit(0);
+	}
+	for (unsigned int left = WORKERS; left; left--) {
+		int status;
+
+		if (wait(&status) < 0 || status) {
+			/* It has said why. */
+			for (unsigned int i = 0; i < WORKERS; i++)
+				kill(workers[i], SIGKILL);
+			return 1;
+		}
+	}
+	for (unsigned int i = 0; i < WORKERS; i++) {
+		sum.answered += counts[i].answered;
+		sum.ends += counts[i].ends;
+		sum.connects += counts[i].connects;
+		sum.rejects += counts[i].rejects;
+		sum.reads_checked += counts[i].reads_checked;
+	}
 	printf("passed %llu messages, %llu answered as they must be, %llu reads compared, "
 	       "%llu connections asked for, %llu refused as they must be, %llu ended; %llu ms\n",
-	       (unsigned long long)messages, (unsigned long long)answered, (unsigned long long)reads_checked,
-	       (unsigned long long)connects, (unsigned long long)rejects, (unsigned long long)ends,
+	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.reads_checked,
+	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

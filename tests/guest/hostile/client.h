@@ -7,6 +7,9 @@
 #include <netdb.h>
 #include "hostile.h"
 
+/* Connections at a time; message N is sent by worker N % WORKERS. */
+enum { WORKERS = 4 };
+
 struct message {
 	unsigned char bytes[128];
 	size_t length;

@@ -73,7 +73,7 @@ static void correct(struct rng *r, struct message *m)
 	memset(m, 0, sizeof(*m));
 	m->length = REQUEST;
 	put(b + 4, 4, m->number = number);
-	m->slot = number % SLOTS;
+	m->slot = number / WORKERS % SLOTS;
 	m->wr.opcode = IBV_WR_SEND;
 	if (kind == 0) {
 		b[0] = FLUSH;
@@ -175,10 +175,14 @@ void generate(struct message *m, uint64_t n)
 	unsigned char *b = m->bytes;
 	uint64_t saved = number;
 	unsigned int field, kind;
+	/* A connection costs more than a hundred messages. */
+	bool rare = n >= DENSE && !chance(&r, SPARSE);
 
 	number = n;
 	correct(&r, m);
 	kind = below(&r, 1000);
+	if (rare && kind >= 970)
+		kind = 0;
 	if (kind < 400) {
 		/* Correct. */
 	} else if (kind < 550) {
@@ -219,7 +223,7 @@ void generate(struct message *m, uint64_t n)
 	}
 	judge(m);
 	/* A mutation in vain: most that would cost the connection are mended, those above are enough. */
-	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, 950)) {
+	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, rare ? 995 : 950)) {
 		correct(&r, m);
 		b[0] ^= 0x40;
 		judge(m);
