@@ -11,14 +11,14 @@ HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
 # What may be said on the command line; the scripts read it from the environment.
-export SERIES KDIR KREL JOBS V T DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE
+export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE
 
 # The scripts run other makes; what this one was told is not for those.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-planted demo bench bench-profile host-test lint fmt fmt-check clippy shellcheck \
-	root kernels update install clean distclean shell doc
+.PHONY: modules tools all help test test-debug test-planted demo bench bench-profile host-test fuzz lint fmt fmt-check \
+	clippy shellcheck root kernels update install clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -49,6 +49,9 @@ bench-profile: modules tools ## where the instructions of an I/O go; T='ROW…' 
 
 host-test: ## unit tests of the pure logic, on this machine, in seconds
 	@scripts/host-test
+
+fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
+	@scripts/fuzz
 
 lint: fmt-check clippy shellcheck ## every check that needs no guest
 
@@ -104,6 +107,7 @@ help: ## this list
 	@echo "  LINK=two          for bench: two guests and a network, in real time"
 	@echo "  SAVE=FILE         for bench: where to keep the results, too"
 	@echo "  HCABLK_RDMA=siw   for test-debug: soft-iWARP instead of soft-RoCE"
+	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; one input once more"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"

@@ -4,6 +4,7 @@
 //! where they live, so that their tests run on the host in seconds.
 
 mod proto;
+pub mod decoders;
 mod space;
 mod admission;
 mod check;

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Every decoder with what must hold for any input: it does not panic, what it
+//! accepts is what its encoder writes, and what it says of the rest is right.
+//! Used with random bytes by `fuzz.rs` and with guided ones by `tests/fuzz`.
+
+use crate::proto::{
+    connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REQUEST_LEN},
+    credits::Credits,
+    message::{BadRequest, Extent, Op, Remote, Request, Response, Status, Tag},
+    name::{HostId, VolumeName},
+};
+
+/// A decoder under test.
+#[derive(Clone, Copy)]
+pub struct Decoder {
+    /// What it decodes.
+    pub name: &'static str,
+    /// Decodes; panics when something is wrong, else says whether the input was accepted.
+    pub check: fn(&[u8]) -> bool,
+    /// Inputs that are accepted.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All of them.
+pub const ALL: &[Decoder] = &[
+    Decoder {
+        name: "request",
+        check: request,
+        seeds: requests,
+    },
+    Decoder {
+        name: "response",
+        check: response,
+        seeds: responses,
+    },
+    Decoder {
+        name: "connect",
+        check: connect,
+        seeds: || vec![connection().encode().to_vec()],
+    },
+    Decoder {
+        name: "reply",
+        check: reply,
+        seeds: replies,
+    },
+    Decoder {
+        name: "reject",
+        check: reject,
+        seeds: || vec![Reject::new(Reason::Version).encode().to_vec()],
+    },
+    Decoder {
+        name: "name",
+        check: name,
+        seeds: names,
+    },
+    Decoder {
+        name: "credits",
+        check: credits,
+        seeds: || vec![vec![2, 0, 0, 0, 1, 2], vec![8, 0, 2, 0, 0, 1]],
+    },
+];
+
+fn request(bytes: &[u8]) -> bool {
+    match Request::decode(bytes) {
+        Ok(request) => {
+            assert_eq!(request.encode()[..], *bytes);
+            if let Op::Read(extent, remote) | Op::Write { extent, remote, .. } = request.op {
+                assert!(extent.length > 0);
+                assert!(extent.offset.checked_add(extent.length.into()).is_some());
+                assert!(remote.address.checked_add(extent.length.into()).is_some());
+            }
+            true
+        }
+        Err(BadRequest::Unanswerable) => {
+            assert!(bytes.len() < 8);
+            false
+        }
+        Err(BadRequest::Answer(tag, status)) => {
+            assert_eq!(tag.index.to_le_bytes(), bytes[4..6]);
+            assert_eq!(tag.generation.to_le_bytes(), bytes[6..8]);
+            let known = (1..=3).contains(&bytes[0]);
+            assert!(status == Status::Invalid || (status == Status::Unsupported && !known));
+            false
+        }
+    }
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let tag = Tag {
+        index: 7,
+        generation: 9,
+    };
+    let extent = Extent {
+        offset: 1 << 20,
+        length: 4096,
+    };
+    let remote = Remote {
+        address: 0x0009_0007_0000_0200,
+        key: 0x1234_5678,
+        invalidate: true,
+    };
+    let write = |fua| Op::Write {
+        extent,
+        remote,
+        fua,
+    };
+    [
+        Op::Read(extent, remote),
+        write(false),
+        write(true),
+        Op::Flush,
+    ]
+    .map(|op| Request { tag, op }.encode().to_vec())
+    .into()
+}
+
+fn response(bytes: &[u8]) -> bool {
+    let Some(response) = Response::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(response.encode()[..], *bytes);
+    true
+}
+
+fn responses() -> Vec<Vec<u8>> {
+    let tag = Tag {
+        index: 7,
+        generation: 9,
+    };
+    [Status::Ok, Status::Gone]
+        .map(|status| {
+            let response = Response {
+                credits: 1,
+                tag,
+                status,
+            };
+            response.encode().to_vec()
+        })
+        .into()
+}
+
+fn connect(bytes: &[u8]) -> bool {
+    match Connect::decode(bytes) {
+        Ok(request) => {
+            assert_eq!(request.encode()[..], bytes[..REQUEST_LEN]);
+            assert_eq!(request.version(), 1);
+            assert!(request.queue < request.queues && request.depth > 0);
+            true
+        }
+        Err(reason) => {
+            assert!(matches!(reason, Reason::Malformed | Reason::Version));
+            false
+        }
+    }
+}
+
+/// What is answered by [`replies`].
+fn connection() -> Connect {
+    Connect {
+        version_min: 1,
+        version_max: 1,
+        depth: 128,
+        queue: 0,
+        queues: 4,
+        session: SessionId(7),
+        epoch: Epoch(1),
+        host: HostId::from_wire(*b"0123456789abcdef").expect("a host id"),
+        volume: VolumeName::parse("vol1").expect("a volume name"),
+    }
+}
+
+fn reply(bytes: &[u8]) -> bool {
+    let request = connection();
+    let Some(reply) = Reply::decode(bytes, &request) else {
+        return false;
+    };
+    // What is ignored may differ, what is meant may not.
+    assert_eq!(Reply::decode(&reply.encode(), &request), Some(reply));
+    let g = reply.geometry;
+    assert!(g.capacity > 0 && g.capacity <= i64::MAX as u64);
+    assert_eq!(g.capacity % (1 << g.logical_block_shift), 0);
+    assert!((1..=request.depth).contains(&reply.credits));
+    true
+}
+
+fn replies() -> Vec<Vec<u8>> {
+    let reply = Reply {
+        version: 1,
+        credits: 16,
+        session: SessionId(7),
+        epoch: Epoch(1),
+        geometry: Geometry {
+            capacity: 1 << 30,
+            logical_block_shift: 9,
+            physical_block_shift: 12,
+            read_only: false,
+            write_cache: true,
+            fua: true,
+            max_transfer: 1 << 20,
+        },
+    };
+    vec![reply.encode().to_vec()]
+}
+
+fn reject(bytes: &[u8]) -> bool {
+    let Some(reject) = Reject::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(Reject::decode(&reject.encode()), Some(reject));
+    true
+}
+
+/// A first byte that chooses, and then a name as text or as it travels.
+fn name(bytes: &[u8]) -> bool {
+    let Some((&what, bytes)) = bytes.split_first() else {
+        return false;
+    };
+    let text = core::str::from_utf8(bytes).ok();
+    let wire = <[u8; 16]>::try_from(bytes).ok();
+    match what % 4 {
+        0 => text
+            .and_then(|text| Some((text, VolumeName::parse(text).ok()?)))
+            .map(|(text, name)| {
+                // A text that ends in NULs names the same.
+                assert_eq!(name.as_str(), text.trim_end_matches('\0'));
+                assert_eq!(VolumeName::from_wire(name.to_wire()), Ok(name));
+            })
+            .is_some(),
+        1 => wire
+            .and_then(|wire| Some((wire, VolumeName::from_wire(wire).ok()?)))
+            .map(|(wire, name)| {
+                assert_eq!(name.to_wire(), wire);
+                assert_eq!(VolumeName::parse(name.as_str()), Ok(name));
+            })
+            .is_some(),
+        2 => text
+            .and_then(|text| Some((text, HostId::parse(text).ok()?)))
+            .map(|(text, id)| assert_eq!(id.to_string(), text.to_lowercase()))
+            .is_some(),
+        _ => wire
+            .and_then(|wire| HostId::from_wire(wire).ok())
+            .map(|id| assert_eq!(HostId::parse(&id.to_string()), Ok(id)))
+            .is_some(),
+    }
+}
+
+fn names() -> Vec<Vec<u8>> {
+    vec![
+        b"\0vol1".to_vec(),
+        b"\x01vol-2.a_b\0\0\0\0\0\0\0".to_vec(),
+        b"\x027c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44".to_vec(),
+        b"\x030123456789abcdef".to_vec(),
+    ]
+}
+
+/// The initiator's account: what was granted, then 0 to send and otherwise an
+/// answer that grants one less than the byte says.
+fn credits(bytes: &[u8]) -> bool {
+    let Some((&granted, bytes)) = bytes.split_first() else {
+        return false;
+    };
+    let granted = u16::from(granted);
+    let mut account = Credits::new(granted);
+    // Messages that the peer has not given a credit for, and those it has not answered.
+    let (mut owed, mut flying) = (0, 0u16);
+    for &byte in bytes {
+        if byte == 0 {
+            let sent = account.take();
+            assert_eq!(sent, owed < granted);
+            owed += u16::from(sent);
+            flying += u16::from(sent);
+        } else if flying > 0 {
+            let count = u16::from(byte - 1);
+            if account.grant(count).is_err() {
+                assert!(count > owed);
+                return false;
+            }
+            assert!(count <= owed);
+            owed -= count;
+            flying -= 1;
+            let goes_on = account.answered();
+            assert_eq!(goes_on, owed < granted || flying > 0);
+            if !goes_on {
+                return false;
+            }
+        }
+        assert_eq!(account.available(), granted - owed);
+    }
+    true
+}
