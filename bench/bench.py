@@ -114,7 +114,8 @@ def main() -> int:
     env = os.environ
     wanted = rows.select([word for arg in args.rows for word in arg.split()], args.quick)
     if args.link:
-        wanted = [row for row in wanted if row.peer != rows.VERBS]
+        # The others have no two ends.
+        wanted = [row for row in wanted if row.peer not in ("null", rows.VERBS)]
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)

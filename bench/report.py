@@ -128,7 +128,7 @@ def report(results: Results) -> Iterator[str]:
     found = costs(results)
     yield from table(found, made["unit"])
     yield from raw(found)
-    lines = list(figures(found))
+    lines = list(figures(found)) if made["unit"] == "instructions" else []
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)
     yield from verbs(results)
