@@ -22,6 +22,7 @@ PRINTED = 45
 class Counted:
     """What an I/O of a row consists of."""
 
+    cost: load.Result
     verbs: dict[str, dict[str, float]]
     functions: list[Cost]
 
@@ -57,7 +58,7 @@ def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: C
                 sections, place = counts.read(machine.counts, place)
                 section = counts.difference(sections[3], sections[1])
                 verbs = counts.verbs(section, result.ios) if peer in RDMA_PEERS else {}
-                results[row] = Counted(verbs, counts.profile(section, result.ios, known))
+                results[row] = Counted(result, verbs, counts.profile(section, result.ios, known))
                 total = section.instructions.total() / result.ios
                 seen = f"counted {total:12,.0f} of {result.ns_per_io:12,.0f} instructions per I/O"
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {seen} {time.monotonic() - started:6.1f} s")
