@@ -26,9 +26,14 @@ mod count {
         MAPPED.fetch_add(-1, Relaxed);
     }
 
+    /// How many there are.
+    pub fn count() -> i64 {
+        MAPPED.load(Relaxed)
+    }
+
     /// Nobody has mappings any more: complains when there are some.
     pub(crate) fn check() {
-        let left = MAPPED.load(Relaxed);
+        let left = count();
         if left != 0 {
             pr_err!("WARNING: {left} mappings for an HCA were never taken back\n");
         }
@@ -47,6 +52,8 @@ mod count {
     pub(crate) fn check() {}
 }
 
+#[cfg(CONFIG_DMA_API_DEBUG)]
+pub use count::count;
 pub(crate) use count::{
     add,
     check,

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Suite `hcablk_buffers`: memory that stays mapped, and who keeps the device
+//! (`rdma::buffer`, `rdma::pd`, `rdma::cm`).
+
+use crate::{
+    check::{
+        balanced,
+        every_allocation, //
+    },
+    link::{
+        self,
+        Ear,
+        Link,
+        Log,
+        News,
+        RECEIVE,
+        SEND, //
+    },
+    watched::Watched,
+};
+use hcablk_core::{
+    errno,
+    rdma::{
+        buffer::{
+            DmaBuffer,
+            MessageBuffers, //
+        },
+        cm::{
+            self,
+            Id, //
+        },
+        cq::{
+            CompletionQueue,
+            Context, //
+        },
+        device::Direction,
+        mapped,
+        mr::MemoryRegion,
+        pd::ProtectionDomain,
+        qp::{
+            Capacity,
+            QueuePair, //
+        },
+        wr::{
+            Entry,
+            Send, //
+        },
+    },
+    sync::Event,
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Tells when an identifier has let go of its handler.
+struct Tell(Arc<Watched<bool>>);
+
+impl cm::Handler for Tell {
+    fn event(&self, _event: cm::Event<'_>) {}
+}
+
+impl Drop for Tell {
+    fn drop(&mut self) {
+        self.0.change(|gone| *gone = true);
+    }
+}
+
+/// Hears events and tells when it is gone.
+struct Both(Ear, #[expect(dead_code, reason = "only dropped")] Tell);
+
+impl cm::Handler for Both {
+    fn event(&self, event: cm::Event<'_>) {
+        self.0.event(event);
+    }
+}
+
+/// A domain whose identifier nobody else has, and whether that is gone.
+fn told_domain() -> Result<(Arc<ProtectionDomain>, Arc<Watched<bool>>)> {
+    loop {
+        let gone = Watched::new(false)?;
+        let news = Watched::new(News::default())?;
+        let both = Both(Ear(news.clone()), Tell(gone.clone()));
+        let id = Id::new(Arc::new(both, GFP_KERNEL)?)?;
+        id.resolve_address(&core::net::SocketAddr::new(crate::address(), 0), 10_000)?;
+        news.wait(|n| (n.resolved == 1 || n.down).then_some(()))?;
+        if news.look(|n| n.resolved == 1) {
+            return Ok((ProtectionDomain::new(&id)?, gone));
+        }
+    }
+}
+
+fn is(flag: &Watched<bool>) -> bool {
+    flag.look(|flag| *flag)
+}
+
+#[kunit_tests(hcablk_buffers)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_as_large_as_asked_for_and_counted_once() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            let before = mapped::count();
+            for order in 0..5 {
+                let buffer = DmaBuffer::new(&pd, order, Direction::Bidirectional)?;
+                ensure_eq!(buffer.len(), PAGE_SIZE << order);
+                ensure_eq!(buffer.pages().len(), PAGE_SIZE << order);
+                ensure_eq!(mapped::count(), before + 1);
+            }
+            ensure_eq!(mapped::count(), before);
+            let messages = MessageBuffers::new(&pd, 129, 64, Direction::ToDevice)?;
+            // 64 in a page.
+            ensure_eq!(mapped::count(), before + 3);
+            drop(messages);
+            ensure_eq!(mapped::count(), before);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_slice_ends_where_the_buffer_does() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let buffer = DmaBuffer::new(&link.near.pd, 1, Direction::Bidirectional)?;
+            let end = buffer.len();
+            // What is asked for, and what there is.
+            let slices = [
+                (0, 100, 100),
+                (0, 0, 0),
+                (end - 100, 100, 100),
+                (end - 100, 101, 100),
+                (end - 1, usize::MAX, 1),
+                (end, 1, 0),
+                (end + 1, 1, 0),
+                (usize::MAX, usize::MAX, 0),
+                (PAGE_SIZE - 10, 20, 20),
+            ];
+            for (offset, length, wanted) in slices {
+                link.far.receive(2)?;
+                let entries = [Entry::new(buffer.slice(offset, length))];
+                ensure!(link.near.carry_out(&mut Send::new(&entries))?);
+                let got = link.far.completed(RECEIVE, 2)?.length;
+                ensure_eq!((offset, got), (offset, wanted));
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn messages_have_places_of_their_own() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            let buffers = MessageBuffers::new(&pd, 10, 1024, Direction::Bidirectional)?;
+            for index in 0..12u8 {
+                buffers.write(index.into(), &[index + 1; 1024])?;
+            }
+            let mut message = KVec::from_elem(0, 1024, GFP_KERNEL)?;
+            for index in 0..12u8 {
+                let got = buffers.read(index.into(), 1024, &mut message)?;
+                ensure!(got.iter().all(|&byte| byte == index + 1));
+            }
+            // A short one changes what it covers.
+            buffers.write(3, b"short")?;
+            let got = buffers.read(3, 6, &mut message)?;
+            ensure_eq!(got, b"short\x04");
+            ensure_eq!(buffers.read(2, 1024, &mut message)?.last(), Some(&3));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn messages_have_bounds() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            for length in [0, 3, 48, 2 * PAGE_SIZE, usize::MAX] {
+                let made = MessageBuffers::new(&pd, 4, length, Direction::ToDevice);
+                ensure_eq!(made.err(), Some(EINVAL));
+            }
+            let buffers = MessageBuffers::new(&pd, 3, 2048, Direction::Bidirectional)?;
+            let mut message = KVec::from_elem(0xaa, 3000, GFP_KERNEL)?;
+            // Whole pages are made of them.
+            for index in [4, 5, 100, usize::MAX] {
+                ensure_eq!(buffers.write(index, b"x").err(), Some(EINVAL));
+                ensure_eq!(buffers.read(index, 1, &mut message).err(), Some(EINVAL));
+                ensure_eq!(buffers.slice(index, 1).err(), Some(EINVAL));
+            }
+            let long = message.get(..2049).ok_or(EINVAL)?;
+            ensure_eq!(buffers.write(0, long).err(), Some(errno::emsgsize()));
+            // Nothing of it was written, there or next door.
+            for index in 0..2 {
+                let got = buffers.read(index, 2048, &mut message)?;
+                ensure!(got.iter().all(|&byte| byte == 0));
+            }
+            // A message that does not fit into the reader's memory.
+            let mut small = [0; 10];
+            ensure_eq!(
+                buffers.read(0, 11, &mut small).err(),
+                Some(errno::emsgsize())
+            );
+            ensure_eq!(buffers.read(0, 10, &mut small)?.len(), 10);
+            // What the device says is longer than the buffer.
+            ensure_eq!(buffers.read(0, 2999, &mut message)?.len(), 2048);
+            ensure!(MessageBuffers::new(&pd, 0, 64, Direction::ToDevice)?
+                .slice(0, 1)
+                .is_err());
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn messages_arrive_as_they_were_written() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let mut message = KVec::from_elem(0, PAGE_SIZE, GFP_KERNEL)?;
+            for (round, length) in [0, 1, 63, 64, 1000, 4095, 4096].into_iter().enumerate() {
+                let index = 1 + round as u32;
+                for (at, byte) in message.iter_mut().enumerate() {
+                    *byte = (at * 7 + round) as u8;
+                }
+                link.far.receive(index)?;
+                link.near
+                    .send(index, message.get(..length).ok_or(EINVAL)?)?;
+                ensure!(link.near.completed(SEND, index)?.ok);
+                ensure_eq!(link.far.completed(RECEIVE, index)?.length, length);
+                let got = link.far.into.read(index as usize, length, &mut message)?;
+                ensure_eq!(got.len(), length);
+                let wrong = got
+                    .iter()
+                    .enumerate()
+                    .position(|(at, &byte)| byte != (at * 7 + round) as u8);
+                ensure_eq!((length, wrong), (length, None));
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_domain_wants_a_device() -> Result {
+        let (id, _news) = link::identifier()?;
+        ensure_eq!(ProtectionDomain::new(&id).err(), Some(ENODEV));
+        ensure_eq!(id.attributes().err(), Some(ENODEV));
+        let pd = link::domain()?;
+        ensure!(!pd.same_device(&id));
+        ensure!(pd.same_device(&link::bound_identifier()?.0));
+        let attributes = pd.attributes();
+        ensure!(attributes.fast_registration);
+        ensure!(attributes.max_qp_wr > 0 && attributes.max_cqe > 0);
+        ensure!(attributes.max_fast_reg_pages > 0);
+        Ok(())
+    }
+
+    #[test]
+    fn whatever_is_made_in_a_domain_keeps_it() -> Result {
+        balanced(|| {
+            let (pd, gone) = told_domain()?;
+            let first = DmaBuffer::new(&pd, 0, Direction::ToDevice)?;
+            drop(pd);
+            ensure!(!is(&gone));
+            drop(first);
+            ensure!(is(&gone));
+
+            let (pd, gone) = told_domain()?;
+            let region = MemoryRegion::new(&pd, 1)?;
+            drop(pd);
+            ensure!(!is(&gone));
+            drop(region);
+            ensure!(is(&gone));
+
+            let (pd, gone) = told_domain()?;
+            let cq = CompletionQueue::<Log>::new(&pd, 4, 0, Context::SoftIrq)?;
+            drop(pd);
+            ensure!(!is(&gone));
+            drop(cq);
+            ensure!(is(&gone));
+
+            // The last of several.
+            let (pd, gone) = told_domain()?;
+            let region = MemoryRegion::new(&pd, 1)?;
+            let messages = MessageBuffers::new(&pd, 4, 64, Direction::ToDevice)?;
+            let cq = CompletionQueue::<Log>::new(&pd, 4, 0, Context::SoftIrq)?;
+            drop(pd);
+            drop(cq);
+            drop(region);
+            ensure!(!is(&gone));
+            drop(messages);
+            ensure!(is(&gone));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_queue_pair_keeps_its_queue_and_that_its_domain() -> Result {
+        balanced(|| {
+            let (pd, gone) = told_domain()?;
+            let (id, _news) = link::bound_identifier()?;
+            let cq = CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)?;
+            let capacity = Capacity {
+                sends: 4,
+                receives: 4,
+                send_entries: 1,
+            };
+            let pair = QueuePair::new(&id, &pd, &cq, capacity)?;
+            drop((pd, cq, id));
+            ensure!(!is(&gone));
+            drop(pair);
+            ensure!(is(&gone));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_handler_is_let_go_of_once_and_not_called_afterwards() -> Result {
+        let gone = Watched::new(false)?;
+        let news = Watched::new(News::default())?;
+        let both = Both(Ear(news.clone()), Tell(gone.clone()));
+        let id = Id::new(Arc::new(both, GFP_KERNEL)?)?;
+        id.detach();
+        ensure!(is(&gone));
+        id.detach();
+        id.resolve_address(&core::net::SocketAddr::new(crate::address(), 0), 1000)?;
+        let never: Arc<Event> = Arc::pin_init(Event::new(), GFP_KERNEL)?;
+        ensure_eq!(never.wait_ms(200), Err(ETIMEDOUT));
+        ensure!(news.look(|n| n.resolved == 0 && !n.down));
+        Ok(())
+    }
+
+    #[test]
+    fn identifiers_and_domains_without_memory() -> Result {
+        every_allocation(3, link::identifier)?;
+        let (id, _news) = link::bound_identifier()?;
+        every_allocation(1, || ProtectionDomain::new(&id))
+    }
+
+    #[test]
+    fn buffers_without_memory() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            every_allocation(1, || {
+                DmaBuffer::new(&pd, 3, Direction::Bidirectional).map(|_| ())
+            })?;
+            every_allocation(1, || MemoryRegion::new(&pd, 16))?;
+            every_allocation(4, || {
+                MessageBuffers::new(&pd, 300, 64, Direction::ToDevice).map(|_| ())
+            })
+        })
+    }
+}

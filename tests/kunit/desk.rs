@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A disk whose requests the tests answer, and I/O to it from memory of any
+//! shape.
+
+use crate::watched::{
+    eventually,
+    Watched, //
+};
+use hcablk_core::{
+    blkdev::{
+        submit,
+        BioOp,
+        BioOwner,
+        BioSlot,
+        BlockDevice,
+        Disk,
+        Limits,
+        Op,
+        Operations,
+        Rejected,
+        Request,
+        Requests,
+        Status,
+        TagSet,
+        TagSetConfig,
+        Timeout, //
+    },
+    pages::{
+        PageChunk,
+        PageRange, //
+    },
+};
+use kernel::{
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+
+/// Tags of each of the two hardware queues.
+pub(crate) const DEPTH: u32 = 8;
+/// Bytes of the disk.
+pub(crate) const SIZE: usize = 512 * 1024;
+
+/// What becomes of requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mode {
+    /// They are carried out at once.
+    Answer,
+    /// They are parked.
+    Park,
+    /// They are carried out, but are turned away so before, once each.
+    RejectFirst(Status),
+    /// They are turned away.
+    Reject(Status),
+    /// They are given back to the block layer, once each, and carried out then.
+    RequeueFirst,
+    /// They are dropped.
+    Drop,
+}
+
+/// A request that `queue_rq` saw.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) op: Op,
+    pub(crate) fua: bool,
+    pub(crate) sector: u64,
+    pub(crate) bytes: u32,
+    pub(crate) segments: u16,
+    pub(crate) hw_queue: u32,
+    pub(crate) tag: u16,
+    pub(crate) generation: u16,
+}
+
+/// What the disk does and saw.
+pub(crate) struct State {
+    pub(crate) mode: Mode,
+    pub(crate) image: KVVec<u8>,
+    /// The last requests, oldest first.
+    pub(crate) seen: KVec<Seen>,
+    /// What timed out: hardware queue and tag.
+    pub(crate) timeouts: KVec<(u32, u16)>,
+}
+
+impl State {
+    fn note(&mut self, seen: Seen) {
+        if self.seen.len() == self.seen.capacity() {
+            let _ = self.seen.remove(0);
+        }
+        let _ = self.seen.push_within_capacity(seen);
+    }
+
+    /// Copies between the image and a request.
+    fn carry_out(&mut self, request: &Request<Driver>) -> Status {
+        let view = request.view();
+        if view.op() == Op::Flush {
+            return Status::Ok;
+        }
+        let from = (view.sector() << 9) as usize;
+        let Some(part) = self.image.get_mut(from..from + view.bytes() as usize) else {
+            return Status::Invalid;
+        };
+        match view.op() {
+            Op::Read => view.copy_to_data(part),
+            Op::Write => view.copy_from_data(part),
+            Op::Discard | Op::WriteZeroes => part.fill(0),
+            Op::Flush | Op::Other => return Status::NotSupported,
+        }
+        Status::Ok
+    }
+}
+
+/// What the disk's operations are called on.
+pub(crate) struct Driver;
+
+/// What hardware queues and tag set share.
+pub(crate) struct Shared {
+    state: Arc<Watched<State>>,
+    requests: Arc<Requests<Driver>>,
+}
+
+impl Operations for Driver {
+    type Data = Arc<Shared>;
+    type HwQueue = Arc<Shared>;
+    /// Whether it was turned away once.
+    type Pdu = bool;
+
+    fn hw_queue(
+        data: &Arc<Shared>,
+        _index: u32,
+        _requests: &Arc<Requests<Self>>,
+    ) -> Result<Arc<Arc<Shared>>> {
+        Ok(Arc::new(data.clone(), GFP_KERNEL)?)
+    }
+
+    fn init_request(_data: &Arc<Shared>, _hw_queue: u32) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn queue_rq(
+        queue: &Arc<Shared>,
+        mut request: Request<Self>,
+        _last: bool,
+    ) -> Result<(), Rejected<Self>> {
+        let seen = Seen {
+            op: request.op(),
+            fua: request.fua(),
+            sector: request.sector(),
+            bytes: request.bytes(),
+            segments: request.segments(),
+            hw_queue: request.hw_queue(),
+            tag: request.tag(),
+            generation: request.generation(),
+        };
+        let mode = queue.state.look(|state| state.mode);
+        let again = core::mem::replace(request.pdu(), true);
+        let result = match mode {
+            Mode::RejectFirst(status) if !again => Err(Rejected::new(request, status)),
+            Mode::Reject(status) => {
+                *request.pdu() = false;
+                Err(Rejected::new(request, status))
+            }
+            Mode::RequeueFirst if !again => {
+                request.requeue();
+                Ok(())
+            }
+            Mode::Drop => {
+                *request.pdu() = false;
+                drop(request);
+                Ok(())
+            }
+            Mode::Park => {
+                *request.pdu() = false;
+                request.park();
+                Ok(())
+            }
+            Mode::Answer | Mode::RejectFirst(_) | Mode::RequeueFirst => {
+                *request.pdu() = false;
+                let status = queue.state.look(|state| state.carry_out(&request));
+                request.end(status);
+                Ok(())
+            }
+        };
+        // Who waits for this finds the request parked or gone.
+        queue.state.change(|state| state.note(seen));
+        result
+    }
+
+    fn timeout(queue: &Arc<Shared>, hw_queue: u32, tag: u16) -> Timeout {
+        queue.state.change(|state| {
+            let _ = state.timeouts.push_within_capacity((hw_queue, tag));
+        });
+        if let Some(request) = queue.requests.take_any(hw_queue, tag) {
+            request.end(Status::Timeout);
+        }
+        Timeout::Done
+    }
+}
+
+/// What a disk is made with.
+pub(crate) struct Plan {
+    pub(crate) limits: Limits,
+    pub(crate) timeout_ms: u32,
+    pub(crate) read_only: bool,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            limits: Limits {
+                logical_block_size: 512,
+                physical_block_size: 512,
+                max_hw_sectors: (SIZE / 512) as u32,
+                max_segments: 64,
+                // As the initiator's disks.
+                virt_boundary_mask: 4095,
+                dma_alignment: 3,
+                ..Limits::default()
+            },
+            timeout_ms: 0,
+            read_only: false,
+        }
+    }
+}
+
+/// A disk, open.
+pub(crate) struct Desk {
+    pub(crate) state: Arc<Watched<State>>,
+    pub(crate) requests: Arc<Requests<Driver>>,
+    // Closed before it is removed.
+    pub(crate) device: Option<Arc<BlockDevice>>,
+    pub(crate) disk: Option<Disk<Driver>>,
+}
+
+/// What a tag set comes with: the disk's state and its requests.
+type Parts = (
+    Arc<Watched<State>>,
+    Arc<Requests<Driver>>,
+    Arc<TagSet<Driver>>,
+);
+
+/// A tag set without a disk.
+pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
+    let state = Watched::new(State {
+        mode: Mode::Answer,
+        image: KVVec::from_elem(0, SIZE, GFP_KERNEL)?,
+        seen: KVec::with_capacity(64, GFP_KERNEL)?,
+        timeouts: KVec::with_capacity(16, GFP_KERNEL)?,
+    })?;
+    let requests = Requests::new(2, DEPTH)?;
+    let shared = Arc::new(
+        Shared {
+            state: state.clone(),
+            requests: requests.clone(),
+        },
+        GFP_KERNEL,
+    )?;
+    let config = TagSetConfig {
+        timeout_ms,
+        numa_node: None,
+        no_scheduler: true,
+    };
+    let tag_set = TagSet::new(&config, &requests, Arc::new(shared, GFP_KERNEL)?)?;
+    Ok((state, requests, tag_set))
+}
+
+/// A disk on a tag set, not open.
+pub(crate) fn disk(tag_set: &Arc<TagSet<Driver>>, plan: &Plan) -> Result<Disk<Driver>> {
+    Disk::add(
+        c"kunit",
+        tag_set,
+        &plan.limits,
+        (SIZE / 512) as u64,
+        plan.read_only,
+        crate::this_module()?,
+    )
+}
+
+/// Opens a disk.
+pub(crate) fn open(disk: &Disk<Driver>, read_only: bool) -> Result<BlockDevice> {
+    let path = CString::try_from_fmt(fmt!("/dev/kunit{}", disk.number()))?;
+    crate::with_files(|| BlockDevice::open(&path, read_only))
+}
+
+/// Waits until nobody has the disk open: a file that is closed in one of the
+/// kernel's threads is so a little later.
+pub(crate) fn closed(disk: &Disk<Driver>) -> Result {
+    eventually(|| Ok(!disk.is_open()))
+}
+
+impl Desk {
+    pub(crate) fn new(plan: &Plan) -> Result<Self> {
+        let (state, requests, tag_set) = tag_set(plan.timeout_ms)?;
+        let disk = disk(&tag_set, plan)?;
+        let device = open(&disk, plan.read_only)?;
+        let desk = Self {
+            state,
+            requests,
+            device: Some(Arc::new(device, GFP_KERNEL)?),
+            disk: Some(disk),
+        };
+        // What read the partitions is of no interest.
+        desk.state.look(|state| state.seen.clear());
+        Ok(desk)
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        self.state.look(|state| state.mode = mode);
+    }
+
+    /// Fills the disk with bytes that tell where they are.
+    pub(crate) fn fill(&self, seed: u8) {
+        self.state.look(|state| {
+            for (at, byte) in state.image.iter_mut().enumerate() {
+                *byte = pattern(seed, at);
+            }
+        });
+    }
+
+    /// Waits for a request that the disk sees, and takes it out of the list.
+    pub(crate) fn next(&self) -> Result<Seen> {
+        self.state.wait(|state| state.seen.remove(0).ok())
+    }
+
+    /// Starts I/O.
+    pub(crate) fn begin(&self, memory: &Memory, op: BioOp, sector: u64) -> Result<Pending> {
+        let device = self.device.clone().ok_or(ENODEV)?;
+        start(device, memory, op, sector)
+    }
+
+    /// Carries I/O out.
+    pub(crate) fn run(
+        &self,
+        memory: &Memory,
+        op: BioOp,
+        sector: u64,
+    ) -> Result<Result<(), Status>> {
+        self.begin(memory, op, sector)?.end()
+    }
+
+    /// Starts I/O that is parked, and takes its request.
+    pub(crate) fn caught(
+        &self,
+        memory: &Memory,
+        op: BioOp,
+        sector: u64,
+    ) -> Result<(Request<Driver>, Pending)> {
+        self.set(Mode::Park);
+        self.state.look(|state| state.seen.clear());
+        let pending = self.begin(memory, op, sector)?;
+        let seen = self.next()?;
+        let request = self
+            .requests
+            .take(seen.hw_queue, seen.tag, seen.generation)
+            .ok_or(ENOENT)?;
+        self.set(Mode::Answer);
+        Ok((request, pending))
+    }
+
+    /// A read that is parked, and its request.
+    pub(crate) fn caught_one(&self) -> Result<(Request<Driver>, Pending)> {
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        self.caught(&memory, BioOp::Read, 0)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.set(Mode::Answer);
+        self.requests
+            .for_each_parked(|request| request.end(Status::IoErr));
+        self.device = None;
+        self.disk = None;
+    }
+}
+
+/// The byte at a place, no two neighbouring pages having the same.
+pub(crate) fn pattern(seed: u8, at: usize) -> u8 {
+    (at as u8)
+        .wrapping_mul(31)
+        .wrapping_add((at >> 8) as u8)
+        .wrapping_add(seed)
+        .max(1)
+}
+
+/// Pieces of memory for one I/O.
+pub(crate) struct Memory {
+    chunks: Arc<KVec<PageChunk>>,
+    /// Chunk, offset and length.
+    pieces: KVec<(usize, usize, usize)>,
+}
+
+impl Memory {
+    /// `count` chunks of two pages, all of them in use.
+    pub(crate) fn new(count: usize) -> Result<Self> {
+        let mut chunks = KVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            chunks.push(PageChunk::alloc(1)?, GFP_KERNEL)?;
+        }
+        Self {
+            chunks: Arc::new(chunks, GFP_KERNEL)?,
+            pieces: KVec::new(),
+        }
+        .whole()
+    }
+
+    /// The same memory, of which other pieces are used.
+    pub(crate) fn of(&self, pieces: &[(usize, usize, usize)]) -> Result<Self> {
+        let mut own = KVec::new();
+        own.extend_from_slice(pieces, GFP_KERNEL)?;
+        Ok(Self {
+            chunks: self.chunks.clone(),
+            pieces: own,
+        })
+    }
+
+    /// The same memory, all of it.
+    pub(crate) fn whole(&self) -> Result<Self> {
+        let mut own = KVec::new();
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            own.push((index, 0, chunk.len()), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            chunks: self.chunks.clone(),
+            pieces: own,
+        })
+    }
+
+    /// Bytes of the pieces.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.2).sum()
+    }
+
+    /// Where a byte of the pieces is in the whole memory.
+    pub(crate) fn place(&self, mut at: usize) -> Option<usize> {
+        let chunk_bytes = self.chunks.first()?.len();
+        for &(chunk, offset, length) in self.pieces.iter() {
+            if at < length {
+                return Some(chunk * chunk_bytes + offset + at);
+            }
+            at -= length;
+        }
+        None
+    }
+}
+
+/// I/O under way.
+pub(crate) struct Pending(Arc<Watched<Option<Result<(), Status>>>>);
+
+impl Pending {
+    /// Waits for its end.
+    pub(crate) fn end(&self) -> Result<Result<(), Status>> {
+        self.0.wait(|ended| ended.take())
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.look(|ended| ended.is_some())
+    }
+}
+
+struct Job {
+    slot: BioSlot,
+    device: Arc<BlockDevice>,
+    chunks: Arc<KVec<PageChunk>>,
+    pieces: KVec<(usize, usize, usize)>,
+    ended: Arc<Watched<Option<Result<(), Status>>>>,
+}
+
+/// Starts I/O with room for 32 pieces.
+pub(crate) fn start(
+    device: Arc<BlockDevice>,
+    memory: &Memory,
+    op: BioOp,
+    sector: u64,
+) -> Result<Pending> {
+    let mut pieces = KVec::new();
+    pieces.extend_from_slice(&memory.pieces, GFP_KERNEL)?;
+    let ended = Watched::new(None)?;
+    let job = KBox::new(
+        Job {
+            slot: BioSlot::new(32)?,
+            device,
+            chunks: memory.chunks.clone(),
+            pieces,
+            ended: ended.clone(),
+        },
+        GFP_KERNEL,
+    )?;
+    match submit(job, op, sector) {
+        Ok(()) => Ok(Pending(ended)),
+        Err((e, _)) => Err(e),
+    }
+}
+
+impl BioOwner for Job {
+    fn slot(&mut self) -> &mut BioSlot {
+        &mut self.slot
+    }
+
+    fn device(&self) -> &BlockDevice {
+        &self.device
+    }
+
+    fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
+        self.pieces.iter().filter_map(|&(chunk, offset, length)| {
+            Some(self.chunks.get(chunk)?.range(offset, length))
+        })
+    }
+
+    fn done(self: KBox<Self>, result: Result<(), Status>) {
+        let ended = self.ended.clone();
+        // What it holds goes first: who waits may take the disk down.
+        drop(self);
+        ended.change(|ended| *ended = Some(result));
+    }
+}

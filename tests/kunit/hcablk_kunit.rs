@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! KUnit tests of the core's safe layers, for what needs a kernel and an RDMA
+//! device but neither peer nor policy. Built for the debug kernel only.
+//!
+//! - [`check`]: what tests say with, and how allocations are made to fail.
+//! - [`watched`]: state that tests wait for.
+//! - [`link`]: a queue pair connected to another one of the same module.
+//! - [`desk`]: a disk whose requests the tests answer.
+//!
+//! The suites run when the module is loaded; `tests/kselftest/92-kunit-layers.sh`
+//! loads it and reads the results. A test that fails returns an error instead
+//! of stopping its thread as KUnit's own assertions do, so that everything it
+//! made is taken down and the next test finds the device as it was.
+
+#[macro_use]
+mod check;
+
+mod desk;
+mod link;
+mod watched;
+
+mod blkdev;
+mod buffers;
+mod configfs;
+mod queues;
+mod regions;
+mod sinks;
+mod small;
+
+use core::net::{
+    IpAddr,
+    Ipv4Addr, //
+};
+use hcablk_core::configfs::Subsystem;
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        global_lock,
+        SetOnce, //
+    },
+    task::Task,
+    ThisModule, //
+};
+
+module! {
+    type: Tests,
+    name: "hcablk_kunit",
+    authors: ["The hcablk developers"],
+    description: "hcablk: KUnit tests of the safe layers",
+    license: "GPL",
+    params: {
+        address: u32 {
+            default: 0x0a4d0001,
+            description: "An IPv4 address of this host on an RDMA device, as a number; 10.77.0.1",
+        },
+    },
+}
+
+/// An address of this host on the RDMA device under test.
+fn address() -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from(module_parameters::address.value()))
+}
+
+static MODULE: SetOnce<&'static ThisModule> = SetOnce::new();
+
+/// What disks and directories are to pin.
+fn this_module() -> Result<&'static ThisModule> {
+    MODULE.copy().ok_or(ENODEV)
+}
+
+global_lock! {
+    // SAFETY: Initialized by `Tests::init`, which runs once and before the tests.
+    unsafe(uninit) static LOADER: Mutex<Option<ARef<Task>>> = None;
+}
+
+/// Calls `f` with paths looked up as whoever loads the module does. The threads
+/// that KUnit runs tests in are the kernel's, and those see no file system.
+fn with_files<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let loader = LOADER.lock();
+    let loader = loader.as_ref().ok_or(ESRCH)?.as_ptr();
+    let this = kernel::current!().as_ptr();
+    // SAFETY: The loader's task is referenced. It waits for the tests, so that
+    // what its field points to stays; when it has ended the field is null.
+    let files = unsafe { (&raw const (*loader).fs).read_volatile() };
+    if files.is_null() {
+        return Err(ESRCH);
+    }
+    // SAFETY: The field belongs to the running thread, which is this one.
+    let before = unsafe { core::ptr::replace(&raw mut (*this).fs, files) };
+    let result = f();
+    // SAFETY: As above.
+    unsafe { (*this).fs = before };
+    result
+}
+
+/// What the module holds.
+struct Tests {
+    _tree: Subsystem,
+}
+
+impl kernel::Module for Tests {
+    fn init(module: &'static ThisModule) -> Result<Self> {
+        MODULE.populate(module);
+        // SAFETY: This runs once.
+        unsafe { LOADER.init() };
+        *LOADER.lock() = Some(ARef::from(&**kernel::current!()));
+        Ok(Self {
+            _tree: configfs::tree()?,
+        })
+    }
+}
+
+impl Drop for Tests {
+    fn drop(&mut self) {
+        *LOADER.lock() = None;
+    }
+}

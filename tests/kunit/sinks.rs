@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Suite `hcablk_sinks`: memory that is registered for one RDMA READ
+//! (`rdma::sink`).
+
+use crate::{
+    check::{
+        balanced,
+        every_allocation, //
+    },
+    desk::{
+        self,
+        pattern,
+        Desk,
+        Memory, //
+    },
+    link::{
+        self,
+        Link,
+        OTHER,
+        RECEIVE, //
+    },
+};
+use hcablk_core::{
+    blkdev::{
+        BioOp,
+        Status, //
+    },
+    rdma::{
+        buffer::DmaBuffer,
+        device::Direction,
+        mr::Remote,
+        sink::Sink,
+        wr::{
+            Chain,
+            Entry,
+            Rdma,
+            Send,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    sglist::SegmentList,
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+const WRITE: BioOp = BioOp::Write { fua: false };
+
+/// Buffers of one page.
+fn buffers(link: &Link, count: usize) -> Result<KVec<DmaBuffer>> {
+    let mut buffers = KVec::new();
+    for _ in 0..count {
+        buffers.push(
+            DmaBuffer::new(&link.near.pd, 0, Direction::Bidirectional)?,
+            GFP_KERNEL,
+        )?;
+    }
+    Ok(buffers)
+}
+
+/// Reads what the far side shows into the sink; whether that was done.
+fn fetch(link: &Link, sink: &mut Sink, remote: Remote) -> Result<bool> {
+    let mut grant = sink.grant()?;
+    let entries = [grant.entry];
+    let mut read = Rdma::read(&entries, remote.address, remote.key);
+    grant.invalidate.signal(WorkId::new(OTHER, 1));
+    let mut chain = Chain::new();
+    chain.push(&mut grant.register);
+    chain.push(&mut read);
+    chain.push(&mut grant.invalidate);
+    ensure_eq!(chain.len(), 3);
+    link.near.pair.post(&chain)?;
+    Ok(link.near.completed(OTHER, 1)?.ok)
+}
+
+/// What a buffer of the near side holds, by way of the far one.
+fn content(link: &Link, buffer: &DmaBuffer, data: &mut [u8]) -> Result {
+    link.far.receive(5)?;
+    let entries = [Entry::new(buffer.slice(0, data.len()))];
+    ensure!(link.near.carry_out(&mut Send::new(&entries))?);
+    ensure_eq!(link.far.completed(RECEIVE, 5)?.length, data.len());
+    link.far.into.read(5, data.len(), data)?;
+    Ok(())
+}
+
+#[kunit_tests(hcablk_sinks)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_arrives_in_all_buffers_again_and_again() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let desk = Desk::new(&desk::Plan::default())?;
+            let memory = Memory::new(2)?;
+            let shape = memory.of(&[(0, 0, 8192), (1, 0, 4096), (1, 4096, 512)])?;
+            let mut list = SegmentList::new(&link.far.pd, 8, 64 * 1024)?;
+            let buffers = buffers(&link, 4)?;
+            let mut sink = Sink::new(&link.near.pd, 4, 4 * PAGE_SIZE as u32)?;
+            let mut data = KVec::from_elem(0, PAGE_SIZE, GFP_KERNEL)?;
+            for round in 0..20u8 {
+                desk.fill(round);
+                ensure_eq!(desk.run(&memory.whole()?, BioOp::Read, 0)?, Ok(()));
+                let (request, pending) = desk.caught(&shape, WRITE, 0)?;
+                list.map(request.view(), Direction::ToDevice, round.into())?;
+                let remote = {
+                    let (mut register, remote) = list.register()?;
+                    ensure!(link.far.carry_out(&mut register)?);
+                    remote
+                };
+                let length = |i: usize| if i == 3 { 512 } else { PAGE_SIZE };
+                let pieces = buffers.iter().enumerate().map(|(i, b)| (b, length(i)));
+                sink.map(pieces, round.into())?;
+                ensure!(fetch(&link, &mut sink, remote)?);
+                sink.completed();
+                for (i, buffer) in buffers.iter().enumerate() {
+                    let part = data.get_mut(..length(i)).ok_or(EINVAL)?;
+                    content(&link, buffer, part)?;
+                    let wrong = part
+                        .iter()
+                        .enumerate()
+                        .position(|(at, &byte)| byte != pattern(round, i * PAGE_SIZE + at));
+                    ensure_eq!((round, i, wrong), (round, i, None));
+                }
+                let mut invalidate = list.invalidate()?;
+                ensure!(link.far.carry_out(&mut invalidate)?);
+                list.invalidated();
+                list.release()?;
+                request.end(Status::Ok);
+                ensure_eq!(pending.end()?, Ok(()));
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_sink_is_used_once_at_a_time() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let buffers = buffers(&link, 1)?;
+            let mut sink = Sink::new(&link.near.pd, 2, 2 * PAGE_SIZE as u32)?;
+            let pieces = || buffers.iter().map(|b| (b, PAGE_SIZE));
+            ensure_eq!(sink.grant().err(), Some(EINVAL));
+            sink.map(pieces(), 1)?;
+            ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
+            ensure!(sink.grant().is_ok());
+            // Lent already.
+            ensure_eq!(sink.grant().err(), Some(EINVAL));
+            ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
+            sink.completed();
+            ensure_eq!(sink.grant().err(), Some(EINVAL));
+            sink.map(pieces(), 1)?;
+            ensure!(sink.grant().is_ok());
+            sink.completed();
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn what_a_sink_cannot_take_is_refused_and_leaves_it_usable() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let own = buffers(&link, 3)?;
+            let foreign = DmaBuffer::new(&link.far.pd, 0, Direction::Bidirectional)?;
+            let large = DmaBuffer::new(&link.near.pd, 2, Direction::Bidirectional)?;
+            let [a, b, c] = &own[..] else {
+                return Err(EINVAL);
+            };
+            let mut sink = Sink::new(&link.near.pd, 2, 2 * PAGE_SIZE as u32)?;
+            let wrong: [&[(&DmaBuffer, usize)]; 6] = [
+                // More pieces than there is room for.
+                &[(a, PAGE_SIZE), (b, PAGE_SIZE), (c, PAGE_SIZE)],
+                // None.
+                &[],
+                // Another domain's key would not work for it.
+                &[(a, PAGE_SIZE), (&foreign, PAGE_SIZE)],
+                // A gap.
+                &[(a, 512), (b, PAGE_SIZE)],
+                // More pages than the region has.
+                &[(&large, 3 * PAGE_SIZE)],
+                &[(a, PAGE_SIZE), (&large, 2 * PAGE_SIZE)],
+            ];
+            for (which, pieces) in wrong.iter().enumerate() {
+                let result = sink.map(pieces.iter().copied(), 1);
+                ensure!(result.is_err());
+                ensure!(result != Err(EBUSY));
+                // Nothing that could be posted.
+                ensure_eq!((which, sink.grant().err()), (which, Some(EINVAL)));
+                sink.map([(a, PAGE_SIZE), (b, 512)].into_iter(), 1)?;
+                ensure!(sink.grant().is_ok());
+                sink.completed();
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_read_that_is_refused_fails_and_the_sink_is_flushed() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let buffers = buffers(&link, 1)?;
+            let mut sink = Sink::new(&link.near.pd, 1, PAGE_SIZE as u32)?;
+            sink.map(buffers.iter().map(|b| (b, PAGE_SIZE)), 1)?;
+            let nowhere = Remote {
+                address: 0,
+                key: 0x1234_5600,
+            };
+            ensure!(!fetch(&link, &mut sink, nowhere)?);
+            // Its memory goes while the region is perhaps still valid.
+            drop(sink);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_sink_without_memory() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            every_allocation(2, || Sink::new(&pd, 32, 64 * 1024))
+        })
+    }
+}
