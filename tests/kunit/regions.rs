@@ -531,6 +531,27 @@ mod tests {
     }
 
     #[test]
+    fn a_request_without_data_is_refused() -> Result {
+        balanced(|| {
+            let limits = Limits {
+                write_cache: true,
+                ..desk::Plan::default().limits
+            };
+            let mut bench = Bench::with(limits, 32, 64 * 1024)?;
+            let nothing = bench.memory.of(&[])?;
+            let (request, pending) = bench.desk.caught(&nothing, BioOp::Flush, 0)?;
+            ensure_eq!(
+                bench.list.map(request.view(), Direction::ToDevice, COOKIE),
+                Err(EINVAL)
+            );
+            ensure_eq!(bench.list.mapped(), 0);
+            request.end(Status::Ok);
+            ensure_eq!(pending.end()?, Ok(()));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn a_list_without_memory() -> Result {
         balanced(|| {
             let pd = link::domain()?;

@@ -216,6 +216,15 @@ mod tests {
     }
 
     #[test]
+    fn a_sink_for_nothing_is_refused() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            ensure_eq!(Sink::new(&pd, 0, 4096).err(), Some(EINVAL));
+            Ok(())
+        })
+    }
+
+    #[test]
     fn a_sink_without_memory() -> Result {
         balanced(|| {
             let pd = link::domain()?;
