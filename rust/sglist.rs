@@ -75,16 +75,17 @@ impl SegmentList {
     }
 
     /// Takes the request's segments and maps them for the HCA. Any context.
-    /// Errors leave the list empty.
+    /// Errors leave the list empty. `EINVAL` for a request without data.
     #[inline]
     pub fn map(&mut self, request: RequestRef<'_>, direction: Direction, cookie: u32) -> Result {
-        if self.mapped != 0 || usize::from(request.segments()) > self.table.len() {
+        let segments = usize::from(request.segments());
+        if self.mapped != 0 || segments == 0 || segments > self.table.len() {
             return Err(EINVAL);
         }
         let region = self.region.as_mut().ok_or(EINVAL)?;
         let table = self.table.as_mut_ptr();
-        // SAFETY: The table has room for the request's segments; `sg_init_table`
-        // marks the end that blk_rq_map_sg() moves.
+        // SAFETY: The table has room for the request's segments, at least one:
+        // `sg_init_table` marks the last, an end that blk_rq_map_sg() moves.
         let filled = unsafe {
             bindings::sg_init_table(table, request.segments().into());
             bindings::hcablk_c_blk_rq_map_sg(request.as_raw(), table)

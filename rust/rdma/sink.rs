@@ -62,13 +62,17 @@ pub struct Grant<'a> {
 }
 
 impl Sink {
-    /// Makes a sink for up to `pieces` buffers and `bytes` bytes. May sleep.
+    /// Makes a sink for up to `pieces` buffers, at least one, and `bytes` bytes.
+    /// May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, pieces: usize, bytes: u32) -> Result<Self> {
+        if pieces == 0 {
+            return Err(EINVAL);
+        }
         let mut table = KVec::with_capacity(pieces, GFP_KERNEL)?;
         for _ in 0..pieces {
             table.push(pin_init::zeroed(), GFP_KERNEL)?;
         }
-        // SAFETY: The table has as many entries.
+        // SAFETY: The table has as many entries, and one to mark as the last.
         unsafe { bindings::sg_init_table(table.as_mut_ptr(), u32::try_from(pieces)?) };
         Ok(Self {
             table,
