@@ -109,7 +109,7 @@ class Symbols:
         names = [name for _, name, _ in entries]
         filtered = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
         # Rust's crates have hashes in their names.
-        plain = re.sub(r"\[[0-9a-f]{16}\]", "", filtered.stdout).splitlines()
+        plain = re.sub(r"\[[0-9a-f]{8,16}\]", "", filtered.stdout).splitlines()
         self._addresses = [address for address, _, _ in entries]
         self._names = [(name, module) for name, (_, _, module) in zip(plain, entries)]
 
