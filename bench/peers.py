@@ -111,7 +111,13 @@ nbd-client -N bench -b 512 -C 1 {address} 10809 /dev/nbd0 > /dev/null
 appears /dev/nbd0
 """,
     detach="nbd-client -d /dev/nbd0 > /dev/null && modprobe -r nbd",
-    unserve="kill $(cat /tmp/nbd.pid)",
+    # What serves a connection is a process of its own, and ends when it notices.
+    unserve="""
+kill $(cat /tmp/nbd.pid)
+while pidof nbd-server > /dev/null; do
+	usleep 20000
+done
+""",
 )
 
 PEERS: dict[str, Peer] = {
