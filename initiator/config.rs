@@ -5,7 +5,8 @@
 use crate::device::{
     Device,
     Settings,
-    DISK_PREFIX, //
+    DISK_PREFIX,
+    SMALL_READ_MAX, //
 };
 use hcablk_core::{
     configfs::{
@@ -148,6 +149,12 @@ impl Node for Device {
             remote_invalidate,
             |out: &mut Output<'_>, on| writeln!(out, "{}", u8::from(on)),
             boolean
+        ),
+        setting!(
+            c"small_read",
+            small_read,
+            |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
+            |text| number(text, 0, SMALL_READ_MAX)
         ),
         // What is offered; anything but the default is for tests of refusal.
         setting!(

@@ -86,6 +86,11 @@ use kernel::{
     ThisModule, //
 };
 
+/// Default of `small_read`.
+const SMALL_READ: u32 = 4096;
+/// Largest `small_read`.
+pub(crate) const SMALL_READ_MAX: u32 = 65536;
+
 /// What users set.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
@@ -99,6 +104,8 @@ pub(crate) struct Settings {
     pub(crate) io_timeout_s: u32,
     pub(crate) connect_timeout_s: u32,
     pub(crate) remote_invalidate: bool,
+    /// Bytes of the largest read that is answered without registering memory.
+    pub(crate) small_read: u32,
     /// Lowest and highest protocol version offered.
     pub(crate) protocol: (u8, u8),
 }
@@ -115,6 +122,7 @@ impl Default for Settings {
             io_timeout_s: 30,
             connect_timeout_s: 10,
             remote_invalidate: true,
+            small_read: SMALL_READ,
             protocol: (VERSION_MIN, VERSION_MAX),
         }
     }
@@ -389,11 +397,15 @@ impl Device {
         let (link, id) = Link::new()?;
         link.resolve(&id, &address, deadline)?;
         let device = |e| Failure::Setup("a protection domain", e);
-        let shape = Shape::fit(
+        let mut shape = Shape::fit(
             id.attributes().map_err(device)?,
             settings.depth,
             TRANSFER_MAX,
         )?;
+        // iWARP has no RDMA WRITE that tells the peer that it is done.
+        if !id.is_iwarp() {
+            shape.land(id.attributes().map_err(device)?, settings.small_read);
+        }
         let pd = ProtectionDomain::new(&id).map_err(device)?;
         let queues = match settings.queues {
             0 => QUEUES_MAX,
@@ -460,7 +472,9 @@ impl Device {
             if reply.geometry != geometry {
                 return Err(Failure::Protocol("its queues disagree about the volume"));
             }
-            queue.go_live(reply.credits);
+            queue
+                .go_live(reply.credits)
+                .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
         session.go_live()?;
         self.add_disk(session, &geometry)

@@ -45,6 +45,7 @@ use hcablk_core::{
         Status,
         Timeout, //
     },
+    landing::Landing,
     proto::{
         credits::Credits,
         message::BUFFER_LEN, //
@@ -96,6 +97,7 @@ mod kind {
     pub(super) const REGISTER: u8 = 3;
     pub(super) const INVALIDATE: u8 = 4;
     pub(super) const PROBE: u8 = 5;
+    pub(super) const LANDING: u8 = 6;
 }
 
 /// What the disk's operations are called on.
@@ -117,6 +119,8 @@ pub(crate) struct TagData {
     phase: Phase,
     /// Slots reserved for this request that are still to be used.
     slots: u32,
+    /// The data comes into the landing slot of this tag.
+    lands: bool,
     list: SegmentList,
 }
 
@@ -160,6 +164,8 @@ pub(crate) struct Queue {
     live: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
     remote_invalidate: bool,
+    /// Where the data of small reads comes.
+    landing: Option<Landing>,
     outgoing: MessageBuffers,
     incoming: MessageBuffers,
     #[pin]
@@ -192,9 +198,14 @@ impl Queue {
             Ok(TagData {
                 phase: Phase::Idle,
                 slots: 0,
+                lands: false,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
+        let landing = match shape.landing_slots {
+            0 => None,
+            slots => Some(Landing::new(pd, slots, shape.small_read)?),
+        };
         let outgoing = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::ToDevice)?;
         let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
         let queue = Arc::pin_init(
@@ -206,6 +217,7 @@ impl Queue {
                 tags,
                 live: Atomic::new(false),
                 remote_invalidate: session.settings().remote_invalidate,
+                landing,
                 outgoing,
                 incoming,
                 send <- new_irq_lock!(SendState {
@@ -226,10 +238,24 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The target granted the connection and its first credits: requests may come.
-    pub(crate) fn go_live(&self, credits: u16) {
-        self.send.lock().credits = Credits::new(credits);
+    /// The target granted the connection and its first credits: requests may
+    /// come, after the landing slots are registered.
+    pub(crate) fn go_live(&self, credits: u16) -> Result {
+        let mut send = self.send.lock();
+        send.credits = Credits::new(credits);
+        if let Some(landing) = &self.landing {
+            if !send.space.reserve(1) {
+                return Err(ENOMEM);
+            }
+            let slots = send.space.post_signaled(1);
+            let mut register = landing.register();
+            register.signal(WorkId::new(kind::LANDING, 0).freeing(slots));
+            let mut chain = Chain::new();
+            chain.push(&mut register);
+            self.pair.post(&chain)?;
+        }
         self.live.store(true, Release);
+        Ok(())
     }
 
     /// No request is accepted from here on; those being issued may still be.

@@ -7,6 +7,7 @@ use crate::{
     queue::Queue, //
 };
 use hcablk_core::{
+    landing::Landing,
     rdma::{
         device::Attributes,
         mr::REGION_PAGE,
@@ -34,13 +35,17 @@ pub(crate) struct Shape {
     pub(crate) segments: u16,
     /// Bytes of a request.
     pub(crate) bytes: u32,
+    /// Tags that have a slot for small reads.
+    pub(crate) landing_slots: u16,
+    /// Bytes of such a slot.
+    pub(crate) small_read: u32,
 }
 
 impl Shape {
     /// Send queue slots: each request's, and as many as can be waiting for the
-    /// next signaled one, and one to probe.
+    /// next signaled one, and two: to probe, and to register the landing slots.
     pub(crate) fn send_slots(self) -> u32 {
-        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + SLOTS_PER_REQUEST + 1
+        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + SLOTS_PER_REQUEST + 2
     }
 
     pub(crate) fn signal_period(self) -> u32 {
@@ -85,6 +90,8 @@ impl Shape {
             depth,
             segments: pages as u16,
             bytes: pages * REGION_PAGE,
+            landing_slots: 0,
+            small_read: 0,
         };
         while shape.work_requests() > attributes.max_qp_wr
             || shape.completions() > attributes.max_cqe
@@ -95,5 +102,14 @@ impl Shape {
             shape.depth /= 2;
         }
         Ok(shape)
+    }
+
+    /// Reads of up to `limit` bytes come into slots of their own, as far as the
+    /// device can show them to the target; 0: none do.
+    pub(crate) fn land(&mut self, attributes: Attributes, limit: u32) {
+        if limit > 0 {
+            self.small_read = limit;
+            self.landing_slots = Landing::fit(attributes, self.depth, limit);
+        }
     }
 }

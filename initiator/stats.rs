@@ -35,12 +35,13 @@ counters! {
         errors,
         /// Messages received.
         receives,
+        /// Small reads that the target answered by an immediate value.
+        immediates,
         /// Keys that the target invalidated with its answer.
         remote_invalidations,
         /// Keys invalidated by a work request of our own.
         local_invalidations,
-        /// Bytes that a processor of this host copied: ended requests' data
-        /// that was in no memory region.
+        /// Bytes that a processor of this host copied: the data of small reads.
         copied_bytes,
         /// Violations of the protocol by the target.
         protocol_errors,

@@ -12,6 +12,7 @@ pub mod blkdev;
 pub mod configfs;
 pub mod errno;
 pub mod fifo;
+pub mod landing;
 pub mod pages;
 pub mod proto;
 pub mod rdma;

@@ -40,7 +40,7 @@ fn fits(extent: &Extent, geometry: &Geometry) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::message::Remote;
+    use crate::proto::message::{Answer, Remote};
 
     fn geometry() -> Geometry {
         Geometry {
@@ -58,7 +58,7 @@ mod tests {
         let remote = Remote {
             address: 0,
             key: 0,
-            invalidate: false,
+            answer: Answer::Response,
         };
         Op::Read(Extent { offset, length }, remote)
     }

@@ -112,6 +112,8 @@ pub(crate) struct Queue {
     device: Arc<BlockDevice>,
     pair: QueuePair<Queue>,
     shape: Shape,
+    /// The transport knows RDMA WRITEs with an immediate value.
+    immediates: bool,
     incoming: MessageBuffers,
     outgoing: MessageBuffers,
     buffers: KVec<DmaBuffer>,
@@ -175,6 +177,7 @@ impl Queue {
                 device,
                 pair,
                 shape,
+                immediates: !id.is_iwarp(),
                 incoming,
                 outgoing,
                 buffers,

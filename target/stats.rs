@@ -30,6 +30,8 @@ counters! {
         receives,
         /// Messages sent.
         sends,
+        /// Reads answered by the immediate value of their data's last write.
+        immediates,
         /// Memory registrations, one for each write on devices that need it.
         registrations,
         /// Keys invalidated with an answer.

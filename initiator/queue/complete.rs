@@ -39,28 +39,47 @@ use kernel::{
     sync::atomic::Acquire, //
 };
 
+/// What came with an answer.
+enum With {
+    Nothing,
+    /// Of this key.
+    Invalidation(u32),
+    /// So many bytes, into the region that the request named.
+    Data(usize),
+}
+
 impl Queue {
     /// A message came in. Softirq context.
     fn receive(&self, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
         let mut message = [0; BUFFER_LEN];
-        let response = self
-            .incoming
-            .read(buffer as usize, completion.byte_len(), &mut message)
-            .ok()
-            .and_then(Response::decode);
-        let Some(response) = response else {
-            return self.violation("a message cannot be understood");
+        let (response, with) = match completion.immediate() {
+            Some(value) => (
+                Response::of_immediate(value),
+                With::Data(completion.byte_len()),
+            ),
+            None => {
+                let response = self
+                    .incoming
+                    .read(buffer as usize, completion.byte_len(), &mut message)
+                    .ok()
+                    .and_then(Response::decode);
+                let Some(response) = response else {
+                    return self.violation("a message cannot be understood");
+                };
+                let with = completion.invalidated();
+                (response, with.map_or(With::Nothing, With::Invalidation))
+            }
         };
         if self.post_receive(buffer).is_err() {
             return self
                 .session
                 .fail(Failure::Work(c"posting a receive failed"));
         }
-        self.respond(response, completion.invalidated());
+        self.respond(response, with);
     }
 
-    fn respond(&self, response: Response, invalidated: Option<u32>) {
+    fn respond(&self, response: Response, with: With) {
         let mut send = self.send.lock();
         if send.credits.grant(response.credits).is_err() {
             drop(send);
@@ -72,7 +91,7 @@ impl Queue {
             drop(send);
             return self.violation("it answered what was not asked");
         };
-        let Some((_, data)) = self.tags.of(&mut request) else {
+        let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
         if data.phase != Phase::Sent {
@@ -80,13 +99,20 @@ impl Queue {
             drop(send);
             return self.violation("it answered twice");
         }
-        if let Some(key) = invalidated {
-            if !data.list.invalidated_by_peer(key) {
+        match with {
+            With::Invalidation(key) if !data.list.invalidated_by_peer(key) => {
                 request.park();
                 drop(send);
                 return self.violation("it invalidated a key that it was not given");
             }
-            self.done.remote_invalidations.bump();
+            With::Invalidation(_) => self.done.remote_invalidations.bump(),
+            With::Data(bytes) if !data.lands || bytes != view.bytes() as usize => {
+                request.park();
+                drop(send);
+                return self.violation("it sent data that was not asked for");
+            }
+            With::Data(_) => self.done.immediates.bump(),
+            With::Nothing => {}
         }
         let can_ask = send.credits.answered();
         let status = status(response.status);
@@ -145,13 +171,19 @@ impl Queue {
     }
 
     /// Ends a request whose memory the target cannot reach any more.
-    fn finish(&self, mut request: Request<Driver>, status: Status) {
+    fn finish(&self, mut request: Request<Driver>, mut status: Status) {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
         let (op, bytes) = (view.op(), u64::from(view.bytes()));
-        let moved_by_hca = data.list.mapped() != 0;
         data.phase = Phase::Idle;
+        if let (true, Status::Ok, Some(landing)) = (data.lands, status, &self.landing) {
+            match landing.deliver(view.tag(), view) {
+                Ok(()) => self.done.copied_bytes.add(bytes),
+                // Not reached: what does not fit does not land.
+                Err(_) => status = Status::IoErr,
+            }
+        }
         if data.list.release().is_err() {
             pr_warn_once!("memory of an ended request was still registered\n");
         }
@@ -165,9 +197,6 @@ impl Queue {
                 self.done.written_bytes.add(bytes);
             }
             _ => self.done.flushes.bump(),
-        }
-        if !moved_by_hca {
-            self.done.copied_bytes.add(bytes);
         }
         if status != Status::Ok {
             self.done.errors.bump();
@@ -202,6 +231,7 @@ impl Handler for Queue {
                 self.send.lock().space.complete(work.slots);
                 self.invalidated(work.index);
             }
+            kind::LANDING => self.send.lock().space.complete(work.slots),
             kind::PROBE => {
                 let mut send = self.send.lock();
                 send.space.complete(work.slots);

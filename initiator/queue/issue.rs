@@ -23,6 +23,7 @@ use hcablk_core::{
     },
     proto::message::{
         self,
+        Answer,
         Extent,
         Remote,
         Tag, //
@@ -62,44 +63,61 @@ impl Queue {
             Op::Flush => None,
             _ => return Err(Rejected::new(request, Status::NotSupported)),
         };
-        if let Some(direction) = direction {
-            let cookie = u32::from(tag.generation) << 16 | u32::from(tag.index);
-            match data.list.map(view, direction, cookie) {
-                Ok(()) => {}
-                // The IOMMU or bounce buffers are short; it will be tried again.
-                Err(e) if e == ENOMEM => return Err(Rejected::new(request, Status::Resource)),
-                Err(_) => return Err(Rejected::new(request, Status::IoErr)),
-            }
-        }
         let extent = Extent {
             offset: view.sector() << 9,
             length: view.bytes(),
         };
-        let (write, fua) = (view.op() == Op::Write, view.fua());
+        let landing = match (&self.landing, direction) {
+            (Some(landing), Some(Direction::FromDevice)) => {
+                landing.remote(tag.index, extent.length)
+            }
+            _ => None,
+        };
+        data.lands = landing.is_some();
         let mut chain = Chain::new();
         let mut register = None;
-        let op = if direction.is_none() {
-            message::Op::Flush
-        } else {
-            let Ok((wr, remote)) = data.list.register() else {
-                return Err(Rejected::new(request, Status::IoErr));
-            };
-            let wr = register.insert(wr);
-            wr.name(WorkId::new(kind::REGISTER, tag.index.into()));
-            chain.push(wr);
-            let remote = Remote {
-                address: remote.address,
-                key: remote.key,
-                invalidate: self.remote_invalidate,
-            };
-            if write {
-                message::Op::Write {
-                    extent,
-                    remote,
-                    fua,
+        let remote = match (direction, landing) {
+            (None, _) => None,
+            (Some(_), Some(remote)) => Some((remote, Answer::Immediate)),
+            (Some(direction), None) => {
+                let cookie = tag.to_immediate();
+                match data.list.map(view, direction, cookie) {
+                    Ok(()) => {}
+                    // The IOMMU or bounce buffers are short; it will be tried again.
+                    Err(e) if e == ENOMEM => return Err(Rejected::new(request, Status::Resource)),
+                    Err(_) => return Err(Rejected::new(request, Status::IoErr)),
                 }
-            } else {
-                message::Op::Read(extent, remote)
+                let Ok((wr, remote)) = data.list.register() else {
+                    return Err(Rejected::new(request, Status::IoErr));
+                };
+                let wr = register.insert(wr);
+                wr.name(WorkId::new(kind::REGISTER, tag.index.into()));
+                chain.push(wr);
+                let answer = if self.remote_invalidate {
+                    Answer::Invalidating
+                } else {
+                    Answer::Response
+                };
+                Some((remote, answer))
+            }
+        };
+        let op = match remote {
+            None => message::Op::Flush,
+            Some((remote, answer)) => {
+                let remote = Remote {
+                    address: remote.address,
+                    key: remote.key,
+                    answer,
+                };
+                if view.op() == Op::Write {
+                    message::Op::Write {
+                        extent,
+                        remote,
+                        fua: view.fua(),
+                    }
+                } else {
+                    message::Op::Read(extent, remote)
+                }
             }
         };
         let message = message::Request { tag, op }.encode();
@@ -109,10 +127,8 @@ impl Queue {
         let entries = [Entry::new(slice)];
         let mut wr = Send::new(&entries);
         let used = chain.len() + 1;
-        let slots = match direction {
-            Some(_) => SLOTS_PER_REQUEST,
-            None => 1,
-        };
+        // Only what was registered has to be invalidated.
+        let slots = if used == 1 { 1 } else { SLOTS_PER_REQUEST };
 
         let mut send = self.send.lock();
         if !send.reserve(slots) {
@@ -129,7 +145,7 @@ impl Queue {
         data.phase = Phase::Sent;
         data.slots = slots - used;
         self.sent.sends.bump();
-        if direction.is_some() {
+        if used > 1 {
             self.sent.registrations.bump();
             self.sent.rdma_bytes.add(extent.length.into());
         }

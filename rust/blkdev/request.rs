@@ -9,7 +9,10 @@ use super::{
     Operations,
     Status, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    pages::PageChunk, //
+};
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop,
@@ -338,17 +341,31 @@ impl RequestRef<'_> {
         unsafe { (*(*self.request.as_ptr()).mq_hctx).queue_num }
     }
 
-    /// Copies `from` into the request's memory, from its beginning: for small
-    /// reads. No more than the request's length is copied.
+    /// Copies `from` into a read's memory, from its beginning. No more than the
+    /// request's length is copied.
     pub fn copy_to_data(&self, from: &[u8]) {
+        // SAFETY: A slice is readable.
+        unsafe { self.copy_from_raw(from.as_ptr(), from.len()) };
+    }
+
+    /// As [`Self::copy_to_data`], from memory that a device may be writing to.
+    #[inline]
+    pub(crate) fn copy_pages_to_data(&self, from: &PageChunk, length: usize) {
+        // SAFETY: The chunk has as many bytes.
+        unsafe { self.copy_from_raw(from.as_mut_ptr(), length.min(from.len())) };
+    }
+
+    /// # Safety
+    ///
+    /// `length` bytes at `from` are readable.
+    #[inline]
+    unsafe fn copy_from_raw(&self, from: *const u8, length: usize) {
         if self.op() != Op::Read {
             return;
         }
         // SAFETY: By the type invariant; the data's pages are there as long as
         // the request is started, and the helper stops at the data's end.
-        unsafe {
-            bindings::hcablk_c_rq_copy_to(self.as_raw(), from.as_ptr().cast(), from.len());
-        }
+        unsafe { bindings::hcablk_c_rq_copy_to(self.as_raw(), from.cast(), length) };
     }
 
     /// Copies the request's data, from its beginning, into `to`: for small

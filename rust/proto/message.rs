@@ -21,6 +21,23 @@ pub struct Tag {
     pub generation: u16,
 }
 
+impl Tag {
+    /// The tag as an immediate value.
+    #[inline]
+    pub fn to_immediate(self) -> u32 {
+        u32::from(self.generation) << 16 | u32::from(self.index)
+    }
+
+    /// The tag that an immediate value is; every value is one.
+    #[inline]
+    pub fn from_immediate(value: u32) -> Self {
+        Self {
+            index: value as u16,
+            generation: (value >> 16) as u16,
+        }
+    }
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -57,8 +74,19 @@ pub struct Remote {
     pub address: u64,
     /// The region's key.
     pub key: u32,
-    /// The target shall invalidate the key with its answer.
-    pub invalidate: bool,
+    /// How the target shall answer.
+    pub answer: Answer,
+}
+
+/// How the target shall answer a request with data that could be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// By a response.
+    Response,
+    /// By a response that invalidates the key.
+    Invalidating,
+    /// By the immediate value of the RDMA WRITE that ends the data: reads only.
+    Immediate,
 }
 
 /// An initiator's message.
@@ -78,10 +106,12 @@ const RESPONSE: u8 = 0x80;
 const FLAG_FUA: u8 = 1 << 0;
 const FLAG_INVALIDATE: u8 = 1 << 1;
 
-/// How the data travels. 2 (inline), 3 (a granted buffer) and 4 (in chunks)
+/// How the data travels. 3 (inline), 4 (a granted buffer) and 5 (in chunks)
 /// are reserved.
 const DATA_NONE: u8 = 0;
 const DATA_KEYED: u8 = 1;
+/// Keyed, and answered by an immediate.
+const DATA_IMMEDIATE: u8 = 2;
 
 /// What the data fields of a request without data say.
 const NO_DATA: (Extent, Remote) = (
@@ -92,7 +122,7 @@ const NO_DATA: (Extent, Remote) = (
     Remote {
         address: 0,
         key: 0,
-        invalidate: false,
+        answer: Answer::Response,
     },
 );
 
@@ -123,9 +153,14 @@ impl Request {
             ),
             Op::Flush => (FLUSH, DATA_NONE, NO_DATA, 0),
         };
-        if remote.invalidate {
-            flags |= FLAG_INVALIDATE;
-        }
+        let data = match remote.answer {
+            Answer::Response => data,
+            Answer::Invalidating => {
+                flags |= FLAG_INVALIDATE;
+                data
+            }
+            Answer::Immediate => DATA_IMMEDIATE,
+        };
         Writer::new()
             .u8(opcode)
             .u8(flags)
@@ -167,16 +202,24 @@ impl Request {
             length: r.u32(),
         };
         let key = r.u32();
-        let remote = Remote {
-            address: r.u64(),
-            key,
-            invalidate: flags & FLAG_INVALIDATE != 0,
-        };
+        let address = r.u64();
         let data = r.u8();
+        let answer = match (data, flags & FLAG_INVALIDATE != 0) {
+            (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
+            (DATA_NONE | DATA_KEYED, false) => Answer::Response,
+            (DATA_KEYED, true) => Answer::Invalidating,
+            _ if matches!(opcode, READ | WRITE | FLUSH) => return Err(invalid),
+            _ => Answer::Response,
+        };
+        let remote = Remote {
+            address,
+            key,
+            answer,
+        };
         if reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
             return Err(invalid);
         }
-        let keyed = data == DATA_KEYED
+        let keyed = data != DATA_NONE
             && extent.length > 0
             && extent
                 .offset
@@ -243,7 +286,7 @@ impl Status {
     }
 }
 
-/// A target's answer.
+/// A target's answer by a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
     /// Receive buffers that the target posted since its last message.
@@ -255,6 +298,17 @@ pub struct Response {
 }
 
 impl Response {
+    /// What an immediate value says: the request was done, and the receive
+    /// buffer that it came in is posted again.
+    #[inline]
+    pub fn of_immediate(value: u32) -> Self {
+        Self {
+            credits: 1,
+            tag: Tag::from_immediate(value),
+            status: Status::Ok,
+        }
+    }
+
     /// The response as it travels.
     #[inline]
     pub fn encode(&self) -> [u8; RESPONSE_LEN] {
@@ -306,10 +360,10 @@ mod tests {
     const REMOTE: Remote = Remote {
         address: 0x7000,
         key: 0xa5a5_5a5a,
-        invalidate: true,
+        answer: Answer::Invalidating,
     };
 
-    fn requests() -> [Request; 4] {
+    fn requests() -> [Request; 5] {
         let of = |op| Request { tag: TAG, op };
         let write = |fua| Op::Write {
             extent: EXTENT,
@@ -321,6 +375,13 @@ mod tests {
             of(write(false)),
             of(write(true)),
             of(Op::Flush),
+            of(Op::Read(
+                EXTENT,
+                Remote {
+                    answer: Answer::Immediate,
+                    ..REMOTE
+                },
+            )),
         ]
     }
 
@@ -379,7 +440,19 @@ mod tests {
         assert_eq!(with(8, &[0xff; 8]), invalid, "offset wraps");
         assert_eq!(with(24, &[0xff; 8]), invalid, "address wraps");
         assert_eq!(with(32, &[0]), invalid, "read without data");
-        assert_eq!(with(32, &[2]), invalid, "inline is reserved");
+        assert_eq!(
+            with(32, &[2]),
+            invalid,
+            "nothing answers like that and invalidates"
+        );
+        assert_eq!(with(32, &[3]), invalid, "inline is reserved");
+        let mut write = requests()[1].encode();
+        (write[1], write[32]) = (0, DATA_IMMEDIATE);
+        assert_eq!(
+            Request::decode(&write),
+            invalid,
+            "nothing is written to the initiator"
+        );
         for at in [2, 3].into_iter().chain(33..40) {
             assert_eq!(with(at, &[1]), invalid, "reserved byte {at}");
         }
@@ -413,6 +486,12 @@ mod tests {
     }
 
     #[test]
+    fn immediates_are_tags() {
+        assert_eq!(Tag::from_immediate(TAG.to_immediate()), TAG);
+        assert_eq!(TAG.to_immediate(), 0x0304_0102);
+    }
+
+    #[test]
     fn decoding_is_total() {
         // A small generator is enough to reach every branch; it needs no crate.
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -423,7 +502,7 @@ mod tests {
             state
         };
         for _ in 0..200_000 {
-            let mut bytes = requests()[next() as usize % 4].encode();
+            let mut bytes = requests()[next() as usize % 5].encode();
             for _ in 0..next() % 4 {
                 bytes[next() as usize % REQUEST_LEN] = next() as u8;
             }

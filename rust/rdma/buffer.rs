@@ -41,6 +41,16 @@ pub struct Slice<'a> {
     _buffer: core::marker::PhantomData<&'a DmaBuffer>,
 }
 
+impl Slice<'_> {
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+}
+
 impl DmaBuffer {
     /// Allocates `1 << order` zeroed pages and maps them. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, order: u32, direction: Direction) -> Result<Self> {

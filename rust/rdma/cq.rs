@@ -87,6 +87,19 @@ impl Completion {
         self.0.byte_len as usize
     }
 
+    /// The immediate data with which the peer has ended an RDMA WRITE.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        let flags = self.0.wc_flags as u32;
+        if flags & bindings::ib_wc_flags_IB_WC_WITH_IMM == 0
+            || self.0.opcode != bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM
+        {
+            return None;
+        }
+        // SAFETY: The flag says that this part of the union is valid.
+        Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
+    }
+
     /// The key that the peer invalidated with this message.
     #[inline]
     pub fn invalidated(&self) -> Option<u32> {

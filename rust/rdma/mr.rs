@@ -93,6 +93,8 @@ pub struct MemoryRegion {
 
 // SAFETY: Verbs may be called from any thread.
 unsafe impl Send for MemoryRegion {}
+// SAFETY: Shared references only read.
+unsafe impl Sync for MemoryRegion {}
 
 /// Bytes of a page of a region: the smallest that every device knows, and what
 /// the block layer's segments are multiples of.
@@ -185,6 +187,17 @@ impl MemoryRegion {
         let (address, key) = unsafe { ((*self.as_raw()).iova, Key((*self.as_raw()).lkey)) };
         let register = Register::new(self, key, rights.access());
         Ok((register, Invalidate::new(key), address, key))
+    }
+
+    /// Declares that the region will be registered as long as it lives, by
+    /// [`Self::kept`]'s work request; what to tell the peer once that is posted.
+    pub(crate) fn keep(&mut self, rights: Rights) -> Result<Remote> {
+        Ok(self.register(rights)?.1)
+    }
+
+    /// The work request for [`Self::keep`].
+    pub(crate) fn kept(&self, rights: Rights) -> Register<'_> {
+        Register::new(self, self.key(), rights.access())
     }
 
     /// The work request that makes the region invalid.

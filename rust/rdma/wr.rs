@@ -229,6 +229,16 @@ impl<'a> Rdma<'a> {
     }
 }
 
+impl Rdma<'_> {
+    /// An RDMA WRITE shall tell the peer that it is done: it takes a receive
+    /// buffer there and completes with `value`. Not on iWARP.
+    #[inline]
+    pub fn immediate(&mut self, value: u32) {
+        self.wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM;
+        self.wr.wr.ex.imm_data = ManuallyDrop::new(value.to_be());
+    }
+}
+
 impl Rdma<'static> {
     /// Writes nothing to nowhere: completes when the peer's device has
     /// acknowledged it, and fails when the peer is gone. Neither a buffer nor

@@ -18,6 +18,7 @@ use hcablk_core::{
         BioOp, //
     },
     proto::message::{
+        Answer,
         Op,
         Remote,
         Response,
@@ -143,18 +144,10 @@ impl Queue {
         io.status = status;
         let index = io.index;
         // The credit that the answer grants must be there before the answer.
-        let response = Response {
-            credits: 1,
-            tag: io.tag,
-            status,
-        };
-        let ready = self
-            .post_receive(io.receive)
-            .and_then(|()| self.outgoing.write(index as usize, &response.encode()));
-        let Ok(message) = ready else {
+        if self.post_receive(io.receive).is_err() {
             self.session.end();
             return self.give_up(io);
-        };
+        }
 
         let mut entries = [Entry::EMPTY; CHUNKS_MAX];
         let mut count = 0;
@@ -181,19 +174,50 @@ impl Queue {
                 Some(Rdma::write(part, address, remote.key))
             });
         let mut writes: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
+        let answered = WorkId::new(kind::ANSWER, index);
+        let mut chain = Chain::new();
+        if data.is_some_and(|remote| self.says_immediate(remote)) {
+            // The last write is the answer.
+            let last = count.div_ceil(per_part) - 1;
+            for (i, write) in writes.iter_mut().flatten().enumerate() {
+                if i == last {
+                    write.immediate(io.tag.to_immediate());
+                    write.signal(answered);
+                } else {
+                    write.name(WorkId::new(kind::PART, index));
+                }
+                chain.push(write);
+            }
+            return self.post(io, &chain);
+        }
+        for write in writes.iter_mut().flatten() {
+            write.name(WorkId::new(kind::PART, index));
+            chain.push(write);
+        }
+        let response = Response {
+            credits: 1,
+            tag: io.tag,
+            status,
+        };
+        let Ok(message) = self.outgoing.write(index as usize, &response.encode()) else {
+            self.session.end();
+            return self.give_up(io);
+        };
         let message = [Entry::new(message)];
         let mut send = Send::new(&message);
         if let Some(key) = key_to_invalidate(&io) {
             send = send.invalidating(key);
         }
-        send.signal(WorkId::new(kind::ANSWER, index));
-        let mut chain = Chain::new();
-        for write in writes.iter_mut().flatten() {
-            write.name(WorkId::new(kind::PART, index));
-            chain.push(write);
-        }
+        send.signal(answered);
         chain.push(&mut send);
         self.post(io, &chain);
+    }
+
+    /// Whether a read that could be done is answered without a message: on
+    /// iWARP nothing is.
+    #[inline]
+    fn says_immediate(&self, remote: Remote) -> bool {
+        remote.answer == Answer::Immediate && self.immediates
     }
 
     /// The pieces of memory that `io`'s data is in.
@@ -230,7 +254,10 @@ impl Queue {
         let c = &self.counters;
         let length = io.length() as u64;
         let ok = io.status == Status::Ok;
-        c.sends.bump();
+        match io.op {
+            Ok(Op::Read(_, remote)) if ok && self.says_immediate(remote) => c.immediates.bump(),
+            _ => c.sends.bump(),
+        }
         match io.op {
             Ok(Op::Read(..)) => {
                 c.reads.bump();
@@ -259,7 +286,11 @@ impl Queue {
 /// The key that `io`'s answer shall invalidate.
 fn key_to_invalidate(io: &Io) -> Option<u32> {
     match io.op {
-        Ok(Op::Read(_, remote) | Op::Write { remote, .. }) if remote.invalidate => Some(remote.key),
+        Ok(Op::Read(_, remote) | Op::Write { remote, .. })
+            if remote.answer == Answer::Invalidating =>
+        {
+            Some(remote.key)
+        }
         _ => None,
     }
 }
