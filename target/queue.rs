@@ -9,6 +9,13 @@
 //! is admitted and once when everything of it is back. Between these the
 //! request belongs to whoever works on it.
 //!
+//! # Patience
+//!
+//! That an answer has left need not be known at once: its completion waits for
+//! the next request, unless something waits for buffers, or for the HCA. The
+//! initiator's messages ask to be reported. Every probe period looks after
+//! what was left, and after errors.
+//!
 //! # Limits
 //!
 //! There are as many receive buffers as credits were granted, and twice as many
@@ -60,7 +67,10 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::Atomic,
+        Arc, //
+    },
 };
 
 mod admit;
@@ -118,6 +128,8 @@ pub(crate) struct Queue {
     outgoing: MessageBuffers,
     buffers: KVec<DmaBuffer>,
     inflight: SlotTable<Io>,
+    /// Writes whose data is being fetched. Counted by the completion handler.
+    fetching: Atomic<u32>,
     #[pin]
     work: IrqLock<Work>,
     /// The queue is closing and every `Io` is idle.
@@ -182,6 +194,7 @@ impl Queue {
                 outgoing,
                 buffers,
                 inflight,
+                fetching: Atomic::new(0),
                 work <- new_irq_lock!(work),
                 home <- Event::new(),
                 counters: Counters::default(),
@@ -234,6 +247,11 @@ impl Queue {
         self.buffers.get(usize::from(chunk))
     }
 
+    /// Brings the counters up to date. May sleep.
+    pub(crate) fn settle(&self) {
+        self.pair.cq().settle();
+    }
+
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -257,6 +275,8 @@ impl Queue {
         }
         self.pair.id().disconnect();
         let _ = self.pair.fail();
+        // It is patient no more.
+        self.pair.cq().kick();
     }
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps
@@ -309,7 +329,8 @@ impl Queue {
     /// connection with a warning.
     pub(crate) fn probe(&self) {
         if !self.inflight.is_empty() {
-            return;
+            // Perhaps of those that have completed.
+            return self.pair.cq().kick();
         }
         {
             let mut work = self.work.lock();
@@ -325,6 +346,7 @@ impl Queue {
         if self.pair.post(&chain).is_err() {
             self.session.end();
         }
+        self.pair.cq().kick();
     }
 
     fn post_receive(&self, buffer: u32) -> Result {

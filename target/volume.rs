@@ -267,7 +267,10 @@ impl Volume {
             .registry
             .sessions(|s| core::ptr::eq(&**s.volume(), self))?
         {
-            session.for_each_queue(|queue| sum.absorb(queue.counters()));
+            session.for_each_queue(|queue| {
+                queue.settle();
+                sum.absorb(queue.counters());
+            });
         }
         sum.absorb(&self.past.lock());
         Ok(sum)

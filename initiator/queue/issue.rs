@@ -126,6 +126,7 @@ impl Queue {
         };
         let entries = [Entry::new(slice)];
         let mut wr = Send::new(&entries);
+        wr.solicited();
         let used = chain.len() + 1;
         // Only what was registered has to be invalidated.
         let slots = if used == 1 { 1 } else { SLOTS_PER_REQUEST };

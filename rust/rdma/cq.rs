@@ -120,6 +120,14 @@ pub trait Handler: Send + Sync + 'static {
     /// All completions of a round were reported.
     #[inline]
     fn round_done(&self) {}
+
+    /// Until the next round only messages that ask for it need to be reported
+    /// at once. Other completions, errors too, wait for that, or for
+    /// [`CompletionQueue::kick`]. Asked after each round.
+    #[inline]
+    fn is_patient(&self) -> bool {
+        false
+    }
 }
 
 /// Where completions are handled.
@@ -242,8 +250,25 @@ impl<H: Handler> CompletionQueue<H> {
         // SAFETY: The queue was never armed, so nothing reads `handler`.
         unsafe { *self.handler.get() = Some(handler) };
         self.running.store(true, Release);
-        if self.arm() {
+        if self.arm(false) {
             self.schedule();
+        }
+    }
+
+    /// Has everything reported that has completed, and asks [`Handler::is_patient`]
+    /// again. Any context.
+    pub fn kick(&self) {
+        self.schedule();
+    }
+
+    /// As [`Self::kick`], and waits until that is done: afterwards the handler
+    /// knows of all that had completed. For queues handled in process context;
+    /// others are never patient. May sleep; not from a handler.
+    pub fn settle(&self) {
+        self.schedule();
+        if let Context::Process(_) = self.context {
+            // SAFETY: `work` was initialised.
+            unsafe { bindings::flush_work(self.work.get()) };
         }
     }
 
@@ -267,12 +292,16 @@ impl<H: Handler> CompletionQueue<H> {
         drop(unsafe { (*self.handler.get()).take() });
     }
 
-    /// Asks for an event at the next completion; `true`: there may be
-    /// completions already that will not cause one.
+    /// Asks for an event at the next completion, or the next solicited one;
+    /// `true`: there may be completions already that will not cause one.
     #[inline]
-    fn arm(&self) -> bool {
-        let flags = bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
-            | bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+    fn arm(&self, patient: bool) -> bool {
+        let which = if patient {
+            bindings::ib_cq_notify_flags_IB_CQ_SOLICITED
+        } else {
+            bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
+        };
+        let flags = which | bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
         let cq = self.as_raw();
         // SAFETY: The queue and its device are valid; every device has this operation.
         let missed = unsafe {
@@ -364,7 +393,7 @@ impl<H: Handler> CompletionQueue<H> {
         if done < budget {
             // SAFETY: `poll` is scheduled, this is its handler.
             unsafe { bindings::irq_poll_complete(this.poll.get()) };
-            if this.arm() {
+            if this.arm(false) {
                 this.schedule();
             }
         }
@@ -380,7 +409,10 @@ impl<H: Handler> CompletionQueue<H> {
         let this = unsafe { &*kernel::container_of!(work, Self, work) };
         // SAFETY: A work item runs on one processor at a time.
         let done = unsafe { this.poll(BUDGET_PROCESS) };
-        if done >= BUDGET_PROCESS || this.arm() {
+        // SAFETY: The work runs between `start` and `stop` only.
+        let handler = unsafe { &*this.handler.get() };
+        let patient = handler.as_ref().is_some_and(|h| h.is_patient());
+        if done >= BUDGET_PROCESS || this.arm(patient) {
             this.schedule();
         }
     }

@@ -180,6 +180,15 @@ impl<'a> Send<'a> {
     }
 }
 
+impl Send<'_> {
+    /// The message shall wake its receiver up, also one that has armed its
+    /// completion queue for such messages only.
+    #[inline]
+    pub fn solicited(&mut self) {
+        self.wr.send_flags |= bindings::ib_send_flags_IB_SEND_SOLICITED;
+    }
+}
+
 impl WorkRequest for Send<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
         &mut self.wr

@@ -41,7 +41,10 @@ use hcablk_core::{
     },
     sync::IrqLock,
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
 
 impl Queue {
     /// Begins to carry out an admitted request.
@@ -67,6 +70,8 @@ impl Queue {
     /// Reads the data of a write out of the initiator's memory.
     fn fetch(&self, mut io: KBox<Io>, remote: Remote) {
         io.moved = io.length() as u64;
+        self.fetching
+            .store(self.fetching.load(Relaxed) + 1, Relaxed);
         if let Some(sink) = io.sink.clone() {
             return self.fetch_into(&sink, io, remote);
         }
@@ -312,13 +317,25 @@ impl Handler for Queue {
                     self.bring_home(io);
                 }
             }
-            kind::FETCH => match self.inflight.take(work.index) {
-                Some(io) if ok => self.fetched(io),
-                Some(io) => self.bring_home(io),
-                None => {}
-            },
+            kind::FETCH => {
+                self.fetching
+                    .store(self.fetching.load(Relaxed) - 1, Relaxed);
+                match self.inflight.take(work.index) {
+                    Some(io) if ok => self.fetched(io),
+                    Some(io) => self.bring_home(io),
+                    None => {}
+                }
+            }
             kind::PROBE => self.work.lock().probing = false,
             _ => {}
         }
+    }
+
+    fn is_patient(&self) -> bool {
+        if self.fetching.load(Relaxed) != 0 {
+            return false;
+        }
+        let work = self.work.lock();
+        !work.closing && !work.probing && work.waiting.is_empty() && work.received.is_empty()
     }
 }
