@@ -214,6 +214,10 @@ pub struct ConnectArgs {
     /// Invalidate memory registrations here, never by the target's answer
     #[arg(long)]
     pub no_remote_invalidate: bool,
+
+    /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
+    pub small_read: Option<u32>,
 }
 
 impl From<&ConnectArgs> for Connect {
@@ -229,6 +233,7 @@ impl From<&ConnectArgs> for Connect {
             io_timeout: args.io_timeout,
             connect_timeout: args.connect_timeout,
             remote_invalidate: args.no_remote_invalidate.then_some(false),
+            small_read: args.small_read,
         }
     }
 }
@@ -480,8 +485,13 @@ mod tests {
         };
         let connect = Connect::from(args);
         assert_eq!(
-            (connect.port, connect.queues, connect.remote_invalidate),
-            (7744, None, None)
+            (
+                connect.port,
+                connect.queues,
+                connect.remote_invalidate,
+                connect.small_read
+            ),
+            (7744, None, None, None)
         );
     }
 
@@ -497,6 +507,8 @@ mod tests {
             "connect 10.0.0.1 data --queues 129",
             "connect 10.0.0.1 data --io-timeout 3601",
             "connect 10.0.0.1 data --connect-timeout 0",
+            "connect 10.0.0.1 data --small-read 65537",
+            "connect 10.0.0.1 data --small-read 4k",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",
             "disconnect",
             "disconnect data --all",

@@ -45,6 +45,8 @@ pub struct Connect {
     pub connect_timeout: Option<u32>,
     /// Whether the target may invalidate memory registrations with its answers.
     pub remote_invalidate: Option<bool>,
+    /// Bytes of the largest read whose data is copied instead of registering memory for it.
+    pub small_read: Option<u32>,
 }
 
 impl Connect {
@@ -69,6 +71,7 @@ impl Connect {
             "remote_invalidate",
             self.remote_invalidate.map(|v| u8::from(v).to_string()),
         );
+        add("small_read", self.small_read.map(|v| v.to_string()));
         settings
     }
 }
@@ -617,6 +620,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         io_timeout: group.value("io_timeout")?,
         connect_timeout: group.value("connect_timeout")?,
         remote_invalidate: group.flag("remote_invalidate")?,
+        small_read: group.value("small_read")?,
         session: Session::parse(&group.get("session")?),
         error: group.reason(),
     })

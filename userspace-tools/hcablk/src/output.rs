@@ -45,6 +45,8 @@ pub struct Device {
     pub connect_timeout: u32,
     /// Whether the target may invalidate memory registrations.
     pub remote_invalidate: bool,
+    /// Bytes of the largest read whose data is copied instead of registering memory for it.
+    pub small_read: u32,
     /// The session at the target.
     pub session: Option<Session>,
     /// Why the last connection failed or was lost.

@@ -34,7 +34,8 @@ fn connect_writes_every_option() {
         &kernel,
         "connect fd00::1 data --port 7745 --name db --queues 2 --queue-depth 64 --io-timeout 5 \
          --connect-timeout 3 \
-         --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate",
+         --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate \
+         --small-read 512",
     );
     for (attribute, value) in [
         ("address", "fd00::1"),
@@ -46,6 +47,7 @@ fn connect_writes_every_option() {
         ("connect_timeout", "3"),
         ("host_id", "5f2c1d6e-8a0b-4c3d-9e7f-001122334455"),
         ("remote_invalidate", "0"),
+        ("small_read", "512"),
     ] {
         assert_eq!(kernel.device("db", attribute), value, "{attribute}");
     }

@@ -34,6 +34,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("io_timeout", "30"),
     ("connect_timeout", "10"),
     ("remote_invalidate", "1"),
+    ("small_read", "4096"),
     ("enable", "0"),
     ("state", "new"),
     ("device", ""),
@@ -304,6 +305,7 @@ impl Kernel {
             "port" => number(1, 65535),
             "queue_depth" => number(1, 1024),
             "read_only" | "remote_invalidate" => number(0, 1),
+            "small_read" => number(0, 65536),
             "address" | "volume" | "path" | "host_id" => !value.is_empty(),
             _ => number(0, u32::MAX),
         }
