@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: reads up to the size that is set are answered by one message and no others are, and either way the data is right.
+# group: paths
+# timeout: 400
+
+. "${0%/*}/lib.sh"
+
+# On iWARP nobody asks for it.
+asks=1
+[ "$rdma" = rxe ] || asks=0
+
+# count NAME "COUNTERS"
+count() {
+	awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' <<< "$2"
+}
+
+# counters_of_both VOLUME: sets $client and $server.
+counters_of_both() {
+	client=$(on c1 "cat $initiator/$1/stats")
+	server=$(on target "cat $target/volumes/$1/stats")
+}
+
+# goes "DESCRIPTION" DD-ARGUMENTS BYTES WAY: requests of so many bytes, one at a time, go this way and no other; nothing
+# else has gone since $client and $server were set.
+goes() {
+	local what=$1 how=$2 bytes=$3 way=$4 n=100 old_client=$client old_server=$server name wanted got=
+	must on c1 "dd $how bs=$bytes count=$n"
+	counters_of_both vol1
+	for name in immediates copied_bytes registrations rdma_bytes remote_invalidations; do
+		got+="$(($(count $name "$client") - $(count $name "$old_client"))) "
+	done
+	for name in immediates remote_invalidations; do
+		got+="$(($(count $name "$server") - $(count $name "$old_server"))) "
+	done
+	if [ "$way" = lands ] && [ $asks = 1 ]; then
+		wanted="$n $((n * bytes)) 0 0 0 $n 0 "
+	else
+		wanted="0 0 $n $((n * bytes)) $n 0 $n "
+	fi
+	same "$what" "$wanted" "$got"
+}
+
+export_volume vol1 "$drive" c1
+must on c1 "modprobe hcablk"
+
+# As many slots of 64 KiB as there are tags here: a region of soft-RoCE has 512 pages.
+for limit in 0 512 4096 65536; do
+	options="--queue-depth 32"
+	# The default is not set.
+	[ $limit = 4096 ] || options+=" --small-read $limit"
+	connect c1 vol1 "$options"
+	same "$limit: it is told" $limit "$(on c1 "cat $initiator/vol1/small_read")"
+	counters_of_both vol1
+	for bytes in 512 4096 8192 65536 131072; do
+		way=registered
+		[ $bytes -gt $limit ] || way=lands
+		goes "$limit: reads of $bytes bytes: $way" "if=$device of=/dev/null iflag=direct" $bytes $way
+	done
+	for bytes in 512 4096; do
+		goes "$limit: writes of $bytes bytes: registered" "if=/dev/zero of=$device oflag=direct" $bytes registered
+	done
+	check "$limit: memory of every shape holds what was written" on c1 "hcablk-scatter $device random $((limit + 1)) 8"
+	check "$limit: so does what many requests of all sizes read" fio c1 "--name=v --filename=$device --rw=randrw \
+		--bsrange=512-128k --blockalign=512 --iodepth=32 --size=$(few 8)M --verify=crc32c --verify_fatal=1"
+	counters_of_both vol1
+	same "$limit: what was not copied went by RDMA" \
+		$(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
+		$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
+	same "$limit: every registration was for a request without an immediate value" "$(count registrations "$client")" \
+		$(($(count reads "$client") + $(count writes "$client") - $(count immediates "$client")))
+	same "$limit: no errors" "0 0" "$(count errors "$client") $(count protocol_errors "$client")"
+	disconnect c1 vol1
+done
+
+# There are more tags than slots, so that some requests have none.
+connect c1 vol1 --small-read 65536 --queue-depth 128 --queues 1
+check "more requests than slots" fio c1 "--name=v --filename=$device --rw=randrw --bs=64k --iodepth=128 --size=$(few 16)M \
+	--verify=crc32c --verify_fatal=1"
+counters_of_both vol1
+if [ $asks = 1 ]; then
+	less "some reads had a slot" 0 "$(count immediates "$client")"
+	less "and some had none" "$(count immediates "$client")" "$(count reads "$client")"
+fi
+same "what had none went by RDMA" $(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
+	$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
+disconnect c1 vol1
+
+# A drive that cannot read one place.
+must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/bad &&
+	cd /sys/kernel/config/nullb/bad && echo 64 > size && echo 1 > memory_backed &&
+	echo +2048-2055 > badblocks && echo 1 > power'
+export_volume bad /dev/bad c1
+connect c1 bad
+counters_of_both bad
+landed=$(count immediates "$client")
+copied=$(count copied_bytes "$client")
+refuse "a bad place is not read" on c1 "dd if=$device of=/dev/null bs=4k skip=256 count=1 iflag=direct"
+counters_of_both bad
+same "the error came as a message, and nothing was copied" "1 $landed $copied" \
+	"$(count errors "$client") $(count immediates "$client") $(count copied_bytes "$client")"
+same "the target counts the same" "1 $landed" "$(count errors "$server") $(count immediates "$server")"
+check "its neighbours are read" on c1 "dd if=$device of=/dev/null bs=4k skip=255 count=1 iflag=direct &&
+	dd if=$device of=/dev/null bs=4k skip=257 count=1 iflag=direct"
+counters_of_both bad
+same "each by one message" $((landed + 2 * asks)) "$(count immediates "$client")"
+same "the connection lives" live "$(on c1 "cat $initiator/bad/state")"
+same "a failed request is no protocol error" 0 "$(count protocol_errors "$client")"
