@@ -24,4 +24,5 @@ connect c2 vol1
 check "another client mounts it" on c2 "modprobe ext4; mkdir -p /mnt/a && mount -t ext4 $device /mnt/a"
 check "and finds the files" on c2 'cd /mnt/a && sha256sum -c sums > /dev/null'
 check "unmount there" on c2 'umount /mnt/a'
-same "nothing was copied" 0 "$(stat_of c2 $initiator/vol1 copied_bytes)"
+copied=$(stat_of c2 $initiator/vol1 copied_bytes)
+less "nothing was copied but small reads" "$copied" $(($(stat_of c2 $initiator/vol1 immediates) * 4096 + 1))

@@ -23,7 +23,8 @@ good() {
 dev=$initiator/dev
 must on c1 "mkdir $dev"
 same "a new device's state" new "$(on c1 "cat $dev/state")"
-for default in port=7744 queues=0 queue_depth=128 io_timeout=30 connect_timeout=10 remote_invalidate=1; do
+for default in port=7744 queues=0 queue_depth=128 io_timeout=30 connect_timeout=10 remote_invalidate=1 \
+	small_read=4096; do
 	same "the default of ${default%=*}" "${default#*=}" "$(on c1 "cat $dev/${default%=*}")"
 done
 like "it is not enabled without settings" Invalid "$(set_error c1 $dev enable 1)"
@@ -36,8 +37,12 @@ bad c1 $dev volume 'a/b'
 bad c1 $dev volume 12345678901234567
 bad c1 $dev host_id 1234
 bad c1 $dev remote_invalidate 2
+bad c1 $dev small_read 65537
+bad c1 $dev small_read 4k
 bad c1 $dev enable 7
 good c1 $dev queue_depth 1024
+good c1 $dev small_read 0
+good c1 $dev small_read 65536
 good c1 $dev volume 1234567890123456
 good c1 $dev address fd77::1
 good c1 $dev address 10.77.0.1
