@@ -32,6 +32,7 @@ code=$?
 echo "$said" >&2
 echo "# $(tail -n 1 <<< "$said")"
 same "$messages messages by seed $seed are answered as the protocol says" 0 $code
+like "small reads by an immediate value" " [1-9][0-9]* by a value" "$said"
 on c2 'touch /tmp/stop'
 check "an honest client was served meanwhile" join reader
 on c2 'rm /tmp/stop'

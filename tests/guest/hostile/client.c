@@ -2,6 +2,7 @@
 /* A false initiator. */
 
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@ bool read_only;
 
 /* In memory that all workers share. */
 static struct count {
-	uint64_t answered, ends, connects, rejects, reads_checked;
+	uint64_t answered, values, ends, connects, rejects, reads_checked;
 } *counts, *mine;
 
 /* Messages that are not answered. */
@@ -34,7 +35,7 @@ static void land(unsigned int i)
 	flight[i] = flight[--flying];
 }
 
-static void response(const unsigned char *b, size_t n)
+static void response(const unsigned char *b, size_t n, bool value)
 {
 	const struct message *m = NULL;
 	unsigned int i, status = get(b + 8, 2);
@@ -48,11 +49,11 @@ static void response(const unsigned char *b, size_t n)
 		m = &flight[i];
 		if (m->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && !m->data &&
 		    !memcmp(m->bytes + 4, b + 4, 4) && m->verdict != END &&
-		    (m->status == (int)status))
+		    (m->status == (int)status) && (!value || m->bytes[32] == BY_VALUE))
 			break;
 	}
 	if (i == flying) {
-		tell("answer", b, n);
+		tell(value ? "immediate value, as an answer" : "answer", b, n);
 		for (i = 0; i < flying; i++)
 			if (!memcmp(flight[i].bytes + 4, b + 4, 4)) {
 				tell("to", flight[i].bytes, flight[i].length);
@@ -61,6 +62,7 @@ static void response(const unsigned char *b, size_t n)
 		failed("an answer to nothing");
 	}
 	mine->answered++;
+	mine->values += value;
 	sector = get(m->bytes + 8, 8) / SECTOR;
 	count = get(m->bytes + 16, 4) / SECTOR;
 	at = get(m->bytes + 24, 8);
@@ -75,6 +77,22 @@ static void response(const unsigned char *b, size_t n)
 		mine->reads_checked++;
 	}
 	land(i);
+}
+
+/* The data and the answer of a read came in one. */
+static void value(const struct ibv_wc *wc)
+{
+	unsigned char b[RESPONSE] = { 0x80 };
+	bool asked = false;
+
+	put(b + 2, 2, 1);
+	put(b + 4, 4, ntohl(wc->imm_data));
+	for (unsigned int i = 0; i < flying; i++)
+		asked |= !memcmp(flight[i].bytes + 4, b + 4, 4) && flight[i].bytes[32] == BY_VALUE &&
+			 get(flight[i].bytes + 16, 4) == wc->byte_len;
+	if (!asked)
+		failed("the immediate value %x came with %u bytes", ntohl(wc->imm_data), wc->byte_len);
+	response(b, RESPONSE, true);
 }
 
 /* Handles what has come; true when there was something. */
@@ -92,7 +110,10 @@ static bool work(struct connection *c)
 			if (wc[i].wr_id >> 62 & 1)
 				failed("memory of the target can be reached");
 		} else {
-			response(c->receive[wc[i].wr_id], wc[i].byte_len);
+			if (wc[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+				value(&wc[i]);
+			else
+				response(c->receive[wc[i].wr_id], wc[i].byte_len, false);
 			post_receive(c, wc[i].wr_id);
 		}
 	}
@@ -490,14 +511,16 @@ int play_client(void)
 	}
 	for (unsigned int i = 0; i < WORKERS; i++) {
 		sum.answered += counts[i].answered;
+		sum.values += counts[i].values;
 		sum.ends += counts[i].ends;
 		sum.connects += counts[i].connects;
 		sum.rejects += counts[i].rejects;
 		sum.reads_checked += counts[i].reads_checked;
 	}
-	printf("passed %llu messages, %llu answered as they must be, %llu reads compared, "
+	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
 	       "%llu connections asked for, %llu refused as they must be, %llu ended; %llu ms\n",
-	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.reads_checked,
+	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
+	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

@@ -34,7 +34,8 @@ void judge(struct message *m)
 			m->verdict = m->status = OK;
 		return;
 	}
-	if (flags & (op == WRITE ? ~3 : ~2) || data != 1 || !length ||
+	/* Only a read that invalidates nothing may ask for an answer by an immediate value. */
+	if (flags & (op == WRITE ? ~3 : ~2) || (data != 1 && (data != BY_VALUE || op != READ || flags & 2)) || !length ||
 	    offset + length < offset || at + length < at)
 		return;
 	if (op == WRITE && read_only)
@@ -93,6 +94,8 @@ static void correct(struct rng *r, struct message *m)
 		put(b + 24, 8, (uintptr_t)from->addr + at);
 	} else {
 		b[0] = READ;
+		if (chance(r, 400))
+			b[32] = BY_VALUE;
 		sector = below(r, capacity / SECTOR - sectors + 1);
 		put(b + 20, 4, to[m->slot]->rkey);
 		put(b + 24, 8, (uintptr_t)to[m->slot]->addr + at);

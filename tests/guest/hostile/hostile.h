@@ -23,6 +23,8 @@ enum {
 };
 
 enum { READ = 1, WRITE, FLUSH };
+/* How data travels: a read of this kind may be answered by an immediate value. */
+enum { BY_VALUE = 2 };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 /* What the other side must do beside answering with a status. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the false target says and does: mostly what docs/protocol.md has a target do, and by the seed something else. */
 
+#include <arpa/inet.h>
 #include <string.h>
 #include "target.h"
 
@@ -43,6 +44,9 @@ static const struct {
 	[OTHER_KEY] = { "other-key", ANSWERING, 6, false },
 	[EMPTY] = { "empty", ANSWERING, 6, false },
 	[MISER] = { "miser", ANSWERING, 8, false },
+	[UNASKED] = { "unasked", ANSWERING, 6, false },
+	[OTHER_LENGTH] = { "other-length", ANSWERING, 6, false },
+	[OTHER_VALUE] = { "other-value", ANSWERING, 4, false },
 };
 
 static enum trick only = TRICKS;
@@ -166,9 +170,16 @@ void reach_out(struct peer *p, struct rng *r, unsigned int i)
 	bool read = q->bytes[0] == WRITE;
 	const struct key *dead = &p->dead[below(r, DEAD)];
 	size_t n = 1 + below(r, 4096);
+	unsigned int what = below(r, 9), low = 17;
 
 	expect_end(p);
-	switch (below(r, 9)) {
+	/* Beside a small read's slot there are others, which may be written; but not read. */
+	if (lands(q)) {
+		low = 32;
+		if (what >= 1 && what <= 3)
+			what = 0;
+	}
+	switch (what) {
 	case 0:
 		read = !read;
 		n = 1 + below(r, length);
@@ -193,7 +204,7 @@ void reach_out(struct peer *p, struct rng *r, unsigned int i)
 		read = chance(r, 500);
 		break;
 	case 6:
-		at ^= 1ull << (17 + below(r, 47));
+		at ^= 1ull << (low + below(r, 64 - low));
 		break;
 	case 7: {
 		struct ibv_sge sge = { (uintptr_t)mine, 8, wide->lkey };
@@ -245,6 +256,22 @@ static uint32_t other_key(const struct peer *p, unsigned int i)
 	return 0;
 }
 
+/* Answers request i by an immediate value, with n bytes of data. */
+static void answer_by_value(struct peer *p, unsigned int i, uint32_t value, size_t n)
+{
+	struct request *q = &p->requests[i];
+	struct ibv_sge sge = { n ? (uintptr_t)slot(q->slot - 1) : 0, n, wide->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .wr_id = work_id(W_ANSWER, i) };
+
+	wr.imm_data = htonl(value);
+	if (n) {
+		wr.wr.rdma.remote_addr = get(q->bytes + 24, 8);
+		wr.wr.rdma.rkey = get(q->bytes + 20, 4);
+	}
+	q->answered = true;
+	post(p->c, &wr, &sge);
+}
+
 /* How many credits come with an answer to request i. */
 static unsigned int credits(struct peer *p, unsigned int i, enum trick trick)
 {
@@ -283,10 +310,33 @@ void answer(struct peer *p, unsigned int i)
 	enum trick trick = q->trick == FAIR ? pick(&r, ANSWERING, q->message) : q->trick;
 	uint32_t key = get(q->bytes + 20, 4);
 	uint64_t at = get(q->bytes + 24, 8), length = get(q->bytes + 16, 4);
-	unsigned int granted = credits(p, i, trick);
+	uint32_t value = get(q->bytes + 4, 4);
+	unsigned int granted;
 	size_t n = RESPONSE;
 	bool invalidate = q->bytes[1] & 2 && chance(&r, 700), read = q->bytes[0] == READ, left = false;
 
+	/* A message may be the answer to every request. */
+	if (trick == FAIR && lands(q) && !p->miser && chance(&r, 700)) {
+		p->held++;
+		values++;
+		return answer_by_value(p, i, value, length);
+	}
+	if ((trick == UNASKED && !lands(q)) || (trick == OTHER_LENGTH && lands(q)) || trick == OTHER_VALUE) {
+		if (trick == UNASKED)
+			n = read ? length : 0;
+		else if (trick == OTHER_LENGTH)
+			n = below(&r, 2) * 8 * below(&r, length / 8);
+		else
+			n = 0;
+		memcpy(b + 4, q->bytes + 4, 4);
+		while (trick == OTHER_VALUE && in_flight(p, b + 4))
+			put(b + 4 + 2 * below(&r, 2), 2, next(&r));
+		expect_end(p);
+		return answer_by_value(p, i, get(b + 4, 4), n);
+	}
+	if (trick == UNASKED || trick == OTHER_LENGTH)
+		trick = FAIR;
+	granted = credits(p, i, trick);
 	put(b + 2, 2, granted);
 	memcpy(b + 4, q->bytes + 4, 4);
 	if (trick == LATE)

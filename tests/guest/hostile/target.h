@@ -24,7 +24,7 @@ enum trick {
 	REACH, LEAVE, SILENT, PARTIAL, EARLY, LATE,
 	/* With its answer. */
 	STATUS, IMMEDIATE, LEAN, MUTATE, SHORT, LONG, OPCODE, FLAGS, UNKNOWN, RESERVED, TAG, OVERDRAW, TWICE, REPLAY,
-	KEY, OTHER_KEY, EMPTY, MISER,
+	KEY, OTHER_KEY, EMPTY, MISER, UNASKED, OTHER_LENGTH, OTHER_VALUE,
 	TRICKS
 };
 
@@ -58,6 +58,8 @@ struct peer {
 		uint64_t address;
 	} dead[DEAD], last[TAGS];
 	unsigned int dead_count;
+	/* The key of its small reads. */
+	uint32_t landing;
 	bool has_answered;
 	unsigned char answer[RESPONSE];
 };
@@ -70,12 +72,18 @@ static inline uint64_t work_id(unsigned int kind, unsigned int i)
 	return (uint64_t)kind << 32 | i;
 }
 
-extern uint64_t early;
+extern uint64_t early, values;
 
 /* The initiator has to end the session because of what is done now. */
 void expect_end(struct peer *p);
 void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint64_t remote, uint32_t key, size_t n);
 bool in_flight(const struct peer *p, const unsigned char *tag);
+
+/* Into a region that stays, and to be answered by an immediate value. */
+static inline bool lands(const struct request *q)
+{
+	return q->bytes[32] == BY_VALUE;
+}
 
 /* lies.c */
 
