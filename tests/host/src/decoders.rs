@@ -7,7 +7,7 @@
 use crate::proto::{
     connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REQUEST_LEN},
     credits::Credits,
-    message::{BadRequest, Extent, Op, Remote, Request, Response, Status, Tag},
+    message::{Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag},
     name::{HostId, VolumeName},
 };
 
@@ -98,15 +98,20 @@ fn requests() -> Vec<Vec<u8>> {
     let remote = Remote {
         address: 0x0009_0007_0000_0200,
         key: 0x1234_5678,
-        invalidate: true,
+        answer: Answer::Invalidating,
     };
     let write = |fua| Op::Write {
         extent,
         remote,
         fua,
     };
+    let small = Remote {
+        answer: Answer::Immediate,
+        ..remote
+    };
     [
         Op::Read(extent, remote),
+        Op::Read(extent, small),
         write(false),
         write(true),
         Op::Flush,
