@@ -181,16 +181,10 @@ impl Queue {
         let mut writes: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
         let answered = WorkId::new(kind::ANSWER, index);
         let mut chain = Chain::new();
-        if data.is_some_and(|remote| self.says_immediate(remote)) {
-            // The last write is the answer.
-            let last = count.div_ceil(per_part) - 1;
-            for (i, write) in writes.iter_mut().flatten().enumerate() {
-                if i == last {
-                    write.immediate(io.tag.to_immediate());
-                    write.signal(answered);
-                } else {
-                    write.name(WorkId::new(kind::PART, index));
-                }
+        if data.is_some_and(|remote| self.says_immediate(&io, remote)) {
+            for write in writes.iter_mut().flatten() {
+                write.immediate(io.tag.to_immediate());
+                write.signal(answered);
                 chain.push(write);
             }
             return self.post(io, &chain);
@@ -218,11 +212,13 @@ impl Queue {
         self.post(io, &chain);
     }
 
-    /// Whether a read that could be done is answered without a message: on
-    /// iWARP nothing is.
+    /// Whether a read that could be done is answered without a message: if its
+    /// data is one write, whose length the initiator sees, and not on iWARP.
     #[inline]
-    fn says_immediate(&self, remote: Remote) -> bool {
-        remote.answer == Answer::Immediate && self.immediates
+    fn says_immediate(&self, io: &Io, remote: Remote) -> bool {
+        remote.answer == Answer::Immediate
+            && self.immediates
+            && io.length() <= self.shape.write_entries * CHUNK_BYTES
     }
 
     /// The pieces of memory that `io`'s data is in.
@@ -260,7 +256,7 @@ impl Queue {
         let length = io.length() as u64;
         let ok = io.status == Status::Ok;
         match io.op {
-            Ok(Op::Read(_, remote)) if ok && self.says_immediate(remote) => c.immediates.bump(),
+            Ok(Op::Read(_, remote)) if ok && self.says_immediate(io, remote) => c.immediates.bump(),
             _ => c.sends.bump(),
         }
         match io.op {
