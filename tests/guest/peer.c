@@ -18,7 +18,6 @@
  */
 
 #include <netdb.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,6 +26,7 @@
 #include <unistd.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
+#include "event.h"
 
 enum { BUFFERS = 64, SIZE = 4096, SECONDS = 20 };
 
@@ -109,19 +109,6 @@ static struct connection *prepare(struct rdma_cm_id *id)
 	for (unsigned int n = 0; n < BUFFERS; n++)
 		post_receive(c, n);
 	return c;
-}
-
-/* The next event, or NULL when there is none within so many milliseconds. */
-static struct rdma_cm_event *next_event(struct rdma_event_channel *channel, int ms)
-{
-	struct pollfd fd = { channel->fd, POLLIN, 0 };
-	struct rdma_cm_event *event;
-
-	if (poll(&fd, 1, ms) <= 0)
-		return NULL;
-	if (rdma_get_cm_event(channel, &event))
-		fail("rdma_get_cm_event");
-	return event;
 }
 
 static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
