@@ -51,6 +51,8 @@ like "something was read and written" " [1-9][0-9]* reads compared.* [1-9][0-9]*
 like "and breaches of the protocol were told" "times: the target broke the protocol" "$prey_said"
 early=$(sed -n 's/.* \([0-9]*\) answers before the data.*/\1/p' <<< "$target_said")
 stale=$(sed -n 's/.* \([0-9]*\) without data.*/\1/p' <<< "$prey_said")
+values=$(sed -n 's/.* \([0-9]*\) answers by a value.*/\1/p' <<< "$target_said")
+less "small reads were answered by a value" 0 "${values:-0}"
 less "no read ended before its answer" "${stale:-1}" $((${early:--1} + 1))
 
 broken="the target (closed the connection|does not answer any more)|the connection broke"
@@ -77,7 +79,10 @@ trick overdraw "it granted more credits than it has"
 trick miser "it leaves no credit to ask with" 60
 trick key "$broken"
 trick other-key "it invalidated a key that it was not given" 60
-trick empty "$nonsense|$broken"
+trick empty "it answered what was not asked|it sent data that was not asked for|$broken"
+trick unasked "it sent data that was not asked for" 60
+trick other-length "it sent data that was not asked for" 60
+trick other-value "it answered what was not asked"
 for harmless in fair partial late status immediate lean; do
 	duel "$(few 60)" --only $harmless
 	same "$harmless: nothing is reached" "0 0" "$target_code $prey_code"
