@@ -77,7 +77,7 @@ static void post_send(struct connection *c, const char *hex)
 	struct ibv_sge sge = { (uintptr_t)c->buffers[BUFFERS], 0, c->mr->lkey };
 	struct ibv_send_wr wr = {
 		.wr_id = BUFFERS, .sg_list = &sge, .num_sge = 1,
-		.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+		.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED,
 	}, *bad;
 
 	sge.length = from_hex(hex, c->buffers[BUFFERS]);

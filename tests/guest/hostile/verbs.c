@@ -107,6 +107,10 @@ void post(struct connection *c, struct ibv_send_wr *wr, struct ibv_sge *sge)
 	wr->sg_list = sge;
 	wr->num_sge = sge->length ? 1 : 0;
 	wr->send_flags = IBV_SEND_SIGNALED;
+	/* Without this a target is free to look at it later. An RDMA READ or WRITE has nobody to tell. */
+	if (wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_SEND_WITH_INV || wr->opcode == IBV_WR_SEND_WITH_IMM ||
+	    wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM)
+		wr->send_flags |= IBV_SEND_SOLICITED;
 	wr->wr_id |= 1ull << 63;
 	last_opcode = wr->opcode;
 	if (ibv_post_send(c->id->qp, wr, &bad))
