@@ -30,7 +30,7 @@ counters! {
         receives,
         /// Messages sent.
         sends,
-        /// Reads answered by the immediate value of their data's last write.
+        /// Reads answered by the immediate value of the write of their data.
         immediates,
         /// Memory registrations, one for each write on devices that need it.
         registrations,
