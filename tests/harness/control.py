@@ -38,6 +38,9 @@ class Handler(socketserver.BaseRequestHandler):
         except GuestError as err:
             self.reply("e", f"{err}\n".encode())
             code = 125
+        except OSError as err:
+            self.reply("e", f"{' '.join(words)}: {err!r}\n".encode())
+            code = 125
         except (IndexError, KeyError, ValueError, re.error) as err:
             self.reply("e", f"bad request {words}: {err!r}\n".encode())
             code = 125

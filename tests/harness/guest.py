@@ -182,9 +182,9 @@ class Guest:
             try:
                 kind, _ = read_frame(sock)
             except (TimeoutError, OSError) as err:
-                raise GuestError(f"{self.name} did not boot; see {self.console}") from err
+                raise GuestError(f"{self.name} did not boot{self.last_words()}") from err
             except GuestError as err:
-                raise GuestError(f"{self.name} died while booting; see {self.console}") from err
+                raise GuestError(f"{self.name} died while booting{self.last_words()}") from err
             if kind != "r":
                 raise GuestError(f"{self.name}: unexpected message {kind!r}")
             sock.settimeout(None)
@@ -281,6 +281,11 @@ class Guest:
             self.qmp("cont")
 
     # The console.
+
+    def last_words(self) -> str:
+        """Where to read on, and the last line that is there."""
+        lines = self.console_text().split("\n")
+        return f" (see {self.console}): {next((line for line in reversed(lines) if line.strip()), '').strip()}"
 
     def console_size(self) -> int:
         return self.console.stat().st_size

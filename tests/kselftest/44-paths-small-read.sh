@@ -73,21 +73,25 @@ for limit in 0 512 4096 65536; do
 	disconnect c1 vol1
 done
 
-# There are more tags than slots, so that some requests have none.
-connect c1 vol1 --small-read 65536 --queue-depth 128 --queues 1
-check "more requests than slots" fio c1 "--name=v --filename=$device --rw=randrw --bs=64k --iodepth=128 --size=$(few 16)M \
+# There are more tags than slots, so that some requests have none: the drive takes so long that all tags are in use at once.
+must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/slow && cd /sys/kernel/config/nullb/slow &&
+	echo 64 > size && echo 1 > memory_backed && echo 128 > hw_queue_depth && echo 2 > irqmode &&
+	echo 500000000 > completion_nsec && echo 1 > power'
+export_volume slow /dev/slow c1
+connect c1 slow --small-read 65536 --queue-depth 128 --queues 1
+check "more requests than slots" fio c1 "--name=v --filename=$device --rw=write --bs=64k --iodepth=128 --size=16M \
 	--verify=crc32c --verify_fatal=1"
-counters_of_both vol1
+counters_of_both slow
 if [ $asks = 1 ]; then
 	less "some reads had a slot" 0 "$(count immediates "$client")"
 	less "and some had none" "$(count immediates "$client")" "$(count reads "$client")"
 fi
 same "what had none went by RDMA" $(($(count read_bytes "$client") + $(count written_bytes "$client"))) \
 	$(($(count rdma_bytes "$client") + $(count copied_bytes "$client")))
-disconnect c1 vol1
+disconnect c1 slow
 
 # A drive that cannot read one place.
-must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/bad &&
+must on target 'mkdir /sys/kernel/config/nullb/bad &&
 	cd /sys/kernel/config/nullb/bad && echo 64 > size && echo 1 > memory_backed &&
 	echo +2048-2055 > badblocks && echo 1 > power'
 export_volume bad /dev/bad c1

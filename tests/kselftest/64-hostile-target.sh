@@ -65,7 +65,7 @@ trick eager "broke the protocol|$broken"
 trick vanish "$broken"
 trick reach "$broken"
 trick leave "$broken"
-trick early "$broken"
+trick early "$broken" 60
 trick short "$nonsense"
 trick long "$broken"
 trick opcode "$nonsense"
@@ -73,7 +73,8 @@ trick flags "$nonsense"
 trick unknown "$nonsense"
 trick reserved "$nonsense"
 trick tag "it answered what was not asked"
-trick replay "it answered what was not asked"
+# Only what follows an answer can repeat it.
+trick replay "it answered what was not asked" 60
 trick twice "it answered what was not asked|it answered twice"
 trick overdraw "it granted more credits than it has"
 trick miser "it leaves no credit to ask with" 60

@@ -39,20 +39,33 @@ under() {
 	}
 }
 
-twice=$(rxe_count target duplicate_request)
-netem c1 eth0 loss 2%
-under "the client loses packets" 761 "c1 eth0"
-less "the client has lost some" 0 "$lost"
-netem c1 eth0 duplicate 20%
-under "the client says it twice" 762 "c1 eth0"
-less "the target was asked twice" "$twice" "$(rxe_count target duplicate_request)"
-unordered=$(rxe_count target out_of_seq_request)
-netem c1 eth0 delay 2ms reorder 75% 50%
-under "the client is out of order" 763 "c1 eth0"
-less "the target was asked out of order" "$unordered" "$(rxe_count target out_of_seq_request)"
-netem target eth0 loss 2%
-under "the target loses packets" 764 "target eth0"
-less "the target has lost some" 0 "$lost"
+# provokes "DESCRIPTION" SEED "GUEST CARD" "EMULATION" "EVIDENCE" COUNTER…: the same until the counter, a command, has
+# moved. Soft-RoCE gives a connection up over almost anything, and that may be the first thing it does.
+provokes() {
+	local what=$1 seed=$2 place=$3 emulation=$4 evidence=$5 before after try
+	shift 5
+	before=$("$@")
+	for try in 1 2 3 4 5 6; do
+		# shellcheck disable=SC2086 # words
+		netem $place $emulation
+		under "$what" $((seed * 10 + try)) "$place"
+		after=$("$@")
+		[ "$after" = "$before" ] || break
+	done
+	less "$evidence" "$before" "$after"
+}
+
+lost() {
+	echo "$lost"
+}
+
+provokes "the client loses packets" 761 "c1 eth0" "loss 2%" "the client has lost some" lost
+provokes "the client says it twice" 762 "c1 eth0" "duplicate 20%" "the target was asked twice" \
+	rxe_count target duplicate_request
+provokes "the client is out of order" 763 "c1 eth0" "delay 2ms reorder 75% 50%" "the target was asked out of order" \
+	rxe_count target out_of_seq_request
+lost=0
+provokes "the target loses packets" 764 "target eth0" "loss 2%" "the target has lost some" lost
 netem target eth0 delay 4ms 3ms
 under "the target is late, by turns" 765 "target eth0"
 

@@ -53,9 +53,12 @@ skip() {
 	exit $KSFT_SKIP
 }
 
+# Why a guest could not be started or stopped.
+_reason=
+
 # Ends the test at once: what follows needs what went wrong.
 die() {
-	fail "$*"
+	fail "$*$_reason"
 	exit $KSFT_FAIL
 }
 
@@ -122,7 +125,11 @@ on() {
 
 # vm kill|start|pause|resume GUEST; vm link-down|link-up GUEST CABLE
 vm() {
-	_runner vm "$@"
+	local said
+	said=$(_runner vm "$@" 2>&1) && return
+	echo "$said" >&2
+	_reason=": $said"
+	return 1
 }
 
 # wait_until GUEST SECONDS COMMAND…: runs the command in the guest again and again until it succeeds.
