@@ -40,6 +40,7 @@ void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
 				     enum dma_data_direction dir);
 bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
+u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len);
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 

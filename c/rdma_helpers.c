@@ -89,6 +89,12 @@ bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port)
 	return rdma_protocol_iwarp(dev, port);
 }
 
+u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len)
+{
+	*len = sg_dma_len(sg);
+	return sg_dma_address(sg);
+}
+
 /* How long a mapped entry is has a field of its own on some configurations. */
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 {

@@ -23,6 +23,7 @@ use hcablk_core::{
         },
         DEPTH_MAX,
         DEPTH_MIN,
+        INLINE_MAX,
         QUEUES_MAX, //
     },
     rdma::address::parse_ip,
@@ -155,6 +156,12 @@ impl Node for Device {
             small_read,
             |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
             |text| number(text, 0, SMALL_READ_MAX)
+        ),
+        setting!(
+            c"small_write",
+            small_write,
+            |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
+            |text| number(text, 0, INLINE_MAX)
         ),
         // What is offered; anything but the default is for tests of refusal.
         setting!(

@@ -88,6 +88,8 @@ use kernel::{
 
 /// Default of `small_read`.
 const SMALL_READ: u32 = 4096;
+/// Default of `small_write`.
+const SMALL_WRITE: u32 = 4096;
 /// Largest `small_read`.
 pub(crate) const SMALL_READ_MAX: u32 = 65536;
 
@@ -106,6 +108,8 @@ pub(crate) struct Settings {
     pub(crate) remote_invalidate: bool,
     /// Bytes of the largest read that is answered without registering memory.
     pub(crate) small_read: u32,
+    /// Bytes of the largest write whose data goes with the request.
+    pub(crate) small_write: u32,
     /// Lowest and highest protocol version offered.
     pub(crate) protocol: (u8, u8),
 }
@@ -123,6 +127,7 @@ impl Default for Settings {
             connect_timeout_s: 10,
             remote_invalidate: true,
             small_read: SMALL_READ,
+            small_write: SMALL_WRITE,
             protocol: (VERSION_MIN, VERSION_MAX),
         }
     }
@@ -402,6 +407,9 @@ impl Device {
             settings.depth,
             TRANSFER_MAX,
         )?;
+        if settings.small_write > 0 {
+            shape.send_inline(id.attributes().map_err(device)?);
+        }
         // iWARP has no RDMA WRITE that tells the peer that it is done.
         if !id.is_iwarp() {
             shape.land(id.attributes().map_err(device)?, settings.small_read);
@@ -473,7 +481,7 @@ impl Device {
                 return Err(Failure::Protocol("its queues disagree about the volume"));
             }
             queue
-                .go_live(reply.credits)
+                .go_live(reply.credits, reply.inline)
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
         session.go_live()?;

@@ -13,11 +13,27 @@
 //!                                  key still valid: LOCAL_INV             unmap, end
 //! ```
 //!
+//! The data of a small write goes with the request's message. The HCA may read
+//! it until the SEND has completed, and that may be after the answer:
+//!
+//! ```text
+//!                    response, SEND completed before                  completion
+//!  Sent, `sending` ─────────────────────────────────► (ended) ◄─────────────────── Answered
+//!        │                                                                            ▲
+//!        └────────────────── response, SEND not yet completed ────────────────────────┘
+//! ```
+//!
 //! From `Sent` on the request is parked in the table of requests; the state is
 //! kept beside it for its tag ([`Phase`]). A request ends only when the target
 //! has no access to its memory any more: because its answer came with remote
 //! invalidation, because our own invalidation completed, or, when the
 //! connection is lost, because the memory region was destroyed.
+//!
+//! # Patience
+//!
+//! Only answers ask to be reported at once. That a SEND is out need not be
+//! known until the next of them, unless its request was answered before; the
+//! same goes for errors, which every probe looks for.
 //!
 //! # Locks and contexts
 //!
@@ -81,6 +97,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc, //
@@ -98,6 +115,7 @@ mod kind {
     pub(super) const INVALIDATE: u8 = 4;
     pub(super) const PROBE: u8 = 5;
     pub(super) const LANDING: u8 = 6;
+    pub(super) const INLINE: u8 = 7;
 }
 
 /// What the disk's operations are called on.
@@ -112,6 +130,8 @@ enum Phase {
     Sent,
     /// The target has answered; its key is being taken away.
     Invalidating(Status),
+    /// The target has answered; our HCA may still be sending the data.
+    Answered(Status),
 }
 
 /// What there is once for each tag.
@@ -121,6 +141,8 @@ pub(crate) struct TagData {
     slots: u32,
     /// The data comes into the landing slot of this tag.
     lands: bool,
+    /// The data goes with the request, and the HCA has not said that it is done.
+    sending: bool,
     list: SegmentList,
 }
 
@@ -130,8 +152,8 @@ struct SendState {
     credits: Credits,
     /// A request was turned away for want of credits or slots.
     starved: bool,
-    /// A probe is under way.
-    probing: bool,
+    /// See [`Queue::stop`].
+    stopped: bool,
 }
 
 impl SendState {
@@ -166,8 +188,17 @@ pub(crate) struct Queue {
     remote_invalidate: bool,
     /// Where the data of small reads comes.
     landing: Option<Landing>,
+    /// Bytes of the largest write whose data goes with the request.
+    inline_limit: Atomic<u32>,
+    /// Segments that such a write may have.
+    inline_segments: u16,
     outgoing: MessageBuffers,
     incoming: MessageBuffers,
+    /// Own work that somebody waits for: invalidations, and SENDs whose
+    /// requests were answered. Counted by the completion handler.
+    awaited: Atomic<u32>,
+    /// A probe is under way.
+    probing: Atomic<bool>,
     #[pin]
     send: IrqLock<SendState>,
     pub(crate) sent: Sent,
@@ -199,6 +230,7 @@ impl Queue {
                 phase: Phase::Idle,
                 slots: 0,
                 lands: false,
+                sending: false,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
@@ -218,13 +250,17 @@ impl Queue {
                 live: Atomic::new(false),
                 remote_invalidate: session.settings().remote_invalidate,
                 landing,
+                inline_limit: Atomic::new(0),
+                inline_segments: shape.inline_segments,
                 outgoing,
                 incoming,
+                awaited: Atomic::new(0),
+                probing: Atomic::new(false),
                 send <- new_irq_lock!(SendState {
                     space: SendSpace::new(shape.send_slots(), shape.signal_period()),
                     credits: Credits::new(0),
                     starved: false,
-                    probing: false,
+                    stopped: false,
                 }),
                 sent: Sent::default(),
                 done: Done::default(),
@@ -239,9 +275,16 @@ impl Queue {
     }
 
     /// The target granted the connection and its first credits: requests may
-    /// come, after the landing slots are registered.
-    pub(crate) fn go_live(&self, credits: u16) -> Result {
+    /// come, after the landing slots are registered. It takes the data of
+    /// writes of up to `inline` bytes with the request.
+    pub(crate) fn go_live(&self, credits: u16, inline: u32) -> Result {
+        let inline = inline.min(self.session.settings().small_write);
+        self.inline_limit.store(inline, Relaxed);
         let mut send = self.send.lock();
+        if send.stopped {
+            // The session has ended meanwhile, as whoever brings it up will see.
+            return Ok(());
+        }
         send.credits = Credits::new(credits);
         if let Some(landing) = &self.landing {
             if !send.space.reserve(1) {
@@ -258,10 +301,12 @@ impl Queue {
         Ok(())
     }
 
-    /// No request is accepted from here on; those being issued may still be.
+    /// No request is accepted from here on, not even if the queue has yet to
+    /// go live; those being issued may still be.
     pub(crate) fn stop(&self) {
         // The lock makes a probe that saw the queue live come before.
-        let _send = self.send.lock();
+        let mut send = self.send.lock();
+        send.stopped = true;
         self.live.store(false, Release);
     }
 
@@ -288,19 +333,22 @@ impl Queue {
     /// probe is under way. Process context.
     pub(crate) fn probe(&self) {
         let mut send = self.send.lock();
-        if !self.live.load(Acquire) || send.probing || !send.space.reserve(1) {
+        if !self.live.load(Acquire) || self.probing.load(Acquire) || !send.space.reserve(1) {
             return;
         }
-        send.probing = true;
+        self.probing.store(true, Release);
         let mut probe = Rdma::probe();
         let slots = send.space.post_signaled(1);
         probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
         let mut chain = Chain::new();
         chain.push(&mut probe);
-        if self.pair.post(&chain).is_err() {
-            drop(send);
+        let posted = self.pair.post(&chain);
+        drop(send);
+        if posted.is_err() {
             self.session.fail(Failure::Work(c"posting failed"));
         }
+        // Its end has to be reported, as well as what was left over.
+        self.pair.cq().kick();
     }
 
     fn post_receive(&self, buffer: u32) -> Result {

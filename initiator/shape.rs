@@ -23,6 +23,9 @@ use hcablk_core::{
 /// and to invalidate.
 pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
 
+/// Segments that a write may have at most whose data goes with the request.
+pub(crate) const INLINE_SEGMENTS: usize = 8;
+
 /// Segments that a request may have at most, whatever the device can.
 const SEGMENTS_MAX: u32 = 256;
 
@@ -39,6 +42,8 @@ pub(crate) struct Shape {
     pub(crate) landing_slots: u16,
     /// Bytes of such a slot.
     pub(crate) small_read: u32,
+    /// Segments of a write whose data goes with the request.
+    pub(crate) inline_segments: u16,
 }
 
 impl Shape {
@@ -56,7 +61,8 @@ impl Shape {
         Capacity {
             sends: self.send_slots(),
             receives: self.depth.into(),
-            send_entries: 1,
+            send_entries: u32::from(self.inline_segments) + 1,
+            receive_entries: 1,
         }
     }
 
@@ -92,6 +98,7 @@ impl Shape {
             bytes: pages * REGION_PAGE,
             landing_slots: 0,
             small_read: 0,
+            inline_segments: 0,
         };
         while shape.work_requests() > attributes.max_qp_wr
             || shape.completions() > attributes.max_cqe
@@ -102,6 +109,13 @@ impl Shape {
             shape.depth /= 2;
         }
         Ok(shape)
+    }
+
+    /// Small writes send their data with the request, if it is in as few pieces
+    /// as the device takes.
+    pub(crate) fn send_inline(&mut self, attributes: Attributes) {
+        let pieces = u16::try_from(attributes.max_send_sge - 1).unwrap_or(u16::MAX);
+        self.inline_segments = pieces.min(INLINE_SEGMENTS as u16);
     }
 
     /// Reads of up to `limit` bytes come into slots of their own, as far as the

@@ -11,8 +11,11 @@ counters! {
         sends,
         /// Memory regions registered.
         registrations,
-        /// Bytes in them: what the HCA moves without our processor.
+        /// Bytes in them, and sent with requests: what the HCA moves without
+        /// our processor.
         rdma_bytes,
+        /// Writes whose data was sent with the request.
+        inline_writes,
         /// Requests that had to wait for a credit or a send queue slot.
         credit_waits,
     }

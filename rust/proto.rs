@@ -31,5 +31,7 @@ pub const DEPTH_MIN: u16 = 1;
 pub const DEPTH_MAX: u16 = 1024;
 /// Most queue pairs that one session may have.
 pub const QUEUES_MAX: u8 = 128;
+/// Largest data in bytes that may follow a request in its message.
+pub const INLINE_MAX: u32 = 65536;
 /// Largest data length of one request in bytes.
 pub const TRANSFER_MAX: u32 = 1 << 20;

@@ -26,6 +26,7 @@ use crate::{
         },
         pd::ProtectionDomain,
         wr::{
+            Entry,
             Invalidate,
             Register, //
         },
@@ -74,20 +75,36 @@ impl SegmentList {
         })
     }
 
-    /// Takes the request's segments and maps them for the HCA. Any context.
-    /// Errors leave the list empty. `EINVAL` for a request without data.
+    /// Takes the request's segments, maps them for the HCA and lays the region
+    /// over them. Any context. Errors leave the list empty.
     #[inline]
     pub fn map(&mut self, request: RequestRef<'_>, direction: Direction, cookie: u32) -> Result {
-        let segments = usize::from(request.segments());
-        if self.mapped != 0 || segments == 0 || segments > self.table.len() {
+        self.map_local(request, direction)?;
+        let table = self.table.as_mut_ptr();
+        let result = match self.region.as_mut() {
+            // SAFETY: The first `mapped` entries are mapped for the region's device.
+            Some(region) => unsafe { region.map(table, self.mapped, cookie) },
+            None => Err(EINVAL),
+        };
+        if result.is_err() {
+            self.unmap();
+        }
+        result
+    }
+
+    /// Takes the request's segments and maps them for the HCA; the peer cannot
+    /// reach them. Any context. Errors leave the list empty.
+    #[inline]
+    pub fn map_local(&mut self, request: RequestRef<'_>, direction: Direction) -> Result {
+        let segments = request.segments();
+        if self.mapped != 0 || segments == 0 || usize::from(segments) > self.table.len() {
             return Err(EINVAL);
         }
-        let region = self.region.as_mut().ok_or(EINVAL)?;
         let table = self.table.as_mut_ptr();
-        // SAFETY: The table has room for the request's segments, at least one:
-        // `sg_init_table` marks the last, an end that blk_rq_map_sg() moves.
+        // SAFETY: The table has room for the request's segments; `sg_init_table`
+        // marks the end that blk_rq_map_sg() moves.
         let filled = unsafe {
-            bindings::sg_init_table(table, request.segments().into());
+            bindings::sg_init_table(table, segments.into());
             bindings::hcablk_c_blk_rq_map_sg(request.as_raw(), table)
         };
         // SAFETY: The entries were just filled with the request's pages.
@@ -105,12 +122,23 @@ impl SegmentList {
         self.filled = filled as u32;
         self.mapped = mapped as u32;
         self.direction = direction;
-        // SAFETY: The first `mapped` entries are mapped for the region's device.
-        let result = unsafe { region.map(table, self.mapped, cookie) };
-        if result.is_err() {
-            self.unmap();
+        Ok(())
+    }
+
+    /// Puts the mapped segments into `entries`, and returns how many they are;
+    /// `None`: there is no room.
+    #[inline]
+    pub fn entries(&mut self, entries: &mut [Entry]) -> Option<usize> {
+        let mapped = self.mapped as usize;
+        let entries = entries.get_mut(..mapped)?;
+        let lkey = self.pd.lkey();
+        for (sg, entry) in self.table.iter_mut().zip(entries) {
+            let mut length = 0;
+            // SAFETY: The first `mapped` entries are.
+            let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
+            *entry = Entry::mapped(address, length, lkey);
         }
-        result
+        Some(mapped)
     }
 
     /// The work request that lets the peer reach the memory, and what to tell it.

@@ -16,8 +16,8 @@ use crate::proto::{
 pub(crate) fn check(op: &Op, geometry: &Geometry) -> Result<(), Status> {
     match op {
         Op::Read(extent, _) => fits(extent, geometry),
-        Op::Write { .. } if geometry.read_only => Err(Status::ReadOnly),
-        Op::Write { extent, .. } => fits(extent, geometry),
+        Op::Write { .. } | Op::WriteInline { .. } if geometry.read_only => Err(Status::ReadOnly),
+        Op::Write { extent, .. } | Op::WriteInline { extent, .. } => fits(extent, geometry),
         Op::Flush => Ok(()),
     }
 }

@@ -240,6 +240,7 @@ impl Connect {
             session: request.session,
             epoch: request.epoch,
             geometry: *session.geometry(),
+            inline: queue.inline_limit(),
         };
         if id.accept(parameters, &reply.encode()).is_err() {
             // The initiator is gone; nobody is left to be refused.

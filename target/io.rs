@@ -33,7 +33,10 @@ use hcablk_core::{
         Op,
         Tag, //
     },
-    rdma::sink::Sink,
+    rdma::{
+        buffer::DmaBuffer,
+        sink::Sink, //
+    },
     sync::IrqLock,
 };
 use kernel::{
@@ -90,14 +93,27 @@ impl Io {
     /// Bytes of data.
     pub(crate) fn length(&self) -> usize {
         match self.op {
-            Ok(Op::Read(extent, _) | Op::Write { extent, .. }) => extent.length as usize,
+            Ok(Op::Read(extent, _) | Op::Write { extent, .. } | Op::WriteInline { extent, .. }) => {
+                extent.length as usize
+            }
             _ => 0,
+        }
+    }
+
+    /// Where the data came with the request.
+    fn inline(&self) -> Option<&DmaBuffer> {
+        match self.op {
+            Ok(Op::WriteInline { .. }) => self.queue.inline_data(self.receive),
+            _ => None,
         }
     }
 
     /// Takes buffers out of `free`; `false`: there are not enough.
     pub(crate) fn take_chunks(&mut self, free: &mut KVec<u16>) -> bool {
-        let need = self.length().div_ceil(CHUNK_BYTES);
+        let need = match self.op {
+            Ok(Op::WriteInline { .. }) => 0,
+            _ => self.length().div_ceil(CHUNK_BYTES),
+        };
         if need > free.len() || need > CHUNKS_MAX {
             return false;
         }
@@ -141,8 +157,13 @@ impl BioOwner for Io {
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
-        self.chunks()
-            .filter_map(|(chunk, length)| Some(self.queue.buffer(chunk)?.pages().range(0, length)))
+        let inline = self
+            .inline()
+            .map(|buffer| buffer.pages().range(0, self.length()));
+        let chunks = self
+            .chunks()
+            .filter_map(|(chunk, length)| Some(self.queue.buffer(chunk)?.pages().range(0, length)));
+        Iterator::chain(inline.into_iter(), chunks)
     }
 
     fn done(self: KBox<Self>, result: Result<(), Status>) {

@@ -33,7 +33,10 @@ use hcablk_core::{
     blkdev::BlockDevice,
     fifo::Fifo,
     proto::{
-        message::BUFFER_LEN,
+        message::{
+            BUFFER_LEN,
+            REQUEST_LEN, //
+        },
         TRANSFER_MAX, //
     },
     rdma::{
@@ -125,6 +128,9 @@ pub(crate) struct Queue {
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
     incoming: MessageBuffers,
+    /// Where the data that a request brings with it is put, one for each
+    /// receive buffer; empty when none may.
+    inline: KVec<DmaBuffer>,
     outgoing: MessageBuffers,
     buffers: KVec<DmaBuffer>,
     inflight: SlotTable<Io>,
@@ -158,8 +164,14 @@ impl Queue {
             Context::Process(session.completions().clone()),
         )?;
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
-        let receives = shape.credits.into();
+        let receives = usize::from(shape.credits);
         let incoming = MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?;
+        let mut inline = KVec::new();
+        if shape.inline != 0 {
+            for _ in 0..receives {
+                inline.push(DmaBuffer::new(pd, 0, Direction::FromDevice)?, GFP_KERNEL)?;
+            }
+        }
         let outgoing = MessageBuffers::new(pd, ios, BUFFER_LEN, Direction::ToDevice)?;
         let mut buffers = KVec::with_capacity(shape.buffers, GFP_KERNEL)?;
         let mut free = KVec::with_capacity(shape.buffers, GFP_KERNEL)?;
@@ -191,6 +203,7 @@ impl Queue {
                 shape,
                 immediates: !id.is_iwarp(),
                 incoming,
+                inline,
                 outgoing,
                 buffers,
                 inflight,
@@ -275,8 +288,6 @@ impl Queue {
         }
         self.pair.id().disconnect();
         let _ = self.pair.fail();
-        // It is patient no more.
-        self.pair.cq().kick();
     }
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps
@@ -350,8 +361,33 @@ impl Queue {
     }
 
     fn post_receive(&self, buffer: u32) -> Result {
-        let slice = self.incoming.slice(buffer as usize, BUFFER_LEN)?;
-        self.pair
-            .post_receive(Entry::new(slice), WorkId::new(kind::RECEIVE, buffer))
+        let id = WorkId::new(kind::RECEIVE, buffer);
+        let index = buffer as usize;
+        match self.inline.get(index) {
+            None => {
+                let slice = self.incoming.slice(index, BUFFER_LEN)?;
+                self.pair.post_receive(Entry::new(slice), id)
+            }
+            // The data begins a page of its own, from which the drive takes it.
+            Some(data) => {
+                let request = self.incoming.slice(index, REQUEST_LEN)?;
+                let length = self.shape.inline as usize;
+                data.sync_for_device(0, length);
+                let data = data.slice(0, length);
+                let parts = [Entry::new(request), Entry::new(data)];
+                self.pair.post_receive_parts(&parts, id)
+            }
+        }
+    }
+
+    /// The data that came with the request in receive buffer `buffer`.
+    #[inline]
+    pub(crate) fn inline_data(&self, buffer: u32) -> Option<&DmaBuffer> {
+        self.inline.get(buffer as usize)
+    }
+
+    /// Bytes of data that a request may bring with it.
+    pub(crate) fn inline_limit(&self) -> u32 {
+        self.shape.inline
     }
 }

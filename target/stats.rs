@@ -32,6 +32,8 @@ counters! {
         sends,
         /// Reads answered by the immediate value of the write of their data.
         immediates,
+        /// Writes whose data came with their request.
+        inline_writes,
         /// Memory registrations, one for each write on devices that need it.
         registrations,
         /// Keys invalidated with an answer.

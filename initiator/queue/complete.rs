@@ -36,7 +36,11 @@ use hcablk_core::{
 };
 use kernel::{
     pr_warn_once,
-    sync::atomic::Acquire, //
+    sync::atomic::{
+        Acquire,
+        Relaxed,
+        Release, //
+    },
 };
 
 /// What came with an answer.
@@ -131,6 +135,7 @@ impl Queue {
             let mut chain = Chain::new();
             chain.push(&mut wr);
             self.done.local_invalidations.bump();
+            self.await_one();
             let posted = self.pair.post(&chain);
             request.park();
             drop(send);
@@ -139,8 +144,15 @@ impl Queue {
             }
         } else {
             send.space.release(core::mem::take(&mut data.slots));
-            drop(send);
-            self.finish(request, status);
+            if data.sending {
+                data.phase = Phase::Answered(status);
+                self.await_one();
+                request.park();
+                drop(send);
+            } else {
+                drop(send);
+                self.finish(request, status);
+            }
         }
         if !can_ask {
             // Requests would wait for ever: those not issued have no timeout.
@@ -163,7 +175,28 @@ impl Queue {
             return;
         };
         if let Phase::Invalidating(status) = data.phase {
+            self.awaited_one();
             data.list.invalidated();
+            self.finish(request, status);
+        } else {
+            request.park();
+        }
+    }
+
+    /// The data that went with a request is out. Softirq context.
+    fn sent(&self, tag: u32) {
+        let Some(mut request) = u16::try_from(tag)
+            .ok()
+            .and_then(|tag| self.requests.take_any(self.index.into(), tag))
+        else {
+            return;
+        };
+        let Some((_, data)) = self.tags.of(&mut request) else {
+            return;
+        };
+        data.sending = false;
+        if let Phase::Answered(status) = data.phase {
+            self.awaited_one();
             self.finish(request, status);
         } else {
             request.park();
@@ -204,6 +237,14 @@ impl Queue {
         request.end(status);
     }
 
+    fn await_one(&self) {
+        self.awaited.store(self.awaited.load(Relaxed) + 1, Relaxed);
+    }
+
+    fn awaited_one(&self) {
+        self.awaited.store(self.awaited.load(Relaxed) - 1, Relaxed);
+    }
+
     fn violation(&self, what: &'static str) {
         self.done.protocol_errors.bump();
         self.session.fail(Failure::Protocol(what));
@@ -211,6 +252,11 @@ impl Queue {
 }
 
 impl Handler for Queue {
+    #[inline]
+    fn is_patient(&self) -> bool {
+        self.awaited.load(Relaxed) == 0 && self.live.load(Acquire) && !self.probing.load(Acquire)
+    }
+
     #[inline]
     fn complete(&self, completion: &Completion) {
         let work = completion.work();
@@ -227,15 +273,18 @@ impl Handler for Queue {
         match work.kind {
             kind::RECEIVE => self.receive(work.index, completion),
             kind::SEND => self.send.lock().space.complete(work.slots),
+            kind::INLINE => {
+                self.send.lock().space.complete(work.slots);
+                self.sent(work.index);
+            }
             kind::INVALIDATE => {
                 self.send.lock().space.complete(work.slots);
                 self.invalidated(work.index);
             }
             kind::LANDING => self.send.lock().space.complete(work.slots),
             kind::PROBE => {
-                let mut send = self.send.lock();
-                send.space.complete(work.slots);
-                send.probing = false;
+                self.send.lock().space.complete(work.slots);
+                self.probing.store(false, Release);
             }
             _ => {}
         }

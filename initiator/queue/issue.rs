@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     failure::Failure,
-    shape::SLOTS_PER_REQUEST, //
+    shape::{
+        INLINE_SEGMENTS,
+        SLOTS_PER_REQUEST, //
+    },
 };
 use hcablk_core::{
     blkdev::{
@@ -19,6 +22,7 @@ use hcablk_core::{
         PerTag,
         Rejected,
         Request,
+        RequestRef,
         Status, //
     },
     proto::message::{
@@ -30,6 +34,7 @@ use hcablk_core::{
     },
     rdma::{
         device::Direction,
+        mr,
         wr::{
             Chain,
             Entry,
@@ -41,10 +46,55 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::atomic::Acquire, //
+    sync::atomic::{
+        Acquire,
+        Relaxed, //
+    },
 };
 
+/// How the data of a request travels.
+enum Way {
+    /// There is none.
+    NoData,
+    /// It comes into a landing slot.
+    Lands(mr::Remote),
+    /// It goes with the request.
+    Goes,
+    /// By the target's RDMA, to or from the request's memory.
+    Registered,
+}
+
+/// What the target is told of a region.
+#[inline]
+fn with(remote: mr::Remote, answer: Answer) -> Remote {
+    Remote {
+        address: remote.address,
+        key: remote.key,
+        answer,
+    }
+}
+
 impl Queue {
+    /// The cheapest way for a request's data.
+    #[inline]
+    fn way(&self, view: RequestRef<'_>, tag: Tag, extent: Extent) -> Way {
+        match view.op() {
+            Op::Read => self
+                .landing
+                .as_ref()
+                .and_then(|landing| landing.remote(tag.index, extent.length))
+                .map_or(Way::Registered, Way::Lands),
+            Op::Write
+                if extent.length <= self.inline_limit.load(Relaxed)
+                    && view.segments() <= self.inline_segments =>
+            {
+                Way::Goes
+            }
+            Op::Write => Way::Registered,
+            _ => Way::NoData,
+        }
+    }
+
     /// Gives a request to the target.
     pub(super) fn issue(&self, mut request: Request<Driver>) -> Result<(), Rejected<Driver>> {
         if !self.live.load(Acquire) {
@@ -67,53 +117,59 @@ impl Queue {
             offset: view.sector() << 9,
             length: view.bytes(),
         };
-        let landing = match (&self.landing, direction) {
-            (Some(landing), Some(Direction::FromDevice)) => {
-                landing.remote(tag.index, extent.length)
-            }
-            _ => None,
-        };
-        data.lands = landing.is_some();
+        let way = self.way(view, tag, extent);
+        data.lands = matches!(way, Way::Lands(_));
+        data.sending = matches!(way, Way::Goes);
         let mut chain = Chain::new();
         let mut register = None;
-        let remote = match (direction, landing) {
-            (None, _) => None,
-            (Some(_), Some(remote)) => Some((remote, Answer::Immediate)),
-            (Some(direction), None) => {
-                let cookie = tag.to_immediate();
-                match data.list.map(view, direction, cookie) {
-                    Ok(()) => {}
-                    // The IOMMU or bounce buffers are short; it will be tried again.
-                    Err(e) if e == ENOMEM => return Err(Rejected::new(request, Status::Resource)),
-                    Err(_) => return Err(Rejected::new(request, Status::IoErr)),
-                }
+        let moved_by_hca = matches!(way, Way::Goes | Way::Registered);
+        if let (Some(direction), Way::Goes | Way::Registered) = (direction, &way) {
+            let mapped = if data.sending {
+                data.list.map_local(view, direction)
+            } else {
+                data.list.map(view, direction, tag.to_immediate())
+            };
+            match mapped {
+                Ok(()) => {}
+                // The IOMMU or bounce buffers are short; it will be tried again.
+                Err(e) if e == ENOMEM => return Err(Rejected::new(request, Status::Resource)),
+                Err(_) => return Err(Rejected::new(request, Status::IoErr)),
+            }
+        }
+        let mut entries = [Entry::EMPTY; INLINE_SEGMENTS + 1];
+        let mut pieces = 1;
+        let fua = view.fua();
+        let op = match way {
+            Way::NoData => message::Op::Flush,
+            Way::Lands(remote) => message::Op::Read(extent, with(remote, Answer::Immediate)),
+            Way::Goes => {
+                let Some(count) = data.list.entries(&mut entries[1..]) else {
+                    return Err(Self::unissued(request, &self.tags, Status::IoErr));
+                };
+                pieces += count;
+                message::Op::WriteInline { extent, fua }
+            }
+            Way::Registered => {
+                let write = view.op() == Op::Write;
                 let Ok((wr, remote)) = data.list.register() else {
                     return Err(Rejected::new(request, Status::IoErr));
                 };
                 let wr = register.insert(wr);
                 wr.name(WorkId::new(kind::REGISTER, tag.index.into()));
                 chain.push(wr);
-                let answer = if self.remote_invalidate {
-                    Answer::Invalidating
-                } else {
-                    Answer::Response
-                };
-                Some((remote, answer))
-            }
-        };
-        let op = match remote {
-            None => message::Op::Flush,
-            Some((remote, answer)) => {
-                let remote = Remote {
-                    address: remote.address,
-                    key: remote.key,
-                    answer,
-                };
-                if view.op() == Op::Write {
+                let remote = with(
+                    remote,
+                    if self.remote_invalidate {
+                        Answer::Invalidating
+                    } else {
+                        Answer::Response
+                    },
+                );
+                if write {
                     message::Op::Write {
                         extent,
                         remote,
-                        fua: view.fua(),
+                        fua,
                     }
                 } else {
                     message::Op::Read(extent, remote)
@@ -124,8 +180,8 @@ impl Queue {
         let Ok(slice) = self.outgoing.write(tag.index.into(), &message) else {
             return Err(Self::unissued(request, &self.tags, Status::IoErr));
         };
-        let entries = [Entry::new(slice)];
-        let mut wr = Send::new(&entries);
+        entries[0] = Entry::new(slice);
+        let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
         wr.solicited();
         let used = chain.len() + 1;
         // Only what was registered has to be invalidated.
@@ -137,10 +193,16 @@ impl Queue {
             drop(send);
             return Err(Self::unissued(request, &self.tags, Status::Resource));
         }
-        let id = WorkId::new(kind::SEND, tag.index.into());
-        match send.space.post(used) {
-            Some(freed) => wr.signal(id.freeing(freed)),
-            None => wr.name(id),
+        if data.sending {
+            let freed = send.space.post_signaled(used);
+            wr.signal(WorkId::new(kind::INLINE, tag.index.into()).freeing(freed));
+            self.sent.inline_writes.bump();
+        } else {
+            let id = WorkId::new(kind::SEND, tag.index.into());
+            match send.space.post(used) {
+                Some(freed) => wr.signal(id.freeing(freed)),
+                None => wr.name(id),
+            }
         }
         chain.push(&mut wr);
         data.phase = Phase::Sent;
@@ -148,6 +210,8 @@ impl Queue {
         self.sent.sends.bump();
         if used > 1 {
             self.sent.registrations.bump();
+        }
+        if moved_by_hca {
             self.sent.rdma_bytes.add(extent.length.into());
         }
         let posted = self.pair.post(&chain);

@@ -6,7 +6,7 @@
 use super::{
     name::{HostId, VolumeName},
     wire::{prefix, Reader, Writer},
-    DEPTH_MAX, DEPTH_MIN, MAGIC, QUEUES_MAX, TRANSFER_MAX, VERSION_MAX, VERSION_MIN,
+    DEPTH_MAX, DEPTH_MIN, INLINE_MAX, MAGIC, QUEUES_MAX, TRANSFER_MAX, VERSION_MAX, VERSION_MIN,
 };
 
 /// Bytes of a request: all that InfiniBand leaves of the 92 bytes of a
@@ -195,6 +195,9 @@ pub struct Reply {
     pub epoch: Epoch,
     /// The volume.
     pub geometry: Geometry,
+    /// Bytes of the largest write whose data may follow its request in the
+    /// message; 0: none may.
+    pub inline: u32,
 }
 
 impl Reply {
@@ -223,7 +226,7 @@ impl Reply {
             .u32(g.max_transfer)
             .u64(self.session.0)
             .u32(self.epoch.0)
-            .u32(0)
+            .u32(self.inline)
             .bytes([0; 24])
             .finish()
     }
@@ -245,6 +248,7 @@ impl Reply {
         let max_transfer = r.u32();
         let session = SessionId(r.u64());
         let epoch = Epoch(r.u32());
+        let inline = r.u32();
         let good = (request.version_min..=request.version_max).contains(&version)
             && (1..=request.depth).contains(&credits)
             && (9..=12).contains(&logical_block_shift)
@@ -255,12 +259,14 @@ impl Reply {
             && capacity % (1 << logical_block_shift) == 0
             && capacity <= i64::MAX as u64
             && session == request.session
-            && epoch == request.epoch;
+            && epoch == request.epoch
+            && inline <= INLINE_MAX;
         good.then_some(Self {
             version,
             credits,
             session,
             epoch,
+            inline,
             geometry: Geometry {
                 capacity,
                 logical_block_shift,
@@ -354,6 +360,7 @@ mod tests {
                 fua: true,
                 max_transfer: 1 << 20,
             },
+            inline: 4096,
         }
     }
 

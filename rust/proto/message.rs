@@ -52,6 +52,13 @@ pub enum Op {
         /// Answer only when the data is on stable storage.
         fua: bool,
     },
+    /// Move the data that follows in the message to the volume.
+    WriteInline {
+        /// Where on the volume.
+        extent: Extent,
+        /// Answer only when the data is on stable storage.
+        fua: bool,
+    },
     /// Make every answered write stable.
     Flush,
 }
@@ -106,12 +113,20 @@ const RESPONSE: u8 = 0x80;
 const FLAG_FUA: u8 = 1 << 0;
 const FLAG_INVALIDATE: u8 = 1 << 1;
 
-/// How the data travels. 3 (inline), 4 (a granted buffer) and 5 (in chunks)
-/// are reserved.
+/// How the data travels. 4 (a granted buffer) and 5 (in chunks) are reserved.
 const DATA_NONE: u8 = 0;
 const DATA_KEYED: u8 = 1;
 /// Keyed, and answered by an immediate.
 const DATA_IMMEDIATE: u8 = 2;
+/// Behind the request in its message.
+const DATA_INLINE: u8 = 3;
+
+/// What the key fields of a request say that needs none.
+const NO_REMOTE: Remote = Remote {
+    address: 0,
+    key: 0,
+    answer: Answer::Response,
+};
 
 /// What the data fields of a request without data say.
 const NO_DATA: (Extent, Remote) = (
@@ -151,6 +166,12 @@ impl Request {
                 (extent, remote),
                 if fua { FLAG_FUA } else { 0 },
             ),
+            Op::WriteInline { extent, fua } => (
+                WRITE,
+                DATA_INLINE,
+                (extent, NO_REMOTE),
+                if fua { FLAG_FUA } else { 0 },
+            ),
             Op::Flush => (FLUSH, DATA_NONE, NO_DATA, 0),
         };
         let data = match remote.answer {
@@ -181,6 +202,12 @@ impl Request {
     /// Reads a message of `bytes.len()` bytes, the length that the completion gave.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, BadRequest> {
+        Self::decode_before(bytes, 0)
+    }
+
+    /// As [`Self::decode`] for a message that goes on with `following` bytes of data.
+    #[inline]
+    pub fn decode_before(bytes: &[u8], following: usize) -> Result<Self, BadRequest> {
         let header: &[u8; 8] = prefix(bytes).ok_or(BadRequest::Unanswerable)?;
         let mut r = Reader::new(header);
         let opcode = r.u8();
@@ -206,7 +233,7 @@ impl Request {
         let data = r.u8();
         let answer = match (data, flags & FLAG_INVALIDATE != 0) {
             (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
-            (DATA_NONE | DATA_KEYED, false) => Answer::Response,
+            (DATA_NONE | DATA_KEYED | DATA_INLINE, false) => Answer::Response,
             (DATA_KEYED, true) => Answer::Invalidating,
             _ if matches!(opcode, READ | WRITE | FLUSH) => return Err(invalid),
             _ => Answer::Response,
@@ -219,7 +246,18 @@ impl Request {
         if reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
             return Err(invalid);
         }
-        let keyed = data != DATA_NONE
+        let inline = data == DATA_INLINE
+            && extent.length as usize == following
+            && extent.length > 0
+            && extent
+                .offset
+                .checked_add(u64::from(extent.length))
+                .is_some()
+            && remote == NO_REMOTE;
+        if following != 0 && !inline {
+            return Err(invalid);
+        }
+        let keyed = matches!(data, DATA_KEYED | DATA_IMMEDIATE)
             && extent.length > 0
             && extent
                 .offset
@@ -234,6 +272,10 @@ impl Request {
             (WRITE, 0 | FLAG_FUA) if keyed => Op::Write {
                 extent,
                 remote,
+                fua: flags & FLAG_FUA != 0,
+            },
+            (WRITE, 0 | FLAG_FUA) if inline => Op::WriteInline {
+                extent,
                 fua: flags & FLAG_FUA != 0,
             },
             (FLUSH, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Flush,
@@ -445,7 +487,8 @@ mod tests {
             invalid,
             "nothing answers like that and invalidates"
         );
-        assert_eq!(with(32, &[3]), invalid, "inline is reserved");
+        assert_eq!(with(32, &[3]), invalid, "a read is not inline");
+        assert_eq!(with(32, &[4]), invalid, "reserved");
         let mut write = requests()[1].encode();
         (write[1], write[32]) = (0, DATA_IMMEDIATE);
         assert_eq!(
@@ -482,6 +525,38 @@ mod tests {
                 bad[at] = value;
                 assert_eq!(Response::decode(&bad), None, "byte {at}");
             }
+        }
+    }
+
+    #[test]
+    fn inline_data_has_the_length_that_is_said() {
+        let request = Request {
+            tag: TAG,
+            op: Op::WriteInline {
+                extent: EXTENT,
+                fua: true,
+            },
+        };
+        let bytes = request.encode();
+        let length = EXTENT.length as usize;
+        let invalid = Err(BadRequest::Answer(TAG, Status::Invalid));
+        assert_eq!(Request::decode_before(&bytes, length), Ok(request));
+        for wrong in [0, 1, length - 1, length + 1] {
+            assert_eq!(Request::decode_before(&bytes, wrong), invalid, "{wrong}");
+        }
+        for (at, value) in [
+            (0, READ),
+            (0, FLUSH),
+            (1, FLAG_INVALIDATE),
+            (20, 1),
+            (24, 1),
+        ] {
+            let mut bad = bytes;
+            bad[at] = value;
+            assert_eq!(Request::decode_before(&bad, length), invalid, "byte {at}");
+        }
+        for other in requests() {
+            assert_eq!(Request::decode_before(&other.encode(), 512), invalid);
         }
     }
 

@@ -122,8 +122,9 @@ pub trait Handler: Send + Sync + 'static {
     fn round_done(&self) {}
 
     /// Until the next round only messages that ask for it need to be reported
-    /// at once. Other completions, errors too, wait for that, or for
-    /// [`CompletionQueue::kick`]. Asked after each round.
+    /// at once. Other completions, errors too, wait for that, for
+    /// [`CompletionQueue::kick`], or until the queue pair is failed, which ends
+    /// all patience. Asked after each round.
     #[inline]
     fn is_patient(&self) -> bool {
         false
@@ -167,6 +168,8 @@ pub struct CompletionQueue<H: Handler> {
     /// Where a batch is put. Only the one poller uses it.
     batch: UnsafeCell<[bindings::ib_wc; BATCH]>,
     events: Atomic<u64>,
+    /// Every completion is reported at once, whatever the handler says.
+    hurried: Atomic<bool>,
     #[pin]
     pub(super) sends_drained: Event,
     #[pin]
@@ -208,6 +211,7 @@ impl<H: Handler> CompletionQueue<H> {
                 }),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Atomic::new(0),
+                hurried: Atomic::new(false),
                 sends_drained <- Event::new(),
                 receives_drained <- Event::new(),
             }),
@@ -261,6 +265,13 @@ impl<H: Handler> CompletionQueue<H> {
         self.schedule();
     }
 
+    /// From now on no completion waits, however patient the handler is; what
+    /// waited is reported. Any context.
+    pub(super) fn hurry(&self) {
+        self.hurried.store(true, Release);
+        self.schedule();
+    }
+
     /// As [`Self::kick`], and waits until that is done: afterwards the handler
     /// knows of all that had completed. For queues handled in process context;
     /// others are never patient. May sleep; not from a handler.
@@ -296,7 +307,7 @@ impl<H: Handler> CompletionQueue<H> {
     /// `true`: there may be completions already that will not cause one.
     #[inline]
     fn arm(&self, patient: bool) -> bool {
-        let which = if patient {
+        let which = if patient && !self.hurried.load(Acquire) {
             bindings::ib_cq_notify_flags_IB_CQ_SOLICITED
         } else {
             bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
@@ -393,7 +404,10 @@ impl<H: Handler> CompletionQueue<H> {
         if done < budget {
             // SAFETY: `poll` is scheduled, this is its handler.
             unsafe { bindings::irq_poll_complete(this.poll.get()) };
-            if this.arm(false) {
+            // SAFETY: A poll runs between `start` and `stop` only.
+            let handler = unsafe { &*this.handler.get() };
+            let patient = handler.as_ref().is_some_and(|h| h.is_patient());
+            if this.arm(patient) {
                 this.schedule();
             }
         }

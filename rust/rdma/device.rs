@@ -13,6 +13,8 @@ pub struct Attributes {
     pub max_qp_wr: u32,
     /// Scatter-gather entries of a send or an RDMA WRITE.
     pub max_send_sge: u32,
+    /// Scatter-gather entries of a receive.
+    pub max_recv_sge: u32,
     /// Scatter-gather entries of an RDMA READ.
     pub max_sge_rd: u32,
     /// Entries of a completion queue.
@@ -45,6 +47,7 @@ impl Attributes {
         Self {
             max_qp_wr: count(i64::from(attrs.max_qp_wr)),
             max_send_sge: count(i64::from(attrs.max_send_sge)).max(1),
+            max_recv_sge: count(i64::from(attrs.max_recv_sge)).max(1),
             max_sge_rd: count(i64::from(attrs.max_sge_rd)).max(1),
             max_cqe: count(i64::from(attrs.max_cqe)),
             max_fast_reg_pages: attrs.max_fast_reg_page_list_len,

@@ -67,7 +67,7 @@ impl ProtectionDomain {
 
     /// The key for local access to any memory mapped for the device.
     #[inline]
-    pub(super) fn lkey(&self) -> u32 {
+    pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: `raw` is valid by the type's invariant; the key never changes.
         unsafe { (*self.raw.as_ptr()).local_dma_lkey }
     }

@@ -50,6 +50,8 @@ pub struct Capacity {
     pub receives: u32,
     /// Scatter-gather entries of a send.
     pub send_entries: u32,
+    /// Scatter-gather entries of a receive.
+    pub receive_entries: u32,
 }
 
 /// How long a flushed queue pair may take to report its work, in milliseconds.
@@ -95,7 +97,7 @@ impl<H: Handler> QueuePair<H> {
         attr.cap.max_send_wr = capacity.sends + 1;
         attr.cap.max_recv_wr = capacity.receives + 1;
         attr.cap.max_send_sge = capacity.send_entries;
-        attr.cap.max_recv_sge = 1;
+        attr.cap.max_recv_sge = capacity.receive_entries;
         attr.sq_sig_type = bindings::ib_sig_type_IB_SIGNAL_REQ_WR;
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
         attr.send_cq = cq.as_raw();
@@ -132,14 +134,21 @@ impl<H: Handler> QueuePair<H> {
 
     /// Posts a buffer to receive one message into. Any context.
     #[inline]
-    pub fn post_receive(&self, mut entry: Entry, id: WorkId) -> Result {
+    pub fn post_receive(&self, entry: Entry, id: WorkId) -> Result {
+        self.post_receive_parts(&[entry], id)
+    }
+
+    /// As [`Self::post_receive`] into pieces that are filled one after the
+    /// other, no more than [`Capacity::receive_entries`].
+    #[inline]
+    pub fn post_receive_parts(&self, entries: &[Entry], id: WorkId) -> Result {
         let qp = self.raw.as_ptr();
         let mut wr: bindings::ib_recv_wr = zeroed();
         wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
-        wr.sg_list = (&raw mut entry).cast();
-        wr.num_sge = 1;
+        wr.sg_list = entries.as_ptr().cast_mut().cast();
+        wr.num_sge = entries.len() as i32;
         let mut bad = ptr::null();
-        // SAFETY: The queue pair is valid; the device copies request and entry.
+        // SAFETY: The queue pair is valid; the device copies request and entries.
         to_result(unsafe {
             match (*(*qp).device).ops.post_recv {
                 Some(post_recv) => post_recv(qp, &wr, &mut bad),
@@ -155,13 +164,15 @@ impl<H: Handler> QueuePair<H> {
         let mut attr: bindings::ib_qp_attr = zeroed();
         attr.qp_state = bindings::ib_qp_state_IB_QPS_ERR;
         // SAFETY: The queue pair is valid.
-        to_result(unsafe {
+        let failed = to_result(unsafe {
             bindings::ib_modify_qp(
                 self.raw.as_ptr(),
                 &mut attr,
                 bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
             )
-        })
+        });
+        self.cq.hurry();
+        failed
     }
 
     /// Fails the pair and waits until what was posted before has completed:

@@ -106,6 +106,16 @@ impl Entry {
         }
     }
 
+    /// A piece of memory that is mapped for the device of a domain with this local key.
+    #[inline]
+    pub(crate) fn mapped(address: u64, length: u32, lkey: u32) -> Self {
+        Self {
+            address,
+            length,
+            lkey,
+        }
+    }
+
     /// A piece of a registered region.
     #[inline]
     pub(super) fn in_region(address: u64, length: u32, key: Key) -> Self {
@@ -241,9 +251,11 @@ impl<'a> Rdma<'a> {
 impl Rdma<'_> {
     /// An RDMA WRITE shall tell the peer that it is done: it takes a receive
     /// buffer there and completes with `value`. Not on iWARP.
+    /// The peer is woken up as by [`Send::solicited`].
     #[inline]
     pub fn immediate(&mut self, value: u32) {
         self.wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM;
+        self.wr.wr.send_flags |= bindings::ib_send_flags_IB_SEND_SOLICITED;
         self.wr.wr.ex.imm_data = ManuallyDrop::new(value.to_be());
     }
 }

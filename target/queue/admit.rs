@@ -14,7 +14,8 @@ use hcablk_core::proto::message::{
     BadRequest,
     Request,
     Status,
-    BUFFER_LEN, //
+    BUFFER_LEN,
+    REQUEST_LEN, //
 };
 use kernel::prelude::*;
 
@@ -50,8 +51,14 @@ impl Queue {
     /// buffers.
     fn admit(&self, work: &mut Work, mut io: KBox<Io>, buffer: u32, length: usize) -> Admitted {
         let mut message = [0; BUFFER_LEN];
-        let decoded = match self.incoming.read(buffer as usize, length, &mut message) {
-            Ok(message) => Request::decode(message),
+        // With data of its own a receive buffer is as long as a request.
+        let here = if self.inline.is_empty() {
+            length
+        } else {
+            length.min(REQUEST_LEN)
+        };
+        let decoded = match self.incoming.read(buffer as usize, here, &mut message) {
+            Ok(message) => Request::decode_before(message, length - here),
             Err(_) => Err(BadRequest::Unanswerable),
         };
         io.receive = buffer;

@@ -27,6 +27,9 @@ pub(super) const PARTS_MAX: usize = 8;
 /// Work requests of a fetch into a sink: register, read, invalidate.
 const SINK_REQUESTS: usize = 3;
 
+/// Bytes of data that a request may bring with it, a page.
+const INLINE: u32 = kernel::page::PAGE_SIZE as u32;
+
 /// Sizes of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -36,6 +39,8 @@ pub(crate) struct Shape {
     pub(super) buffers: usize,
     pub(super) write_entries: usize,
     pub(super) read_entries: usize,
+    /// Bytes of data that a request may bring with it.
+    pub(super) inline: u32,
     /// The data of writes is fetched into registered memory.
     pub(super) sinks: bool,
     /// Send queue slots of a request.
@@ -76,6 +81,12 @@ impl Shape {
             buffers: (bytes / CHUNK_BYTES).max(CHUNKS_MAX),
             write_entries,
             read_entries,
+            // A receive has one piece for the request and one for its data.
+            inline: if attributes.max_recv_sge < 2 {
+                0
+            } else {
+                INLINE
+            },
             sinks,
             slots,
         };
@@ -103,6 +114,7 @@ impl Shape {
             sends: self.sends(),
             receives: self.credits.into(),
             send_entries: self.write_entries.max(self.read_entries) as u32,
+            receive_entries: if self.inline == 0 { 1 } else { 2 },
         }
     }
 }

@@ -56,6 +56,7 @@ impl Queue {
         match io.op {
             Ok(Op::Read(extent, _)) => self.submit(io, BioOp::Read, extent.offset >> 9),
             Ok(Op::Write { remote, .. }) => self.fetch(io, remote),
+            Ok(Op::WriteInline { extent, fua }) => self.store_inline(io, extent.offset >> 9, fua),
             Ok(Op::Flush) => self.submit(io, BioOp::Flush, 0),
             Err(status) => self.answer(io, status),
         }
@@ -65,6 +66,15 @@ impl Queue {
         if let Err((_, io)) = submit(io, op, sector) {
             self.answer(io, Status::IoError);
         }
+    }
+
+    /// Writes data that came with its request.
+    fn store_inline(&self, mut io: KBox<Io>, sector: u64, fua: bool) {
+        io.moved = io.length() as u64;
+        if let Some(data) = self.inline_data(io.receive) {
+            data.sync_for_cpu(0, io.length());
+        }
+        self.submit(io, BioOp::Write { fua }, sector);
     }
 
     /// Reads the data of a write out of the initiator's memory.
@@ -207,6 +217,7 @@ impl Queue {
         if let Some(key) = key_to_invalidate(&io) {
             send = send.invalidating(key);
         }
+        send.solicited();
         send.signal(answered);
         chain.push(&mut send);
         self.post(io, &chain);
@@ -264,8 +275,10 @@ impl Queue {
                 c.reads.bump();
                 c.read_bytes.add(if ok { length } else { 0 });
             }
-            Ok(Op::Write { fua, .. }) => {
+            Ok(Op::Write { fua, .. } | Op::WriteInline { fua, .. }) => {
                 c.writes.bump();
+                c.inline_writes
+                    .add(matches!(io.op, Ok(Op::WriteInline { .. })).into());
                 c.fua_writes.add(fua.into());
                 c.written_bytes.add(if ok { length } else { 0 });
             }

@@ -28,7 +28,7 @@
 #include <rdma/rdma_cma.h>
 #include "event.h"
 
-enum { BUFFERS = 64, SIZE = 4096, SECONDS = 20 };
+enum { BUFFERS = 64, SIZE = 8192, SECONDS = 20 };
 
 struct connection {
 	struct rdma_cm_id *id;

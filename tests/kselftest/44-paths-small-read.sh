@@ -46,7 +46,7 @@ must on c1 "modprobe hcablk"
 
 # As many slots of 64 KiB as there are tags here: a region of soft-RoCE has 512 pages.
 for limit in 0 512 4096 65536; do
-	options="--queue-depth 32"
+	options="--queue-depth 32 --small-write 0"
 	# The default is not set.
 	[ $limit = 4096 ] || options+=" --small-read $limit"
 	connect c1 vol1 "$options"
@@ -78,7 +78,7 @@ must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb
 	echo 64 > size && echo 1 > memory_backed && echo 128 > hw_queue_depth && echo 2 > irqmode &&
 	echo 500000000 > completion_nsec && echo 1 > power'
 export_volume slow /dev/slow c1
-connect c1 slow --small-read 65536 --queue-depth 128 --queues 1
+connect c1 slow --small-read 65536 --small-write 0 --queue-depth 128 --queues 1
 check "more requests than slots" fio c1 "--name=v --filename=$device --rw=write --bs=64k --iodepth=128 --size=16M \
 	--verify=crc32c --verify_fatal=1"
 counters_of_both slow

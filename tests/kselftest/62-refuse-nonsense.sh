@@ -77,7 +77,12 @@ like "a read that is too long is refused" "^0[13]00$" "$(status "$(message 1 0 0
 same "an offset that wraps is invalid" "$(le 2 1)" "$(status "$(message 1 0 -4096 8192 1)")"
 same "a short message is invalid" "$(le 2 1)" "$(status "$(message 1 0 0 4096 1 | cut -c1-40)")"
 same "too short a message to answer ends the connection" disconnected "$(status 0100)"
-same "a message longer than the buffer ends the connection" disconnected "$(status "$(printf '01%.0s' {1..100})")"
+same "bytes behind a request that has none are invalid" "$(le 2 1)" "$(status "$(message 1 0 0 4096 1)$(printf '01%.0s' {1..100})")"
+same "fewer bytes behind a write than it says are invalid" "$(le 2 1)" \
+	"$(status "$(message 2 0 0 512 3 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")$(printf '01%.0s' {1..511})")"
+same "as many are a write" "$(le 2 0)" \
+	"$(status "$(message 2 0 0 512 3 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")$(printf '01%.0s' {1..512})")"
+same "a message longer than the buffer ends the connection" disconnected "$(status "$(printf '01%.0s' {1..4137})")"
 # Memory that the client has not given: the transfer fails, and with it this connection.
 like "a write from memory that is not there ends the connection" 'disconnected|0500' "$(status "$(message 2 0 0 4096 1)")"
 

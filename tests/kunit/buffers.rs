@@ -302,6 +302,7 @@ mod tests {
                 sends: 4,
                 receives: 4,
                 send_entries: 1,
+                receive_entries: 1,
             };
             let pair = QueuePair::new(&id, &pd, &cq, capacity)?;
             drop((pd, cq, id));

@@ -344,6 +344,7 @@ impl Link {
             sends: plan.sends,
             receives: plan.receives,
             send_entries: 2,
+            receive_entries: 1,
         };
         let (context, completions) = match plan.context {
             Where::SoftIrq => (Context::SoftIrq, None),

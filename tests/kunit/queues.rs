@@ -57,6 +57,7 @@ const CAPACITY: Capacity = Capacity {
     sends: 4,
     receives: 4,
     send_entries: 1,
+    receive_entries: 1,
 };
 
 #[kunit_tests(hcablk_queues)]

@@ -11,7 +11,7 @@ uint64_t seed, messages = 100000, first, number;
 const char *mode;
 unsigned int last_opcode;
 size_t last_length;
-unsigned char last_bytes[128];
+unsigned char last_bytes[KEPT];
 
 void failed(const char *format, ...)
 {

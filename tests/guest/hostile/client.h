@@ -11,7 +11,8 @@
 enum { WORKERS = 4 };
 
 struct message {
-	unsigned char bytes[128];
+	/* What comes behind these is what was there before. */
+	unsigned char bytes[KEPT];
 	size_t length;
 	struct ibv_send_wr wr;
 	/* The data of an operation that is no SEND. */

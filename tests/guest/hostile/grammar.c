@@ -20,9 +20,10 @@ void judge(struct message *m)
 	bool good = false;
 
 	m->verdict = END;
-	if (m->length < 8 || m->length > BUFFER)
+	if (m->length < 8 || m->length > REQUEST + INLINE)
 		return;
 	m->verdict = m->status = INVALID;
+	/* Nothing here has its data behind it and says so. */
 	if (m->length != REQUEST || !zero(b + 2, 2) || !zero(b + 33, 7))
 		return;
 	if (op < READ || op > FLUSH) {
@@ -123,7 +124,7 @@ static void deadly(struct rng *r, struct message *m)
 		m->length = below(r, 8);
 		break;
 	case 1:
-		m->length = BUFFER + 1 + below(r, 64);
+		m->length = REQUEST + INLINE + 1 + below(r, 64);
 		break;
 	case 2:
 		put(b + 20, 4, next(r));

@@ -13,10 +13,12 @@
 enum {
 	SECTOR = 512,
 	REQUEST = 40, RESPONSE = 16, BUFFER = 64,
+	/* Data that may follow a request, by the reply of the target that is tested; and what is kept of a message. */
+	INLINE = 4096, KEPT = 128,
 	CONNECT = 56, REPLY = 64, REJECT = 16,
 	/* Memory for data in flight; a message of number n uses slot n % SLOTS. */
 	SLOTS = 32, SLOT = 64 << 10, GUARD = 4 << 10,
-	RECEIVES = 256, RECEIVE = 256, SENDS = 256, SEND = 256,
+	RECEIVES = 256, RECEIVE = 256, SENDS = 256, SEND = REQUEST + INLINE + 64,
 	PATIENCE_MS = 40000,
 	/* From this message on what costs a connection is rarer: this often of a thousand times. */
 	DENSE = 1000, SPARSE = 125,
@@ -43,7 +45,7 @@ extern const char *mode;
 /* What was sent last. */
 extern unsigned int last_opcode;
 extern size_t last_length;
-extern unsigned char last_bytes[128];
+extern unsigned char last_bytes[KEPT];
 
 /* Tells what is wrong and what repeats it, and ends the program. */
 __attribute__((noreturn, format(printf, 1, 2)))

@@ -89,7 +89,7 @@ bool good_reply(const unsigned char *b, const unsigned char *request)
 	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
 	       transfer >= 4096 && transfer <= 1 << 20 && !(transfer % 4096) &&
 	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
-	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4);
+	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4) && get(b + 36, 4) <= 65536;
 }
 
 /* The private data of an answer to a connection request, and its length. */
@@ -128,6 +128,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	} else {
 		static const struct { unsigned char at, size; } fields[] = {
 			{ 4, 1 }, { 6, 2 }, { 8, 8 }, { 16, 1 }, { 17, 1 }, { 18, 2 }, { 20, 4 }, { 24, 8 }, { 32, 4 },
+			{ 36, 4 },
 		};
 		unsigned int f = below(r, sizeof(fields) / sizeof(*fields));
 
@@ -138,6 +139,9 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		put(b + 20, 4, SLOT);
 	if (get(b + 6, 2) > CREDITS && get(b + 6, 2) <= depth)
 		put(b + 6, 2, CREDITS);
+	/* Data with requests is not taken here. */
+	if (get(b + 36, 4) <= 65536)
+		put(b + 36, 4, 0);
 }
 
 /* Before it was asked anything. */

@@ -122,6 +122,8 @@ void post_message(struct connection *c, struct ibv_send_wr *wr, const unsigned c
 	unsigned char *at = c->send[c->sends++ % SENDS];
 	struct ibv_sge sge = { (uintptr_t)at, n, c->mr->lkey };
 
+	if (n > KEPT)
+		n = KEPT;
 	memcpy(at, bytes, n);
 	memcpy(last_bytes, bytes, n);
 	last_length = n;

@@ -7,7 +7,10 @@
 use crate::proto::{
     connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REQUEST_LEN},
     credits::Credits,
-    message::{Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag},
+    message::{
+        Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag,
+        REQUEST_LEN as MESSAGE_LEN,
+    },
     name::{HostId, VolumeName},
 };
 
@@ -62,9 +65,18 @@ pub const ALL: &[Decoder] = &[
 ];
 
 fn request(bytes: &[u8]) -> bool {
-    match Request::decode(bytes) {
+    // What the target does with a message: data may follow the request.
+    let (bytes, data) = bytes.split_at(bytes.len().min(MESSAGE_LEN));
+    match Request::decode_before(bytes, data.len()) {
         Ok(request) => {
             assert_eq!(request.encode()[..], *bytes);
+            if let Op::WriteInline { extent, .. } = request.op {
+                assert_eq!(extent.length as usize, data.len());
+                assert!(extent.length > 0);
+                assert!(extent.offset.checked_add(extent.length.into()).is_some());
+            } else {
+                assert!(data.is_empty());
+            }
             if let Op::Read(extent, remote) | Op::Write { extent, remote, .. } = request.op {
                 assert!(extent.length > 0);
                 assert!(extent.offset.checked_add(extent.length.into()).is_some());
@@ -109,14 +121,28 @@ fn requests() -> Vec<Vec<u8>> {
         answer: Answer::Immediate,
         ..remote
     };
+    let inline = Op::WriteInline {
+        extent: Extent {
+            length: 512,
+            ..extent
+        },
+        fua: false,
+    };
     [
         Op::Read(extent, remote),
         Op::Read(extent, small),
         write(false),
         write(true),
+        inline,
         Op::Flush,
     ]
-    .map(|op| Request { tag, op }.encode().to_vec())
+    .map(|op| {
+        let mut message = Request { tag, op }.encode().to_vec();
+        if op == inline {
+            message.resize(MESSAGE_LEN + 512, 0x5a);
+        }
+        message
+    })
     .into()
 }
 
@@ -204,6 +230,7 @@ fn replies() -> Vec<Vec<u8>> {
             fua: true,
             max_transfer: 1 << 20,
         },
+        inline: 4096,
     };
     vec![reply.encode().to_vec()]
 }

@@ -218,6 +218,10 @@ pub struct ConnectArgs {
     /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 4096]
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
     pub small_read: Option<u32>,
+
+    /// Send the data of writes up to this size with the request instead of registering memory; 0: never [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
+    pub small_write: Option<u32>,
 }
 
 impl From<&ConnectArgs> for Connect {
@@ -234,6 +238,7 @@ impl From<&ConnectArgs> for Connect {
             connect_timeout: args.connect_timeout,
             remote_invalidate: args.no_remote_invalidate.then_some(false),
             small_read: args.small_read,
+            small_write: args.small_write,
         }
     }
 }
@@ -509,6 +514,7 @@ mod tests {
             "connect 10.0.0.1 data --connect-timeout 0",
             "connect 10.0.0.1 data --small-read 65537",
             "connect 10.0.0.1 data --small-read 4k",
+            "connect 10.0.0.1 data --small-write 65537",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",
             "disconnect",
             "disconnect data --all",

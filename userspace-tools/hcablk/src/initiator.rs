@@ -47,6 +47,8 @@ pub struct Connect {
     pub remote_invalidate: Option<bool>,
     /// Bytes of the largest read whose data is copied instead of registering memory for it.
     pub small_read: Option<u32>,
+    /// Bytes of the largest write whose data goes with the request.
+    pub small_write: Option<u32>,
 }
 
 impl Connect {
@@ -72,6 +74,7 @@ impl Connect {
             self.remote_invalidate.map(|v| u8::from(v).to_string()),
         );
         add("small_read", self.small_read.map(|v| v.to_string()));
+        add("small_write", self.small_write.map(|v| v.to_string()));
         settings
     }
 }
@@ -621,6 +624,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         connect_timeout: group.value("connect_timeout")?,
         remote_invalidate: group.flag("remote_invalidate")?,
         small_read: group.value("small_read")?,
+        small_write: group.value("small_write")?,
         session: Session::parse(&group.get("session")?),
         error: group.reason(),
     })

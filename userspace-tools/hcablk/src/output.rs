@@ -47,6 +47,8 @@ pub struct Device {
     pub remote_invalidate: bool,
     /// Bytes of the largest read whose data is copied instead of registering memory for it.
     pub small_read: u32,
+    /// Bytes of the largest write whose data goes with the request.
+    pub small_write: u32,
     /// The session at the target.
     pub session: Option<Session>,
     /// Why the last connection failed or was lost.

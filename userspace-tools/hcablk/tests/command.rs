@@ -55,6 +55,7 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("connect_timeout", "10"),
         ("remote_invalidate", "1"),
         ("small_read", "4096"),
+        ("small_write", "4096"),
         ("enable", "0"),
         ("state", state),
         ("device", device),

@@ -35,6 +35,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("connect_timeout", "10"),
     ("remote_invalidate", "1"),
     ("small_read", "4096"),
+    ("small_write", "4096"),
     ("enable", "0"),
     ("state", "new"),
     ("device", ""),
@@ -305,7 +306,7 @@ impl Kernel {
             "port" => number(1, 65535),
             "queue_depth" => number(1, 1024),
             "read_only" | "remote_invalidate" => number(0, 1),
-            "small_read" => number(0, 65536),
+            "small_read" | "small_write" => number(0, 65536),
             "address" | "volume" | "path" | "host_id" => !value.is_empty(),
             _ => number(0, u32::MAX),
         }
