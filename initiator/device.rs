@@ -508,6 +508,9 @@ impl Device {
             dma_alignment: 3,
             write_cache: geometry.write_cache,
             fua: geometry.fua,
+            max_discard_sectors: geometry.max_discard >> 9,
+            discard_granularity: geometry.discard_granularity,
+            max_write_zeroes_sectors: geometry.max_zeroes >> 9,
             ..Limits::default()
         };
         Disk::add(

@@ -30,6 +30,14 @@ counters! {
         writes,
         /// Flushes ended.
         flushes,
+        /// Discards ended.
+        discards,
+        /// Writes of zeroes ended.
+        zeroes,
+        /// Bytes discarded.
+        discarded_bytes,
+        /// Bytes of zeroes written.
+        zeroed_bytes,
         /// Bytes read.
         read_bytes,
         /// Bytes written.

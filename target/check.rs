@@ -19,16 +19,33 @@ pub(crate) fn check(op: &Op, geometry: &Geometry) -> Result<(), Status> {
         Op::Write { .. } | Op::WriteInline { .. } if geometry.read_only => Err(Status::ReadOnly),
         Op::Write { extent, .. } | Op::WriteInline { extent, .. } => fits(extent, geometry),
         Op::Flush => Ok(()),
+        Op::Discard(extent) => empties(extent, geometry.max_discard, geometry),
+        Op::WriteZeroes { extent, .. } => empties(extent, geometry.max_zeroes, geometry),
     }
 }
 
+/// A request that changes blocks without sending data, at most `max` bytes.
+fn empties(extent: &Extent, max: u32, geometry: &Geometry) -> Result<(), Status> {
+    if max == 0 {
+        return Err(Status::Unsupported);
+    }
+    if geometry.read_only {
+        return Err(Status::ReadOnly);
+    }
+    within(extent, max, geometry)
+}
+
 fn fits(extent: &Extent, geometry: &Geometry) -> Result<(), Status> {
+    within(extent, geometry.max_transfer, geometry)
+}
+
+fn within(extent: &Extent, max: u32, geometry: &Geometry) -> Result<(), Status> {
     let block = (1u64 << geometry.logical_block_shift) - 1;
     let end = extent
         .offset
         .checked_add(extent.length.into())
         .ok_or(Status::OutOfRange)?;
-    if extent.length == 0 || extent.length > geometry.max_transfer {
+    if extent.length == 0 || extent.length > max {
         return Err(Status::Invalid);
     }
     if (extent.offset | u64::from(extent.length)) & block != 0 || end > geometry.capacity {
@@ -51,6 +68,9 @@ mod tests {
             write_cache: false,
             fua: false,
             max_transfer: 1 << 16,
+            max_discard: 1 << 19,
+            discard_granularity: 4096,
+            max_zeroes: 0,
         }
     }
 
@@ -107,5 +127,41 @@ mod tests {
         };
         assert_eq!(check(&write, &geometry), Err(Status::ReadOnly));
         assert_eq!(check(&read(0, 4096), &geometry), Ok(()));
+    }
+
+    #[test]
+    fn discards_have_limits_of_their_own() {
+        let discard = |offset, length| Op::Discard(Extent { offset, length });
+        let zeroes = Op::WriteZeroes {
+            extent: Extent {
+                offset: 0,
+                length: 4096,
+            },
+            keep: false,
+        };
+        assert_eq!(check(&discard(0, 1 << 19), &geometry()), Ok(()));
+        for (offset, length, status) in [
+            (0, (1 << 19) + 4096, Status::Invalid),
+            (0, 0, Status::Invalid),
+            (512, 4096, Status::OutOfRange),
+            (0, 512, Status::OutOfRange),
+            ((1 << 20) - 4096, 8192, Status::OutOfRange),
+            (u64::MAX, 4096, Status::OutOfRange),
+        ] {
+            assert_eq!(
+                check(&discard(offset, length), &geometry()),
+                Err(status),
+                "{offset} {length}"
+            );
+        }
+        assert_eq!(check(&zeroes, &geometry()), Err(Status::Unsupported));
+        let read_only = Geometry {
+            read_only: true,
+            max_zeroes: 4096,
+            ..geometry()
+        };
+        for op in [discard(0, 4096), zeroes] {
+            assert_eq!(check(&op, &read_only), Err(Status::ReadOnly));
+        }
     }
 }

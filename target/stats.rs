@@ -15,6 +15,14 @@ counters! {
         flushes,
         /// Writes that had to be stable when they were answered.
         fua_writes,
+        /// Discards answered.
+        discards,
+        /// Writes of zeroes answered.
+        zeroes,
+        /// Bytes discarded successfully.
+        discarded_bytes,
+        /// Bytes of zeroes written successfully.
+        zeroed_bytes,
         /// Bytes read successfully.
         read_bytes,
         /// Bytes written successfully.

@@ -295,7 +295,13 @@ fn geometry(device: &BlockDevice, read_only: bool) -> Option<Geometry> {
     if !(9..=12).contains(&logical_block_shift) || device.size_bytes() >> logical_block_shift == 0 {
         return None;
     }
-    let whole_blocks = !((1u64 << logical_block_shift) - 1);
+    let block = 1u32 << logical_block_shift;
+    let whole_blocks = !(u64::from(block) - 1);
+    // What a request's length can say.
+    let longest =
+        |sectors: u32| (u64::from(sectors) << 9).min(u32::MAX.into()) as u32 & !(block - 1);
+    let granularity = device.discard_granularity();
+    let discards = granularity >= block && granularity % block == 0;
     Some(Geometry {
         capacity: device.size_bytes() & whole_blocks,
         logical_block_shift,
@@ -307,5 +313,12 @@ fn geometry(device: &BlockDevice, read_only: bool) -> Option<Geometry> {
         // The block layer flushes after the write when the device cannot.
         fua: true,
         max_transfer: TRANSFER_MAX,
+        max_discard: if discards {
+            longest(device.max_discard_sectors())
+        } else {
+            0
+        },
+        discard_granularity: if discards { granularity } else { 0 },
+        max_zeroes: longest(device.max_write_zeroes_sectors()),
     })
 }

@@ -229,6 +229,14 @@ impl Queue {
                 self.done.writes.bump();
                 self.done.written_bytes.add(bytes);
             }
+            Op::Discard => {
+                self.done.discards.bump();
+                self.done.discarded_bytes.add(bytes);
+            }
+            Op::WriteZeroes => {
+                self.done.zeroes.bump();
+                self.done.zeroed_bytes.add(bytes);
+            }
             _ => self.done.flushes.bump(),
         }
         if status != Status::Ok {

@@ -110,7 +110,7 @@ impl Queue {
         let direction = match view.op() {
             Op::Read => Some(Direction::FromDevice),
             Op::Write => Some(Direction::ToDevice),
-            Op::Flush => None,
+            Op::Flush | Op::Discard | Op::WriteZeroes => None,
             _ => return Err(Rejected::new(request, Status::NotSupported)),
         };
         let extent = Extent {
@@ -140,7 +140,14 @@ impl Queue {
         let mut pieces = 1;
         let fua = view.fua();
         let op = match way {
-            Way::NoData => message::Op::Flush,
+            Way::NoData => match view.op() {
+                Op::Discard => message::Op::Discard(extent),
+                Op::WriteZeroes => message::Op::WriteZeroes {
+                    extent,
+                    keep: view.no_unmap(),
+                },
+                _ => message::Op::Flush,
+            },
             Way::Lands(remote) => message::Op::Read(extent, with(remote, Answer::Immediate)),
             Way::Goes => {
                 let Some(count) = data.list.entries(&mut entries[1..]) else {

@@ -302,6 +302,13 @@ impl RequestRef<'_> {
         self.flags() & bindings::REQ_FUA != 0
     }
 
+    /// Whether blocks must stay allocated when zeroes are written
+    /// (`REQ_NOUNMAP`).
+    #[inline]
+    pub fn no_unmap(&self) -> bool {
+        self.flags() & bindings::REQ_NOUNMAP != 0
+    }
+
     /// First sector of 512 bytes, relative to the whole disk; meaningless for
     /// a flush. C: `blk_rq_pos()`.
     #[inline]

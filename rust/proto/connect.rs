@@ -176,6 +176,12 @@ pub struct Geometry {
     pub fua: bool,
     /// Largest data length of one request in bytes.
     pub max_transfer: u32,
+    /// Largest discard in bytes; 0: there is none.
+    pub max_discard: u32,
+    /// Unit of discards in bytes, if there are any.
+    pub discard_granularity: u32,
+    /// Largest write of zeroes in bytes; 0: there is none.
+    pub max_zeroes: u32,
 }
 
 const READ_ONLY: u16 = 1 << 0;
@@ -227,7 +233,10 @@ impl Reply {
             .u64(self.session.0)
             .u32(self.epoch.0)
             .u32(self.inline)
-            .bytes([0; 24])
+            .u32(g.max_discard)
+            .u32(g.discard_granularity)
+            .u32(g.max_zeroes)
+            .bytes([0; 12])
             .finish()
     }
 
@@ -249,12 +258,20 @@ impl Reply {
         let session = SessionId(r.u64());
         let epoch = Epoch(r.u32());
         let inline = r.u32();
+        let max_discard = r.u32();
+        let discard_granularity = r.u32();
+        let max_zeroes = r.u32();
+        let block = 1u32.checked_shl(logical_block_shift.into())?;
         let good = (request.version_min..=request.version_max).contains(&version)
             && (1..=request.depth).contains(&credits)
             && (9..=12).contains(&logical_block_shift)
             && (logical_block_shift..=24).contains(&physical_block_shift)
             && (1 << 12..=TRANSFER_MAX).contains(&max_transfer)
             && max_transfer % (1 << 12) == 0
+            && max_discard % block == 0
+            && max_zeroes % block == 0
+            && (max_discard == 0
+                || discard_granularity >= block && discard_granularity % block == 0)
             && capacity > 0
             && capacity % (1 << logical_block_shift) == 0
             && capacity <= i64::MAX as u64
@@ -275,6 +292,9 @@ impl Reply {
                 write_cache: flags & WRITE_CACHE != 0,
                 fua: flags & FUA != 0,
                 max_transfer,
+                max_discard,
+                discard_granularity,
+                max_zeroes,
             },
         })
     }
@@ -359,6 +379,9 @@ mod tests {
                 write_cache: true,
                 fua: true,
                 max_transfer: 1 << 20,
+                max_discard: 1 << 30,
+                discard_granularity: 4096,
+                max_zeroes: 1 << 24,
             },
             inline: 4096,
         }
@@ -462,6 +485,13 @@ mod tests {
         assert_eq!(bad(|r| r.geometry.physical_block_shift = 255), None);
         assert_eq!(bad(|r| r.geometry.max_transfer = 0), None);
         assert_eq!(bad(|r| r.geometry.max_transfer = u32::MAX), None);
+        assert_eq!(bad(|r| r.geometry.max_discard += 1), None);
+        assert_eq!(bad(|r| r.geometry.discard_granularity += 1), None);
+        assert_eq!(bad(|r| r.geometry.discard_granularity = 0), None);
+        assert_eq!(bad(|r| r.geometry.max_zeroes += 1), None);
+        assert!(
+            bad(|r| (r.geometry.max_discard, r.geometry.discard_granularity) = (0, 0)).is_some()
+        );
     }
 
     #[test]

@@ -61,6 +61,16 @@ pub enum Op {
     },
     /// Make every answered write stable.
     Flush,
+    /// The content of these blocks is not needed any more; what they read as is
+    /// open until they are written.
+    Discard(Extent),
+    /// Make these blocks read as zeroes.
+    WriteZeroes {
+        /// Where on the volume.
+        extent: Extent,
+        /// The blocks stay allocated.
+        keep: bool,
+    },
 }
 
 /// A range of a volume.
@@ -108,10 +118,13 @@ pub struct Request {
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 const FLUSH: u8 = 3;
+const DISCARD: u8 = 4;
+const WRITE_ZEROES: u8 = 5;
 const RESPONSE: u8 = 0x80;
 
 const FLAG_FUA: u8 = 1 << 0;
 const FLAG_INVALIDATE: u8 = 1 << 1;
+const FLAG_KEEP: u8 = 1 << 2;
 
 /// How the data travels. 4 (a granted buffer) and 5 (in chunks) are reserved.
 const DATA_NONE: u8 = 0;
@@ -134,11 +147,7 @@ const NO_DATA: (Extent, Remote) = (
         offset: 0,
         length: 0,
     },
-    Remote {
-        address: 0,
-        key: 0,
-        answer: Answer::Response,
-    },
+    NO_REMOTE,
 );
 
 /// Why a request cannot be carried out.
@@ -173,6 +182,13 @@ impl Request {
                 if fua { FLAG_FUA } else { 0 },
             ),
             Op::Flush => (FLUSH, DATA_NONE, NO_DATA, 0),
+            Op::Discard(extent) => (DISCARD, DATA_NONE, (extent, NO_REMOTE), 0),
+            Op::WriteZeroes { extent, keep } => (
+                WRITE_ZEROES,
+                DATA_NONE,
+                (extent, NO_REMOTE),
+                if keep { FLAG_KEEP } else { 0 },
+            ),
         };
         let data = match remote.answer {
             Answer::Response => data,
@@ -235,7 +251,7 @@ impl Request {
             (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
             (DATA_NONE | DATA_KEYED | DATA_INLINE, false) => Answer::Response,
             (DATA_KEYED, true) => Answer::Invalidating,
-            _ if matches!(opcode, READ | WRITE | FLUSH) => return Err(invalid),
+            _ if (READ..=WRITE_ZEROES).contains(&opcode) => return Err(invalid),
             _ => Answer::Response,
         };
         let remote = Remote {
@@ -246,23 +262,21 @@ impl Request {
         if reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
             return Err(invalid);
         }
-        let inline = data == DATA_INLINE
-            && extent.length as usize == following
-            && extent.length > 0
+        let somewhere = extent.length > 0
             && extent
                 .offset
                 .checked_add(u64::from(extent.length))
-                .is_some()
+                .is_some();
+        let inline = data == DATA_INLINE
+            && extent.length as usize == following
+            && somewhere
             && remote == NO_REMOTE;
         if following != 0 && !inline {
             return Err(invalid);
         }
+        let bare = data == DATA_NONE && somewhere && remote == NO_REMOTE;
         let keyed = matches!(data, DATA_KEYED | DATA_IMMEDIATE)
-            && extent.length > 0
-            && extent
-                .offset
-                .checked_add(u64::from(extent.length))
-                .is_some()
+            && somewhere
             && remote
                 .address
                 .checked_add(u64::from(extent.length))
@@ -279,7 +293,12 @@ impl Request {
                 fua: flags & FLAG_FUA != 0,
             },
             (FLUSH, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Flush,
-            (READ | WRITE | FLUSH, _) => return Err(invalid),
+            (DISCARD, 0) if bare => Op::Discard(extent),
+            (WRITE_ZEROES, 0 | FLAG_KEEP) if bare => Op::WriteZeroes {
+                extent,
+                keep: flags & FLAG_KEEP != 0,
+            },
+            (READ..=WRITE_ZEROES, _) => return Err(invalid),
             _ => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
         Ok(Self { tag, op })
@@ -405,12 +424,16 @@ mod tests {
         answer: Answer::Invalidating,
     };
 
-    fn requests() -> [Request; 5] {
+    fn requests() -> [Request; 8] {
         let of = |op| Request { tag: TAG, op };
         let write = |fua| Op::Write {
             extent: EXTENT,
             remote: REMOTE,
             fua,
+        };
+        let zeroes = |keep| Op::WriteZeroes {
+            extent: EXTENT,
+            keep,
         };
         [
             of(Op::Read(EXTENT, REMOTE)),
@@ -424,6 +447,9 @@ mod tests {
                     ..REMOTE
                 },
             )),
+            of(Op::Discard(EXTENT)),
+            of(zeroes(false)),
+            of(zeroes(true)),
         ]
     }
 
@@ -474,7 +500,9 @@ mod tests {
             Request::decode(&bytes)
         };
         assert_eq!(with(0, &[0]), unsupported);
-        assert_eq!(with(0, &[4]), unsupported);
+        assert_eq!(with(0, &[DISCARD]), invalid, "a discard with data");
+        assert_eq!(with(0, &[WRITE_ZEROES]), invalid, "zeroes with data");
+        assert_eq!(with(0, &[6]), unsupported);
         assert_eq!(with(0, &[RESPONSE]), unsupported);
         assert_eq!(with(1, &[FLAG_FUA]), invalid, "FUA on a read");
         assert_eq!(with(1, &[0x80]), invalid, "unknown flag");
@@ -499,6 +527,29 @@ mod tests {
         for at in [2, 3].into_iter().chain(33..40) {
             assert_eq!(with(at, &[1]), invalid, "reserved byte {at}");
         }
+        for bare in [requests()[5], requests()[6]] {
+            for (at, value, what) in [
+                (1, FLAG_INVALIDATE, "nothing to invalidate"),
+                (1, FLAG_FUA, "not durable"),
+                (1, FLAG_FUA | FLAG_KEEP, "neither with another flag"),
+                (15, 0xff, "offset wraps"),
+                (17, 0, "no length"),
+                (20, 1, "a key"),
+                (31, 1, "an address"),
+                (32, DATA_KEYED, "keyed data"),
+                (32, DATA_INLINE, "inline data"),
+            ] {
+                let mut bytes = bare.encode();
+                bytes[at] = value;
+                if at == 15 {
+                    bytes[8..15].fill(0xff);
+                }
+                assert_eq!(Request::decode(&bytes), invalid, "{what}");
+            }
+        }
+        let mut discard = requests()[5].encode();
+        discard[1] = FLAG_KEEP;
+        assert_eq!(Request::decode(&discard), invalid, "keeping a discard");
         let mut flush = requests()[3].encode();
         flush[1] = FLAG_INVALIDATE;
         assert_eq!(Request::decode(&flush), invalid, "nothing to invalidate");
@@ -577,7 +628,7 @@ mod tests {
             state
         };
         for _ in 0..200_000 {
-            let mut bytes = requests()[next() as usize % 5].encode();
+            let mut bytes = requests()[next() as usize % requests().len()].encode();
             for _ in 0..next() % 4 {
                 bytes[next() as usize % REQUEST_LEN] = next() as u8;
             }

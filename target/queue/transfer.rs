@@ -58,6 +58,17 @@ impl Queue {
             Ok(Op::Write { remote, .. }) => self.fetch(io, remote),
             Ok(Op::WriteInline { extent, fua }) => self.store_inline(io, extent.offset >> 9, fua),
             Ok(Op::Flush) => self.submit(io, BioOp::Flush, 0),
+            Ok(Op::Discard(extent)) => {
+                let bytes = extent.length;
+                self.submit(io, BioOp::Discard { bytes }, extent.offset >> 9);
+            }
+            Ok(Op::WriteZeroes { extent, keep }) => {
+                let op = BioOp::WriteZeroes {
+                    bytes: extent.length,
+                    no_unmap: keep,
+                };
+                self.submit(io, op, extent.offset >> 9);
+            }
             Err(status) => self.answer(io, status),
         }
     }
@@ -283,6 +294,16 @@ impl Queue {
                 c.written_bytes.add(if ok { length } else { 0 });
             }
             Ok(Op::Flush) => c.flushes.bump(),
+            Ok(Op::Discard(extent)) => {
+                c.discards.bump();
+                c.discarded_bytes
+                    .add(if ok { extent.length.into() } else { 0 });
+            }
+            Ok(Op::WriteZeroes { extent, .. }) => {
+                c.zeroes.bump();
+                c.zeroed_bytes
+                    .add(if ok { extent.length.into() } else { 0 });
+            }
             Err(_) => {}
         }
         c.rdma_bytes.add(io.moved);

@@ -17,7 +17,7 @@ zone="8192 256"
 
 # A volume of 16 MiB in memory, so that all of it can be compared.
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/small &&
-	cd /sys/kernel/config/nullb/small && echo 16 > size && echo 1 > memory_backed && echo 1 > power'
+	cd /sys/kernel/config/nullb/small && echo 16 > size && echo 1 > memory_backed && echo 1 > discard && echo 1 > power'
 volume=/dev/small
 export_volume vol1 "$volume" c1 c2
 connect c2 vol1
@@ -32,6 +32,7 @@ code=$?
 echo "$said" >&2
 echo "# $(tail -n 1 <<< "$said")"
 same "$messages messages by seed $seed are answered as the protocol says" 0 $code
+less "some of them were discards" 0 "$(stat_of target $target/volumes/vol1 discards)"
 like "small reads by an immediate value" " [1-9][0-9]* by a value" "$said"
 on c2 'touch /tmp/stop'
 check "an honest client was served meanwhile" join reader

@@ -17,7 +17,7 @@
 struct addrinfo *address;
 unsigned char volume[16], host[16];
 uint64_t zone_from, zone_count, capacity;
-unsigned int block, max_transfer;
+unsigned int block, max_transfer, max_discard, max_zeroes;
 bool read_only;
 
 /* In memory that all workers share. */
@@ -386,6 +386,8 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 		block = 1 << a.reply[16];
 		read_only = a.reply[18] & 1;
 		max_transfer = get(a.reply + 20, 4);
+		max_discard = get(a.reply + 40, 4);
+		max_zeroes = get(a.reply + 48, 4);
 		if (chance(r, 150))
 			intrude(r, &a);
 		return c;

@@ -27,7 +27,7 @@ struct message {
 extern struct addrinfo *address;
 extern unsigned char volume[16], host[16];
 extern uint64_t zone_from, zone_count, capacity;
-extern unsigned int block, max_transfer;
+extern unsigned int block, max_transfer, max_discard, max_zeroes;
 extern bool read_only;
 
 /* What docs/protocol.md has a target do about these bytes. */

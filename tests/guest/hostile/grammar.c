@@ -26,13 +26,31 @@ void judge(struct message *m)
 	/* Nothing here has its data behind it and says so. */
 	if (m->length != REQUEST || !zero(b + 2, 2) || !zero(b + 33, 7))
 		return;
-	if (op < READ || op > FLUSH) {
+	if (op < READ || op > ZEROES) {
 		m->verdict = m->status = UNSUPPORTED;
 		return;
 	}
 	if (op == FLUSH) {
 		if (!flags && !data && zero(b + 8, 24))
 			m->verdict = m->status = OK;
+		return;
+	}
+	if (op == DISCARD || op == ZEROES) {
+		unsigned int max = op == DISCARD ? max_discard : max_zeroes;
+
+		if (flags & (op == ZEROES ? ~4 : ~0) || data || !length || offset + length < offset || !zero(b + 20, 12))
+			return;
+		if (!max)
+			m->status = UNSUPPORTED;
+		else if (read_only)
+			m->status = READ_ONLY;
+		else if (length > max)
+			m->status = INVALID;
+		else if (offset % block || length % block || offset + length > capacity)
+			m->status = OUT_OF_RANGE;
+		else
+			m->status = OK;
+		m->verdict = m->status;
 		return;
 	}
 	/* Only a read that invalidates nothing may ask for an answer by an immediate value. */
@@ -78,7 +96,15 @@ static void correct(struct rng *r, struct message *m)
 	m->slot = number / WORKERS % SLOTS;
 	m->wr.opcode = IBV_WR_SEND;
 	if (kind == 0) {
-		b[0] = FLUSH;
+		b[0] = FLUSH + below(r, 3);
+		if (b[0] == FLUSH)
+			return;
+		if (sectors > zone_count)
+			sectors = zone_count;
+		sector = zone_from + below(r, zone_count - sectors + 1);
+		b[1] = b[0] == ZEROES && chance(r, 500) ? 4 : 0;
+		put(b + 8, 8, sector / align * align * SECTOR);
+		put(b + 16, 4, sectors * SECTOR);
 		return;
 	}
 	b[32] = 1;
@@ -110,8 +136,9 @@ static void deadly(struct rng *r, struct message *m)
 	unsigned char *b = m->bytes;
 	struct ibv_mr *mr;
 
-	if (b[0] == FLUSH) {
+	if (b[0] >= FLUSH) {
 		b[0] = READ;
+		b[1] = 0;
 		b[32] = 1;
 		put(b + 16, 4, SECTOR);
 	}
@@ -232,8 +259,8 @@ void generate(struct message *m, uint64_t n)
 		b[0] ^= 0x40;
 		judge(m);
 	}
-	/* A write that would be done must stay in the zone. */
-	if (b[0] == WRITE && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
+	/* What would be changed must stay in the zone. */
+	if (b[0] != READ && b[0] != FLUSH && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
 		uint64_t sector = get(b + 8, 8) / SECTOR, count = get(b + 16, 4) / SECTOR;
 
 		if (sector < zone_from || sector + count > zone_from + zone_count) {

@@ -28,10 +28,10 @@ bool is_pattern(const uint64_t *at, uint64_t sector, uint64_t count)
 	return true;
 }
 
-static bool is_hostile(const uint64_t *at)
+static bool is_all(const uint64_t *at, uint64_t word)
 {
 	for (unsigned int i = 0; i < SECTOR / 8; i++)
-		if (at[i] != HOSTILE)
+		if (at[i] != word)
 			return false;
 	return true;
 }
@@ -40,7 +40,7 @@ int fill_or_check(bool fill, const char *path, uint64_t zone, uint64_t zone_coun
 {
 	enum { PIECE = 1 << 20 };
 	int fd = open(path, (fill ? O_WRONLY : O_RDONLY) | O_DIRECT);
-	uint64_t size, written = 0;
+	uint64_t size, written = 0, emptied = 0;
 	uint64_t *data = aligned_alloc(4096, PIECE);
 
 	if (fd < 0 || ioctl(fd, BLKGETSIZE64, &size) || !data)
@@ -60,14 +60,17 @@ int fill_or_check(bool fill, const char *path, uint64_t zone, uint64_t zone_coun
 				continue;
 			if (s - zone >= zone_count)
 				failed("sector %llu was changed", (unsigned long long)s);
-			if (!is_hostile(sector))
+			if (is_all(sector, HOSTILE))
+				written++;
+			else if (is_all(sector, 0))
+				emptied++;
+			else
 				failed("sector %llu holds what nobody wrote", (unsigned long long)s);
-			written++;
 		}
 	}
 	if (fill && fsync(fd))
 		failed("%s: %s", path, strerror(errno));
-	printf("passed %llu sectors, %llu written by the hostile\n", (unsigned long long)size / SECTOR,
-	       (unsigned long long)written);
+	printf("passed %llu sectors, %llu written and %llu emptied by the hostile\n",
+	       (unsigned long long)size / SECTOR, (unsigned long long)written, (unsigned long long)emptied);
 	return 0;
 }

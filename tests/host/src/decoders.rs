@@ -135,6 +135,8 @@ fn requests() -> Vec<Vec<u8>> {
         write(true),
         inline,
         Op::Flush,
+        Op::Discard(extent),
+        Op::WriteZeroes { extent, keep: true },
     ]
     .map(|op| {
         let mut message = Request { tag, op }.encode().to_vec();
@@ -229,6 +231,9 @@ fn replies() -> Vec<Vec<u8>> {
             write_cache: true,
             fua: true,
             max_transfer: 1 << 20,
+            max_discard: 1 << 30,
+            discard_granularity: 512,
+            max_zeroes: 1 << 24,
         },
         inline: 4096,
     };
