@@ -174,6 +174,8 @@ pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 struct Active {
     session: Arc<Session>,
     disk: Disk<Driver>,
+    /// What is 0 in every whole number of logical blocks, in bytes.
+    block_mask: u64,
 }
 
 struct Control {
@@ -319,11 +321,20 @@ impl Device {
     /// happens when there is none.
     pub(crate) fn disable(&self) -> Result {
         let mut control = self.control.lock();
-        let Some(Active { session, disk }) = control.active.take() else {
+        let Some(Active {
+            session,
+            disk,
+            block_mask,
+        }) = control.active.take()
+        else {
             return Ok(());
         };
         if let Err((e, disk)) = disk.remove_if_closed() {
-            control.active = Some(Active { session, disk });
+            control.active = Some(Active {
+                session,
+                disk,
+                block_mask,
+            });
             return Err(e);
         }
         self.set_state(State::Disconnecting);
@@ -353,6 +364,28 @@ impl Device {
         }
         self.forget_session(State::Failed, Some(failure));
         control.pin = None;
+    }
+
+    /// The target says that the volume of `session` has so many sectors of 512
+    /// bytes: the disk follows. Nothing happens while the device is busy with
+    /// something else, the target will say it again. Process context.
+    pub(crate) fn resized(&self, session: &Session, sectors: u64) {
+        let Some(control) = self.control.try_lock() else {
+            return;
+        };
+        let Some(active) = control.active.as_ref() else {
+            return;
+        };
+        if !core::ptr::eq(&*active.session, session) || active.disk.capacity() == sectors {
+            return;
+        }
+        if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask != 0 {
+            return active
+                .session
+                .fail(Failure::Protocol("the size that it told is none"));
+        }
+        pr_info!("{self}: the volume has {sectors} sectors now\n");
+        active.disk.set_capacity_and_notify(sectors);
     }
 
     fn forget_session(&self, state: State, failure: Option<Failure>) {
@@ -445,7 +478,11 @@ impl Device {
         };
         let result = self.bring_up(&session, (link, id), &address, &request, deadline);
         match result {
-            Ok(disk) => Ok(Active { session, disk }),
+            Ok((disk, block_mask)) => Ok(Active {
+                session,
+                disk,
+                block_mask,
+            }),
             Err(failure) => {
                 // What broke the session comes before what that broke.
                 let failure = session.failure().unwrap_or(failure);
@@ -462,7 +499,7 @@ impl Device {
         address: &SocketAddr,
         request: &Request,
         deadline: Deadline,
-    ) -> Result<Disk<Driver>, Failure> {
+    ) -> Result<(Disk<Driver>, u64), Failure> {
         // The first queue makes the session at the target, the others join it.
         let first = connect::bring_up(session, 0..1, Some(first), address, request, deadline)?;
         let rest = connect::bring_up(
@@ -485,8 +522,10 @@ impl Device {
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
         session.go_live()?;
-        self.add_disk(session, &geometry)
-            .map_err(|e| Failure::Setup("the disk", e))
+        let disk = self
+            .add_disk(session, &geometry)
+            .map_err(|e| Failure::Setup("the disk", e))?;
+        Ok((disk, (1 << geometry.logical_block_shift) - 1))
     }
 
     fn add_disk(&self, session: &Arc<Session>, geometry: &Geometry) -> Result<Disk<Driver>> {

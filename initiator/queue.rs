@@ -106,6 +106,9 @@ use kernel::{
 
 mod complete;
 mod issue;
+mod size;
+
+use size::Size;
 
 /// Kinds of work, in work ids. The index is a tag or a receive buffer.
 mod kind {
@@ -154,6 +157,7 @@ struct SendState {
     starved: bool,
     /// See [`Queue::stop`].
     stopped: bool,
+    size: Size,
 }
 
 impl SendState {
@@ -178,6 +182,8 @@ impl SendState {
 #[pin_data]
 pub(crate) struct Queue {
     index: u8,
+    /// Tags of the block layer; the next one asks for the size.
+    depth: u16,
     session: Arc<Session>,
     pair: QueuePair<Queue>,
     requests: Arc<Requests<Driver>>,
@@ -238,11 +244,12 @@ impl Queue {
             0 => None,
             slots => Some(Landing::new(pd, slots, shape.small_read)?),
         };
-        let outgoing = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::ToDevice)?;
+        let outgoing = MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?;
         let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
         let queue = Arc::pin_init(
             pin_init!(Self {
                 index,
+                depth: shape.depth,
                 session: session.clone(),
                 pair,
                 requests: requests.clone(),
@@ -261,6 +268,7 @@ impl Queue {
                     credits: Credits::new(0),
                     starved: false,
                     stopped: false,
+                    size: Size::Nothing,
                 }),
                 sent: Sent::default(),
                 done: Done::default(),
@@ -329,7 +337,7 @@ impl Queue {
     }
 
     /// Makes sure that the target is still there: its HCA must acknowledge an
-    /// empty write, or the connection breaks. Does nothing while an earlier
+    /// empty write or a question for the volume's size, or the connection breaks. Does nothing while an earlier
     /// probe is under way. Process context.
     pub(crate) fn probe(&self) {
         let mut send = self.send.lock();
@@ -337,12 +345,14 @@ impl Queue {
             return;
         }
         self.probing.store(true, Release);
-        let mut probe = Rdma::probe();
-        let slots = send.space.post_signaled(1);
-        probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
-        let mut chain = Chain::new();
-        chain.push(&mut probe);
-        let posted = self.pair.post(&chain);
+        let posted = self.ask_size(&mut send).unwrap_or_else(|| {
+            let mut probe = Rdma::probe();
+            let slots = send.space.post_signaled(1);
+            probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
+            let mut chain = Chain::new();
+            chain.push(&mut probe);
+            self.pair.post(&chain)
+        });
         drop(send);
         if posted.is_err() {
             self.session.fail(Failure::Work(c"posting failed"));

@@ -314,6 +314,9 @@ impl WorkItem for Session {
 
 impl Tick for Session {
     fn tick(&self) {
+        if let Some(sectors) = self.queue(0).and_then(|queue| queue.take_size()) {
+            self.device.resized(self, sectors);
+        }
         for queue in self.queues.lock().iter() {
             queue.probe();
         }

@@ -12,34 +12,37 @@ use crate::proto::{
     },
 };
 
-/// Checks a request against the volume as its session was told of it.
-pub(crate) fn check(op: &Op, geometry: &Geometry) -> Result<(), Status> {
+/// Checks a request against the volume as its session was told of it, but for
+/// the size, which may have changed since: `capacity` bytes.
+pub(crate) fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     match op {
-        Op::Read(extent, _) => fits(extent, geometry),
+        Op::Read(extent, _) => fits(extent, geometry, capacity),
         Op::Write { .. } | Op::WriteInline { .. } if geometry.read_only => Err(Status::ReadOnly),
-        Op::Write { extent, .. } | Op::WriteInline { extent, .. } => fits(extent, geometry),
-        Op::Flush => Ok(()),
-        Op::Discard(extent) => empties(extent, geometry.max_discard, geometry),
-        Op::WriteZeroes { extent, .. } => empties(extent, geometry.max_zeroes, geometry),
+        Op::Write { extent, .. } | Op::WriteInline { extent, .. } => {
+            fits(extent, geometry, capacity)
+        }
+        Op::Flush | Op::Size => Ok(()),
+        Op::Discard(extent) => empties(extent, geometry.max_discard, geometry, capacity),
+        Op::WriteZeroes { extent, .. } => empties(extent, geometry.max_zeroes, geometry, capacity),
     }
 }
 
 /// A request that changes blocks without sending data, at most `max` bytes.
-fn empties(extent: &Extent, max: u32, geometry: &Geometry) -> Result<(), Status> {
+fn empties(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     if max == 0 {
         return Err(Status::Unsupported);
     }
     if geometry.read_only {
         return Err(Status::ReadOnly);
     }
-    within(extent, max, geometry)
+    within(extent, max, geometry, capacity)
 }
 
-fn fits(extent: &Extent, geometry: &Geometry) -> Result<(), Status> {
-    within(extent, geometry.max_transfer, geometry)
+fn fits(extent: &Extent, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
+    within(extent, geometry.max_transfer, geometry, capacity)
 }
 
-fn within(extent: &Extent, max: u32, geometry: &Geometry) -> Result<(), Status> {
+fn within(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     let block = (1u64 << geometry.logical_block_shift) - 1;
     let end = extent
         .offset
@@ -48,7 +51,7 @@ fn within(extent: &Extent, max: u32, geometry: &Geometry) -> Result<(), Status> 
     if extent.length == 0 || extent.length > max {
         return Err(Status::Invalid);
     }
-    if (extent.offset | u64::from(extent.length)) & block != 0 || end > geometry.capacity {
+    if (extent.offset | u64::from(extent.length)) & block != 0 || end > capacity {
         return Err(Status::OutOfRange);
     }
     Ok(())
@@ -59,9 +62,11 @@ mod tests {
     use super::*;
     use crate::proto::message::{Answer, Remote};
 
+    const CAPACITY: u64 = 1 << 20;
+
     fn geometry() -> Geometry {
         Geometry {
-            capacity: 1 << 20,
+            capacity: CAPACITY,
             logical_block_shift: 12,
             physical_block_shift: 12,
             read_only: false,
@@ -86,9 +91,9 @@ mod tests {
     #[test]
     fn what_is_inside_passes() {
         for (offset, length) in [(0, 4096), (0, 1 << 16), ((1 << 20) - 4096, 4096)] {
-            assert_eq!(check(&read(offset, length), &geometry()), Ok(()));
+            assert_eq!(check(&read(offset, length), &geometry(), CAPACITY), Ok(()));
         }
-        assert_eq!(check(&Op::Flush, &geometry()), Ok(()));
+        assert_eq!(check(&Op::Flush, &geometry(), CAPACITY), Ok(()));
     }
 
     #[test]
@@ -104,7 +109,7 @@ mod tests {
             (u64::MAX, u32::MAX, Status::OutOfRange),
         ] {
             assert_eq!(
-                check(&read(offset, length), &geometry()),
+                check(&read(offset, length), &geometry(), CAPACITY),
                 Err(status),
                 "{offset} {length}"
             );
@@ -125,8 +130,8 @@ mod tests {
             remote,
             fua: false,
         };
-        assert_eq!(check(&write, &geometry), Err(Status::ReadOnly));
-        assert_eq!(check(&read(0, 4096), &geometry), Ok(()));
+        assert_eq!(check(&write, &geometry, CAPACITY), Err(Status::ReadOnly));
+        assert_eq!(check(&read(0, 4096), &geometry, CAPACITY), Ok(()));
     }
 
     #[test]
@@ -139,7 +144,7 @@ mod tests {
             },
             keep: false,
         };
-        assert_eq!(check(&discard(0, 1 << 19), &geometry()), Ok(()));
+        assert_eq!(check(&discard(0, 1 << 19), &geometry(), CAPACITY), Ok(()));
         for (offset, length, status) in [
             (0, (1 << 19) + 4096, Status::Invalid),
             (0, 0, Status::Invalid),
@@ -149,19 +154,35 @@ mod tests {
             (u64::MAX, 4096, Status::OutOfRange),
         ] {
             assert_eq!(
-                check(&discard(offset, length), &geometry()),
+                check(&discard(offset, length), &geometry(), CAPACITY),
                 Err(status),
                 "{offset} {length}"
             );
         }
-        assert_eq!(check(&zeroes, &geometry()), Err(Status::Unsupported));
+        assert_eq!(
+            check(&zeroes, &geometry(), CAPACITY),
+            Err(Status::Unsupported)
+        );
         let read_only = Geometry {
             read_only: true,
             max_zeroes: 4096,
             ..geometry()
         };
         for op in [discard(0, 4096), zeroes] {
-            assert_eq!(check(&op, &read_only), Err(Status::ReadOnly));
+            assert_eq!(check(&op, &read_only, CAPACITY), Err(Status::ReadOnly));
         }
+    }
+
+    #[test]
+    fn what_counts_is_the_size_of_now() {
+        let last = read(CAPACITY - 4096, 4096);
+        let next = read(CAPACITY, 4096);
+        assert_eq!(check(&next, &geometry(), CAPACITY + 4096), Ok(()));
+        assert_eq!(
+            check(&last, &geometry(), CAPACITY - 4096),
+            Err(Status::OutOfRange)
+        );
+        assert_eq!(check(&last, &geometry(), 0), Err(Status::OutOfRange));
+        assert_eq!(check(&Op::Size, &geometry(), 0), Ok(()));
     }
 }

@@ -254,6 +254,13 @@ impl Queue {
         &self.device
     }
 
+    /// Bytes of the volume at this moment, in whole blocks; 0: the drive is gone.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u64 {
+        let block = 1u64 << self.session.geometry().logical_block_shift;
+        self.device.size_bytes() & !(block - 1)
+    }
+
     /// A transfer buffer.
     #[inline]
     pub(crate) fn buffer(&self, chunk: u16) -> Option<&DmaBuffer> {

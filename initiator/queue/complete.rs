@@ -68,7 +68,9 @@ impl Queue {
                     .read(buffer as usize, completion.byte_len(), &mut message)
                     .ok()
                     .and_then(Response::decode);
-                let Some(response) = response else {
+                let depth = self.depth;
+                let Some(response) = response.filter(|r| r.sectors == 0 || r.tag.index == depth)
+                else {
                     return self.violation("a message cannot be understood");
                 };
                 let with = completion.invalidated();
@@ -91,6 +93,15 @@ impl Queue {
         }
         let hungry = core::mem::take(&mut send.starved);
         let Tag { index, generation } = response.tag;
+        if index == self.depth {
+            let good = matches!(with, With::Nothing) && self.size_told(&mut send, &response);
+            let can_ask = send.credits.answered();
+            drop(send);
+            if !good {
+                return self.violation("it answered what was not asked");
+            }
+            return self.go_on(can_ask, hungry);
+        }
         let Some(mut request) = self.requests.take(self.index.into(), index, generation) else {
             drop(send);
             return self.violation("it answered what was not asked");
@@ -154,6 +165,11 @@ impl Queue {
                 self.finish(request, status);
             }
         }
+        self.go_on(can_ask, hungry);
+    }
+
+    /// After an answer: something can be asked still, or somebody waits to.
+    fn go_on(&self, can_ask: bool, hungry: bool) {
         if !can_ask {
             // Requests would wait for ever: those not issued have no timeout.
             return self.violation("it leaves no credit to ask with");

@@ -242,6 +242,12 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::atomic_read(&raw const (*(*self.disk.as_ptr()).part0).bd_openers) != 0 }
     }
 
+    /// The size, in sectors of 512 bytes. C: `get_capacity()`.
+    pub fn capacity(&self) -> u64 {
+        // SAFETY: By the type invariant; a disk keeps its whole block device.
+        unsafe { core::ptr::read_volatile(&raw const (*(*self.disk.as_ptr()).part0).bd_nr_sectors) }
+    }
+
     /// Changes the size, in sectors of 512 bytes, and tells user space.
     /// Sleeps. C: `set_capacity_and_notify()`.
     pub fn set_capacity_and_notify(&self, capacity: u64) {

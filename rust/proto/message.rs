@@ -71,6 +71,8 @@ pub enum Op {
         /// The blocks stay allocated.
         keep: bool,
     },
+    /// Say how large the volume is now.
+    Size,
 }
 
 /// A range of a volume.
@@ -120,6 +122,7 @@ const WRITE: u8 = 2;
 const FLUSH: u8 = 3;
 const DISCARD: u8 = 4;
 const WRITE_ZEROES: u8 = 5;
+const SIZE: u8 = 6;
 const RESPONSE: u8 = 0x80;
 
 const FLAG_FUA: u8 = 1 << 0;
@@ -189,6 +192,7 @@ impl Request {
                 (extent, NO_REMOTE),
                 if keep { FLAG_KEEP } else { 0 },
             ),
+            Op::Size => (SIZE, DATA_NONE, NO_DATA, 0),
         };
         let data = match remote.answer {
             Answer::Response => data,
@@ -251,7 +255,7 @@ impl Request {
             (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
             (DATA_NONE | DATA_KEYED | DATA_INLINE, false) => Answer::Response,
             (DATA_KEYED, true) => Answer::Invalidating,
-            _ if (READ..=WRITE_ZEROES).contains(&opcode) => return Err(invalid),
+            _ if (READ..=SIZE).contains(&opcode) => return Err(invalid),
             _ => Answer::Response,
         };
         let remote = Remote {
@@ -298,7 +302,8 @@ impl Request {
                 extent,
                 keep: flags & FLAG_KEEP != 0,
             },
-            (READ..=WRITE_ZEROES, _) => return Err(invalid),
+            (SIZE, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Size,
+            (READ..=SIZE, _) => return Err(invalid),
             _ => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
         Ok(Self { tag, op })
@@ -356,6 +361,9 @@ pub struct Response {
     pub tag: Tag,
     /// How it ended.
     pub status: Status,
+    /// The answer to [`Op::Size`], in units of 512 bytes and below 2^48; 0 for
+    /// other requests.
+    pub sectors: u64,
 }
 
 impl Response {
@@ -367,6 +375,7 @@ impl Response {
             credits: 1,
             tag: Tag::from_immediate(value),
             status: Status::Ok,
+            sectors: 0,
         }
     }
 
@@ -380,8 +389,8 @@ impl Response {
             .u16(self.tag.index)
             .u16(self.tag.generation)
             .u16(self.status as u16)
-            .u16(0)
-            .u32(0)
+            .u16(self.sectors as u16)
+            .u32((self.sectors >> 16) as u32)
             .finish()
     }
 
@@ -397,11 +406,12 @@ impl Response {
             generation: r.u16(),
         };
         let status = Status::from_wire(r.u16())?;
-        let reserved = (r.u16(), r.u32());
-        (opcode == RESPONSE && flags == 0 && reserved == (0, 0)).then_some(Self {
+        let sectors = u64::from(r.u16()) | u64::from(r.u32()) << 16;
+        (opcode == RESPONSE && flags == 0).then_some(Self {
             credits,
             tag,
             status,
+            sectors,
         })
     }
 }
@@ -424,7 +434,7 @@ mod tests {
         answer: Answer::Invalidating,
     };
 
-    fn requests() -> [Request; 8] {
+    fn requests() -> [Request; 9] {
         let of = |op| Request { tag: TAG, op };
         let write = |fua| Op::Write {
             extent: EXTENT,
@@ -450,6 +460,7 @@ mod tests {
             of(Op::Discard(EXTENT)),
             of(zeroes(false)),
             of(zeroes(true)),
+            of(Op::Size),
         ]
     }
 
@@ -502,7 +513,8 @@ mod tests {
         assert_eq!(with(0, &[0]), unsupported);
         assert_eq!(with(0, &[DISCARD]), invalid, "a discard with data");
         assert_eq!(with(0, &[WRITE_ZEROES]), invalid, "zeroes with data");
-        assert_eq!(with(0, &[6]), unsupported);
+        assert_eq!(with(0, &[SIZE]), invalid, "a size of something");
+        assert_eq!(with(0, &[7]), unsupported);
         assert_eq!(with(0, &[RESPONSE]), unsupported);
         assert_eq!(with(1, &[FLAG_FUA]), invalid, "FUA on a read");
         assert_eq!(with(1, &[0x80]), invalid, "unknown flag");
@@ -565,13 +577,15 @@ mod tests {
                 credits: 3,
                 tag: TAG,
                 status,
+                sectors: 0xffee_ddcc_bbaa,
             };
             let bytes = response.encode();
             assert_eq!(Response::decode(&bytes), Some(response));
             for len in 0..bytes.len() {
                 assert_eq!(Response::decode(&bytes[..len]), None);
             }
-            for (at, value) in [(0, 1), (1, 1), (8, 99), (9, 1), (10, 1), (12, 1), (15, 1)] {
+            assert_eq!(bytes[10..], [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff]);
+            for (at, value) in [(0, 1), (1, 1), (8, 99), (9, 1)] {
                 let mut bad = bytes;
                 bad[at] = value;
                 assert_eq!(Response::decode(&bad), None, "byte {at}");

@@ -68,7 +68,7 @@ impl Queue {
             Ok(request) => {
                 io.tag = request.tag;
                 io.op = Ok(request.op);
-                if let Err(status) = check(&request.op, self.session.geometry()) {
+                if let Err(status) = check(&request.op, self.session.geometry(), self.capacity()) {
                     io.status = status;
                 }
             }

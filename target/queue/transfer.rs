@@ -69,6 +69,8 @@ impl Queue {
                 };
                 self.submit(io, op, extent.offset >> 9);
             }
+            // Nothing to be done, `answer` says it.
+            Ok(Op::Size) => self.answer(io, Status::Ok),
             Err(status) => self.answer(io, status),
         }
     }
@@ -218,6 +220,10 @@ impl Queue {
             credits: 1,
             tag: io.tag,
             status,
+            sectors: match io.op {
+                Ok(Op::Size) => self.capacity() >> 9,
+                _ => 0,
+            },
         };
         let Ok(message) = self.outgoing.write(index as usize, &response.encode()) else {
             self.session.end();
@@ -304,7 +310,7 @@ impl Queue {
                 c.zeroed_bytes
                     .add(if ok { extent.length.into() } else { 0 });
             }
-            Err(_) => {}
+            Ok(Op::Size) | Err(_) => {}
         }
         c.rdma_bytes.add(io.moved);
         if ok {

@@ -26,11 +26,11 @@ void judge(struct message *m)
 	/* Nothing here has its data behind it and says so. */
 	if (m->length != REQUEST || !zero(b + 2, 2) || !zero(b + 33, 7))
 		return;
-	if (op < READ || op > ZEROES) {
+	if (op < READ || op > SIZE) {
 		m->verdict = m->status = UNSUPPORTED;
 		return;
 	}
-	if (op == FLUSH) {
+	if (op == FLUSH || op == SIZE) {
 		if (!flags && !data && zero(b + 8, 24))
 			m->verdict = m->status = OK;
 		return;
@@ -96,8 +96,8 @@ static void correct(struct rng *r, struct message *m)
 	m->slot = number / WORKERS % SLOTS;
 	m->wr.opcode = IBV_WR_SEND;
 	if (kind == 0) {
-		b[0] = FLUSH + below(r, 3);
-		if (b[0] == FLUSH)
+		b[0] = FLUSH + below(r, 4);
+		if (b[0] == FLUSH || b[0] == SIZE)
 			return;
 		if (sectors > zone_count)
 			sectors = zone_count;
@@ -260,7 +260,7 @@ void generate(struct message *m, uint64_t n)
 		judge(m);
 	}
 	/* What would be changed must stay in the zone. */
-	if (b[0] != READ && b[0] != FLUSH && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
+	if (b[0] != READ && b[0] != FLUSH && b[0] != SIZE && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
 		uint64_t sector = get(b + 8, 8) / SECTOR, count = get(b + 16, 4) / SECTOR;
 
 		if (sector < zone_from || sector + count > zone_from + zone_count) {

@@ -24,7 +24,7 @@ enum {
 	DENSE = 1000, SPARSE = 125,
 };
 
-enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES };
+enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
 /* How data travels: a read of this kind may be answered by an immediate value. */
 enum { BY_VALUE = 2 };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };

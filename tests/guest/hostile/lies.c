@@ -255,7 +255,7 @@ void send_data(struct peer *p, unsigned int i, uint64_t length, uint64_t id)
 static uint32_t other_key(const struct peer *p, unsigned int i)
 {
 	for (unsigned int k = 0; k < SLOTS; k++)
-		if (k != i && p->requests[k].used && !p->requests[k].answered && p->requests[k].bytes[0] != FLUSH)
+		if (k != i && p->requests[k].used && !p->requests[k].answered && p->requests[k].bytes[0] < FLUSH)
 			return get(p->requests[k].bytes + 20, 4);
 	return 0;
 }
@@ -311,7 +311,8 @@ void answer(struct peer *p, unsigned int i)
 	struct rng r = stream('a', q->message);
 	unsigned char b[128] = { 0x80 };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_ANSWER, i) };
-	enum trick trick = q->trick == FAIR ? pick(&r, ANSWERING, q->message) : q->trick;
+	bool size = q->bytes[0] == SIZE;
+	enum trick trick = q->trick != FAIR ? q->trick : size ? FAIR : pick(&r, ANSWERING, q->message);
 	uint32_t key = get(q->bytes + 20, 4);
 	uint64_t at = get(q->bytes + 24, 8), length = get(q->bytes + 16, 4);
 	uint32_t value = get(q->bytes + 4, 4);
@@ -343,6 +344,8 @@ void answer(struct peer *p, unsigned int i)
 	granted = credits(p, i, trick);
 	put(b + 2, 2, granted);
 	memcpy(b + 4, q->bytes + 4, 4);
+	if (size)
+		put(b + 10, 6, CAPACITY / SECTOR);
 	if (trick == LATE)
 		invalidate = false;
 	if (trick == EARLY && !(q->bytes[1] & 2)) {

@@ -169,7 +169,7 @@ static void serve(struct peer *p, unsigned int i)
 	}
 	if (q->trick == SILENT)
 		return;
-	if (q->bytes[0] == FLUSH) {
+	if (q->bytes[0] == FLUSH || q->bytes[0] == SIZE) {
 		q->trick = FAIR;
 		return answer(p, i);
 	}
@@ -198,8 +198,8 @@ static void take_request(struct peer *p, const unsigned char *b, size_t n)
 	/* After what must end it there is nothing to be said about the rest. */
 	if (p->end_by)
 		return;
-	if (n != REQUEST || b[0] < READ || b[0] > FLUSH || b[1] & ~3 || !zero(b + 2, 2) || !zero(b + 33, 7) ||
-	    (b[32] != (b[0] != FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1])) ||
+	if (n != REQUEST || b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~3 || !zero(b + 2, 2) || !zero(b + 33, 7) ||
+	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1])) ||
 	    get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR || in_flight(p, b + 4)) {
 		tell("message", b, n);
 		failed("the initiator sent nonsense");
@@ -219,7 +219,7 @@ static void take_request(struct peer *p, const unsigned char *b, size_t n)
 	if (p->landing && p->landing == now.key)
 		failed("a request has the key of the small reads'");
 	/* A tag that is used again: its former key is dead, whoever took it away. */
-	if (tag < TAGS && b[0] != FLUSH) {
+	if (tag < TAGS && b[0] < FLUSH) {
 		if (p->last[tag].key == now.key)
 			failed("a key is used twice in a row");
 		if (p->last[tag].key)

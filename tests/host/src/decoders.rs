@@ -135,6 +135,7 @@ fn requests() -> Vec<Vec<u8>> {
         write(true),
         inline,
         Op::Flush,
+        Op::Size,
         Op::Discard(extent),
         Op::WriteZeroes { extent, keep: true },
     ]
@@ -167,6 +168,7 @@ fn responses() -> Vec<Vec<u8>> {
                 credits: 1,
                 tag,
                 status,
+                sectors: 1 << 40,
             };
             response.encode().to_vec()
         })

@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: when the target's drive grows or shrinks, the disks of all clients follow while they are open and under load.
+# group: paths
+# timeout: 200
+
+. "${0%/*}/lib.sh"
+
+# has GUEST MIB: the guest's disk gets to this size.
+has() {
+	wait_until "$1" 30 "[ \$(blockdev --getsize64 $device) = $(($2 << 20)) ]"
+}
+
+# resize MIB
+resize() {
+	on target "truncate -s $1M /tmp/image && losetup -c /dev/loop0"
+}
+
+must on target 'modprobe loop max_loop=1 && truncate -s 64M /tmp/image && losetup /dev/loop0 /tmp/image'
+export_volume vol1 /dev/loop0 c1 c2
+connect c1 vol1
+connect c2 vol1
+same "both begin with the same size" "$((64 << 20)) $((64 << 20))" \
+	"$(on c1 "blockdev --getsize64 $device") $(on c2 "blockdev --getsize64 $device")"
+spawn holder c2 "exec sleep 100 < $device"
+ON_SECONDS=200 spawn load c1 "until [ -e /tmp/stop ]; do fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw \
+	--bs=4k --iodepth=8 --size=1M --verify=crc32c --verify_fatal=1 --allow_file_create=0 || exit 1; done"
+
+must resize 96
+check "a client under load follows what grows" has c1 96
+check "so does an idle one" has c2 96
+check "what is new is read and written" on c2 "yes new | dd of=/tmp/data bs=1M count=32 iflag=fullblock &&
+	dd if=/tmp/data of=$device bs=1M seek=64 oflag=direct && dd if=$device bs=1M skip=64 iflag=direct | cmp - /tmp/data"
+must resize 80
+check "they follow what shrinks" has c1 80
+check "all of them" has c2 80
+same "nothing is read beyond the new end" 0 "$(on c2 "dd if=$device bs=1M skip=80 count=1 iflag=direct | wc -c")"
+must on c1 'touch /tmp/stop'
+check "the load saw right data only" join load
+must on c1 'rm /tmp/stop'
+same "and the sessions are those that were" "live live" "$(on c1 "cat $initiator/vol1/state") $(on c2 "cat $initiator/vol1/state")"
+same "without a breach of the protocol" "0 0" \
+	"$(stat_of c1 $initiator/vol1 protocol_errors) $(stat_of target $target/volumes/vol1 protocol_errors)"
+must on c2 'killall sleep'
+join holder
+disconnect c1 vol1
+disconnect c2 vol1
+must on target 'hcablk target unexport vol1 && losetup -d /dev/loop0'
