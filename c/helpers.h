@@ -10,6 +10,7 @@
 #include <linux/irq_poll.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
+#include <linux/timer.h>
 #include <linux/workqueue.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -56,6 +57,10 @@ bool hcablk_c_queue_delayed_work(struct delayed_work *work, unsigned long delay)
 void hcablk_c_init_work(struct work_struct *work, work_func_t func);
 struct workqueue_struct *hcablk_c_alloc_workqueue(const char *name, unsigned int flags,
 						  int max_active);
+void hcablk_c_timer_setup(struct timer_list *timer, void (*function)(struct timer_list *));
+void hcablk_c_timer_start(struct timer_list *timer, unsigned int ms);
+void hcablk_c_local_bh_disable(void);
+void hcablk_c_local_bh_enable(void);
 bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work);
 unsigned long hcablk_c_msecs_to_jiffies(unsigned int ms);
 void hcablk_c_init_completion(struct completion *c);

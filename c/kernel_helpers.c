@@ -78,3 +78,25 @@ void hcablk_c_reinit_completion(struct completion *c)
 {
 	reinit_completion(c);
 }
+
+void hcablk_c_timer_setup(struct timer_list *timer, void (*function)(struct timer_list *))
+{
+	timer_setup(timer, function, 0);
+}
+
+/* Does nothing while the timer runs, or after it was shut down. */
+void hcablk_c_timer_start(struct timer_list *timer, unsigned int ms)
+{
+	if (!timer_pending(timer))
+		mod_timer(timer, jiffies + msecs_to_jiffies(ms));
+}
+
+void hcablk_c_local_bh_disable(void)
+{
+	local_bh_disable();
+}
+
+void hcablk_c_local_bh_enable(void)
+{
+	local_bh_enable();
+}

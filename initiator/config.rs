@@ -2,11 +2,15 @@
 
 //! `/sys/kernel/config/hcablk`: `mkdir` makes a device, its files configure it.
 
-use crate::device::{
-    Device,
-    Settings,
-    DISK_PREFIX,
-    SMALL_READ_MAX, //
+use crate::{
+    device::{
+        Device,
+        DISK_PREFIX, //
+    },
+    settings::{
+        Settings,
+        SMALL_READ_MAX, //
+    },
 };
 use hcablk_core::{
     configfs::{
@@ -162,6 +166,18 @@ impl Node for Device {
             small_write,
             |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
             |text| number(text, 0, INLINE_MAX)
+        ),
+        setting!(
+            c"batch_upper",
+            batch_upper,
+            |out: &mut Output<'_>, requests| writeln!(out, "{requests}"),
+            |text| number(text, 0, DEPTH_MAX.into())
+        ),
+        setting!(
+            c"batch_lower",
+            batch_lower,
+            |out: &mut Output<'_>, requests| writeln!(out, "{requests}"),
+            |text| number(text, 0, DEPTH_MAX.into())
         ),
         // What is offered; anything but the default is for tests of refusal.
         setting!(

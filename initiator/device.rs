@@ -27,18 +27,17 @@ use crate::{
         Queue, //
     },
     session::Session,
+    settings::Settings,
     shape::Shape,
     stats::{
         Done,
-        Sent, //
+        Sent,
+        Wakeups, //
     },
 };
 use core::{
     fmt,
-    net::{
-        IpAddr,
-        SocketAddr, //
-    },
+    net::SocketAddr, //
 };
 use hcablk_core::{
     blkdev::{
@@ -59,14 +58,8 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
-        name::{
-            HostId,
-            VolumeName, //
-        },
         QUEUES_MAX,
-        TRANSFER_MAX,
-        VERSION_MAX,
-        VERSION_MIN, //
+        TRANSFER_MAX, //
     },
     rdma::{
         mr::REGION_PAGE,
@@ -85,53 +78,6 @@ use kernel::{
     },
     ThisModule, //
 };
-
-/// Default of `small_read`.
-const SMALL_READ: u32 = 4096;
-/// Default of `small_write`.
-const SMALL_WRITE: u32 = 4096;
-/// Largest `small_read`.
-pub(crate) const SMALL_READ_MAX: u32 = 65536;
-
-/// What users set.
-#[derive(Clone, Copy)]
-pub(crate) struct Settings {
-    pub(crate) address: Option<IpAddr>,
-    pub(crate) port: u16,
-    pub(crate) volume: Option<VolumeName>,
-    pub(crate) host: Option<HostId>,
-    /// 0: one for each processor.
-    pub(crate) queues: u8,
-    pub(crate) depth: u16,
-    pub(crate) io_timeout_s: u32,
-    pub(crate) connect_timeout_s: u32,
-    pub(crate) remote_invalidate: bool,
-    /// Bytes of the largest read that is answered without registering memory.
-    pub(crate) small_read: u32,
-    /// Bytes of the largest write whose data goes with the request.
-    pub(crate) small_write: u32,
-    /// Lowest and highest protocol version offered.
-    pub(crate) protocol: (u8, u8),
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            address: None,
-            port: 7744,
-            volume: None,
-            host: None,
-            queues: 0,
-            depth: 128,
-            io_timeout_s: 30,
-            connect_timeout_s: 10,
-            remote_invalidate: true,
-            small_read: SMALL_READ,
-            small_write: SMALL_WRITE,
-            protocol: (VERSION_MIN, VERSION_MAX),
-        }
-    }
-}
 
 /// See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +135,7 @@ struct Control {
 struct Past {
     sent: Sent,
     done: Done,
+    wakeups: Wakeups,
 }
 
 /// A configured disk.
@@ -404,6 +351,7 @@ impl Device {
         let past = self.past.lock();
         past.sent.absorb(&queue.sent);
         past.done.absorb(&queue.done);
+        past.wakeups.absorb(&queue.wakeups());
     }
 
     /// Calls `f` with the name and value of every counter.
@@ -414,15 +362,18 @@ impl Device {
             session.for_each_queue(|queue| {
                 sum.sent.absorb(&queue.sent);
                 sum.done.absorb(&queue.done);
+                sum.wakeups.absorb(&queue.wakeups());
             });
         }
         {
             let past = self.past.lock();
             sum.sent.absorb(&past.sent);
             sum.done.absorb(&past.done);
+            sum.wakeups.absorb(&past.wakeups);
         }
         sum.done.for_each(&mut f)?;
-        sum.sent.for_each(&mut f)
+        sum.sent.for_each(&mut f)?;
+        sum.wakeups.for_each(&mut f)
     }
 
     fn connect(self: &Arc<Self>, settings: Settings, epoch: Epoch) -> Result<Active, Failure> {
@@ -518,7 +469,7 @@ impl Device {
                 return Err(Failure::Protocol("its queues disagree about the volume"));
             }
             queue
-                .go_live(reply.credits, reply.inline)
+                .go_live(reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
         session.go_live()?;

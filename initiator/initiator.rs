@@ -8,15 +8,19 @@
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`queue`]: the I/O path.
+//! - [`batching`]: which answers interrupt: a pure state machine.
+//! - [`settings`]: what users set.
 //! - [`shape`]: how large queues and requests are.
 //! - [`stats`]: what is counted.
 
+mod batching;
 mod config;
 mod connect;
 mod device;
 mod failure;
 mod queue;
 mod session;
+mod settings;
 mod shape;
 mod stats;
 

@@ -43,12 +43,18 @@
 //! completions run in softirq context, one at a time for a queue.
 
 use crate::{
+    batching::{
+        Batching,
+        Listen,
+        Voice, //
+    },
     failure::Failure,
     session::Session,
     shape::Shape,
     stats::{
         Done,
-        Sent, //
+        Sent,
+        Wakeups, //
     },
 };
 use hcablk_core::{
@@ -63,6 +69,7 @@ use hcablk_core::{
     },
     landing::Landing,
     proto::{
+        connect::Reply,
         credits::Credits,
         message::BUFFER_LEN, //
     },
@@ -92,6 +99,7 @@ use hcablk_core::{
     },
 };
 use kernel::{
+    pr_info_once,
     prelude::*,
     sync::{
         atomic::{
@@ -144,6 +152,8 @@ pub(crate) struct TagData {
     slots: u32,
     /// The data comes into the landing slot of this tag.
     lands: bool,
+    /// How it was issued.
+    voice: Voice,
     /// The data goes with the request, and the HCA has not said that it is done.
     sending: bool,
     list: SegmentList,
@@ -158,6 +168,7 @@ struct SendState {
     /// See [`Queue::stop`].
     stopped: bool,
     size: Size,
+    batching: Batching,
 }
 
 impl SendState {
@@ -172,6 +183,15 @@ impl SendState {
         }
         self.starved = true;
         false
+    }
+
+    /// Takes back a reservation, and a request that was counted as issued.
+    #[cold]
+    fn withdraw(&mut self, slots: u32, voice: Voice) {
+        self.space.release(slots);
+        let _ = self.credits.grant(1);
+        let _ = self.credits.answered();
+        self.batching.answered(voice);
     }
 }
 
@@ -200,11 +220,12 @@ pub(crate) struct Queue {
     inline_segments: u16,
     outgoing: MessageBuffers,
     incoming: MessageBuffers,
-    /// Own work that somebody waits for: invalidations, and SENDs whose
-    /// requests were answered. Counted by the completion handler.
-    awaited: Atomic<u32>,
     /// A probe is under way.
     probing: Atomic<bool>,
+    /// What [`Batching::listen`] said last: a [`Listen`]. Written under the lock.
+    listen: Atomic<u32>,
+    /// How often one who issues has looked for answers.
+    reaps: Atomic<u64>,
     #[pin]
     send: IrqLock<SendState>,
     pub(crate) sent: Sent,
@@ -236,6 +257,7 @@ impl Queue {
                 phase: Phase::Idle,
                 slots: 0,
                 lands: false,
+                voice: Voice::Loud,
                 sending: false,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
@@ -261,14 +283,16 @@ impl Queue {
                 inline_segments: shape.inline_segments,
                 outgoing,
                 incoming,
-                awaited: Atomic::new(0),
                 probing: Atomic::new(false),
+                listen: Atomic::new(Listen::Loud as u32),
+                reaps: Atomic::new(0),
                 send <- new_irq_lock!(SendState {
                     space: SendSpace::new(shape.send_slots(), shape.signal_period()),
                     credits: Credits::new(0),
                     starved: false,
                     stopped: false,
                     size: Size::Nothing,
+                    batching: Batching::new(0, 0),
                 }),
                 sent: Sent::default(),
                 done: Done::default(),
@@ -283,17 +307,26 @@ impl Queue {
     }
 
     /// The target granted the connection and its first credits: requests may
-    /// come, after the landing slots are registered. It takes the data of
-    /// writes of up to `inline` bytes with the request.
-    pub(crate) fn go_live(&self, credits: u16, inline: u32) -> Result {
-        let inline = inline.min(self.session.settings().small_write);
+    /// come, after the landing slots are registered.
+    pub(crate) fn go_live(&self, reply: &Reply) -> Result {
+        let settings = self.session.settings();
+        let inline = reply.inline.min(settings.small_write);
         self.inline_limit.store(inline, Relaxed);
         let mut send = self.send.lock();
         if send.stopped {
             // The session has ended meanwhile, as whoever brings it up will see.
             return Ok(());
         }
-        send.credits = Credits::new(credits);
+        send.credits = Credits::new(reply.credits);
+        if reply.quiet {
+            send.batching = Batching::new(settings.batch_upper, settings.batch_lower);
+        } else {
+            // Nor is it sure that its answers ask for being reported.
+            self.pair.cq().hurry();
+            if settings.batch_upper != 0 {
+                pr_info_once!("a target cannot batch interrupts: each answer makes one\n");
+            }
+        }
         if let Some(landing) = &self.landing {
             if !send.space.reserve(1) {
                 return Err(ENOMEM);
@@ -316,6 +349,28 @@ impl Queue {
         let mut send = self.send.lock();
         send.stopped = true;
         self.live.store(false, Release);
+    }
+
+    /// Looks for answers in the name of one who issues. Without the lock.
+    fn reap(&self) {
+        self.reaps.fetch_add(1, Relaxed);
+        self.pair.cq().reap();
+    }
+
+    /// What is outstanding has changed: the completion handler shall know what
+    /// to listen for.
+    #[inline]
+    fn heed(&self, send: &SendState) {
+        self.listen.store(send.batching.listen() as u32, Relaxed);
+    }
+
+    /// What woke the completion handler up.
+    pub(crate) fn wakeups(&self) -> Wakeups {
+        let wakeups = Wakeups::default();
+        wakeups.events.add(self.pair.cq().events());
+        wakeups.guards.add(self.pair.cq().guards());
+        wakeups.reaps.add(self.reaps.load(Relaxed));
+        wakeups
     }
 
     /// The queue pair, to take it down.
@@ -386,8 +441,15 @@ impl Operations for Driver {
     }
 
     #[inline]
-    fn queue_rq(queue: &Queue, request: Request<Self>, _last: bool) -> Result<(), Rejected<Self>> {
-        queue.issue(request)
+    fn queue_rq(queue: &Queue, request: Request<Self>, last: bool) -> Result<(), Rejected<Self>> {
+        queue.issue(request, last)
+    }
+
+    fn commit_rqs(queue: &Queue) {
+        let reap = queue.send.lock().batching.shall_reap();
+        if reap {
+            queue.reap();
+        }
     }
 
     fn timeout(queue: &Queue, _hw_queue: u32, _tag: u16) -> Timeout {

@@ -61,7 +61,7 @@ use kernel::{
     },
 };
 
-use crate::device::Settings;
+use crate::settings::Settings;
 
 /// See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,8 @@ counters! {
         rdma_bytes,
         /// Writes whose data was sent with the request.
         inline_writes,
+        /// Requests whose answer need not interrupt.
+        quiet,
         /// Requests that had to wait for a credit or a send queue slot.
         credit_waits,
     }
@@ -56,5 +58,18 @@ counters! {
         copied_bytes,
         /// Violations of the protocol by the target.
         protocol_errors,
+    }
+}
+
+counters! {
+    /// How answers were found. Not kept by the queue: made of what its
+    /// completion queue counts.
+    pub(crate) struct Wakeups {
+        /// Completion events, which are interrupts.
+        events,
+        /// Looks for answers by those who issue requests.
+        reaps,
+        /// Looks for answers because no event had come for a while.
+        guards,
     }
 }

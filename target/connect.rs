@@ -241,6 +241,7 @@ impl Connect {
             epoch: request.epoch,
             geometry: *session.geometry(),
             inline: queue.inline_limit(),
+            quiet: true,
         };
         if id.accept(parameters, &reply.encode()).is_err() {
             // The initiator is gone; nobody is left to be refused.

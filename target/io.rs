@@ -54,6 +54,8 @@ pub(crate) struct Io {
     pub(crate) tag: Tag,
     /// What is asked for, or why it is refused.
     pub(crate) op: Result<Op, message::Status>,
+    /// The answer need not wake the initiator up.
+    pub(crate) quiet: bool,
     /// How it ended.
     pub(crate) status: message::Status,
     /// Bytes that the HCA moves.
@@ -79,6 +81,7 @@ impl Io {
                     generation: 0,
                 },
                 op: Err(message::Status::Invalid),
+                quiet: false,
                 status: message::Status::Ok,
                 moved: 0,
                 sink: queue.make_sink()?,

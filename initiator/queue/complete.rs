@@ -9,7 +9,10 @@ use super::{
     Phase,
     Queue, //
 };
-use crate::failure::Failure;
+use crate::{
+    batching::Listen,
+    failure::Failure, //
+};
 use hcablk_core::{
     blkdev::{
         Op,
@@ -25,7 +28,8 @@ use hcablk_core::{
     rdma::{
         cq::{
             Completion,
-            Handler, //
+            Handler,
+            Patience, //
         },
         wr::{
             Chain,
@@ -130,6 +134,8 @@ impl Queue {
             With::Nothing => {}
         }
         let can_ask = send.credits.answered();
+        send.batching.answered(data.voice);
+        self.heed(&send);
         let status = status(response.status);
         if data.list.is_registered() {
             // The target left its key valid: take it away before the memory is
@@ -146,7 +152,8 @@ impl Queue {
             let mut chain = Chain::new();
             chain.push(&mut wr);
             self.done.local_invalidations.bump();
-            self.await_one();
+            send.batching.linger();
+            self.heed(&send);
             let posted = self.pair.post(&chain);
             request.park();
             drop(send);
@@ -157,7 +164,8 @@ impl Queue {
             send.space.release(core::mem::take(&mut data.slots));
             if data.sending {
                 data.phase = Phase::Answered(status);
-                self.await_one();
+                send.batching.linger();
+                self.heed(&send);
                 request.park();
                 drop(send);
             } else {
@@ -191,7 +199,7 @@ impl Queue {
             return;
         };
         if let Phase::Invalidating(status) = data.phase {
-            self.awaited_one();
+            self.lingered();
             data.list.invalidated();
             self.finish(request, status);
         } else {
@@ -212,7 +220,7 @@ impl Queue {
         };
         data.sending = false;
         if let Phase::Answered(status) = data.phase {
-            self.awaited_one();
+            self.lingered();
             self.finish(request, status);
         } else {
             request.park();
@@ -261,12 +269,11 @@ impl Queue {
         request.end(status);
     }
 
-    fn await_one(&self) {
-        self.awaited.store(self.awaited.load(Relaxed) + 1, Relaxed);
-    }
-
-    fn awaited_one(&self) {
-        self.awaited.store(self.awaited.load(Relaxed) - 1, Relaxed);
+    /// A request that was answered waits for nothing more.
+    fn lingered(&self) {
+        let mut send = self.send.lock();
+        send.batching.lingered();
+        self.heed(&send);
     }
 
     fn violation(&self, what: &'static str) {
@@ -275,10 +282,20 @@ impl Queue {
     }
 }
 
+const LOUD: u32 = Listen::Loud as u32;
+const LOUD_OR_SOON: u32 = Listen::LoudOrSoon as u32;
+
 impl Handler for Queue {
     #[inline]
-    fn is_patient(&self) -> bool {
-        self.awaited.load(Relaxed) == 0 && self.live.load(Acquire) && !self.probing.load(Acquire)
+    fn patience(&self) -> Patience {
+        if !self.live.load(Acquire) || self.probing.load(Acquire) {
+            return Patience::None;
+        }
+        match self.listen.load(Relaxed) {
+            LOUD => Patience::Unsolicited,
+            LOUD_OR_SOON => Patience::Guarded,
+            _ => Patience::None,
+        }
     }
 
     #[inline]

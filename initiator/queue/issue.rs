@@ -10,6 +10,7 @@ use super::{
     TagData, //
 };
 use crate::{
+    batching::Voice,
     failure::Failure,
     shape::{
         INLINE_SEGMENTS,
@@ -95,8 +96,12 @@ impl Queue {
         }
     }
 
-    /// Gives a request to the target.
-    pub(super) fn issue(&self, mut request: Request<Driver>) -> Result<(), Rejected<Driver>> {
+    /// Gives a request to the target; it is the `last` for now.
+    pub(super) fn issue(
+        &self,
+        mut request: Request<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
         if !self.live.load(Acquire) {
             return Err(Rejected::new(request, Status::Transport));
         }
@@ -183,13 +188,6 @@ impl Queue {
                 }
             }
         };
-        let message = message::Request { tag, op }.encode();
-        let Ok(slice) = self.outgoing.write(tag.index.into(), &message) else {
-            return Err(Self::unissued(request, &self.tags, Status::IoErr));
-        };
-        entries[0] = Entry::new(slice);
-        let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
-        wr.solicited();
         let used = chain.len() + 1;
         // Only what was registered has to be invalidated.
         let slots = if used == 1 { 1 } else { SLOTS_PER_REQUEST };
@@ -200,6 +198,18 @@ impl Queue {
             drop(send);
             return Err(Self::unissued(request, &self.tags, Status::Resource));
         }
+        data.voice = send.batching.issue(last);
+        let quiet = data.voice == Voice::Quiet;
+        let message = message::Request { tag, op, quiet }.encode();
+        let Ok(slice) = self.outgoing.write(tag.index.into(), &message) else {
+            // Not reached: each tag has a buffer.
+            send.withdraw(slots, data.voice);
+            drop(send);
+            return Err(Self::unissued(request, &self.tags, Status::IoErr));
+        };
+        entries[0] = Entry::new(slice);
+        let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
+        wr.solicited();
         if data.sending {
             let freed = send.space.post_signaled(used);
             wr.signal(WorkId::new(kind::INLINE, tag.index.into()).freeing(freed));
@@ -215,6 +225,9 @@ impl Queue {
         data.phase = Phase::Sent;
         data.slots = slots - used;
         self.sent.sends.bump();
+        self.sent.quiet.add(quiet.into());
+        let reap = last && send.batching.shall_reap();
+        self.heed(&send);
         if used > 1 {
             self.sent.registrations.bump();
         }
@@ -229,6 +242,13 @@ impl Queue {
             // The request is ended when the queue pair is gone: some of the
             // work may have been posted.
             self.session.fail(Failure::Work(c"posting failed"));
+        }
+        if quiet {
+            // The handler may rest, not knowing of one.
+            self.pair.cq().guard();
+        }
+        if reap {
+            self.reap();
         }
         Ok(())
     }

@@ -59,6 +59,7 @@ impl Queue {
                 generation: 0,
             },
             op: Op::Size,
+            quiet: false,
         };
         let slice = self
             .outgoing

@@ -184,6 +184,9 @@ pub struct Geometry {
     pub max_zeroes: u32,
 }
 
+/// What a target can do: a bit of byte 5.
+const QUIET: u8 = 1 << 0;
+
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
 const FUA: u16 = 1 << 2;
@@ -204,6 +207,8 @@ pub struct Reply {
     /// Bytes of the largest write whose data may follow its request in the
     /// message; 0: none may.
     pub inline: u32,
+    /// Requests may say that their answer need not wake up who sent them.
+    pub quiet: bool,
 }
 
 impl Reply {
@@ -223,7 +228,7 @@ impl Reply {
         Writer::new()
             .u32(MAGIC)
             .u8(self.version)
-            .u8(0)
+            .u8(if self.quiet { QUIET } else { 0 })
             .u16(self.credits)
             .u64(g.capacity)
             .u8(g.logical_block_shift)
@@ -248,7 +253,7 @@ impl Reply {
             return None;
         }
         let version = r.u8();
-        r.u8();
+        let abilities = r.u8();
         let credits = r.u16();
         let capacity = r.u64();
         let logical_block_shift = r.u8();
@@ -284,6 +289,7 @@ impl Reply {
             session,
             epoch,
             inline,
+            quiet: abilities & QUIET != 0,
             geometry: Geometry {
                 capacity,
                 logical_block_shift,
@@ -384,6 +390,7 @@ mod tests {
                 max_zeroes: 1 << 24,
             },
             inline: 4096,
+            quiet: true,
         }
     }
 

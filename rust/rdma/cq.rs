@@ -52,84 +52,17 @@ use kernel::{
     types::Opaque,
 };
 
-/// A completed work request.
-#[repr(transparent)]
-pub struct Completion(bindings::ib_wc);
+mod completion;
+mod handler;
 
-impl Completion {
-    /// The work id it was posted with.
-    #[inline]
-    pub fn work(&self) -> WorkId {
-        // SAFETY: The queue's users post nothing but `wr_id`s.
-        WorkId::from_raw(unsafe { *self.0.__bindgen_anon_1.wr_id })
-    }
-
-    /// Whether the work was done. When it was not, only [`Self::work`] means anything.
-    #[inline]
-    pub fn is_ok(&self) -> bool {
-        self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
-    }
-
-    /// The work was not tried because the queue pair is going down.
-    pub fn is_flushed(&self) -> bool {
-        self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
-    }
-
-    /// The status in words.
-    pub fn status(&self) -> &'static CStr {
-        // SAFETY: The function returns a constant string for every status.
-        unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
-    }
-
-    /// Bytes received.
-    #[inline]
-    pub fn byte_len(&self) -> usize {
-        self.0.byte_len as usize
-    }
-
-    /// The immediate data with which the peer has ended an RDMA WRITE.
-    #[inline]
-    pub fn immediate(&self) -> Option<u32> {
-        let flags = self.0.wc_flags as u32;
-        if flags & bindings::ib_wc_flags_IB_WC_WITH_IMM == 0
-            || self.0.opcode != bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM
-        {
-            return None;
-        }
-        // SAFETY: The flag says that this part of the union is valid.
-        Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
-    }
-
-    /// The key that the peer invalidated with this message.
-    #[inline]
-    pub fn invalidated(&self) -> Option<u32> {
-        let flags = self.0.wc_flags as u32;
-        if flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE == 0 {
-            return None;
-        }
-        // SAFETY: The flag says that this part of the union is valid.
-        Some(unsafe { *self.0.ex.invalidate_rkey })
-    }
-}
-
-/// Who is told of completions.
-pub trait Handler: Send + Sync + 'static {
-    /// One completion, in the queue's [`Context`]; calls for one queue never overlap.
-    fn complete(&self, completion: &Completion);
-
-    /// All completions of a round were reported.
-    #[inline]
-    fn round_done(&self) {}
-
-    /// Until the next round only messages that ask for it need to be reported
-    /// at once. Other completions, errors too, wait for that, for
-    /// [`CompletionQueue::kick`], or until the queue pair is failed, which ends
-    /// all patience. Asked after each round.
-    #[inline]
-    fn is_patient(&self) -> bool {
-        false
-    }
-}
+pub use self::{
+    completion::Completion,
+    handler::{
+        Handler,
+        Patience,
+        GUARD_MS, //
+    },
+};
 
 /// Where completions are handled.
 #[derive(Clone)]
@@ -170,6 +103,10 @@ pub struct CompletionQueue<H: Handler> {
     events: Atomic<u64>,
     /// Every completion is reported at once, whatever the handler says.
     hurried: Atomic<bool>,
+    /// Runs while the handler's patience is guarded.
+    #[pin]
+    guard: Opaque<bindings::timer_list>,
+    guards: Atomic<u64>,
     #[pin]
     pub(super) sends_drained: Event,
     #[pin]
@@ -212,6 +149,11 @@ impl<H: Handler> CompletionQueue<H> {
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Atomic::new(0),
                 hurried: Atomic::new(false),
+                guard <- Opaque::ffi_init(|slot: *mut bindings::timer_list| {
+                    // SAFETY: `slot` is writable memory that stays pinned.
+                    unsafe { bindings::hcablk_c_timer_setup(slot, Some(Self::on_guard)) };
+                }),
+                guards: Atomic::new(0),
                 sends_drained <- Event::new(),
                 receives_drained <- Event::new(),
             }),
@@ -249,6 +191,11 @@ impl<H: Handler> CompletionQueue<H> {
         self.events.load(Relaxed)
     }
 
+    /// How often [`Patience::Guarded`] came to its end without an event.
+    pub fn guards(&self) -> u64 {
+        self.guards.load(Relaxed)
+    }
+
     /// Begins to report to `handler`; once in the life of a queue.
     pub fn start(&self, handler: Arc<H>) {
         // SAFETY: The queue was never armed, so nothing reads `handler`.
@@ -259,22 +206,45 @@ impl<H: Handler> CompletionQueue<H> {
         }
     }
 
-    /// Has everything reported that has completed, and asks [`Handler::is_patient`]
-    /// again. Any context.
+    /// Has everything reported that has completed, and asks
+    /// [`Handler::patience`] again. Any context.
     pub fn kick(&self) {
         self.schedule();
     }
 
     /// From now on no completion waits, however patient the handler is; what
     /// waited is reported. Any context.
-    pub(super) fn hurry(&self) {
+    pub fn hurry(&self) {
         self.hurried.store(true, Release);
         self.schedule();
     }
 
+    /// In [`GUARD_MS`] and a tick, or earlier, what has completed is reported,
+    /// whether there is an event or not. For who makes a patience that is not
+    /// [guarded](Patience::Guarded) be one while the handler rests. Handlers in
+    /// [`Context::SoftIrq`] only. Any context.
+    #[inline]
+    pub fn guard(&self) {
+        // SAFETY: The timer was initialised; all it does is to schedule.
+        unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
+    }
+
+    /// As [`Self::kick`], and when called in process context has it done before
+    /// it returns, if nobody does so already. Handlers in
+    /// [`Context::SoftIrq`] only. Process or softirq context, with interrupts
+    /// on, and without locks that the handler takes.
+    #[inline]
+    pub fn reap(&self) {
+        // SAFETY: Enabled again below; what is raised in between runs then.
+        unsafe { bindings::hcablk_c_local_bh_disable() };
+        self.schedule();
+        // SAFETY: Disabled above, interrupts are on.
+        unsafe { bindings::hcablk_c_local_bh_enable() };
+    }
+
     /// As [`Self::kick`], and waits until that is done: afterwards the handler
-    /// knows of all that had completed. For queues handled in process context;
-    /// others are never patient. May sleep; not from a handler.
+    /// knows of all that had completed. Only that is waited for which is
+    /// handled in process context. May sleep; not from a handler.
     pub fn settle(&self) {
         self.schedule();
         if let Context::Process(_) = self.context {
@@ -299,6 +269,8 @@ impl<H: Handler> CompletionQueue<H> {
             // A poller that has just declared itself done may still be arming.
             synchronize_interrupts();
         }
+        // SAFETY: The timer was initialised; from here on it cannot be started.
+        unsafe { bindings::timer_shutdown_sync(self.guard.get()) };
         // SAFETY: No poller is left that could read it.
         drop(unsafe { (*self.handler.get()).take() });
     }
@@ -322,6 +294,34 @@ impl<H: Handler> CompletionQueue<H> {
                 .map_or(0, |notify| notify(cq, flags))
         };
         missed > 0
+    }
+
+    /// A round is over: asks for the event that begins the next. `true`: that
+    /// must be now.
+    ///
+    /// # Safety
+    ///
+    /// Called by a poller, which runs between `start` and `stop` only.
+    #[inline]
+    unsafe fn rest(&self) -> bool {
+        // SAFETY: By the safety requirement.
+        let handler = unsafe { &*self.handler.get() };
+        let patience = handler.as_ref().map_or(Patience::None, |h| h.patience());
+        let missed = self.arm(patience != Patience::None);
+        match (patience, &self.context) {
+            (Patience::None, _) | (_, Context::Process(_)) => missed,
+            (_, Context::SoftIrq) => {
+                if patience == Patience::Guarded {
+                    self.guard();
+                }
+                // Another poller may have come and gone, which found less
+                // patience and armed before us.
+                missed
+                    || handler
+                        .as_ref()
+                        .is_some_and(|h| h.patience() == Patience::None)
+            }
+        }
     }
 
     /// Any context, also with the device's lock held: polls nothing itself.
@@ -394,6 +394,18 @@ impl<H: Handler> CompletionQueue<H> {
 
     /// # Safety
     ///
+    /// Called by the timer `guard` of a live object, which `stop` shuts down.
+    unsafe extern "C" fn on_guard(timer: *mut bindings::timer_list) {
+        let timer: *mut Opaque<bindings::timer_list> = timer.cast();
+        // SAFETY: `timer` is the field of an object that outlives it.
+        let this = unsafe { &*kernel::container_of!(timer, Self, guard) };
+        // Only a statistic: a timer runs on one processor at a time.
+        this.guards.store(this.guards.load(Relaxed) + 1, Relaxed);
+        this.schedule();
+    }
+
+    /// # Safety
+    ///
     /// Called by irq_poll with the `poll` of a live object.
     unsafe extern "C" fn on_poll(poll: *mut bindings::irq_poll, budget: c_int) -> c_int {
         let poll: *mut Opaque<bindings::irq_poll> = poll.cast();
@@ -404,10 +416,8 @@ impl<H: Handler> CompletionQueue<H> {
         if done < budget {
             // SAFETY: `poll` is scheduled, this is its handler.
             unsafe { bindings::irq_poll_complete(this.poll.get()) };
-            // SAFETY: A poll runs between `start` and `stop` only.
-            let handler = unsafe { &*this.handler.get() };
-            let patient = handler.as_ref().is_some_and(|h| h.is_patient());
-            if this.arm(patient) {
+            // SAFETY: This is the poller.
+            if unsafe { this.rest() } {
                 this.schedule();
             }
         }
@@ -423,10 +433,8 @@ impl<H: Handler> CompletionQueue<H> {
         let this = unsafe { &*kernel::container_of!(work, Self, work) };
         // SAFETY: A work item runs on one processor at a time.
         let done = unsafe { this.poll(BUDGET_PROCESS) };
-        // SAFETY: The work runs between `start` and `stop` only.
-        let handler = unsafe { &*this.handler.get() };
-        let patient = handler.as_ref().is_some_and(|h| h.is_patient());
-        if done >= BUDGET_PROCESS || this.arm(patient) {
+        // SAFETY: This is the poller.
+        if done >= BUDGET_PROCESS || unsafe { this.rest() } {
             this.schedule();
         }
     }

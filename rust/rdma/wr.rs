@@ -250,12 +250,14 @@ impl<'a> Rdma<'a> {
 
 impl Rdma<'_> {
     /// An RDMA WRITE shall tell the peer that it is done: it takes a receive
-    /// buffer there and completes with `value`. Not on iWARP.
-    /// The peer is woken up as by [`Send::solicited`].
+    /// buffer there and completes with `value`. Not on iWARP. If `solicited`,
+    /// the peer is woken up as by [`Send::solicited`].
     #[inline]
-    pub fn immediate(&mut self, value: u32) {
+    pub fn immediate(&mut self, value: u32, solicited: bool) {
         self.wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM;
-        self.wr.wr.send_flags |= bindings::ib_send_flags_IB_SEND_SOLICITED;
+        if solicited {
+            self.wr.wr.send_flags |= bindings::ib_send_flags_IB_SEND_SOLICITED;
+        }
         self.wr.wr.ex.imm_data = ManuallyDrop::new(value.to_be());
     }
 }

@@ -64,9 +64,11 @@ impl Queue {
         io.receive = buffer;
         io.moved = 0;
         io.status = Status::Ok;
+        io.quiet = false;
         match decoded {
             Ok(request) => {
                 io.tag = request.tag;
+                io.quiet = request.quiet;
                 io.op = Ok(request.op);
                 if let Err(status) = check(&request.op, self.session.geometry(), self.capacity()) {
                     io.status = status;

@@ -27,7 +27,8 @@ use hcablk_core::{
     rdma::{
         cq::{
             Completion,
-            Handler, //
+            Handler,
+            Patience, //
         },
         sink::Sink,
         wr::{
@@ -206,7 +207,7 @@ impl Queue {
         let mut chain = Chain::new();
         if data.is_some_and(|remote| self.says_immediate(&io, remote)) {
             for write in writes.iter_mut().flatten() {
-                write.immediate(io.tag.to_immediate());
+                write.immediate(io.tag.to_immediate(), !io.quiet);
                 write.signal(answered);
                 chain.push(write);
             }
@@ -234,7 +235,9 @@ impl Queue {
         if let Some(key) = key_to_invalidate(&io) {
             send = send.invalidating(key);
         }
-        send.solicited();
+        if !io.quiet {
+            send.solicited();
+        }
         send.signal(answered);
         chain.push(&mut send);
         self.post(io, &chain);
@@ -367,11 +370,14 @@ impl Handler for Queue {
         }
     }
 
-    fn is_patient(&self) -> bool {
+    fn patience(&self) -> Patience {
         if self.fetching.load(Relaxed) != 0 {
-            return false;
+            return Patience::None;
         }
         let work = self.work.lock();
-        !work.closing && !work.probing && work.waiting.is_empty() && work.received.is_empty()
+        if work.closing || work.probing || !work.waiting.is_empty() || !work.received.is_empty() {
+            return Patience::None;
+        }
+        Patience::Unsolicited
     }
 }

@@ -16,7 +16,8 @@ void judge(struct message *m)
 	const unsigned char *b = m->bytes;
 	uint64_t offset = get(b + 8, 8), at = get(b + 24, 8);
 	uint32_t length = get(b + 16, 4), key = get(b + 20, 4);
-	unsigned int op = b[0], flags = b[1], data = b[32];
+	/* Whether an answer wakes its reader up changes nothing else. */
+	unsigned int op = b[0], flags = b[1] & ~QUIET, data = b[32];
 	bool good = false;
 
 	m->verdict = END;

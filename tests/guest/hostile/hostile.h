@@ -25,6 +25,8 @@ enum {
 };
 
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
+/* A flag of a request: the answer need not wake its reader up. */
+enum { QUIET = 8 };
 /* How data travels: a read of this kind may be answered by an immediate value. */
 enum { BY_VALUE = 2 };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };

@@ -110,6 +110,8 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		return;
 	}
 	b[4] = 1;
+	/* Quiet requests are known, though all that is sent here wakes up who reads it. */
+	b[5] = 1;
 	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
 	put(b + 8, 8, CAPACITY);
 	b[16] = 9;

@@ -198,8 +198,9 @@ static void take_request(struct peer *p, const unsigned char *b, size_t n)
 	/* After what must end it there is nothing to be said about the rest. */
 	if (p->end_by)
 		return;
-	if (n != REQUEST || b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~3 || !zero(b + 2, 2) || !zero(b + 33, 7) ||
-	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1])) ||
+	if (n != REQUEST || b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~(3 | QUIET) || !zero(b + 2, 2) ||
+	    !zero(b + 33, 7) ||
+	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET)) ||
 	    get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR || in_flight(p, b + 4)) {
 		tell("message", b, n);
 		failed("the initiator sent nonsense");

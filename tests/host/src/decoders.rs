@@ -140,7 +140,8 @@ fn requests() -> Vec<Vec<u8>> {
         Op::WriteZeroes { extent, keep: true },
     ]
     .map(|op| {
-        let mut message = Request { tag, op }.encode().to_vec();
+        let quiet = op == Op::Flush;
+        let mut message = Request { tag, op, quiet }.encode().to_vec();
         if op == inline {
             message.resize(MESSAGE_LEN + 512, 0x5a);
         }
@@ -238,6 +239,7 @@ fn replies() -> Vec<Vec<u8>> {
             max_zeroes: 1 << 24,
         },
         inline: 4096,
+        quiet: true,
     };
     vec![reply.encode().to_vec()]
 }

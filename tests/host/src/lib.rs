@@ -7,6 +7,7 @@ mod proto;
 pub mod decoders;
 mod space;
 mod admission;
+mod batching;
 mod check;
 #[cfg(test)]
 mod fuzz;

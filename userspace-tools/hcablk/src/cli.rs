@@ -222,6 +222,14 @@ pub struct ConnectArgs {
     /// Send the data of writes up to this size with the request instead of registering memory; 0: never [default: 4096]
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
     pub small_write: Option<u32>,
+
+    /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
+    pub batch_upper: Option<u32>,
+
+    /// Batch them no more when fewer than so many are outstanding [default: 16]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
+    pub batch_lower: Option<u32>,
 }
 
 impl From<&ConnectArgs> for Connect {
@@ -239,6 +247,8 @@ impl From<&ConnectArgs> for Connect {
             remote_invalidate: args.no_remote_invalidate.then_some(false),
             small_read: args.small_read,
             small_write: args.small_write,
+            batch_upper: args.batch_upper,
+            batch_lower: args.batch_lower,
         }
     }
 }
@@ -515,6 +525,8 @@ mod tests {
             "connect 10.0.0.1 data --small-read 65537",
             "connect 10.0.0.1 data --small-read 4k",
             "connect 10.0.0.1 data --small-write 65537",
+            "connect 10.0.0.1 data --batch-upper 1025",
+            "connect 10.0.0.1 data --batch-lower -1",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",
             "disconnect",
             "disconnect data --all",

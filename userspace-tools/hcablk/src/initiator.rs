@@ -49,6 +49,10 @@ pub struct Connect {
     pub small_read: Option<u32>,
     /// Bytes of the largest write whose data goes with the request.
     pub small_write: Option<u32>,
+    /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
+    pub batch_upper: Option<u32>,
+    /// Requests outstanding below which they are batched no more.
+    pub batch_lower: Option<u32>,
 }
 
 impl Connect {
@@ -75,6 +79,8 @@ impl Connect {
         );
         add("small_read", self.small_read.map(|v| v.to_string()));
         add("small_write", self.small_write.map(|v| v.to_string()));
+        add("batch_upper", self.batch_upper.map(|v| v.to_string()));
+        add("batch_lower", self.batch_lower.map(|v| v.to_string()));
         settings
     }
 }
@@ -625,6 +631,8 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         remote_invalidate: group.flag("remote_invalidate")?,
         small_read: group.value("small_read")?,
         small_write: group.value("small_write")?,
+        batch_upper: group.value("batch_upper")?,
+        batch_lower: group.value("batch_lower")?,
         session: Session::parse(&group.get("session")?),
         error: group.reason(),
     })

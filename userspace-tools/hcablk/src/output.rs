@@ -49,6 +49,10 @@ pub struct Device {
     pub small_read: u32,
     /// Bytes of the largest write whose data goes with the request.
     pub small_write: u32,
+    /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
+    pub batch_upper: u32,
+    /// Requests outstanding below which they are batched no more.
+    pub batch_lower: u32,
     /// The session at the target.
     pub session: Option<Session>,
     /// Why the last connection failed or was lost.

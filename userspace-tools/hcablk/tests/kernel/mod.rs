@@ -36,6 +36,8 @@ const DEVICE: &[(&str, &str)] = &[
     ("remote_invalidate", "1"),
     ("small_read", "4096"),
     ("small_write", "4096"),
+    ("batch_upper", "32"),
+    ("batch_lower", "16"),
     ("enable", "0"),
     ("state", "new"),
     ("device", ""),
@@ -307,6 +309,7 @@ impl Kernel {
             "queue_depth" => number(1, 1024),
             "read_only" | "remote_invalidate" => number(0, 1),
             "small_read" | "small_write" => number(0, 65536),
+            "batch_upper" | "batch_lower" => number(0, 1024),
             "address" | "volume" | "path" | "host_id" => !value.is_empty(),
             _ => number(0, u32::MAX),
         }

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of interrupt batching, on the host.
+
+use super::*;
+
+/// Any numbers, always the same (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+enum Completion {
+    Answer(Voice),
+    /// Of a request that lingers then.
+    EarlyAnswer(Voice),
+    OwnWork,
+}
+
+/// A queue with its completion queue, armed as the driver arms it.
+struct Queue {
+    batching: Batching,
+    outstanding: Vec<Voice>,
+    /// Completions that were not seen yet.
+    unseen: Vec<Completion>,
+    /// Requests that linger.
+    lingering: usize,
+    loud_armed: bool,
+    any_armed: bool,
+    /// The timer runs.
+    guarded: bool,
+    /// An event has come that nobody has followed yet.
+    event: bool,
+    events: usize,
+    seen: usize,
+}
+
+impl Queue {
+    fn new(upper: u32, lower: u32) -> Self {
+        Self {
+            batching: Batching::new(upper, lower),
+            outstanding: Vec::new(),
+            unseen: Vec::new(),
+            lingering: 0,
+            loud_armed: true,
+            any_armed: false,
+            guarded: false,
+            event: false,
+            events: 0,
+            seen: 0,
+        }
+    }
+
+    fn issue(&mut self, last: bool) {
+        let voice = self.batching.issue(last);
+        self.guarded |= voice == Voice::Quiet;
+        self.outstanding.push(voice);
+    }
+
+    fn answer(&mut self, i: usize) {
+        let voice = self.outstanding.remove(i);
+        self.complete(Completion::Answer(voice), voice == Voice::Loud);
+    }
+
+    fn answer_early(&mut self, i: usize) {
+        let voice = self.outstanding.remove(i);
+        self.complete(Completion::EarlyAnswer(voice), voice == Voice::Loud);
+    }
+
+    fn end_own_work(&mut self) {
+        self.lingering -= 1;
+        self.complete(Completion::OwnWork, false);
+    }
+
+    fn complete(&mut self, completion: Completion, solicited: bool) {
+        self.unseen.push(completion);
+        if self.any_armed || self.loud_armed && solicited {
+            self.raise();
+        }
+    }
+
+    fn raise(&mut self) {
+        (self.any_armed, self.loud_armed) = (false, false);
+        self.event = true;
+        self.events += 1;
+    }
+
+    /// The first part of a round: what is there, and what to listen for.
+    fn look(&mut self) -> Listen {
+        self.event = false;
+        for completion in self.unseen.drain(..) {
+            match completion {
+                Completion::Answer(voice) => {
+                    self.batching.answered(voice);
+                    self.seen += 1;
+                }
+                Completion::EarlyAnswer(voice) => {
+                    self.batching.answered(voice);
+                    self.batching.linger();
+                    self.lingering += 1;
+                }
+                Completion::OwnWork => {
+                    self.batching.lingered();
+                    self.seen += 1;
+                }
+            }
+        }
+        self.batching.listen()
+    }
+
+    /// The second: the device tells if something has come meanwhile.
+    fn arm(&mut self, listen: Listen) {
+        self.loud_armed = true;
+        self.any_armed |= listen == Listen::Any;
+        self.guarded |= listen == Listen::LoudOrSoon;
+        self.event |= !self.unseen.is_empty();
+    }
+
+    fn follow(&mut self) {
+        while self.event {
+            let listen = self.look();
+            self.arm(listen);
+        }
+    }
+
+    /// Everything is answered and nobody issues any more.
+    fn fall_silent(&mut self, rng: &mut Rng) {
+        self.follow();
+        while self.outstanding.len() + self.lingering != 0 {
+            match rng.below(3) {
+                0 if self.lingering != 0 => self.end_own_work(),
+                1 if !self.outstanding.is_empty() => {
+                    self.answer_early(rng.below(self.outstanding.len()));
+                }
+                2 if !self.outstanding.is_empty() => {
+                    self.answer(rng.below(self.outstanding.len()));
+                }
+                _ => continue,
+            }
+            self.follow();
+        }
+    }
+}
+
+const THRESHOLDS: [(u32, u32); 9] = [
+    (0, 0),
+    (1, 0),
+    (1, 1),
+    (2, 1),
+    (8, 8),
+    (16, 4),
+    (32, 16),
+    (1024, 0),
+    (5, 1024),
+];
+
+#[test]
+fn a_burst_of_any_length_is_seen_to_its_end() {
+    for (upper, lower) in THRESHOLDS {
+        for burst in 1..200 {
+            let mut q = Queue::new(upper, lower);
+            (0..burst).for_each(|n| q.issue(n % 16 == 15));
+            // In order, and only then is anybody told.
+            (0..burst).for_each(|_| q.answer(0));
+            q.follow();
+            assert_eq!(q.seen, burst, "{upper} {lower}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_stranded_whatever_happens() {
+    for (upper, lower) in THRESHOLDS {
+        for seed in 0..300 {
+            let mut rng = Rng(seed);
+            let mut q = Queue::new(upper, lower);
+            let mut issued = 0;
+            let depth = 1 + rng.below(150);
+            for _ in 0..rng.below(600) {
+                match rng.below(10) {
+                    8 if !q.outstanding.is_empty() => {
+                        let i = rng.below(q.outstanding.len());
+                        q.answer_early(i);
+                    }
+                    9 if q.lingering != 0 => q.end_own_work(),
+                    0..=3 if q.outstanding.len() + q.unseen.len() < depth => {
+                        q.issue(rng.below(3) == 0);
+                        issued += 1;
+                    }
+                    4 | 5 if !q.outstanding.is_empty() => {
+                        let i = rng.below(q.outstanding.len());
+                        q.answer(i);
+                    }
+                    6 => q.follow(),
+                    // A round, of an event or of one who issues, with
+                    // others at work between its parts.
+                    7 if q.event || q.batching.shall_reap() => {
+                        let listen = q.look();
+                        for _ in 0..rng.below(4) {
+                            if rng.below(2) == 0 {
+                                q.issue(rng.below(3) == 0);
+                                issued += 1;
+                            } else if !q.outstanding.is_empty() {
+                                let i = rng.below(q.outstanding.len());
+                                q.answer(i);
+                            }
+                        }
+                        q.arm(listen);
+                    }
+                    _ => {}
+                }
+            }
+            q.fall_silent(&mut rng);
+            assert_eq!(q.seen, issued, "{upper} {lower} seed {seed}");
+            assert!(q.unseen.is_empty());
+            assert_eq!(q.batching.listen(), Listen::Loud);
+        }
+    }
+}
+
+#[test]
+fn a_slow_loud_one_keeps_nobody_waiting_beyond_the_guard() {
+    for (upper, lower) in THRESHOLDS {
+        for seed in 0..300 {
+            let mut rng = Rng(seed);
+            let mut q = Queue::new(upper, lower);
+            // No loud one is answered, but perhaps the first.
+            for n in 0..1 + rng.below(150) {
+                q.issue(rng.below(8) == 0);
+                let quiet = q.outstanding.iter().position(|v| *v == Voice::Quiet);
+                match (rng.below(3), quiet) {
+                    (0, Some(i)) => q.answer(i),
+                    (1, _) if n == 0 => q.answer(0),
+                    _ => {}
+                }
+                if rng.below(4) == 0 {
+                    q.follow();
+                }
+            }
+            while let Some(i) = q.outstanding.iter().position(|v| *v == Voice::Quiet) {
+                q.answer(i);
+            }
+            q.follow();
+            assert!(q.unseen.is_empty() || q.guarded, "{upper} {lower} {seed}");
+            // The timer's end.
+            q.event = q.guarded;
+            q.follow();
+            assert!(q.unseen.is_empty(), "{upper} {lower} {seed}");
+            assert_ne!(q.batching.listen(), Listen::Any);
+        }
+    }
+}
+
+#[test]
+fn one_at_a_time_each_interrupts() {
+    for (upper, lower) in THRESHOLDS {
+        let mut q = Queue::new(upper, lower);
+        for n in 1..100 {
+            q.issue(true);
+            q.answer(0);
+            q.follow();
+            assert_eq!((q.events, q.seen), (n, n), "{upper} {lower}");
+        }
+    }
+}
+
+#[test]
+fn one_that_lingers_ends_at_once_unless_batched() {
+    for (upper, lower) in THRESHOLDS {
+        let mut q = Queue::new(upper, lower);
+        q.issue(true);
+        q.issue(true);
+        q.answer_early(0);
+        q.follow();
+        q.end_own_work();
+        q.follow();
+        if upper == 0 || upper > 2 {
+            assert_eq!((q.events, q.seen), (2, 1), "{upper} {lower}");
+        }
+        q.answer(0);
+        q.follow();
+        assert_eq!(q.seen, 2, "{upper} {lower}");
+    }
+}
+
+#[test]
+fn without_a_threshold_each_interrupts() {
+    let mut batching = Batching::new(0, 16);
+    for _ in 0..1000 {
+        assert_eq!(batching.issue(false), Voice::Loud);
+        assert!(!batching.shall_reap());
+    }
+}
+
+/// Events of so many requests issued in batches, as answers are seen, which
+/// come so many at a time.
+fn events(depth: usize, batch: usize, round: usize) -> usize {
+    const REQUESTS: usize = 19_200;
+    let mut q = Queue::new(32, 16);
+    let mut issued = 0;
+    while issued < REQUESTS {
+        while issued - q.seen + batch <= depth {
+            (0..batch).for_each(|n| q.issue(n + 1 == batch));
+            issued += batch;
+        }
+        let seen = q.seen;
+        while q.seen < seen + batch {
+            for _ in 0..round.min(q.outstanding.len()) {
+                q.answer(0);
+                q.follow();
+            }
+        }
+    }
+    q.events * 1000 / REQUESTS
+}
+
+#[test]
+fn with_64_outstanding_fewer_than_one_in_twenty_interrupt() {
+    for depth in [64, 128, 1024] {
+        for round in [1, 4, 8, 12, 16, 24, 32] {
+            let per_mille = events(depth, 16, round);
+            assert!(per_mille <= 50, "{depth} {round}: {per_mille}");
+        }
+    }
+    // One at a time, when the answers are not too many at a time.
+    for round in [1, 4, 8, 16] {
+        let per_mille = events(64, 1, round);
+        assert!(per_mille <= 50, "{round}: {per_mille}");
+    }
+}
+
+#[test]
+fn batching_begins_at_the_upper_threshold() {
+    let mut batching = Batching::new(32, 16);
+    for n in 1..32 {
+        assert_eq!(batching.issue(false), Voice::Loud, "{n}");
+    }
+    assert_eq!(batching.issue(false), Voice::Quiet);
+}
+
+#[test]
+fn batching_ends_when_it_stays_below_the_lower_threshold() {
+    let mut batching = Batching::new(8, 4);
+    (0..20).for_each(|_| drop(batching.issue(false)));
+    (batching.loud, batching.quiet) = (1, 1);
+    for _ in 0..7 {
+        batching.issue(false);
+        assert!(batching.batched);
+        (batching.loud, batching.quiet) = (1, 1);
+    }
+    batching.issue(false);
+    assert!(!batching.batched, "eight in a row");
+    (batching.loud, batching.quiet) = (5, 1);
+    assert_eq!(batching.issue(false), Voice::Loud, "not the upper one yet");
+    (batching.loud, batching.quiet) = (6, 1);
+    assert_eq!(batching.issue(false), Voice::Quiet);
+}
+
+#[test]
+fn who_issues_looks_once_in_a_while() {
+    let mut batching = Batching::new(8, 4);
+    let looks = (0..160).filter(|_| {
+        batching.issue(false);
+        batching.shall_reap()
+    });
+    assert_eq!(looks.count(), 10);
+    batching.answered(Voice::Loud);
+    for _ in 1..REAP {
+        batching.issue(false);
+        assert!(!batching.shall_reap(), "an answer was seen");
+    }
+    batching.issue(false);
+    assert!(batching.shall_reap());
+}

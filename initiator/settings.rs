@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What users set, and what it is when they do not.
+
+use core::net::IpAddr;
+use hcablk_core::proto::{
+    name::{
+        HostId,
+        VolumeName, //
+    },
+    VERSION_MAX,
+    VERSION_MIN, //
+};
+
+/// Default of `small_read`.
+const SMALL_READ: u32 = 4096;
+/// Default of `small_write`.
+const SMALL_WRITE: u32 = 4096;
+/// Default of `batch_upper`.
+const BATCH_UPPER: u32 = 32;
+/// Default of `batch_lower`.
+const BATCH_LOWER: u32 = 16;
+/// Largest `small_read`.
+pub(crate) const SMALL_READ_MAX: u32 = 65536;
+
+/// What users set.
+#[derive(Clone, Copy)]
+pub(crate) struct Settings {
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) volume: Option<VolumeName>,
+    pub(crate) host: Option<HostId>,
+    /// 0: one for each processor.
+    pub(crate) queues: u8,
+    pub(crate) depth: u16,
+    pub(crate) io_timeout_s: u32,
+    pub(crate) connect_timeout_s: u32,
+    pub(crate) remote_invalidate: bool,
+    /// Bytes of the largest read that is answered without registering memory.
+    pub(crate) small_read: u32,
+    /// Bytes of the largest write whose data goes with the request.
+    pub(crate) small_write: u32,
+    /// Requests outstanding on a queue from which interrupts are batched, 0: none are.
+    pub(crate) batch_upper: u32,
+    /// Requests outstanding below which they are batched no more.
+    pub(crate) batch_lower: u32,
+    /// Lowest and highest protocol version offered.
+    pub(crate) protocol: (u8, u8),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            address: None,
+            port: 7744,
+            volume: None,
+            host: None,
+            queues: 0,
+            depth: 128,
+            io_timeout_s: 30,
+            connect_timeout_s: 10,
+            remote_invalidate: true,
+            small_read: SMALL_READ,
+            small_write: SMALL_WRITE,
+            batch_upper: BATCH_UPPER,
+            batch_lower: BATCH_LOWER,
+            protocol: (VERSION_MIN, VERSION_MAX),
+        }
+    }
+}

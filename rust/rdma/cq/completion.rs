@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a completion queue reports.
+
+use crate::{
+    bindings,
+    rdma::wr::WorkId, //
+};
+use kernel::prelude::*;
+
+/// A completed work request.
+#[repr(transparent)]
+pub struct Completion(bindings::ib_wc);
+
+impl Completion {
+    /// The work id it was posted with.
+    #[inline]
+    pub fn work(&self) -> WorkId {
+        // SAFETY: The queue's users post nothing but `wr_id`s.
+        WorkId::from_raw(unsafe { *self.0.__bindgen_anon_1.wr_id })
+    }
+
+    /// Whether the work was done. When it was not, only [`Self::work`] means anything.
+    #[inline]
+    pub fn is_ok(&self) -> bool {
+        self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
+    }
+
+    /// The work was not tried because the queue pair is going down.
+    pub fn is_flushed(&self) -> bool {
+        self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
+    }
+
+    /// The status in words.
+    pub fn status(&self) -> &'static CStr {
+        // SAFETY: The function returns a constant string for every status.
+        unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
+    }
+
+    /// Bytes received.
+    #[inline]
+    pub fn byte_len(&self) -> usize {
+        self.0.byte_len as usize
+    }
+
+    /// The immediate data with which the peer has ended an RDMA WRITE.
+    #[inline]
+    pub fn immediate(&self) -> Option<u32> {
+        let flags = self.0.wc_flags as u32;
+        if flags & bindings::ib_wc_flags_IB_WC_WITH_IMM == 0
+            || self.0.opcode != bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM
+        {
+            return None;
+        }
+        // SAFETY: The flag says that this part of the union is valid.
+        Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
+    }
+
+    /// The key that the peer invalidated with this message.
+    #[inline]
+    pub fn invalidated(&self) -> Option<u32> {
+        let flags = self.0.wc_flags as u32;
+        if flags & bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE == 0 {
+            return None;
+        }
+        // SAFETY: The flag says that this part of the union is valid.
+        Some(unsafe { *self.0.ex.invalidate_rkey })
+    }
+}

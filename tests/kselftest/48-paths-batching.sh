@@ -1,0 +1,106 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: with many requests under way few answers interrupt, and whatever the thresholds nobody waits for one that does not.
+# group: paths
+# timeout: 600
+
+. "${0%/*}/lib.sh"
+
+# count NAME "COUNTERS"
+count() {
+	awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' <<< "$2"
+}
+
+# since NAME: how far a counter has gone since $before.
+since() {
+	echo $(($(count "$1" "$(on c1 "cat $initiator/$volume/stats")") - $(count "$1" "$before")))
+}
+
+# short_fio OPTIONS: of what takes a second or two at most.
+short_fio() {
+	ON_SECONDS=40 on c1 "fio --output-format=terse --terse-version=3 $*"
+}
+
+begin() {
+	before=$(on c1 "cat $initiator/$volume/stats")
+}
+
+# slow_drive NAME MILLISECONDS: /dev/NAME takes so long for each request, of many at a time.
+slow_drive() {
+	must on target "mkdir /sys/kernel/config/nullb/$1 && cd /sys/kernel/config/nullb/$1 && echo 1024 > size &&
+		echo $(($2 ? 2 : 1)) > irqmode && echo $(($2 * 1000000)) > completion_nsec && echo 1024 > hw_queue_depth && echo 1 > power"
+}
+
+must on target 'modprobe null_blk nr_devices=0'
+must on c1 'modprobe hcablk'
+
+# 64 requests are always under way for a drive that takes longer than it takes to issue them.
+volume=slow
+slow_drive slow 100
+export_volume slow /dev/slow c1
+many="--name=m --direct=1 --ioengine=libaio --rw=randread --bs=4k --iodepth=64 --iodepth_batch=16 --iodepth_batch_complete_min=16"
+for write in "" "--rw=randwrite"; do
+	connect c1 slow --queues 1
+	begin
+	n=$(few 6400)
+	check "64 requests at a time${write:+, writes}" fio c1 "$many --filename=$device --number_ios=$n $write"
+	ended=$(($(since reads) + $(since writes)))
+	less "they were as many as meant" $((n - 1)) "$ended"
+	less "most were quiet" $((ended * 9 / 10)) "$(since quiet)"
+	less "and of twenty answers at most one interrupted" $(($(since events) * 20)) $((ended + 400))
+	disconnect c1 slow
+done
+
+connect c1 slow --queues 1 --batch-upper 0
+begin
+check "64 requests at a time, batching switched off" fio c1 "$many --filename=$device --number_ios=$(few 640)"
+same "no request was quiet" "0 0 0" "$(since quiet) $(since reaps) $(since guards)"
+disconnect c1 slow
+
+# A burst of any length may be the last: nothing comes after it that could find its answers. Who is not told of them has
+# to wait for a probe, 5 s each time.
+volume=vol1
+export_volume vol1 "$drive" c1
+for setting in "1 0" "2 1" "32 16" "1024 1024" "0 0"; do
+	connect c1 vol1 --queues 1 --queue-depth 256 --batch-upper "${setting% *}" --batch-lower "${setting#* }"
+	same "$setting: the thresholds are told" "$setting" "$(on c1 "cd $initiator/vol1 && echo \$(cat batch_upper batch_lower)")"
+	for burst in 1 2 17 64 250; do
+		check "$setting: bursts of $burst, and silence after each" short_fio "--name=b --filename=$device --direct=1 \
+			--ioengine=libaio --rw=randrw --bs=4k --size=64m --iodepth=$burst --iodepth_batch=$burst \
+			--iodepth_batch_complete_min=$burst --number_ios=$((burst * 16))"
+	done
+	check "$setting: what is written is read" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-16k --blockalign=512 \
+		--iodepth=200 --numjobs=2 --size=$(few 2)M --offset_increment=64M --verify=crc32c --verify_fatal=1"
+	check "$setting: so with memory of every shape" on c1 "hcablk-scatter $device random 46 4"
+	disconnect c1 vol1
+done
+
+# The processor that issued goes offline, and comes back, with requests under way.
+connect c1 vol1 --batch-upper 8 --batch-lower 2
+spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=48 --numjobs=2 \
+	--size=$(few 16)M --offset_increment=64M --verify=crc32c --verify_fatal=1 > /tmp/load 2>&1"
+for _ in 1 2 3 4 5 6; do
+	must on c1 "echo 0 > /sys/devices/system/cpu/cpu1/online; usleep 100000; echo 1 > /sys/devices/system/cpu/cpu1/online"
+done
+check "load goes on while a processor goes and comes" joined load c1
+disconnect c1 vol1
+
+# Those who are loud wait for a drive that takes half a minute, the quiet ones after them do not wait for these.
+volume=mixed
+slow_drive fast 0
+must on target "modprobe dm_delay && printf '0 131072 linear /dev/fast 0\n131072 131072 delay /dev/fast 131072 30000\n' |
+	dmsetup create mixed"
+export_volume mixed "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname mixed')" c1
+connect c1 mixed --queues 1 --batch-upper 4 --batch-lower 2 --io-timeout 120
+begin
+spawn slow c1 "fio --name=s --filename=$device --direct=1 --ioengine=libaio --rw=read --bs=4k --offset=96m --size=32k --iodepth=8 \
+	> /tmp/load 2>&1"
+must wait_until c1 30 "[ \$(awk '{ print \$1 }' /sys/block/$disk/inflight) = 8 ]"
+n=$(few 50)
+check "bursts beside slow requests" fio c1 "--name=b --filename=$device --rw=randread --bs=4k --size=32m --iodepth=32 \
+	--iodepth_batch=32 --iodepth_batch_complete_min=32 --number_ios=$((n * 32))"
+same "had not to wait for them" 8 "$(on c1 "awk '{ print \$1 }' /sys/block/$disk/inflight")"
+less "some were quiet" 0 "$(since quiet)"
+less "and the timer found answers" 0 "$(since guards)"
+ON_SECONDS=100 check "the slow ones end, too" joined slow c1
+disconnect c1 mixed
