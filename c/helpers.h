@@ -8,6 +8,7 @@
 
 #include <linux/completion.h>
 #include <linux/irq_poll.h>
+#include <linux/irq_work.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/timer.h>
@@ -59,6 +60,8 @@ struct workqueue_struct *hcablk_c_alloc_workqueue(const char *name, unsigned int
 						  int max_active);
 void hcablk_c_timer_setup(struct timer_list *timer, void (*function)(struct timer_list *));
 void hcablk_c_timer_start(struct timer_list *timer, unsigned int ms);
+void hcablk_c_init_irq_work(struct irq_work *work, void (*function)(struct irq_work *));
+void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt);
 void hcablk_c_local_bh_disable(void);
 void hcablk_c_local_bh_enable(void);
 bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work);

@@ -100,3 +100,17 @@ void hcablk_c_local_bh_enable(void)
 {
 	local_bh_enable();
 }
+
+void hcablk_c_init_irq_work(struct irq_work *work, void (*function)(struct irq_work *))
+{
+	init_irq_work(work, function);
+}
+
+/* From a task by way of @interrupt, which must schedule @poll. */
+void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt)
+{
+	if (in_interrupt())
+		irq_poll_sched(poll);
+	else
+		irq_work_queue(interrupt);
+}

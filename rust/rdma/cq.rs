@@ -96,6 +96,9 @@ pub struct CompletionQueue<H: Handler> {
     handler: UnsafeCell<Option<Arc<H>>>,
     #[pin]
     poll: Opaque<bindings::irq_poll>,
+    /// Schedules `poll` from an interrupt, see [`Self::schedule`].
+    #[pin]
+    interrupt: Opaque<bindings::irq_work>,
     #[pin]
     work: Opaque<bindings::work_struct>,
     /// Where a batch is put. Only the one poller uses it.
@@ -141,6 +144,10 @@ impl<H: Handler> CompletionQueue<H> {
                         slot.write(bindings::zeroed());
                         bindings::irq_poll_init(slot, BUDGET_SOFTIRQ, Some(Self::on_poll));
                     }
+                }),
+                interrupt <- Opaque::ffi_init(|slot: *mut bindings::irq_work| {
+                    // SAFETY: `slot` is writable memory that stays pinned.
+                    unsafe { bindings::hcablk_c_init_irq_work(slot, Some(Self::on_interrupt)) };
                 }),
                 work <- Opaque::ffi_init(|slot: *mut bindings::work_struct| {
                     // SAFETY: `slot` is writable memory that stays pinned.
@@ -269,8 +276,12 @@ impl<H: Handler> CompletionQueue<H> {
             // A poller that has just declared itself done may still be arming.
             synchronize_interrupts();
         }
-        // SAFETY: The timer was initialised; from here on it cannot be started.
-        unsafe { bindings::timer_shutdown_sync(self.guard.get()) };
+        // SAFETY: Both were initialised; from here on the timer cannot be
+        // started, and nobody schedules any more.
+        unsafe {
+            bindings::timer_shutdown_sync(self.guard.get());
+            bindings::irq_work_sync(self.interrupt.get());
+        }
         // SAFETY: No poller is left that could read it.
         drop(unsafe { (*self.handler.get()).take() });
     }
@@ -325,13 +336,21 @@ impl<H: Handler> CompletionQueue<H> {
     }
 
     /// Any context, also with the device's lock held: polls nothing itself.
+    ///
+    /// A device that is software reports from a task. There a softirq would
+    /// wake its thread up, which most often finds that the softirq has run at
+    /// the end of somebody's section without softirqs; the task would be
+    /// switched away from for nothing. So it is raised from an interrupt.
     fn schedule(&self) {
         if !self.running.load(Acquire) {
             return;
         }
         match &self.context {
-            // SAFETY: `poll` is initialised and stays pinned.
-            Context::SoftIrq => unsafe { bindings::irq_poll_sched(self.poll.get()) },
+            // SAFETY: Both are initialised and stay pinned; `interrupt` does
+            // nothing but to schedule `poll`.
+            Context::SoftIrq => unsafe {
+                bindings::hcablk_c_irq_poll_sched(self.poll.get(), self.interrupt.get());
+            },
             // SAFETY: `work` is initialised and stays pinned, the queue is alive.
             Context::Process(queue) => unsafe {
                 bindings::hcablk_c_queue_work(queue.as_raw(), self.work.get());
@@ -390,6 +409,18 @@ impl<H: Handler> CompletionQueue<H> {
         // Only a statistic: events of one queue do not overlap.
         this.events.store(this.events.load(Relaxed) + 1, Relaxed);
         this.schedule();
+    }
+
+    /// # Safety
+    ///
+    /// Called by the `interrupt` of a live object, which `stop` waits for.
+    unsafe extern "C" fn on_interrupt(interrupt: *mut bindings::irq_work) {
+        let interrupt: *mut Opaque<bindings::irq_work> = interrupt.cast();
+        // SAFETY: `interrupt` is the field of an object that outlives it.
+        let this = unsafe { &*kernel::container_of!(interrupt, Self, interrupt) };
+        // SAFETY: `poll` is initialised and stays pinned; once the queue is
+        // stopped this does nothing.
+        unsafe { bindings::irq_poll_sched(this.poll.get()) };
     }
 
     /// # Safety
