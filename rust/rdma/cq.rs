@@ -155,7 +155,9 @@ impl<H: Handler> CompletionQueue<H> {
                 }),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Atomic::new(0),
-                hurried: Atomic::new(false),
+                // Soft-iWARP takes no message for one that asks for being
+                // reported (siw_rqe_complete() forgets the flag).
+                hurried: Atomic::new(pd.id().is_iwarp()),
                 guard <- Opaque::ffi_init(|slot: *mut bindings::timer_list| {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_timer_setup(slot, Some(Self::on_guard)) };
