@@ -2,6 +2,7 @@
 /* What bindgen reads: the headers kernel::bindings lacks, and constants it cannot see. */
 #include <linux/blk-mq.h>
 #include <linux/configfs.h>
+#include <linux/falloc.h>
 #include <linux/irq_poll.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>
@@ -31,5 +32,12 @@ const blk_status_t RUST_CONST_HELPER_BLK_STS_IOERR = BLK_STS_IOERR;
 const blk_status_t RUST_CONST_HELPER_BLK_STS_DEV_RESOURCE = BLK_STS_DEV_RESOURCE;
 const blk_status_t RUST_CONST_HELPER_BLK_STS_OFFLINE = BLK_STS_OFFLINE;
 const blk_status_t RUST_CONST_HELPER_BLK_STS_INVAL = BLK_STS_INVAL;
+const int RUST_CONST_HELPER_FALLOC_FL_KEEP_SIZE = FALLOC_FL_KEEP_SIZE;
+const int RUST_CONST_HELPER_FALLOC_FL_PUNCH_HOLE = FALLOC_FL_PUNCH_HOLE;
+const int RUST_CONST_HELPER_FALLOC_FL_ZERO_RANGE = FALLOC_FL_ZERO_RANGE;
+const fmode_t RUST_CONST_HELPER_FMODE_CAN_ODIRECT = FMODE_CAN_ODIRECT;
+const fmode_t RUST_CONST_HELPER_FMODE_NOWAIT = FMODE_NOWAIT;
+const int RUST_CONST_HELPER_IOCB_DSYNC = IOCB_DSYNC;
+const int RUST_CONST_HELPER_IOCB_NOWAIT = IOCB_NOWAIT;
 const gfp_t RUST_CONST_HELPER___GFP_COMP = __GFP_COMP;
 const blk_opf_t RUST_CONST_HELPER_REQ_NOUNMAP = REQ_NOUNMAP;

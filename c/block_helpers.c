@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
+#include <linux/backing-dev.h>
 #include <linux/highmem.h>
 #include <linux/idr.h>
 #include <linux/module.h>
@@ -83,6 +84,17 @@ bool hcablk_c_bdev_write_cache(struct block_device *bdev)
 bool hcablk_c_bdev_read_only(struct block_device *bdev)
 {
 	return bdev_read_only(bdev);
+}
+
+/* A block device that the kernel opens reads nothing ahead before it is told how much. */
+void hcablk_c_follow_read_ahead(struct file *file)
+{
+	file->f_ra.ra_pages = inode_to_bdi(file->f_mapping->host)->ra_pages;
+}
+
+void hcablk_c_kiocb_end_write(struct kiocb *iocb)
+{
+	kiocb_end_write(iocb);
 }
 
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys)

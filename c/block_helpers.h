@@ -6,6 +6,7 @@
 #include <linux/blk-mq.h>
 #include <linux/blkdev.h>
 #include <linux/configfs.h>
+#include <linux/fs.h>
 
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len);
@@ -21,6 +22,8 @@ void hcablk_c_module_put(struct module *module);
 
 bool hcablk_c_bdev_write_cache(struct block_device *bdev);
 bool hcablk_c_bdev_read_only(struct block_device *bdev);
+void hcablk_c_follow_read_ahead(struct file *file);
+void hcablk_c_kiocb_end_write(struct kiocb *iocb);
 
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys);
 void hcablk_c_configfs_add_default_group(struct config_group *new_group,

@@ -64,6 +64,9 @@ void hcablk_c_init_irq_work(struct irq_work *work, void (*function)(struct irq_w
 void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt);
 void hcablk_c_local_bh_disable(void);
 void hcablk_c_local_bh_enable(void);
+void hcablk_c_init_deferred(struct work_struct *work, work_func_t func);
+unsigned int hcablk_c_memalloc_flags_save(unsigned int flags);
+void hcablk_c_memalloc_flags_restore(unsigned int flags);
 bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work);
 unsigned long hcablk_c_msecs_to_jiffies(unsigned int ms);
 void hcablk_c_init_completion(struct completion *c);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/cpumask.h>
 #include <linux/random.h>
+#include <linux/sched/mm.h>
 
 #include "helpers.h"
 
@@ -40,6 +41,22 @@ bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags)
 void hcablk_c_init_work(struct work_struct *work, work_func_t func)
 {
 	INIT_WORK(work, func);
+}
+
+/* Of a lock class of its own: it waits for what completions do not. */
+void hcablk_c_init_deferred(struct work_struct *work, work_func_t func)
+{
+	INIT_WORK(work, func);
+}
+
+unsigned int hcablk_c_memalloc_flags_save(unsigned int flags)
+{
+	return memalloc_flags_save(flags);
+}
+
+void hcablk_c_memalloc_flags_restore(unsigned int flags)
+{
+	memalloc_flags_restore(flags);
 }
 
 void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func)

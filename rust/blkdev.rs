@@ -7,7 +7,8 @@
 //! timeouts, limits, errors and driver data per request, so this is a layer of
 //! our own over the same C interfaces, in the same manner.
 //!
-//! As a user of block devices ([`BlockDevice`], [`BioOwner`], [`submit`]).
+//! As a user of block devices ([`BlockDevice`], [`BioOwner`], [`submit`]), and of
+//! files and the page cache ([`RegularFile`], [`FileOwner`], [`transfer`]).
 //!
 //! # Unsupported
 //!
@@ -16,14 +17,17 @@
 //!
 //! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
 //! [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
-//! [`include/linux/bio.h`](srctree/include/linux/bio.h).
+//! [`include/linux/bio.h`](srctree/include/linux/bio.h),
+//! [`include/linux/fs.h`](srctree/include/linux/fs.h).
 
 mod bdev;
 mod bio;
 mod disk;
+mod file;
 mod limits;
 mod operations;
 mod per_tag;
+mod regular;
 mod request;
 mod requests;
 mod status;
@@ -39,12 +43,22 @@ pub use self::{
         BioSlot, //
     },
     disk::Disk,
+    file::{
+        transfer,
+        FileOp,
+        FileOwner,
+        FileRef,
+        FileSlot,
+        Losses,
+        Way, //
+    },
     limits::Limits,
     operations::{
         Operations,
         Timeout, //
     },
     per_tag::PerTag,
+    regular::RegularFile,
     request::{
         Op,
         Rejected,

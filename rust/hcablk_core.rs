@@ -10,6 +10,7 @@ pub(crate) mod bindings;
 
 pub mod blkdev;
 pub mod configfs;
+pub mod defer;
 pub mod errno;
 pub mod fifo;
 pub mod landing;

@@ -4,6 +4,7 @@
 //! use it in `volumes/NAME/hosts/UUID`, and `ports/NAME`.
 
 use crate::{
+    backing::Mode,
     port::{
         Port,
         Settings, //
@@ -112,6 +113,11 @@ impl Node for Volume {
             c"read_only",
             |volume, out| writeln!(out, "{}", u8::from(volume.read_only())),
             |volume, _, text| volume.set_read_only(boolean(text)?),
+        ),
+        Attribute::read_write(
+            c"mode",
+            |volume, out| writeln!(out, "{}", volume.mode().name()),
+            |volume, _, text| volume.set_mode(Mode::parse(text)?),
         ),
         Attribute::read_write(
             c"enable",

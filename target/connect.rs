@@ -323,11 +323,11 @@ impl Connect {
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
         let allowed = volume.admission(request.host);
-        let same_device = match (volume.device(), session.device()) {
+        let same_backing = match (volume.backing(), session.backing()) {
             (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
             _ => false,
         };
-        if listed.is_ok() && allowed.allowed && !allowed.withdrawn && same_device {
+        if listed.is_ok() && allowed.allowed && !allowed.withdrawn && same_backing {
             return Ok(session);
         }
         session.end();
@@ -352,10 +352,11 @@ impl Connect {
         let sinks = id.is_iwarp() || crate::force_mr();
         let shape = Shape::new(session.pd().attributes(), credits, bytes, sinks)
             .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
-        let device = session
-            .device()
+        let backing = session
+            .backing()
             .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
-        let queue = Queue::new(session, device, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
+        let queue =
+            Queue::new(session, backing, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
         session
             .add_queue(&queue)
             .map_err(|_| Refusal(Reason::NoSession, "its session ended meanwhile"))?;

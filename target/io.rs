@@ -11,22 +11,28 @@
 //!
 //! At any time an [`Io`] is in one place, and whoever has it owns it: in the
 //! queue's list of idle ones, in the list of those that wait for buffers, in
-//! the table of work under way on the queue pair, or with the block layer. Its
+//! the table of work under way on the queue pair, or with the drive
+//! ([`drive`](crate::drive): the block layer, a file system or a workqueue). Its
 //! buffers are its own from admission until it is idle again, its message
 //! buffer for the answer always.
 
-use crate::queue::{
-    Queue,
-    CHUNKS_MAX, //
-    CHUNK_BYTES,
+use crate::{
+    drive::Step,
+    queue::{
+        Queue,
+        CHUNKS_MAX, //
+        CHUNK_BYTES,
+    },
 };
 use hcablk_core::{
     blkdev::{
         BioOwner,
         BioSlot,
         BlockDevice,
+        FileSlot,
         Status, //
     },
+    defer::WorkSlot,
     pages::PageRange,
     proto::message::{
         self,
@@ -63,9 +69,17 @@ pub(crate) struct Io {
     /// Where write data is fetched to, if the device wants more than buffers.
     /// Locked while the work that uses it is posted.
     pub(crate) sink: Option<Arc<IrqLock<Sink>>>,
+    /// What is next, while it is on the workqueue.
+    pub(crate) step: Step,
+    /// The data went through the page cache.
+    pub(crate) cached: bool,
+    /// What was to pass the page cache met pages there.
+    pub(crate) met_pages: bool,
     chunks: [u16; CHUNKS_MAX],
     chunk_count: usize,
     slot: BioSlot,
+    pub(crate) file: FileSlot,
+    pub(crate) work: WorkSlot<Io>,
 }
 
 impl Io {
@@ -85,9 +99,14 @@ impl Io {
                 status: message::Status::Ok,
                 moved: 0,
                 sink: queue.make_sink()?,
+                step: Step::Start,
+                cached: false,
+                met_pages: false,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
                 slot: BioSlot::new(CHUNKS_MAX as u16)?,
+                file: FileSlot::new(CHUNKS_MAX as u16)?,
+                work: WorkSlot::new()?,
             },
             GFP_KERNEL,
         )?)
@@ -155,8 +174,8 @@ impl BioOwner for Io {
         &mut self.slot
     }
 
-    fn device(&self) -> &BlockDevice {
-        self.queue.device()
+    fn device(&self) -> Option<&BlockDevice> {
+        self.queue.backing().device()
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
@@ -170,14 +189,6 @@ impl BioOwner for Io {
     }
 
     fn done(self: KBox<Self>, result: Result<(), Status>) {
-        let status = match result {
-            Ok(()) => message::Status::Ok,
-            Err(Status::NoSpace) => message::Status::NoSpace,
-            Err(Status::Medium) => message::Status::Medium,
-            Err(Status::NotSupported) => message::Status::Unsupported,
-            Err(_) => message::Status::IoError,
-        };
-        let queue = self.queue.clone();
-        queue.answer(self, status);
+        self.bio_done(result);
     }
 }

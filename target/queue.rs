@@ -25,12 +25,12 @@
 //! the order in which they came.
 
 use crate::{
+    backing::Backing,
     io::Io,
     session::Session,
     stats::Counters, //
 };
 use hcablk_core::{
-    blkdev::BlockDevice,
     fifo::Fifo,
     proto::{
         message::{
@@ -65,7 +65,8 @@ use hcablk_core::{
         new_irq_lock,
         synchronize_interrupts,
         Event,
-        IrqLock, //
+        IrqLock,
+        WorkQueue, //
     },
 };
 use kernel::{
@@ -122,7 +123,7 @@ struct Work {
 pub(crate) struct Queue {
     index: u8,
     session: Arc<Session>,
-    device: Arc<BlockDevice>,
+    backing: Arc<Backing>,
     pair: QueuePair<Queue>,
     shape: Shape,
     /// The transport knows RDMA WRITEs with an immediate value.
@@ -149,7 +150,7 @@ impl Queue {
     /// posts its receive buffers. May sleep.
     pub(crate) fn new(
         session: &Arc<Session>,
-        device: Arc<BlockDevice>,
+        backing: Arc<Backing>,
         index: u8,
         id: &Arc<Id>,
         shape: Shape,
@@ -198,7 +199,7 @@ impl Queue {
             pin_init!(Self {
                 index,
                 session: session.clone(),
-                device,
+                backing,
                 pair,
                 shape,
                 immediates: !id.is_iwarp(),
@@ -250,15 +251,25 @@ impl Queue {
         self.index
     }
 
-    pub(crate) fn device(&self) -> &BlockDevice {
-        &self.device
+    #[inline]
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Where requests wait for drives.
+    pub(crate) fn io_work(&self) -> &WorkQueue {
+        self.session.io_work()
     }
 
     /// Bytes of the volume at this moment, in whole blocks; 0: the drive is gone.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         let block = 1u64 << self.session.geometry().logical_block_shift;
-        self.device.size_bytes() & !(block - 1)
+        self.backing.size_bytes() & !(block - 1)
     }
 
     /// A transfer buffer.

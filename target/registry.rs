@@ -35,16 +35,22 @@ pub(crate) struct Lists {
 pub(crate) struct Registry {
     work: Arc<WorkQueue>,
     completions: Arc<WorkQueue>,
+    io_work: Arc<WorkQueue>,
     #[pin]
     lists: Mutex<Lists>,
 }
 
 impl Registry {
-    pub(crate) fn new(work: Arc<WorkQueue>, completions: Arc<WorkQueue>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        work: Arc<WorkQueue>,
+        completions: Arc<WorkQueue>,
+        io_work: Arc<WorkQueue>,
+    ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 work,
                 completions,
+                io_work,
                 lists <- new_mutex!(Lists {
                     volumes: KVec::new(),
                     sessions: KVec::new(),
@@ -62,6 +68,11 @@ impl Registry {
     /// Where completions are handled.
     pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
         &self.completions
+    }
+
+    /// Where requests wait for drives.
+    pub(crate) fn io_work(&self) -> &WorkQueue {
+        &self.io_work
     }
 
     /// Lists a volume, `EEXIST` when its name is taken.

@@ -14,6 +14,7 @@
 
 use crate::{
     admission,
+    backing::Backing,
     port::Port,
     queue::Queue,
     registry::Registry,
@@ -23,7 +24,7 @@ use crate::{
     },
 };
 use hcablk_core::{
-    blkdev::BlockDevice,
+    blkdev::Losses,
     proto::{
         connect::{
             Epoch,
@@ -83,7 +84,10 @@ pub(crate) struct Session {
     pd: Arc<ProtectionDomain>,
     /// Taken by the teardown, so that the device is closed when that is done.
     #[pin]
-    device: Mutex<Option<Arc<BlockDevice>>>,
+    backing: Mutex<Option<Arc<Backing>>>,
+    /// What the page cache has lost and this session knows of.
+    #[pin]
+    told: Mutex<Losses>,
     #[pin]
     state: IrqLock<State>,
     #[pin]
@@ -110,7 +114,8 @@ impl Session {
         request: &Request,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
-        let (device, geometry) = volume.device().ok_or(EIO)?;
+        let (backing, geometry) = volume.backing().ok_or(EIO)?;
+        let told = backing.losses();
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
@@ -122,7 +127,8 @@ impl Session {
                 host: request.host,
                 queue_count: request.queues,
                 pd,
-                device <- new_mutex!(Some(device)),
+                backing <- new_mutex!(Some(backing)),
+                told <- new_mutex!(told),
                 state <- new_irq_lock!(State::Live),
                 queues <- new_mutex!(KVec::new()),
                 prober <- new_mutex!(None),
@@ -169,9 +175,20 @@ impl Session {
         &self.pd
     }
 
-    /// The device, unless the teardown has begun.
-    pub(crate) fn device(&self) -> Option<Arc<BlockDevice>> {
-        self.device.lock().clone()
+    /// Where requests wait for drives.
+    pub(crate) fn io_work(&self) -> &WorkQueue {
+        self.registry.io_work()
+    }
+
+    /// What the volume is made of, unless the teardown has begun.
+    pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
+        self.backing.lock().clone()
+    }
+
+    /// The error of a write-back that has failed since this was called last,
+    /// or since the session began. May sleep.
+    pub(crate) fn tell_losses(&self, backing: &Backing) -> Result {
+        backing.file().lost_since(&mut self.told.lock())
     }
 
     /// Whether `request` names this session, in whatever epoch.
@@ -257,7 +274,7 @@ impl Session {
         }
         let count = queues.len();
         drop(queues);
-        drop(self.device.lock().take());
+        drop(self.backing.lock().take());
         *self.state.lock() = State::Ended;
         self.registry.remove_session(self);
         pr_info!(

@@ -34,6 +34,13 @@ counters! {
         /// Bytes that a processor of this host copied: successful requests'
         /// data that the HCA did not move.
         copied_bytes,
+        /// Bytes copied between buffers and the page cache.
+        cache_bytes,
+        /// Bytes that crossed this host's RAM: once in a buffer, once more in
+        /// the page cache.
+        ram_bytes,
+        /// Requests that were to pass the page cache and met pages there.
+        met_pages,
         /// Messages received.
         receives,
         /// Messages sent.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The target: serves block devices to initiators.
+//! The target: serves block devices and files to initiators.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
 //! - [`registry`]: which volumes and sessions there are.
@@ -9,15 +9,19 @@
 //! - [`admission`]: whether a connection request is granted.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`session`]: an initiator's queue pairs and their end.
+//! - [`backing`]: what a volume is made of, and its mode.
 //! - [`queue`]: the I/O path.
 //! - [`io`]: one request under way.
+//! - [`drive`]: the drive's part of a request, by mode.
 //! - [`check`]: whether a request fits its volume.
 //! - [`stats`]: what is counted.
 
 mod admission;
+mod backing;
 mod check;
 mod config;
 mod connect;
+mod drive;
 mod io;
 mod port;
 mod queue;
@@ -62,10 +66,12 @@ fn force_mr() -> bool {
 
 /// What the module holds, dropped in this order: when the directories are gone
 /// nobody connects any more, then connections that were coming up and the ends
-/// of sessions are waited for, and then there are no completions left.
+/// of sessions are waited for, and then there are no requests and no completions
+/// left.
 struct Target {
     _directories: Subsystem,
     _work: Drained,
+    _io_work: Drained,
     _completions: Drained,
 }
 
@@ -74,11 +80,13 @@ impl kernel::Module for Target {
         let work = Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?;
         let completions = WorkQueue::for_completions(c"hcablk_comp")?;
         let completions = Arc::new(completions, GFP_KERNEL)?;
-        let registry = registry::Registry::new(work.clone(), completions.clone())?;
+        let io_work = Arc::new(WorkQueue::new(c"hcablk_io")?, GFP_KERNEL)?;
+        let registry = registry::Registry::new(work.clone(), completions.clone(), io_work.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _work: Drained(work),
+            _io_work: Drained(io_work),
             _completions: Drained(completions),
         })
     }

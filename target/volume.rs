@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An exported device and who may use it.
+//! An exported device or file, and who may use it.
 //!
 //! ```text
 //!             enable=1                    enable=0                sessions gone
@@ -9,12 +9,15 @@
 
 use crate::{
     admission,
+    backing::{
+        Backing,
+        Mode, //
+    },
     queue::Queue,
     registry::Registry,
     stats::Counters, //
 };
 use hcablk_core::{
-    blkdev::BlockDevice,
     configfs::{
         Directory,
         DirectoryPin, //
@@ -26,7 +29,6 @@ use hcablk_core::{
             HostId,
             VolumeName, //
         },
-        TRANSFER_MAX, //
     },
 };
 use kernel::{
@@ -42,7 +44,7 @@ use kernel::{
 enum Export {
     Disabled,
     Exported {
-        device: Arc<BlockDevice>,
+        backing: Arc<Backing>,
         /// Keeps the directory.
         _pin: DirectoryPin,
     },
@@ -52,6 +54,7 @@ enum Export {
 struct State {
     path: Option<CString>,
     read_only: bool,
+    mode: Mode,
     export: Export,
     hosts: KVec<HostId>,
     error: Option<(&'static str, Error)>,
@@ -85,6 +88,7 @@ impl Volume {
                 state <- new_mutex!(State {
                     path: None,
                     read_only: false,
+                    mode: Mode::Direct,
                     export: Export::Disabled,
                     hosts: KVec::new(),
                     error: None,
@@ -103,12 +107,12 @@ impl Volume {
         &self.registry
     }
 
-    /// Shows the path of the device.
+    /// Shows the path of the device or file.
     pub(crate) fn with_path<R>(&self, f: impl FnOnce(Option<&CStr>) -> R) -> R {
         f(self.state.lock().path.as_deref())
     }
 
-    /// Sets the path of the device, `EBUSY` while the volume is enabled.
+    /// Sets the path of the device or file, `EBUSY` while the volume is enabled.
     pub(crate) fn set_path(&self, path: &str) -> Result {
         if !path.starts_with('/') {
             return Err(EINVAL);
@@ -126,6 +130,15 @@ impl Volume {
         self.change(|state| state.read_only = read_only)
     }
 
+    pub(crate) fn mode(&self) -> Mode {
+        self.state.lock().mode
+    }
+
+    /// Sets by what way data goes, `EBUSY` while the volume is enabled.
+    pub(crate) fn set_mode(&self, mode: Mode) -> Result {
+        self.change(|state| state.mode = mode)
+    }
+
     fn change(&self, f: impl FnOnce(&mut State)) -> Result {
         let mut state = self.state.lock();
         if !matches!(state.export, Export::Disabled) {
@@ -139,10 +152,10 @@ impl Volume {
         !matches!(self.state.lock().export, Export::Disabled)
     }
 
-    /// The device's size in bytes, 0 while it is not exported.
+    /// The size in bytes, 0 while it is not exported.
     pub(crate) fn size(&self) -> u64 {
         match &self.state.lock().export {
-            Export::Exported { device, .. } => device.size_bytes(),
+            Export::Exported { backing, .. } => backing.size_bytes(),
             _ => 0,
         }
     }
@@ -152,7 +165,7 @@ impl Volume {
         self.state.lock().error
     }
 
-    /// Opens the device and exports it. Nothing happens when that is done.
+    /// Opens the device or file and exports it. Nothing happens when that is done.
     pub(crate) fn enable(&self, directory: &Directory<'_>) -> Result {
         let mut state = self.state.lock();
         match state.export {
@@ -160,16 +173,16 @@ impl Volume {
             Export::Exported { .. } => return Ok(()),
             Export::Withdrawn => return Err(EBUSY),
         }
-        let result = self.open(&state).and_then(|device| {
+        let result = self.open(&state).and_then(|backing| {
             let pin = directory.pin().map_err(|e| ("the directory", e))?;
-            let device = Arc::new(device, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
-            Ok((device, pin))
+            let backing = Arc::new(backing, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
+            Ok((backing, pin))
         });
         state.error = None;
         match result {
-            Ok((device, pin)) => {
+            Ok((backing, pin)) => {
                 pr_info!("{self}: exported\n");
-                state.export = Export::Exported { device, _pin: pin };
+                state.export = Export::Exported { backing, _pin: pin };
                 Ok(())
             }
             Err((what, e)) => {
@@ -179,13 +192,9 @@ impl Volume {
         }
     }
 
-    fn open(&self, state: &State) -> Result<BlockDevice, (&'static str, Error)> {
+    fn open(&self, state: &State) -> Result<Backing, (&'static str, Error)> {
         let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
-        let device = BlockDevice::open(path, state.read_only)
-            .map_err(|e| ("the device cannot be opened", e))?;
-        geometry(&device, state.read_only)
-            .ok_or(("the device has no size or no usable block size", EINVAL))?;
-        Ok(device)
+        Backing::open(path, state.read_only, state.mode)
     }
 
     /// Ends the export and every session on it, and waits for that. Nothing
@@ -246,13 +255,13 @@ impl Volume {
         }
     }
 
-    /// The device and what it can do, while it is exported.
-    pub(crate) fn device(&self) -> Option<(Arc<BlockDevice>, Geometry)> {
+    /// What it is made of and what that can do, while it is exported.
+    pub(crate) fn backing(&self) -> Option<(Arc<Backing>, Geometry)> {
         let state = self.state.lock();
-        let Export::Exported { device, .. } = &state.export else {
+        let Export::Exported { backing, .. } = &state.export else {
             return None;
         };
-        Some((device.clone(), geometry(device, state.read_only)?))
+        Some((backing.clone(), backing.geometry(state.read_only)?))
     }
 
     /// Keeps the counters of a queue that goes.
@@ -286,39 +295,3 @@ impl core::fmt::Display for Printed {
     }
 }
 printable!(Printed);
-
-/// What initiators are told; `None` when the device's block size is beyond
-/// what the protocol knows.
-fn geometry(device: &BlockDevice, read_only: bool) -> Option<Geometry> {
-    let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
-    let logical_block_shift = shift(device.logical_block_size())?;
-    if !(9..=12).contains(&logical_block_shift) || device.size_bytes() >> logical_block_shift == 0 {
-        return None;
-    }
-    let block = 1u32 << logical_block_shift;
-    let whole_blocks = !(u64::from(block) - 1);
-    // What a request's length can say.
-    let longest =
-        |sectors: u32| (u64::from(sectors) << 9).min(u32::MAX.into()) as u32 & !(block - 1);
-    let granularity = device.discard_granularity();
-    let discards = granularity >= block && granularity % block == 0;
-    Some(Geometry {
-        capacity: device.size_bytes() & whole_blocks,
-        logical_block_shift,
-        physical_block_shift: shift(device.physical_block_size())
-            .unwrap_or(logical_block_shift)
-            .clamp(logical_block_shift, 24),
-        read_only: read_only || device.read_only(),
-        write_cache: device.write_cache(),
-        // The block layer flushes after the write when the device cannot.
-        fua: true,
-        max_transfer: TRANSFER_MAX,
-        max_discard: if discards {
-            longest(device.max_discard_sectors())
-        } else {
-            0
-        },
-        discard_granularity: if discards { granularity } else { 0 },
-        max_zeroes: longest(device.max_write_zeroes_sectors()),
-    })
-}

@@ -5,6 +5,7 @@
 //! C headers: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
 //! [`block/bdev.c`](srctree/block/bdev.c)
 
+use super::FileRef;
 use crate::bindings;
 use core::ptr::{
     null,
@@ -77,6 +78,14 @@ impl BlockDevice {
     #[inline]
     pub fn writable(&self) -> bool {
         self.writable
+    }
+
+    /// The device as [`transfer`](super::transfer) takes it: through its page
+    /// cache.
+    #[inline]
+    pub fn file(&self) -> FileRef<'_> {
+        // SAFETY: By the type invariant.
+        unsafe { FileRef::from_raw(self.file) }
     }
 
     fn limits(&self) -> &bindings::queue_limits {

@@ -110,8 +110,8 @@ pub trait BioOwner: Sized + Send + 'static {
     /// Where the bio is.
     fn slot(&mut self) -> &mut BioSlot;
 
-    /// The device of the next I/O.
-    fn device(&self) -> &BlockDevice;
+    /// The device of the next I/O, if it is one.
+    fn device(&self) -> Option<&BlockDevice>;
 
     /// The memory of the next read or write, in order. Each piece must not be
     /// empty, and all but the last must end, all but the first begin, at a
@@ -129,8 +129,8 @@ pub trait BioOwner: Sized + Send + 'static {
 /// returns. Range and alignment are checked by the block layer, and told
 /// through `done`.
 ///
-/// Errors: `EINVAL` (more pieces than the slot has room for, or an empty one),
-/// `EROFS` (the device was not opened for writing: the block layer would only
+/// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for,
+/// or an empty one), `EROFS` (the device was not opened for writing: the block layer would only
 /// warn); then the owner is given back and `done` is not called.
 ///
 /// C: `submit_bio()`.
@@ -139,13 +139,14 @@ pub fn submit<T: BioOwner>(
     op: BioOp,
     sector: u64,
 ) -> Result<(), (Error, KBox<T>)> {
-    if op.changes() && !owner.device().writable() {
-        return Err((EROFS, owner));
-    }
+    let device = match owner.device() {
+        None => return Err((ENODEV, owner)),
+        Some(device) if op.changes() && !device.writable() => return Err((EROFS, owner)),
+        Some(device) => device.as_raw(),
+    };
     let slot = owner.slot();
     let bio = slot.bio.get();
     let (table, max_segments) = (slot.table.as_mut_ptr(), slot.max_segments);
-    let device = owner.device().as_raw();
 
     // SAFETY: By the slot's invariants both are unused and large enough; the
     // device is open as long as the owner has it.

@@ -5,6 +5,7 @@
 //! C header: [`include/linux/blk_types.h`](srctree/include/linux/blk_types.h)
 
 use crate::bindings;
+use kernel::error::Error;
 
 /// A `blk_status_t`: how a request or a bio ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,13 @@ impl Status {
             Status::Offline => bindings::BLK_STS_OFFLINE,
             Status::Invalid => bindings::BLK_STS_INVAL,
         }
+    }
+
+    /// What an error of the page cache or of a file system is to a request.
+    /// C: `errno_to_blk_status()`.
+    pub fn from_error(error: Error) -> Self {
+        // SAFETY: No requirements.
+        Self::from_raw(unsafe { bindings::errno_to_blk_status(error.to_errno()) })
     }
 
     /// The meaning of a `blk_status_t`; what has no name here is an

@@ -13,10 +13,6 @@ use super::{
 };
 use crate::io::Io;
 use hcablk_core::{
-    blkdev::{
-        submit,
-        BioOp, //
-    },
     proto::message::{
         Answer,
         Op,
@@ -55,40 +51,24 @@ impl Queue {
             return self.answer(io, status);
         }
         match io.op {
-            Ok(Op::Read(extent, _)) => self.submit(io, BioOp::Read, extent.offset >> 9),
+            Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {
+                self.begin(io);
+            }
             Ok(Op::Write { remote, .. }) => self.fetch(io, remote),
-            Ok(Op::WriteInline { extent, fua }) => self.store_inline(io, extent.offset >> 9, fua),
-            Ok(Op::Flush) => self.submit(io, BioOp::Flush, 0),
-            Ok(Op::Discard(extent)) => {
-                let bytes = extent.length;
-                self.submit(io, BioOp::Discard { bytes }, extent.offset >> 9);
-            }
-            Ok(Op::WriteZeroes { extent, keep }) => {
-                let op = BioOp::WriteZeroes {
-                    bytes: extent.length,
-                    no_unmap: keep,
-                };
-                self.submit(io, op, extent.offset >> 9);
-            }
+            Ok(Op::WriteInline { .. }) => self.store_inline(io),
             // Nothing to be done, `answer` says it.
             Ok(Op::Size) => self.answer(io, Status::Ok),
             Err(status) => self.answer(io, status),
         }
     }
 
-    fn submit(&self, io: KBox<Io>, op: BioOp, sector: u64) {
-        if let Err((_, io)) = submit(io, op, sector) {
-            self.answer(io, Status::IoError);
-        }
-    }
-
     /// Writes data that came with its request.
-    fn store_inline(&self, mut io: KBox<Io>, sector: u64, fua: bool) {
+    fn store_inline(&self, mut io: KBox<Io>) {
         io.moved = io.length() as u64;
         if let Some(data) = self.inline_data(io.receive) {
             data.sync_for_cpu(0, io.length());
         }
-        self.submit(io, BioOp::Write { fua }, sector);
+        self.begin(io);
     }
 
     /// Reads the data of a write out of the initiator's memory.
@@ -162,10 +142,7 @@ impl Queue {
                 buffer.sync_for_cpu(0, length);
             }
         }
-        let Ok(Op::Write { extent, fua, .. }) = io.op else {
-            return self.answer(io, Status::Invalid);
-        };
-        self.submit(io, BioOp::Write { fua }, extent.offset >> 9);
+        self.begin(io);
     }
 
     /// Answers a request, after the data that it asked for. Any context.
@@ -318,6 +295,11 @@ impl Queue {
         c.rdma_bytes.add(io.moved);
         if ok {
             c.copied_bytes.add(length - io.moved.min(length));
+            let cached = io.cached || (io.met_pages && !matches!(io.op, Ok(Op::Read(..))));
+            let through_cache = if cached { length } else { 0 };
+            c.cache_bytes.add(through_cache);
+            c.ram_bytes.add(length + through_cache);
+            c.met_pages.add((io.met_pages && length != 0).into());
         } else {
             c.errors.bump();
         }

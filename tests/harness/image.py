@@ -27,8 +27,8 @@ from pathlib import Path
 
 # Programs that replace or complete what busybox has.
 PROGRAMS = (
-    "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 e2fsck mkfs.ocfs2 "
-    "mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc"
+    "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
+    "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc"
 ).split()
 
 # Kernel modules; what they depend on comes along.
@@ -38,14 +38,14 @@ MODULES = (
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
     "nvme null_blk brd loop dm_mod dm_flakey dm_delay "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
-    "ext4 crc32c_cryptoapi nbd "
+    "ext4 xfs crc32c_cryptoapi nbd "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
 ).split()
 
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs",
-    "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd",
+    "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
 }
 
 # A base archive that no run has used for so many seconds goes when another is made.

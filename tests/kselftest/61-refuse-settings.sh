@@ -59,8 +59,8 @@ like "a volume is not enabled without a path" "Invalid|No such" "$(set_error tar
 must on target "echo /dev/nothere > $volume/path"
 like "nor with a path that is not there" "No such" "$(set_error target $volume enable 1)"
 like "which is told" "." "$(on target "cat $volume/error")"
-must on target "echo /etc/passwd > $volume/path"
-like "nor with one that is no block device" "[Bb]lock device" "$(set_error target $volume enable 1)"
+must on target "echo /dev/null > $volume/path"
+like "nor with one that is neither block device nor file" "[Bb]lock device" "$(set_error target $volume enable 1)"
 must on target "modprobe ext4; mkfs.ext4 -q -F $drive2 100M; mkdir -p /mnt/used; mount $drive2 /mnt/used;
 	echo $drive2 > $volume/path"
 like "nor with a mounted one" "busy" "$(set_error target $volume enable 1)"

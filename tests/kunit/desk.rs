@@ -498,8 +498,8 @@ impl BioOwner for Job {
         &mut self.slot
     }
 
-    fn device(&self) -> &BlockDevice {
-        &self.device
+    fn device(&self) -> Option<&BlockDevice> {
+        Some(&self.device)
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {

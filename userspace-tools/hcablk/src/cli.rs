@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::hostid;
 use crate::initiator::{Connect, Which};
 use crate::names::{DeviceName, VolumeName};
-use crate::target::{Export, Listen, DEFAULT_PORT};
+use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
 
 /// Set up hcablk: a shared block device over RDMA
 ///
@@ -138,10 +138,11 @@ impl Command {
 /// `hcablk target …`.
 #[derive(Debug, Subcommand)]
 pub enum TargetCommand {
-    /// Export a block device as a volume, to the hosts that are allowed
+    /// Export a block device or a file as a volume, to the hosts that are allowed
     #[command(after_help = "\
 Examples:
   hcablk target export data /dev/nvme0n1 --allow \"$(ssh client hcablk host-id)\"
+  hcablk target export vm /srv/vm.img --mode cached --allow UUID
   hcablk target export iso /dev/loop0 --read-only --port 7745")]
     Export(ExportArgs),
 
@@ -305,12 +306,16 @@ pub struct ExportArgs {
     /// The name that clients will ask for
     pub name: VolumeName,
 
-    /// The block device
+    /// The block device, or a regular file
     pub path: PathBuf,
 
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
+
+    /// By what way data goes on this machine
+    #[arg(long, value_enum, default_value_t = Mode::Direct)]
+    pub mode: Mode,
 
     /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
@@ -335,6 +340,7 @@ impl From<&ExportArgs> for Export {
             volume: args.name.clone(),
             path: args.path.clone(),
             read_only: args.read_only,
+            mode: args.mode,
             allow: args.allow.clone(),
             listen: (!args.no_port).then(|| Listen {
                 address: args.port_address,

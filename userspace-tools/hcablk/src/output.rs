@@ -86,10 +86,12 @@ impl Session {
 pub struct Volume {
     /// The name that clients ask for.
     pub name: String,
-    /// The block device.
+    /// The block device or file.
     pub path: String,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// By what way data goes.
+    pub mode: String,
     /// Whether clients can connect.
     pub enabled: bool,
     /// Its size; 0 while not enabled.
@@ -222,6 +224,7 @@ pub enum Done {
         volume: String,
         path: String,
         read_only: bool,
+        mode: String,
         hosts: Vec<Uuid>,
         port: Option<PortRef>,
         changed: bool,
@@ -406,12 +409,16 @@ impl fmt::Display for Done {
                 volume,
                 path,
                 read_only,
+                mode,
                 port,
                 ..
             } => {
                 write!(f, "{path} is exported as {volume}")?;
                 if *read_only {
                     f.write_str(", read-only")?;
+                }
+                if mode != "direct" {
+                    write!(f, ", {mode}")?;
                 }
                 match port {
                     Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),
@@ -543,7 +550,7 @@ fn device_table(devices: &[Device]) -> String {
 
 fn volume_table(volumes: &[Volume]) -> String {
     let mut rows = vec![cells(&[
-        "VOLUME", "PATH", "ENABLED", "ACCESS", "SIZE", "HOSTS", "CLIENTS", "ERROR",
+        "VOLUME", "PATH", "ENABLED", "ACCESS", "MODE", "SIZE", "HOSTS", "CLIENTS", "ERROR",
     ])];
     for volume in volumes {
         // Each host on a line of its own, marked if it is connected.
@@ -560,6 +567,7 @@ fn volume_table(volumes: &[Volume]) -> String {
             &volume.path,
             yes_no(volume.enabled),
             if volume.read_only { "ro" } else { "rw" },
+            &volume.mode,
             &size(volume.size_bytes),
             &hosts.next().unwrap_or_default(),
             connected.next().unwrap_or_default(),
@@ -570,13 +578,13 @@ fn volume_table(volumes: &[Volume]) -> String {
             if host.is_none() && client.is_none() {
                 break;
             }
-            let mut row = vec![String::new(); 5];
+            let mut row = vec![String::new(); 6];
             row.push(host.unwrap_or_default());
             row.push(client.unwrap_or_default().to_owned());
             rows.push(row);
         }
     }
-    table(&rows, |column| column == 4)
+    table(&rows, |column| column == 5)
 }
 
 fn port_table(ports: &[Port]) -> String {

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use nix::errno::Errno;
 use uuid::Uuid;
 
@@ -39,15 +40,39 @@ pub struct Listen {
     pub queue_credits: Option<u32>,
 }
 
+/// By what way a volume's data goes; the driver's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Past the page cache of the target
+    Direct,
+    /// Through the page cache, with its read-ahead
+    Cached,
+    /// Writes through the page cache, reads past it
+    Mixed,
+}
+
+impl Mode {
+    /// The driver's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Cached => "cached",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
 /// What `hcablk target export` was asked for.
 #[derive(Clone, Debug)]
 pub struct Export {
     /// The name that clients ask for.
     pub volume: VolumeName,
-    /// The block device.
+    /// The block device or file.
     pub path: PathBuf,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// By what way data goes.
+    pub mode: Mode,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
     /// The port to make sure of, if any.
@@ -117,6 +142,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         volume: wanted.volume.to_string(),
         path: path.to_owned(),
         read_only: wanted.read_only,
+        mode: wanted.mode.name().to_owned(),
         hosts: allowed.clone(),
         port,
         changed,
@@ -151,6 +177,7 @@ fn set_up(
     if !enabled {
         transaction.set(group, "path", path)?;
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
+        transaction.set(group, "mode", wanted.mode.name())?;
     }
     // Before the volume is enabled: a host that is to be allowed must never be turned away for
     // being early.
@@ -193,6 +220,10 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
             word(read_only),
             word(wanted.read_only)
         ));
+    }
+    let mode = group.get("mode")?;
+    if mode != wanted.mode.name() {
+        different.push(format!("its mode is {mode}, not {}", wanted.mode.name()));
     }
     if !different.is_empty() {
         steps.push(format!(
@@ -240,17 +271,20 @@ fn explain_volume(error: &OpError, group: &Group<'_>, path: &str) -> Error {
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
             "`lsblk -p` shows the block devices of this machine.".to_owned()
         }
-        Errno::ENOTBLK => format!(
-            "Only block devices can be exported. A file becomes one by:\n\
-             losetup --direct-io=on --show -f {path}"
-        ),
+        Errno::ENOTBLK | Errno::EISDIR => {
+            "Only block devices and regular files can be exported.".to_owned()
+        }
+        Errno::EOPNOTSUPP => {
+            "Its file system does all I/O through the page cache: export it with --mode cached."
+                .to_owned()
+        }
         Errno::EBUSY => format!(
             "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
              a mount, a RAID, LVM."
         ),
         Errno::EROFS | Errno::EACCES | Errno::EPERM => format!(
-            "The device does not allow writing. Export it with --read-only,\n\
-             or make it writable: blockdev --setrw {path}"
+            "Writing is not allowed. Export it with --read-only,\n\
+             or make a device writable: blockdev --setrw {path}"
         ),
         _ => SEE_THE_LOG.to_owned(),
     };
@@ -657,6 +691,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         name: group.name(),
         path: group.get("path")?,
         read_only: group.flag("read_only")?,
+        mode: group.get("mode")?,
         enabled: group.flag("enable")?,
         size_bytes: group.value("size")?,
         hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),

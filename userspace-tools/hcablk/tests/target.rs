@@ -69,6 +69,17 @@ fn export_read_only_without_a_port() {
 }
 
 #[test]
+fn export_in_a_mode() {
+    let kernel = Kernel::loaded();
+    let said = ok(&kernel, "target export data /srv/disk.img --mode cached");
+    assert_eq!(
+        said,
+        "/srv/disk.img is exported as data, cached, at 0.0.0.0:7744\n"
+    );
+    assert_eq!(kernel.volume("data", "mode"), "cached");
+}
+
+#[test]
 fn a_relative_path_is_made_absolute() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data disk.img");
@@ -110,6 +121,11 @@ fn export_with_other_settings_is_refused() {
         (
             "/dev/sdb --read-only",
             "writable, not read-only",
+            "hcablk target unexport data",
+        ),
+        (
+            "/dev/sdb --mode mixed",
+            "mode is direct, not mixed",
             "hcablk target unexport data",
         ),
         (
@@ -160,7 +176,8 @@ fn each_failure_of_finishing_an_export_is_undone() {
 fn refusals_of_a_volume_are_explained_and_undone() {
     for (errno, kind, advice) in [
         (Errno::ENOENT, Kind::NotFound, "lsblk -p"),
-        (Errno::ENOTBLK, Kind::Failed, "losetup"),
+        (Errno::ENOTBLK, Kind::Failed, "regular files"),
+        (Errno::EOPNOTSUPP, Kind::Failed, "--mode cached"),
         (Errno::EBUSY, Kind::Busy, "lsblk /dev/sdb"),
         (Errno::EROFS, Kind::Failed, "--read-only"),
         (Errno::EACCES, Kind::Failed, "--read-only"),

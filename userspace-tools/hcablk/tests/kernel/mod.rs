@@ -49,6 +49,7 @@ const DEVICE: &[(&str, &str)] = &[
 const VOLUME: &[(&str, &str)] = &[
     ("path", ""),
     ("read_only", "0"),
+    ("mode", "direct"),
     ("enable", "0"),
     ("size", "0"),
     ("clients", ""),
@@ -310,6 +311,7 @@ impl Kernel {
             "read_only" | "remote_invalidate" => number(0, 1),
             "small_read" | "small_write" => number(0, 65536),
             "batch_upper" | "batch_lower" => number(0, 1024),
+            "mode" => ["direct", "cached", "mixed"].contains(&value),
             "address" | "volume" | "path" | "host_id" => !value.is_empty(),
             _ => number(0, u32::MAX),
         }

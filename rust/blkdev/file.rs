@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! I/O to what can be opened: regular files, and block devices through their
+//! page cache.
+//!
+//! # Ownership
+//!
+//! As in [`submit`](super::submit): the object (a [`FileOwner`]) is given away in
+//! its box by [`transfer`], and comes back either from that or, when the file
+//! system goes on by itself, through [`FileOwner::completed`].
+//!
+//! # Coherence
+//!
+//! Direct I/O goes by the page cache. What a file system does about that
+//! holds for itself; [`FileRef::has_pages`], [`FileRef::write_back`] and
+//! [`FileRef::drop_pages`] are what a user needs who does it otherwise.
+//!
+//! C headers: [`include/linux/fs.h`](srctree/include/linux/fs.h),
+//! [`include/linux/pagemap.h`](srctree/include/linux/pagemap.h)
+
+use super::{
+    BioOwner,
+    RegularFile, //
+};
+use crate::{
+    bindings,
+    defer::{
+        without_io,
+        Deferred, //
+    },
+    ffi, //
+};
+use core::{
+    ffi::{
+        c_int,
+        c_uint,
+        c_void, //
+    },
+    marker::PhantomData,
+    ptr::{
+        null_mut,
+        NonNull, //
+    },
+};
+use kernel::{
+    error::to_result,
+    page::PAGE_SHIFT,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// An open file, of a [`RegularFile`] or a [`BlockDevice`](super::BlockDevice).
+///
+/// # Invariants
+///
+/// The file is open for as long as `'a`.
+#[derive(Clone, Copy)]
+pub struct FileRef<'a> {
+    file: NonNull<bindings::file>,
+    _open: PhantomData<&'a RegularFile>,
+}
+
+/// What the page cache has lost and somebody has been told of.
+#[derive(Clone, Copy)]
+pub struct Losses(bindings::errseq_t);
+
+impl<'a> FileRef<'a> {
+    /// # Safety
+    ///
+    /// The file must stay open for as long as `'a`.
+    pub(super) unsafe fn from_raw(file: NonNull<bindings::file>) -> Self {
+        // INVARIANT: The caller's promise.
+        Self {
+            file,
+            _open: PhantomData,
+        }
+    }
+
+    fn mapping(self) -> *mut bindings::address_space {
+        // SAFETY: By the type invariant; it is set once, when the file is opened.
+        unsafe { (*self.file.as_ptr()).f_mapping }
+    }
+
+    pub(super) fn has_mode(self, mode: bindings::fmode_t) -> bool {
+        // SAFETY: By the type invariant; what is asked for is set when the file is opened.
+        unsafe { (*self.file.as_ptr()).f_mode & mode != 0 }
+    }
+
+    /// Whether it takes [`Way::CachedNow`].
+    pub fn can_now(self) -> bool {
+        self.has_mode(bindings::FMODE_NOWAIT)
+    }
+
+    /// Whether the page cache has something of `length` bytes at `position`.
+    /// Any context.
+    ///
+    /// C: `filemap_range_has_page()`.
+    #[inline]
+    pub fn has_pages(self, position: u64, length: usize) -> bool {
+        let mapping = self.mapping();
+        // SAFETY: By the type invariant. It changes at any time.
+        if unsafe { core::ptr::read_volatile(&raw const (*mapping).nrpages) } == 0 {
+            return false;
+        }
+        let (start, last) = bounds(position, length);
+        // SAFETY: By the type invariant.
+        unsafe { bindings::filemap_range_has_page(mapping, start, last) }
+    }
+
+    /// Writes what is dirty of `length` bytes at `position` and waits for that.
+    /// Sleeps. C: `filemap_write_and_wait_range()`.
+    pub fn write_back(self, position: u64, length: usize) -> Result {
+        let (start, last) = bounds(position, length);
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::filemap_write_and_wait_range(self.mapping(), start, last) })
+    }
+
+    /// Forgets the clean pages of `length` bytes at `position`. Sleeps.
+    ///
+    /// Errors: `EBUSY` (some are dirty or in use, and stay).
+    /// C: `invalidate_inode_pages2_range()`.
+    pub fn drop_pages(self, position: u64, length: usize) -> Result {
+        let (start, last) = bounds(position, length);
+        // SAFETY: By the type invariant.
+        to_result(unsafe {
+            bindings::invalidate_inode_pages2_range(
+                self.mapping(),
+                (start >> PAGE_SHIFT) as usize,
+                (last >> PAGE_SHIFT) as usize,
+            )
+        })
+    }
+
+    /// Whether it knows [`Self::empty`] at all.
+    pub fn can_empty(self) -> bool {
+        // SAFETY: By the type invariant; every file has operations.
+        unsafe { (*(*self.file.as_ptr()).f_op).fallocate.is_some() }
+    }
+
+    /// Makes `length` bytes at `position` read as zeroes, in the page cache,
+    /// too; their blocks stay allocated if `keep`, and otherwise are given back.
+    /// Sleeps.
+    ///
+    /// Errors, among others: `EOPNOTSUPP` (the file system, or the device,
+    /// cannot). C: `vfs_fallocate()`.
+    pub fn empty(self, position: u64, length: usize, keep: bool) -> Result {
+        let how = if keep {
+            bindings::FALLOC_FL_ZERO_RANGE
+        } else {
+            bindings::FALLOC_FL_PUNCH_HOLE
+        };
+        let mode = how | bindings::FALLOC_FL_KEEP_SIZE;
+        let (position, length) = (i64::try_from(position)?, i64::try_from(length)?);
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::vfs_fallocate(self.file.as_ptr(), mode, position, length) })
+    }
+
+    /// Makes completed writes durable. Sleeps. C: `vfs_fsync_range()`.
+    pub fn sync(self) -> Result {
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::vfs_fsync_range(self.file.as_ptr(), 0, i64::MAX, 1) })
+    }
+
+    /// What has been lost so far. C: `errseq_sample()`.
+    pub fn losses(self) -> Losses {
+        // SAFETY: By the type invariant.
+        Losses(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
+    }
+
+    /// The error of a write-back that has failed since `told`, which is brought
+    /// up to date. [`Self::sync`] tells one of all who share the file; this
+    /// tells each of them. C: `errseq_check_and_advance()`.
+    pub fn lost_since(self, told: &mut Losses) -> Result {
+        // SAFETY: By the type invariant; `told` is ours alone.
+        to_result(unsafe {
+            bindings::errseq_check_and_advance(&raw mut (*self.mapping()).wb_err, &raw mut told.0)
+        })
+    }
+}
+
+/// First and last byte, as the page cache wants them.
+fn bounds(position: u64, length: usize) -> (i64, i64) {
+    let last = position.saturating_add(length.max(1) as u64 - 1);
+    (
+        i64::try_from(position).unwrap_or(i64::MAX),
+        i64::try_from(last).unwrap_or(i64::MAX),
+    )
+}
+
+/// By what way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Past the page cache. The file system may go on by itself.
+    Direct,
+    /// Through the page cache.
+    Cached,
+    /// Through the page cache, without sleeping, or not at all: `EAGAIN`. For
+    /// reading, if [`FileRef::can_now`].
+    CachedNow,
+}
+
+/// What shall be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileOp {
+    /// File to memory.
+    Read,
+    /// Memory to file; with `durable`, that is what it is when it is done.
+    Write {
+        /// Whether it must be durable when it is done.
+        durable: bool,
+    },
+}
+
+struct Inner {
+    kiocb: bindings::kiocb,
+    /// The owner in its box, while the file system has it.
+    owner: *mut c_void,
+    length: usize,
+}
+
+/// A `struct kiocb` and a table of segments, used again and again.
+///
+/// # Invariants
+///
+/// Neither is in use by a file system, except between [`transfer`] and `completed`
+/// of their owner.
+pub struct FileSlot {
+    inner: KBox<Opaque<Inner>>,
+    table: KVec<bindings::bio_vec>,
+}
+
+// SAFETY: While it can be reached it is plain memory.
+unsafe impl Send for FileSlot {}
+
+// SAFETY: Shared references give access to nothing.
+unsafe impl Sync for FileSlot {}
+
+impl FileSlot {
+    /// Allocates room for I/O of at most `max_segments` pieces of memory.
+    /// May sleep.
+    pub fn new(max_segments: u16) -> Result<Self> {
+        // INVARIANT: Nothing is in use.
+        Ok(Self {
+            inner: KBox::new(Opaque::uninit(), GFP_KERNEL)?,
+            table: KVec::with_capacity(max_segments.into(), GFP_KERNEL)?,
+        })
+    }
+}
+
+/// An object that does I/O to files; its memory is [`BioOwner::pages`], with the
+/// file's alignment for [`Way::Direct`].
+pub trait FileOwner: BioOwner + Deferred {
+    /// Where the I/O's state is.
+    fn file_slot(&mut self) -> &mut FileSlot;
+
+    /// The file of the next I/O.
+    fn file(&self) -> FileRef<'_>;
+
+    /// I/O that [`transfer`] began is over. Any context, hard interrupts
+    /// included.
+    fn completed(self: KBox<Self>, result: Result);
+}
+
+/// Does I/O at `position` (in bytes).
+///
+/// Sleeps, except with [`Way::CachedNow`]. `None`: the file system has begun, and
+/// `completed` will be called, if it was not already. Otherwise the owner comes
+/// back with the result; a read beyond the end of the file is `EIO`. Cached reads
+/// read ahead as much as the administrator lets everybody on that device.
+///
+/// C: `vfs_iocb_iter_read()`, `vfs_iocb_iter_write()`.
+pub fn transfer<T: FileOwner>(
+    mut owner: KBox<T>,
+    op: FileOp,
+    way: Way,
+    position: u64,
+) -> Option<(KBox<T>, Result)> {
+    let Ok(ki_pos) = i64::try_from(position) else {
+        return Some((owner, Err(EINVAL)));
+    };
+    let file = owner.file().file.as_ptr();
+    let mut table = core::mem::replace(&mut owner.file_slot().table, KVec::new());
+    table.clear();
+    let mut length = 0;
+    let mut fits = true;
+    for range in owner.pages() {
+        length += range.length() as usize;
+        let segment = bindings::bio_vec {
+            bv_page: range.as_page_ptr(),
+            bv_len: range.length(),
+            bv_offset: range.offset(),
+        };
+        fits &= table.push_within_capacity(segment).is_ok();
+    }
+    let slot = owner.file_slot();
+    slot.table = table;
+    if !fits {
+        return Some((owner, Err(EINVAL)));
+    }
+    let (table, segments) = (slot.table.as_ptr(), slot.table.len());
+    let inner = slot.inner.get();
+
+    let (write, durable) = match op {
+        FileOp::Read => (false, false),
+        FileOp::Write { durable } => (true, durable),
+    };
+    let ki_flags = match way {
+        Way::Direct => bindings::IOCB_DIRECT as c_int,
+        Way::Cached => 0,
+        Way::CachedNow => bindings::IOCB_NOWAIT,
+    } | if durable { bindings::IOCB_DSYNC } else { 0 }
+        | if write {
+            bindings::IOCB_WRITE as c_int
+        } else {
+            0
+        };
+    let iter = Opaque::<bindings::iov_iter>::uninit();
+    // SAFETY: The slot is unused, so its state is ours to write; the table lives
+    // as long as the owner, which stays in its box until it is given back.
+    unsafe {
+        inner.write(Inner {
+            kiocb: bindings::kiocb {
+                ki_filp: file,
+                ki_pos,
+                ki_complete: match way {
+                    Way::Direct => Some(complete::<T>),
+                    // Without it the call waits, or does not try.
+                    Way::Cached | Way::CachedNow => None,
+                },
+                private: null_mut(),
+                ki_flags,
+                ki_ioprio: 0,
+                ki_write_stream: 0,
+                ki_waitq: null_mut(),
+            },
+            owner: null_mut(),
+            length,
+        });
+        // ITER_DEST is 0, ITER_SOURCE 1.
+        bindings::iov_iter_bvec(iter.get(), c_uint::from(write), table, segments, length);
+    }
+    if !write && way != Way::Direct {
+        // SAFETY: The file is open as long as the owner has it.
+        unsafe { bindings::hcablk_c_follow_read_ahead(file) };
+    }
+    let raw = KBox::into_raw(owner);
+    // SAFETY: Written above; whoever completes the I/O gets the owner back.
+    unsafe { (*inner).owner = raw.cast() };
+    let mut done = 0;
+    let result = loop {
+        // SAFETY: The file is open as long as the owner has it; the rest was
+        // set up above. Nothing of the owner is touched after the file system
+        // has gone on by itself.
+        let moved = without_io(|| unsafe {
+            let kiocb = &raw mut (*inner).kiocb;
+            if write {
+                bindings::vfs_iocb_iter_write(file, kiocb, iter.get())
+            } else {
+                bindings::vfs_iocb_iter_read(file, kiocb, iter.get())
+            }
+        });
+        if moved == -(bindings::EIOCBQUEUED as isize) {
+            return None;
+        }
+        let Ok(moved) = usize::try_from(moved) else {
+            break to_result(moved as c_int);
+        };
+        done += moved;
+        if done >= length {
+            break Ok(());
+        }
+        match way {
+            Way::CachedNow => break Err(EAGAIN),
+            _ if moved == 0 => break Err(EIO),
+            // The rest by itself says why it was not done.
+            _ => {
+                // SAFETY: The call has returned; the state is ours.
+                unsafe { (*inner).length = length - done };
+            }
+        }
+    };
+    // SAFETY: The file system has not kept it.
+    Some((unsafe { KBox::from_raw(raw) }, result))
+}
+
+/// # Safety
+///
+/// Called by the file system once for a `kiocb` that `transfer` of the same type
+/// gave it.
+unsafe extern "C" fn complete<T: FileOwner>(kiocb: *mut bindings::kiocb, moved: ffi::c_long) {
+    // SAFETY: By the safety requirement the structure is in an `Inner`, ours
+    // again, and `owner` the pointer that `transfer` left there.
+    let (owner, length) = unsafe {
+        if (*kiocb).ki_flags & bindings::IOCB_WRITE as c_int != 0 {
+            bindings::hcablk_c_kiocb_end_write(kiocb);
+        }
+        let inner = kernel::container_of!(kiocb, Inner, kiocb);
+        (KBox::from_raw((*inner).owner.cast::<T>()), (*inner).length)
+    };
+    owner.completed(match usize::try_from(moved) {
+        Ok(moved) if moved == length => Ok(()),
+        Ok(_) => Err(EIO),
+        Err(_) => to_result(moved as c_int),
+    });
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A regular file that is used as if it were a drive.
+//!
+//! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
+
+use super::FileRef;
+use crate::bindings;
+use core::{
+    ffi::c_int,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    types::Opaque, //
+};
+
+/// An open regular file.
+///
+/// # Invariants
+///
+/// `file` is open and ours.
+pub struct RegularFile {
+    file: NonNull<bindings::file>,
+    size: u64,
+    block_size: u32,
+    direct_unit: u32,
+    writable: bool,
+}
+
+// SAFETY: The file system does its own locking; there is no state of ours.
+unsafe impl Send for RegularFile {}
+
+// SAFETY: As above.
+unsafe impl Sync for RegularFile {}
+
+impl RegularFile {
+    /// Opens the file at `path`, for reading, and for writing unless
+    /// `read_only`.
+    ///
+    /// Sleeps. Errors, among others: `ENOENT` (no such path), `EACCES` or
+    /// `EROFS` (not for this caller, or not for writing), `EISDIR`, `ENOTBLK`
+    /// (neither a regular file nor a block device).
+    ///
+    /// C: `filp_open()`.
+    pub fn open(path: &CStr, read_only: bool) -> Result<Self> {
+        let access = if read_only {
+            bindings::O_RDONLY
+        } else {
+            bindings::O_RDWR
+        };
+        // It must not wait for the other end of a pipe.
+        let flags = (access | bindings::O_LARGEFILE | bindings::O_NONBLOCK) as c_int;
+        // SAFETY: The path is terminated.
+        let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
+        // INVARIANT: Opened just now. Closed by the drop if it is not taken.
+        let mut this = Self {
+            file: NonNull::new(file).ok_or(ENOENT)?,
+            size: 0,
+            block_size: 0,
+            direct_unit: 0,
+            writable: !read_only,
+        };
+        this.look()?;
+        Ok(this)
+    }
+
+    /// Finds out what the file system says about it.
+    fn look(&mut self) -> Result {
+        let stat = Opaque::<bindings::kstat>::uninit();
+        let mask = bindings::STATX_BASIC_STATS | bindings::STATX_DIOALIGN;
+        // SAFETY: The file is open; `stat` is room for the answer, which is
+        // written completely when the call succeeds.
+        let stat = unsafe {
+            to_result(bindings::vfs_getattr(
+                &raw const (*self.file.as_ptr()).__bindgen_anon_1.f_path,
+                stat.get(),
+                mask,
+                0,
+            ))?;
+            &*stat.get()
+        };
+        if u32::from(stat.mode) & bindings::S_IFMT != bindings::S_IFREG {
+            return Err(ENOTBLK);
+        }
+        self.size = u64::try_from(stat.size)?;
+        self.block_size = stat.blksize;
+        let can = self.file().has_mode(bindings::FMODE_CAN_ODIRECT);
+        self.direct_unit = match stat.result_mask & bindings::STATX_DIOALIGN {
+            _ if !can => 0,
+            // A file system that does not tell: the largest unit that there is.
+            0 => 4096,
+            // Nought: not this file.
+            _ => stat.dio_offset_align,
+        };
+        Ok(())
+    }
+
+    /// The file as [`transfer`](super::transfer) takes it.
+    #[inline]
+    pub fn file(&self) -> FileRef<'_> {
+        // SAFETY: By the type invariant.
+        unsafe { FileRef::from_raw(self.file) }
+    }
+
+    /// Size in bytes when it was opened.
+    pub fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    /// What the file system thinks good for I/O, in bytes.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Unit of direct I/O in bytes; 0: there is none.
+    pub fn direct_unit(&self) -> u32 {
+        self.direct_unit
+    }
+
+    /// Whether it was opened for writing.
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+}
+
+impl Drop for RegularFile {
+    fn drop(&mut self) {
+        // At once, so that its file system can be unmounted.
+        // SAFETY: By the type invariant; nobody can use it any more.
+        unsafe { bindings::__fput_sync(self.file.as_ptr()) };
+    }
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a volume is made of, and by what way its data goes.
+//!
+//! A block device or a regular file, in a mode:
+//!
+//! | mode | reads | writes |
+//! |---|---|---|
+//! | direct | drive | drive |
+//! | cached | page cache | page cache |
+//! | mixed | drive | page cache |
+//!
+//! What goes to the drive passes the page cache by, but not what is in it: see
+//! [`drive`](crate::drive), which carries this out.
+
+use hcablk_core::{
+    blkdev::{
+        BlockDevice,
+        FileRef,
+        Losses,
+        RegularFile,
+        Way, //
+    },
+    proto::{
+        connect::Geometry,
+        TRANSFER_MAX, //
+    },
+};
+use kernel::prelude::*;
+
+/// The most bytes of a file that one request may empty: others wait for it.
+const FILE_EMPTY_MAX: u64 = 1 << 30;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Direct,
+    Cached,
+    Mixed,
+}
+
+impl Mode {
+    const NAMES: [(&'static str, Mode); 3] = [
+        ("direct", Mode::Direct),
+        ("cached", Mode::Cached),
+        ("mixed", Mode::Mixed),
+    ];
+
+    /// `EINVAL` when there is no mode of this name.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let known = Self::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, mode)| *mode).ok_or(EINVAL)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let known = Self::NAMES.iter().find(|(_, mode)| *mode == self);
+        known.map_or("", |(name, _)| name)
+    }
+}
+
+/// By what way the data of a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Between buffers and a block device.
+    Device,
+    /// Between buffers and a file's blocks.
+    File,
+    /// Through the page cache of either.
+    Cache,
+}
+
+impl Route {
+    /// The file system's word for it.
+    pub(crate) fn way(self) -> Way {
+        match self {
+            Route::Device | Route::File => Way::Direct,
+            Route::Cache => Way::Cached,
+        }
+    }
+}
+
+enum Store {
+    Device(BlockDevice),
+    File(RegularFile),
+}
+
+/// An open block device or file, with its mode.
+pub(crate) struct Backing {
+    store: Store,
+    mode: Mode,
+}
+
+impl Backing {
+    /// Opens what is at `path`. Sleeps. Errors come with what could not be done.
+    pub(crate) fn open(
+        path: &CStr,
+        read_only: bool,
+        mode: Mode,
+    ) -> Result<Self, (&'static str, Error)> {
+        let store = match BlockDevice::open(path, read_only) {
+            Ok(device) => Store::Device(device),
+            Err(e) if e == ENOTBLK => {
+                let file = RegularFile::open(path, read_only)
+                    .map_err(|e| ("the file cannot be opened", e))?;
+                if mode != Mode::Cached && file.direct_unit() == 0 {
+                    return Err((
+                        "the file system has no direct I/O for this file: only mode cached",
+                        EOPNOTSUPP,
+                    ));
+                }
+                Store::File(file)
+            }
+            Err(e) => return Err(("the device cannot be opened", e)),
+        };
+        let backing = Self { store, mode };
+        backing
+            .geometry(read_only)
+            .ok_or(("it has no size or no usable block size", EINVAL))?;
+        Ok(backing)
+    }
+
+    /// The block device, if it is one.
+    #[inline]
+    pub(crate) fn device(&self) -> Option<&BlockDevice> {
+        match &self.store {
+            Store::Device(device) => Some(device),
+            Store::File(_) => None,
+        }
+    }
+
+    /// The way to the page cache.
+    #[inline]
+    pub(crate) fn file(&self) -> FileRef<'_> {
+        match &self.store {
+            Store::Device(device) => device.file(),
+            Store::File(file) => file.file(),
+        }
+    }
+
+    /// What the page cache has lost so far.
+    pub(crate) fn losses(&self) -> Losses {
+        self.file().losses()
+    }
+
+    /// The way of what moves no data.
+    pub(crate) fn direct(&self) -> Route {
+        match self.store {
+            Store::Device(_) => Route::Device,
+            Store::File(_) => Route::File,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read_route(&self) -> Route {
+        match self.mode {
+            Mode::Direct | Mode::Mixed => self.direct(),
+            Mode::Cached => Route::Cache,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write_route(&self) -> Route {
+        match self.mode {
+            Mode::Direct => self.direct(),
+            Mode::Cached | Mode::Mixed => Route::Cache,
+        }
+    }
+
+    /// Bytes; changes with a block device that is resized.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match &self.store {
+            Store::Device(device) => device.size_bytes(),
+            Store::File(file) => file.size_bytes(),
+        }
+    }
+
+    /// What initiators are told; `None` when the block size is beyond what the
+    /// protocol knows.
+    pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
+        let (logical, physical, fixed, cache) = match &self.store {
+            Store::Device(device) => (
+                device.logical_block_size(),
+                device.physical_block_size(),
+                device.read_only(),
+                device.write_cache(),
+            ),
+            // The unit of direct I/O in every mode, so that what is on it stays
+            // usable in another. Blocks may have yet to be allocated when a
+            // write is done: nothing is durable before a flush.
+            Store::File(file) => (
+                match file.direct_unit() {
+                    0 => 512,
+                    unit => unit.max(512),
+                },
+                file.block_size(),
+                !file.writable(),
+                true,
+            ),
+        };
+        let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
+        let logical_block_shift = shift(logical)?;
+        let size = self.size_bytes();
+        if !(9..=12).contains(&logical_block_shift) || size >> logical_block_shift == 0 {
+            return None;
+        }
+        let block = 1u32 << logical_block_shift;
+        let whole_blocks = !(u64::from(block) - 1);
+        // What a request's length can say.
+        let longest = |bytes: u64| bytes.min(u32::MAX.into()) as u32 & !(block - 1);
+        let sectors = |sectors: u32| longest(u64::from(sectors) << 9);
+        let (granularity, discard, zeroes) = match &self.store {
+            Store::Device(device) => (
+                device.discard_granularity(),
+                sectors(device.max_discard_sectors()),
+                sectors(device.max_write_zeroes_sectors()),
+            ),
+            Store::File(file) if file.file().can_empty() => (
+                file.block_size(),
+                longest(FILE_EMPTY_MAX),
+                longest(FILE_EMPTY_MAX),
+            ),
+            Store::File(_) => (0, 0, 0),
+        };
+        let discards = granularity >= block && granularity % block == 0;
+        Some(Geometry {
+            capacity: size & whole_blocks,
+            logical_block_shift,
+            physical_block_shift: shift(physical)
+                .unwrap_or(logical_block_shift)
+                .clamp(logical_block_shift, 24),
+            read_only: read_only || fixed,
+            write_cache: cache || self.write_route() == Route::Cache,
+            // The block layer or the page cache flushes after the write when
+            // the device cannot.
+            fua: true,
+            max_transfer: TRANSFER_MAX,
+            max_discard: if discards { discard } else { 0 },
+            discard_granularity: if discards { granularity } else { 0 },
+            max_zeroes: zeroes,
+        })
+    }
+}
