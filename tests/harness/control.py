@@ -11,6 +11,9 @@ from pathlib import Path
 
 from guest import Guest, GuestError
 
+# Times that a guest may be started until it has booted.
+BOOT_TRIES = 3
+
 
 class Handler(socketserver.BaseRequestHandler):
     """One request of one script."""
@@ -103,11 +106,24 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         for guest in guests:
             guest.start()
         for guest in guests:
-            guest.wait_booted()
+            self.wait_booted(guest)
         target = self.guests["target"]
         for guest in self.guests.values():
             if guest is not target and guest.booted and target.booted and (guest in guests or target in guests):
                 guest.wait_reaches(target.spec.address)
+
+    def wait_booted(self, guest: Guest) -> None:
+        """Wait until a guest is there. An emulated machine hangs now and then, before any program runs in it, while its
+        kernel changes from one clock to another: that is said, and it is started anew."""
+        for left in range(BOOT_TRIES - 1, -1, -1):
+            try:
+                return guest.wait_booted()
+            except GuestError as err:
+                if not left:
+                    raise
+                print(f"# {err}: started anew", flush=True)
+                self.kill(guest)
+                guest.start()
 
     def kill(self, guest: Guest) -> None:
         """Kill a guest under its neighbours."""

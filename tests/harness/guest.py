@@ -21,7 +21,7 @@ from typing import TextIO
 CHANNELS = 5
 # After its command was killed, a guest that answers at all answers within this.
 KILL_SECONDS = 20.0
-BOOT_SECONDS = 120.0
+BOOT_SECONDS = 60.0
 
 Output = Callable[[str, bytes], None]
 
