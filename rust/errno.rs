@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Error codes of connections, which `kernel::error::code` does not name.
+//! Error codes that `kernel::error::code` does not name on every supported kernel.
 //! Functions, since `kernel::error::Error` has no public constructor that is `const`.
 
 use crate::bindings;
@@ -35,4 +35,6 @@ errno! {
     eproto = EPROTO
     /// A message does not fit.
     emsgsize = EMSGSIZE
+    /// There is no such operation here.
+    eopnotsupp = EOPNOTSUPP
 }

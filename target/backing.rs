@@ -21,6 +21,7 @@ use hcablk_core::{
         RegularFile,
         Way, //
     },
+    errno,
     proto::{
         connect::Geometry,
         TRANSFER_MAX, //
@@ -105,7 +106,7 @@ impl Backing {
                 if mode != Mode::Cached && file.direct_unit() == 0 {
                     return Err((
                         "the file system has no direct I/O for this file: only mode cached",
-                        EOPNOTSUPP,
+                        errno::eopnotsupp(),
                     ));
                 }
                 Store::File(file)
