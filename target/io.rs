@@ -66,6 +66,8 @@ pub(crate) struct Io {
     pub(crate) status: message::Status,
     /// Bytes that the HCA moves.
     pub(crate) moved: u64,
+    /// The size that is told, if that is what is asked for.
+    pub(crate) sectors: u64,
     /// Where write data is fetched to, if the device wants more than buffers.
     /// Locked while the work that uses it is posted.
     pub(crate) sink: Option<Arc<IrqLock<Sink>>>,
@@ -98,6 +100,7 @@ impl Io {
                 quiet: false,
                 status: message::Status::Ok,
                 moved: 0,
+                sectors: 0,
                 sink: queue.make_sink()?,
                 step: Step::Start,
                 cached: false,

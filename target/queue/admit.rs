@@ -63,6 +63,7 @@ impl Queue {
         };
         io.receive = buffer;
         io.moved = 0;
+        io.sectors = 0;
         io.status = Status::Ok;
         io.quiet = false;
         match decoded {

@@ -56,10 +56,24 @@ impl Queue {
             }
             Ok(Op::Write { remote, .. }) => self.fetch(io, remote),
             Ok(Op::WriteInline { .. }) => self.store_inline(io),
-            // Nothing to be done, `answer` says it.
-            Ok(Op::Size) => self.answer(io, Status::Ok),
+            Ok(Op::Size) => self.tell_size(io),
             Err(status) => self.answer(io, status),
         }
+    }
+
+    /// Answers with the volume's size, or that there is none to tell: the drive
+    /// is gone, or larger than an answer can say.
+    fn tell_size(&self, mut io: KBox<Io>) {
+        let sectors = self.capacity() >> 9;
+        let status = match sectors {
+            0 => Status::IoError,
+            _ if sectors >> 48 != 0 => Status::Unsupported,
+            _ => Status::Ok,
+        };
+        if status == Status::Ok {
+            io.sectors = sectors;
+        }
+        self.answer(io, status);
     }
 
     /// Writes data that came with its request.
@@ -198,10 +212,7 @@ impl Queue {
             credits: 1,
             tag: io.tag,
             status,
-            sectors: match io.op {
-                Ok(Op::Size) => self.capacity() >> 9,
-                _ => 0,
-            },
+            sectors: io.sectors,
         };
         let Ok(message) = self.outgoing.write(index as usize, &response.encode()) else {
             self.session.end();

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when the target's drive grows or shrinks, the disks of all clients follow while they are open and under load.
+# Proves: when the target's drive grows or shrinks, the disks of all clients follow while they are open and under load; one that goes ends no session.
 # group: paths
 # timeout: 200
 
@@ -46,3 +46,15 @@ join holder
 disconnect c1 vol1
 disconnect c2 vol1
 must on target 'hcablk target unexport vol1 && losetup -d /dev/loop0'
+
+# A drive that is gone has no size to tell.
+must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/goes && cd /sys/kernel/config/nullb/goes &&
+	echo 64 > size && echo 1 > memory_backed && echo 1 > power'
+export_volume goes /dev/goes c1
+connect c1 goes
+must on target 'echo 0 > /sys/kernel/config/nullb/goes/power'
+asked=$(stat_of c1 $initiator/goes receives)
+must wait_until c1 30 "grep -q failed $initiator/goes/state || awk '\$1 == \"receives\" { exit \$2 <= $asked }' $initiator/goes/stats"
+same "the session outlives the drive" "live 0" "$(on c1 "cat $initiator/goes/state") $(stat_of c1 $initiator/goes protocol_errors)"
+refuse "and its requests fail" on c1 "dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
+disconnect c1 goes
