@@ -45,6 +45,7 @@ pub use self::{
     disk::Disk,
     file::{
         transfer,
+        FileId,
         FileOp,
         FileOwner,
         FileRef,

@@ -14,6 +14,7 @@ pub mod defer;
 pub mod errno;
 pub mod fifo;
 pub mod landing;
+pub mod mq;
 pub mod pages;
 pub mod proto;
 pub mod rdma;

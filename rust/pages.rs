@@ -41,7 +41,18 @@ impl PageChunk {
     /// Allocates zeroed pages: what a peer reads out of a buffer that was never
     /// filled is nothing. May sleep.
     pub fn alloc(order: u32) -> Result<Self> {
-        let flags = bindings::GFP_KERNEL | bindings::__GFP_COMP | bindings::__GFP_ZERO;
+        Self::alloc_with(order, bindings::GFP_KERNEL)
+    }
+
+    /// As [`Self::alloc`], for what the machine can do without: nobody is killed
+    /// for it, and nothing logged.
+    pub fn alloc_if_plenty(order: u32) -> Result<Self> {
+        let flags = bindings::__GFP_RETRY_MAYFAIL | bindings::__GFP_NOWARN;
+        Self::alloc_with(order, bindings::GFP_KERNEL | flags)
+    }
+
+    fn alloc_with(order: u32, flags: bindings::gfp_t) -> Result<Self> {
+        let flags = flags | bindings::__GFP_COMP | bindings::__GFP_ZERO;
         // SAFETY: No requirements.
         let page = unsafe { bindings::alloc_pages(flags, order) };
         // INVARIANT: A compound allocation without __GFP_HIGHMEM.
@@ -93,7 +104,45 @@ impl Drop for PageChunk {
     }
 }
 
-impl PageRange<'_> {
+impl<'a> PageRange<'a> {
+    /// A piece of the piece, cut off at its end.
+    #[inline]
+    pub fn part(self, offset: usize, length: usize) -> PageRange<'a> {
+        let offset = offset.min(self.length as usize);
+        PageRange {
+            offset: self.offset + offset as u32,
+            length: length.min(self.length as usize - offset) as u32,
+            ..self
+        }
+    }
+
+    /// Copies as much as both have room for. What a device or another processor
+    /// writes meanwhile may be copied in part. Any context.
+    #[inline]
+    pub fn copy_to(self, to: PageRange<'_>) {
+        // SAFETY: Both pieces are within chunks that are in the direct mapping and
+        // live at least as long as the pieces; nobody has references into chunks.
+        // They may be pieces of the same one.
+        unsafe {
+            core::ptr::copy(
+                self.as_ptr().cast_const(),
+                to.as_ptr(),
+                self.length.min(to.length) as usize,
+            )
+        };
+    }
+
+    /// The first byte.
+    #[inline]
+    fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: The page is valid and in the direct mapping, and so is what
+        // follows it up to the end of the piece.
+        unsafe {
+            let start: *mut u8 = bindings::hcablk_c_page_address(self.page.as_ptr()).cast();
+            start.add(self.offset as usize)
+        }
+    }
+
     /// The first page of the chunk that the piece is in.
     #[inline]
     pub(crate) fn as_page_ptr(&self) -> *mut bindings::page {

@@ -3,11 +3,21 @@
 //! Facts about the machine, and chance.
 
 use crate::bindings;
+use kernel::page::PAGE_SHIFT;
 
 /// Processors that are running.
 pub fn online_cpus() -> u32 {
     // SAFETY: No requirements.
     unsafe { bindings::hcablk_c_num_online_cpus() }
+}
+
+/// Bytes of memory that can be had without swapping, by the kernel's estimate.
+///
+/// C: `si_mem_available()`.
+pub fn available_memory() -> u64 {
+    // SAFETY: No requirements.
+    let pages = unsafe { bindings::si_mem_available() };
+    u64::try_from(pages).unwrap_or(0) << PAGE_SHIFT
 }
 
 /// A number that nobody can guess, not 0.

@@ -13,6 +13,13 @@
 //! What goes to the drive passes the page cache by, but not what is in it: see
 //! [`drive`](crate::drive), which carries this out.
 
+use crate::{
+    cache::Cache,
+    claims::{
+        Claim,
+        Claims, //
+    },
+};
 use hcablk_core::{
     blkdev::{
         BlockDevice,
@@ -27,7 +34,10 @@ use hcablk_core::{
         TRANSFER_MAX, //
     },
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// The most bytes of a file that one request may empty: others wait for it.
 const FILE_EMPTY_MAX: u64 = 1 << 30;
@@ -87,8 +97,11 @@ enum Store {
 
 /// An open block device or file, with its mode.
 pub(crate) struct Backing {
+    /// Goes before what it names is closed.
+    claim: Option<Claim>,
     store: Store,
     mode: Mode,
+    cache: Option<Arc<Cache>>,
 }
 
 impl Backing {
@@ -113,11 +126,46 @@ impl Backing {
             }
             Err(e) => return Err(("the device cannot be opened", e)),
         };
-        let backing = Self { store, mode };
+        let backing = Self {
+            claim: None,
+            store,
+            mode,
+            cache: None,
+        };
         backing
             .geometry(read_only)
             .ok_or(("it has no size or no usable block size", EINVAL))?;
         Ok(backing)
+    }
+
+    /// Says that it is exported, and gives it a cache of `mib` MiB, 0: none.
+    /// Sleeps. Errors come with what could not be done.
+    pub(crate) fn claim(
+        mut self,
+        claims: &Arc<Claims>,
+        mib: u32,
+    ) -> Result<Self, (&'static str, Error)> {
+        if mib != 0 && self.mode != Mode::Direct {
+            return Err(("a volume with a cache has mode direct", EINVAL));
+        }
+        let claim = Claims::claim(claims, self.file().id(), mib != 0);
+        self.claim = Some(claim.map_err(|e| match e {
+            e if e == EBUSY => (
+                "another volume exports the same: neither may have a cache",
+                e,
+            ),
+            e => ("memory", e),
+        })?);
+        if mib != 0 {
+            self.cache = Some(Cache::new(mib)?);
+        }
+        Ok(self)
+    }
+
+    /// The cache, if it has one.
+    #[inline]
+    pub(crate) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_deref()
     }
 
     /// The block device, if it is one.

@@ -87,6 +87,9 @@ fn number(text: &str, min: u32, max: u32) -> Result<u32> {
     }
 }
 
+/// The largest cache of a volume, in MiB: 1 TiB.
+const CACHE_MIB_MAX: u32 = 1 << 20;
+
 /// What `volumes/NAME/error` shows.
 fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     match error {
@@ -118,6 +121,11 @@ impl Node for Volume {
             c"mode",
             |volume, out| writeln!(out, "{}", volume.mode().name()),
             |volume, _, text| volume.set_mode(Mode::parse(text)?),
+        ),
+        Attribute::read_write(
+            c"cache_mib",
+            |volume, out| writeln!(out, "{}", volume.cache_mib()),
+            |volume, _, text| volume.set_cache_mib(number(text, 0, CACHE_MIB_MAX)?),
         ),
         Attribute::read_write(
             c"enable",

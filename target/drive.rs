@@ -12,6 +12,9 @@
 //!                                        └──► Finished ─────────────────┘
 //! ```
 //!
+//! The volume's cache, if it has one, is asked before all of this, and told of
+//! the answer: see [`cache`](crate::cache).
+//!
 //! # Contexts
 //!
 //! A queue's requests are begun one after the other, so what may wait for a
@@ -132,6 +135,11 @@ impl Io {
         Some(Task { extent, op, route })
     }
 
+    /// The blocks that it is about, if it is about any.
+    pub(crate) fn extent(&self) -> Option<Extent> {
+        Some(self.task()?.extent)
+    }
+
     /// The drive is done with a bio. Any context.
     pub(crate) fn bio_done(mut self: KBox<Self>, result: Result<(), DriveStatus>) {
         let queue = self.queue.clone();
@@ -153,6 +161,9 @@ impl Queue {
         io.met_pages = false;
         let backing = self.backing();
         match io.task() {
+            Some(task) if self.enter_cache(&mut io, task.op, task.extent) => {
+                self.answer(io, Status::Ok);
+            }
             Some(task) => match task.route {
                 Route::Device if !task.is_cached_in(backing.file()) => {
                     self.submit(io, task.op, task.extent.offset);

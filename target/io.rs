@@ -33,6 +33,7 @@ use hcablk_core::{
         Status, //
     },
     defer::WorkSlot,
+    mq::lines::Visit,
     pages::PageRange,
     proto::message::{
         self,
@@ -77,6 +78,10 @@ pub(crate) struct Io {
     pub(crate) cached: bool,
     /// What was to pass the page cache met pages there.
     pub(crate) met_pages: bool,
+    /// Its part in the volume's cache.
+    pub(crate) visit: Visit,
+    /// Bytes copied between buffers and that cache.
+    pub(crate) lined: u64,
     chunks: [u16; CHUNKS_MAX],
     chunk_count: usize,
     slot: BioSlot,
@@ -105,6 +110,8 @@ impl Io {
                 step: Step::Start,
                 cached: false,
                 met_pages: false,
+                visit: Visit::NONE,
+                lined: 0,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
                 slot: BioSlot::new(CHUNKS_MAX as u16)?,

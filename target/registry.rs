@@ -8,6 +8,7 @@
 
 use crate::{
     admission,
+    claims::Claims,
     session::Session,
     volume::Volume, //
 };
@@ -36,6 +37,7 @@ pub(crate) struct Registry {
     work: Arc<WorkQueue>,
     completions: Arc<WorkQueue>,
     io_work: Arc<WorkQueue>,
+    claims: Arc<Claims>,
     #[pin]
     lists: Mutex<Lists>,
 }
@@ -46,11 +48,13 @@ impl Registry {
         completions: Arc<WorkQueue>,
         io_work: Arc<WorkQueue>,
     ) -> Result<Arc<Self>> {
+        let claims = Claims::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 work,
                 completions,
                 io_work,
+                claims,
                 lists <- new_mutex!(Lists {
                     volumes: KVec::new(),
                     sessions: KVec::new(),
@@ -73,6 +77,11 @@ impl Registry {
     /// Where requests wait for drives.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         &self.io_work
+    }
+
+    /// What is exported.
+    pub(crate) fn claims(&self) -> &Arc<Claims> {
+        &self.claims
     }
 
     /// Lists a volume, `EEXIST` when its name is taken.

@@ -37,10 +37,20 @@ counters! {
         /// Bytes copied between buffers and the page cache.
         cache_bytes,
         /// Bytes that crossed this host's RAM: once in a buffer, once more in
-        /// the page cache.
+        /// the page cache or in the volume's cache.
         ram_bytes,
         /// Requests that were to pass the page cache and met pages there.
         met_pages,
+        /// Lines of reads that were in the volume's cache.
+        cache_hits,
+        /// Lines of reads that were not.
+        cache_misses,
+        /// Lines that had to go for others.
+        cache_evictions,
+        /// Bytes of reads for which the drive was not asked.
+        bytes_from_cache,
+        /// Bytes copied between buffers and the volume's cache.
+        cache_copied_bytes,
         /// Messages received.
         receives,
         /// Messages sent.

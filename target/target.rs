@@ -10,6 +10,8 @@
 //! - [`connect`]: how a queue pair comes up.
 //! - [`session`]: an initiator's queue pairs and their end.
 //! - [`backing`]: what a volume is made of, and its mode.
+//! - [`claims`]: what drives and files are exported.
+//! - [`cache`]: a volume's lines of data in memory.
 //! - [`queue`]: the I/O path.
 //! - [`io`]: one request under way.
 //! - [`drive`]: the drive's part of a request, by mode.
@@ -18,7 +20,9 @@
 
 mod admission;
 mod backing;
+mod cache;
 mod check;
+mod claims;
 mod config;
 mod connect;
 mod drive;

@@ -55,6 +55,7 @@ struct State {
     path: Option<CString>,
     read_only: bool,
     mode: Mode,
+    cache_mib: u32,
     export: Export,
     hosts: KVec<HostId>,
     error: Option<(&'static str, Error)>,
@@ -89,6 +90,7 @@ impl Volume {
                     path: None,
                     read_only: false,
                     mode: Mode::Direct,
+                    cache_mib: 0,
                     export: Export::Disabled,
                     hosts: KVec::new(),
                     error: None,
@@ -137,6 +139,15 @@ impl Volume {
     /// Sets by what way data goes, `EBUSY` while the volume is enabled.
     pub(crate) fn set_mode(&self, mode: Mode) -> Result {
         self.change(|state| state.mode = mode)
+    }
+
+    pub(crate) fn cache_mib(&self) -> u32 {
+        self.state.lock().cache_mib
+    }
+
+    /// Sets how large a cache the volume has, in MiB; `EBUSY` while it is enabled.
+    pub(crate) fn set_cache_mib(&self, mib: u32) -> Result {
+        self.change(|state| state.cache_mib = mib)
     }
 
     fn change(&self, f: impl FnOnce(&mut State)) -> Result {
@@ -194,7 +205,8 @@ impl Volume {
 
     fn open(&self, state: &State) -> Result<Backing, (&'static str, Error)> {
         let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
-        Backing::open(path, state.read_only, state.mode)
+        Backing::open(path, state.read_only, state.mode)?
+            .claim(self.registry.claims(), state.cache_mib)
     }
 
     /// Ends the export and every session on it, and waits for that. Nothing

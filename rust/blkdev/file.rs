@@ -60,6 +60,11 @@ pub struct FileRef<'a> {
     _open: PhantomData<&'a RegularFile>,
 }
 
+/// What tells open files apart by their data: two of one file, or of one block
+/// device, have the same. Good as long as one of them is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct FileId(usize);
+
 /// What the page cache has lost and somebody has been told of.
 #[derive(Clone, Copy)]
 pub struct Losses(bindings::errseq_t);
@@ -79,6 +84,12 @@ impl<'a> FileRef<'a> {
     fn mapping(self) -> *mut bindings::address_space {
         // SAFETY: By the type invariant; it is set once, when the file is opened.
         unsafe { (*self.file.as_ptr()).f_mapping }
+    }
+
+    /// Whose data it is.
+    pub fn id(self) -> FileId {
+        // What has a page cache of its own is a file of its own.
+        FileId(self.mapping().addr())
     }
 
     pub(super) fn has_mode(self, mode: bindings::fmode_t) -> bool {

@@ -162,6 +162,7 @@ impl Queue {
     /// Answers a request, after the data that it asked for. Any context.
     pub(crate) fn answer(&self, mut io: KBox<Io>, status: Status) {
         io.status = status;
+        self.leave_cache(&mut io, status == Status::Ok);
         let index = io.index;
         // The credit that the answer grants must be there before the answer.
         if self.post_receive(io.receive).is_err() {
@@ -310,6 +311,7 @@ impl Queue {
             let through_cache = if cached { length } else { 0 };
             c.cache_bytes.add(through_cache);
             c.ram_bytes.add(length + through_cache);
+            self.count_cache(io);
             c.met_pages.add((io.met_pages && length != 0).into());
         } else {
             c.errors.bump();

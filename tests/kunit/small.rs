@@ -251,6 +251,8 @@ mod tests {
         ] {
             let got = chunk.range(offset, length).length() as usize;
             ensure_eq!((offset, got), (offset, wanted));
+            let got = chunk.range(0, end).part(offset, length).length() as usize;
+            ensure_eq!((offset, got), (offset, wanted));
         }
         Ok(())
     }
@@ -365,6 +367,7 @@ mod tests {
         every_allocation(1, || SlotTable::<u32>::new(100))?;
         every_allocation(1, || Fifo::<u32>::new(100))?;
         every_allocation(1, || PageChunk::alloc(2))?;
+        every_allocation(1, || PageChunk::alloc_if_plenty(2))?;
         every_allocation(2, || WorkQueue::new(c"hcablk_kunit"))?;
         let clock = Clock::new(false)?;
         every_allocation(1, || Periodic::start(clock.clone(), 60_000))?;

@@ -5,6 +5,7 @@
 
 mod proto;
 pub mod decoders;
+mod mq;
 mod space;
 mod admission;
 mod batching;

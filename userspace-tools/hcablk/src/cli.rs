@@ -143,6 +143,7 @@ pub enum TargetCommand {
 Examples:
   hcablk target export data /dev/nvme0n1 --allow \"$(ssh client hcablk host-id)\"
   hcablk target export vm /srv/vm.img --mode cached --allow UUID
+  hcablk target export db /dev/nvme1n1 --cache-mib 4096 --allow UUID
   hcablk target export iso /dev/loop0 --read-only --port 7745")]
     Export(ExportArgs),
 
@@ -317,6 +318,12 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = Mode::Direct)]
     pub mode: Mode,
 
+    /// Keep so many MiB of what clients read again and again in this machine's memory; 0: none.
+    /// With mode direct only, and for a device or file that no other volume exports
+    #[arg(long, value_name = "MIB", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=1_048_576))]
+    pub cache_mib: u32,
+
     /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub allow: Vec<Uuid>,
@@ -341,6 +348,7 @@ impl From<&ExportArgs> for Export {
             path: args.path.clone(),
             read_only: args.read_only,
             mode: args.mode,
+            cache_mib: args.cache_mib,
             allow: args.allow.clone(),
             listen: (!args.no_port).then(|| Listen {
                 address: args.port_address,

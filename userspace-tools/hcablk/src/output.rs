@@ -92,6 +92,8 @@ pub struct Volume {
     pub read_only: bool,
     /// By what way data goes.
     pub mode: String,
+    /// MiB of its cache; 0: none.
+    pub cache_mib: u32,
     /// Whether clients can connect.
     pub enabled: bool,
     /// Its size; 0 while not enabled.
@@ -225,6 +227,7 @@ pub enum Done {
         path: String,
         read_only: bool,
         mode: String,
+        cache_mib: u32,
         hosts: Vec<Uuid>,
         port: Option<PortRef>,
         changed: bool,
@@ -410,6 +413,7 @@ impl fmt::Display for Done {
                 path,
                 read_only,
                 mode,
+                cache_mib,
                 port,
                 ..
             } => {
@@ -419,6 +423,9 @@ impl fmt::Display for Done {
                 }
                 if mode != "direct" {
                     write!(f, ", {mode}")?;
+                }
+                if *cache_mib != 0 {
+                    write!(f, ", with a cache of {cache_mib} MiB")?;
                 }
                 match port {
                     Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),

@@ -73,6 +73,8 @@ pub struct Export {
     pub read_only: bool,
     /// By what way data goes.
     pub mode: Mode,
+    /// MiB of the volume's cache; 0: none.
+    pub cache_mib: u32,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
     /// The port to make sure of, if any.
@@ -143,6 +145,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         path: path.to_owned(),
         read_only: wanted.read_only,
         mode: wanted.mode.name().to_owned(),
+        cache_mib: wanted.cache_mib,
         hosts: allowed.clone(),
         port,
         changed,
@@ -178,6 +181,7 @@ fn set_up(
         transaction.set(group, "path", path)?;
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
         transaction.set(group, "mode", wanted.mode.name())?;
+        transaction.set(group, "cache_mib", wanted.cache_mib)?;
     }
     // Before the volume is enabled: a host that is to be allowed must never be turned away for
     // being early.
@@ -189,7 +193,7 @@ fn set_up(
     }
     if !enabled {
         if let Err(error) = transaction.enable(group)? {
-            return Err(explain_volume(&error, group, path));
+            return Err(explain_volume(&error, group, wanted, path));
         }
     }
     wanted
@@ -225,6 +229,13 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     if mode != wanted.mode.name() {
         different.push(format!("its mode is {mode}, not {}", wanted.mode.name()));
     }
+    let cache_mib: u32 = group.value("cache_mib")?;
+    if cache_mib != wanted.cache_mib {
+        different.push(format!(
+            "its cache has {cache_mib} MiB, not {}",
+            wanted.cache_mib
+        ));
+    }
     if !different.is_empty() {
         steps.push(format!(
             "To change it, end it first (its clients lose it): hcablk target unexport {name}\n\
@@ -258,7 +269,7 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     .advise(steps.join("\n")))
 }
 
-fn explain_volume(error: &OpError, group: &Group<'_>, path: &str) -> Error {
+fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &str) -> Error {
     let message = with_reason(
         format!(
             "cannot export {path} as {}: {}",
@@ -280,8 +291,15 @@ fn explain_volume(error: &OpError, group: &Group<'_>, path: &str) -> Error {
         }
         Errno::EBUSY => format!(
             "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
-             a mount, a RAID, LVM."
+             a mount, a RAID, LVM. With a cache it must not be exported by another volume either."
         ),
+        Errno::EINVAL if wanted.cache_mib != 0 && wanted.mode != Mode::Direct => {
+            "A cache (--cache-mib) is for mode direct.".to_owned()
+        }
+        Errno::ENOMEM if wanted.cache_mib != 0 => {
+            "A smaller cache (--cache-mib) may have room; `free -m` shows what is available."
+                .to_owned()
+        }
         Errno::EROFS | Errno::EACCES | Errno::EPERM => format!(
             "Writing is not allowed. Export it with --read-only,\n\
              or make a device writable: blockdev --setrw {path}"
@@ -692,6 +710,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         path: group.get("path")?,
         read_only: group.flag("read_only")?,
         mode: group.get("mode")?,
+        cache_mib: group.value("cache_mib")?,
         enabled: group.flag("enable")?,
         size_bytes: group.value("size")?,
         hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),

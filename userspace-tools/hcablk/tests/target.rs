@@ -80,6 +80,22 @@ fn export_in_a_mode() {
 }
 
 #[test]
+fn export_with_a_cache() {
+    let kernel = Kernel::loaded();
+    let said = ok(&kernel, "target export data /dev/sdb --cache-mib 64");
+    assert_eq!(
+        said,
+        "/dev/sdb is exported as data, with a cache of 64 MiB, at 0.0.0.0:7744\n"
+    );
+    assert_eq!(kernel.volume("data", "cache_mib"), "64");
+    let error = fails(&kernel, "target export data /dev/sdb");
+    assert!(
+        error.message.contains("its cache has 64 MiB, not 0"),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn a_relative_path_is_made_absolute() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data disk.img");

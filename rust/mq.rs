@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The Multi-Queue replacement algorithm: which lines a second-level cache
+//! keeps. Uses nothing but `core`: its tests run on the host, and so does the
+//! simulator `hcablk-cachesim`, which is this very code.
+//!
+//! What comes to a target are the misses of its initiators' own caches. Blocks
+//! used a moment ago are in those; what is worth keeping here is what is used
+//! often, over a long time (Zhou, Philbin and Li, *The Multi-Queue Replacement
+//! Algorithm for Second Level Buffer Caches*, USENIX 2001).
+//!
+//! ```text
+//!             used again: to the queue of its uses, at the end
+//!          ┌───────────────────────────────────────────────┐
+//!  miss ─► │ Q0 1 use ◄── Q1 2..3 ◄── Q2 4..7 ◄── … Q7 128.. │
+//!          └──┬───────── not used for the lifetime ──────────┘
+//!             │ no room: the first of the lowest queue
+//!             ▼
+//!          history: its uses, without the data ── the oldest is forgotten
+//! ```
+//!
+//! - Time is the number of accesses.
+//! - A line that comes back while the history knows it goes on counting where it
+//!   was.
+//! - The lifetime follows what is observed: the most frequent distance between
+//!   two uses of the same line, by powers of two.
+//!
+//! # Memory
+//!
+//! Everything is in three arrays of a fixed size: 40 bytes for each line and
+//! for each of the [`HISTORY`] times as many lines in the history, and an index
+//! of 4 bytes for at least every second one of them. An access looks at a few
+//! entries, whatever the size.
+//!
+//! # Invariants
+//!
+//! Every node is in exactly one list. Those in a queue are slots, those in the
+//! history are not; both, and no others, are in the index, and no key is there
+//! twice.
+
+use core::ops::DerefMut;
+
+pub mod lines;
+
+/// Where arrays come from: the kernel's allocator, or the host's.
+pub trait Memory {
+    /// An array.
+    type Of<T>: DerefMut<Target = [T]>;
+    /// Why there is none.
+    type Error;
+
+    /// Makes an array of `count` copies. May sleep.
+    fn make<T: Copy>(value: T, count: usize) -> Result<Self::Of<T>, Self::Error>;
+}
+
+/// Queues of lines in the cache.
+pub const QUEUES: usize = 8;
+/// Lines that the history remembers, for each line in the cache.
+pub const HISTORY: usize = 4;
+
+/// The lists behind the queues.
+const PAST: usize = QUEUES;
+const FREE: usize = QUEUES + 1;
+const SPARE: usize = QUEUES + 2;
+const LISTS: usize = QUEUES + 3;
+
+/// No node.
+const NONE: u32 = u32::MAX;
+/// Candidates that are looked at for one to evict.
+const CANDIDATES: usize = 64;
+/// Powers of two by which distances are counted.
+const DISTANCES: usize = 40;
+/// The fewest distances from which a lifetime is concluded.
+const SAMPLES: u64 = 64;
+
+/// What is known of a line.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    key: u64,
+    /// When it was used last.
+    last: u64,
+    /// When it came into its queue.
+    entered: u64,
+    next: u32,
+    prev: u32,
+    /// The next with the same place in the index.
+    chain: u32,
+    uses: u16,
+    list: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+/// A slot was given to a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Which.
+    pub slot: u32,
+    /// The line that had it until now.
+    pub evicted: Option<u64>,
+}
+
+/// The directory of a cache: which line is in which slot.
+pub struct Mq<M: Memory> {
+    /// The slots, then what the history needs.
+    nodes: M::Of<Node>,
+    index: M::Of<u32>,
+    lists: [List; LISTS],
+    slots: u32,
+    now: u64,
+    lifetime: u64,
+    distances: [u32; DISTANCES],
+    /// Distances since the lifetime was looked at.
+    samples: u64,
+}
+
+impl<M: Memory> Mq<M> {
+    /// Makes the directory of a cache of `slots` lines; at most `u32::MAX / 8`.
+    /// May sleep.
+    pub fn new(slots: u32) -> Result<Self, M::Error> {
+        let slots = slots.min(NONE / 8);
+        let count = slots as usize * (1 + HISTORY);
+        let node = Node {
+            key: 0,
+            last: 0,
+            entered: 0,
+            next: NONE,
+            prev: NONE,
+            chain: NONE,
+            uses: 0,
+            list: 0,
+        };
+        let list = List {
+            head: NONE,
+            tail: NONE,
+            len: 0,
+        };
+        let mut this = Self {
+            nodes: M::make(node, count)?,
+            index: M::make(NONE, (count / 2).next_power_of_two())?,
+            lists: [list; LISTS],
+            slots,
+            now: 0,
+            lifetime: slots.into(),
+            distances: [0; DISTANCES],
+            samples: 0,
+        };
+        for at in 0..count as u32 {
+            this.push(if at < slots { FREE } else { SPARE }, at);
+        }
+        Ok(this)
+    }
+
+    /// Lines that there is room for.
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Lines that are there.
+    pub fn len(&self) -> u32 {
+        let free = self.lists.get(FREE).map_or(0, |list| list.len);
+        self.slots - free
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Accesses that a line which is not used stays in its queue.
+    pub fn lifetime(&self) -> u64 {
+        self.lifetime
+    }
+
+    /// The slot of the line `key`.
+    #[inline]
+    pub fn find(&self, key: u64) -> Option<u32> {
+        self.look_up(key).filter(|at| *at < self.slots)
+    }
+
+    /// The line in a slot.
+    #[inline]
+    pub fn key(&self, slot: u32) -> Option<u64> {
+        let node = self.nodes.get(slot as usize)?;
+        (slot < self.slots && usize::from(node.list) < QUEUES).then_some(node.key)
+    }
+
+    /// The line in `slot` is used.
+    #[inline]
+    pub fn hit(&mut self, slot: u32) {
+        self.now += 1;
+        if self.key(slot).is_some() {
+            self.unlink(slot);
+            let (mut queue, mut distance) = (0, 0);
+            if let Some(node) = self.nodes.get_mut(slot as usize) {
+                distance = self.now - node.last;
+                node.uses = node.uses.saturating_add(1);
+                node.last = self.now;
+                node.entered = self.now;
+                queue = queue_of(node.uses);
+            }
+            self.push(queue, slot);
+            self.learn(distance);
+        }
+        self.age();
+    }
+
+    /// The line `key`, which is not there, is used, and gets a slot: a free one,
+    /// or that of the line which is worth least of those that `may_go`. `None`:
+    /// none of those looked at may.
+    #[inline]
+    pub fn miss(&mut self, key: u64, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
+        self.now += 1;
+        let known = match self.look_up(key) {
+            Some(at) if at < self.slots => return None,
+            Some(at) => self.nodes.get(at as usize).copied(),
+            None => None,
+        };
+        let Some(admission) = self.make_room(may_go) else {
+            self.age();
+            return None;
+        };
+        // What made room may have pushed it out of the history.
+        if let Some(at) = self.look_up(key) {
+            self.forget(at, SPARE);
+        }
+        let uses = known.map_or(0, |node| node.uses).saturating_add(1);
+        if let Some(node) = self.nodes.get_mut(admission.slot as usize) {
+            node.key = key;
+            node.uses = uses;
+            node.last = self.now;
+            node.entered = self.now;
+        }
+        self.unlink(admission.slot);
+        self.push(queue_of(uses), admission.slot);
+        self.enter(admission.slot);
+        if let Some(node) = known {
+            self.learn(self.now - node.last);
+        }
+        self.age();
+        Some(admission)
+    }
+
+    /// A line is used that is not there and shall not be.
+    #[inline]
+    pub fn pass(&mut self) {
+        self.now += 1;
+        self.age();
+    }
+
+    /// The slot's line is there no more, and not remembered either.
+    #[inline]
+    pub fn remove(&mut self, slot: u32) {
+        if self.key(slot).is_some() {
+            self.forget(slot, FREE);
+        }
+    }
+
+    /// A slot that is in the free list.
+    fn make_room(&mut self, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
+        if let Some(slot) = self.first(FREE) {
+            return Some(Admission {
+                slot,
+                evicted: None,
+            });
+        }
+        let slot = self.candidates().take(CANDIDATES).find(|at| may_go(*at))?;
+        let old = self.nodes.get(slot as usize).copied()?;
+        self.forget(slot, FREE);
+        // The history has a node for each of its lines, so if none is spare it
+        // has one to forget.
+        if let Some(oldest) = self.first(PAST).filter(|_| self.first(SPARE).is_none()) {
+            self.forget(oldest, SPARE);
+        }
+        if let Some(at) = self.first(SPARE) {
+            if let Some(node) = self.nodes.get_mut(at as usize) {
+                node.key = old.key;
+                node.uses = old.uses;
+                node.last = old.last;
+            }
+            self.unlink(at);
+            self.push(PAST, at);
+            self.enter(at);
+        }
+        Some(Admission {
+            slot,
+            evicted: Some(old.key),
+        })
+    }
+
+    /// The slots in use, what is worth least first.
+    fn candidates(&self) -> impl Iterator<Item = u32> + '_ {
+        self.lists.iter().take(QUEUES).flat_map(move |list| {
+            core::iter::successors(some(list.head), move |at| {
+                some(self.nodes.get(*at as usize)?.next)
+            })
+        })
+    }
+
+    /// Takes lines down a queue whose lifetime is over, one of each queue.
+    #[inline]
+    fn age(&mut self) {
+        for queue in 1..QUEUES {
+            let Some(at) = self.first(queue) else {
+                continue;
+            };
+            let Some(node) = self.nodes.get_mut(at as usize) else {
+                continue;
+            };
+            if self.now - node.entered > self.lifetime {
+                node.entered = self.now;
+                self.unlink(at);
+                self.push(queue - 1, at);
+            }
+        }
+    }
+
+    /// A line was used again after so many accesses.
+    fn learn(&mut self, distance: u64) {
+        let power = distance.max(1).ilog2() as usize;
+        if let Some(count) = self.distances.get_mut(power.min(DISTANCES - 1)) {
+            *count += 1;
+        }
+        self.samples += 1;
+        if self.samples < SAMPLES.max(self.slots.into()) {
+            return;
+        }
+        self.samples = 0;
+        let peak = self.distances.iter().enumerate().max_by_key(|(_, n)| **n);
+        self.lifetime = peak.map_or(self.lifetime, |(power, _)| 2 << power);
+        // What was long ago counts less.
+        for count in &mut self.distances {
+            *count /= 2;
+        }
+    }
+
+    fn place(&self, key: u64) -> usize {
+        let bits = self.index.len().trailing_zeros();
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed.checked_shr(64 - bits).unwrap_or(0) as usize
+    }
+
+    /// The node of a line in the cache or in the history.
+    #[inline]
+    fn look_up(&self, key: u64) -> Option<u32> {
+        let mut at = some(*self.index.get(self.place(key))?)?;
+        loop {
+            let node = self.nodes.get(at as usize)?;
+            if node.key == key {
+                return Some(at);
+            }
+            at = some(node.chain)?;
+        }
+    }
+
+    /// Puts a node into the index.
+    fn enter(&mut self, at: u32) {
+        let Some(key) = self.nodes.get(at as usize).map(|node| node.key) else {
+            return;
+        };
+        let place = self.place(key);
+        if let (Some(head), Some(node)) =
+            (self.index.get_mut(place), self.nodes.get_mut(at as usize))
+        {
+            node.chain = *head;
+            *head = at;
+        }
+    }
+
+    /// Takes a node out of the index and its list, into `list`.
+    fn forget(&mut self, at: u32, list: usize) {
+        if let Some((key, chain)) = self.nodes.get(at as usize).map(|n| (n.key, n.chain)) {
+            let place = self.place(key);
+            let mut before = None;
+            let mut here = self.index.get(place).copied().unwrap_or(NONE);
+            while here != at && here != NONE {
+                before = Some(here);
+                here = self.nodes.get(here as usize).map_or(NONE, |n| n.chain);
+            }
+            let link = match before {
+                None => self.index.get_mut(place),
+                Some(before) => self.nodes.get_mut(before as usize).map(|n| &mut n.chain),
+            };
+            if let (Some(link), true) = (link, here == at) {
+                *link = chain;
+            }
+        }
+        self.unlink(at);
+        self.push(list, at);
+    }
+
+    #[inline]
+    fn first(&self, list: usize) -> Option<u32> {
+        some(self.lists.get(list)?.head)
+    }
+
+    /// Puts a node that is in no list at the end of one.
+    fn push(&mut self, list: usize, at: u32) {
+        let Some(ends) = self.lists.get_mut(list) else {
+            return;
+        };
+        let prev = ends.tail;
+        ends.tail = at;
+        ends.len += 1;
+        if prev == NONE {
+            ends.head = at;
+        }
+        if let Some(node) = self.nodes.get_mut(prev as usize) {
+            node.next = at;
+        }
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.prev = prev;
+            node.next = NONE;
+            node.list = list as u8;
+        }
+    }
+
+    /// Takes a node out of its list.
+    fn unlink(&mut self, at: u32) {
+        let Some(node) = self.nodes.get(at as usize).copied() else {
+            return;
+        };
+        if let Some(prev) = self.nodes.get_mut(node.prev as usize) {
+            prev.next = node.next;
+        }
+        if let Some(next) = self.nodes.get_mut(node.next as usize) {
+            next.prev = node.prev;
+        }
+        if let Some(ends) = self.lists.get_mut(usize::from(node.list)) {
+            ends.len -= 1;
+            if node.prev == NONE {
+                ends.head = node.next;
+            }
+            if node.next == NONE {
+                ends.tail = node.prev;
+            }
+        }
+    }
+}
+
+/// The queue of a line that was used so often.
+fn queue_of(uses: u16) -> usize {
+    (uses.max(1).ilog2() as usize).min(QUEUES - 1)
+}
+
+#[inline]
+fn some(at: u32) -> Option<u32> {
+    (at != NONE).then_some(at)
+}
+
+#[cfg(test)]
+mod tests;

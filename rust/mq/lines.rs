@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who may use a line of a write-through cache, so that nobody is ever given
+//! old data. Uses nothing but `core`: its tests run on the host.
+//!
+//! A request is a [`Visit`]. It says what it is about to do before the drive
+//! does it, and leaves when the drive has, before it is answered. The account
+//! here is kept under one lock; data is copied outside of it, by whoever has a
+//! right to the line:
+//!
+//! ```text
+//!          read, misses                      left, with the data
+//!  (none) ─────────────► Busy, of the reader ───────────────────► Clean
+//!    ▲                     │ doomed, or left without               │  │ read, hits: pinned
+//!    ├─────────────────────┘                                       │  ▼ as long as it copies
+//!    ├──────────────────── evicted, invalidated ───────────────────┤
+//!    │  doomed, or left without                    write           │
+//!    └──────────────────── Busy, of the writer ◄───────────────────┘
+//!                            │ left: written, and copied    ▲
+//!                            └──────────────────────────────┘ Clean
+//! ```
+//!
+//! # Why no data is old
+//!
+//! - A line that is Busy is used by nobody but its owner.
+//! - A write dooms every line it touches that is not its own: one being filled,
+//!   one of another write, one that a reader is copying. The owner drops it.
+//! - As long as a write is under way no line that it touches begins to be
+//!   filled. That is counted by a hash of the line's number, so that sometimes
+//!   one waits for another's write and is just not filled.
+//! - So data that was read before a write, or while it was under way, is never
+//!   kept, and of two writes at the same time neither's data is.
+//! - When the drive's size changes, all lines are of another *age*, and worth
+//!   nothing.
+//!
+//! Requests of more than [`SPAN`] lines go past: reads are not looked up, writes
+//! drop what they touch. Discarded and zeroed ranges, which may be very long,
+//! are dropped a few lines at a time; meanwhile nothing begins to be filled.
+
+use super::{
+    Memory,
+    Mq, //
+};
+
+/// log2 of the bytes of a line.
+pub const LINE_SHIFT: u32 = 12;
+/// Bytes of a line.
+pub const LINE: usize = 1 << LINE_SHIFT;
+/// Lines that a request which uses the cache may touch: 64 KiB that begin
+/// anywhere.
+pub const SPAN: usize = 17;
+
+/// Lines that are looked at in one go, under the lock.
+const BATCH: u64 = 64;
+/// Places where writes under way are counted; a power of two.
+const WRITERS: usize = 1024;
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Holds what is on the drive.
+    Clean,
+    /// A visit's own.
+    Busy,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    state: State,
+    /// To be dropped by its owner, or by the last who copies from it.
+    doomed: bool,
+    /// Readers that copy from it.
+    pins: u32,
+    age: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Has no rights.
+    Out,
+    /// Has pinned its lines.
+    Hit,
+    /// Owns some of its lines, to be filled.
+    Fill,
+    /// Owns some of its lines, to be changed; is counted as a writer.
+    Write,
+    /// Drops many lines.
+    Drop,
+}
+
+/// What a request has to do with the cache. It must [`leave`](Lines::leave).
+#[derive(Debug)]
+pub struct Visit {
+    kind: Kind,
+    /// The first line, and how many.
+    first: u64,
+    count: u64,
+    /// How many of them are done with.
+    done: u64,
+    slots: [u32; SPAN],
+    /// Lines asked for that were there.
+    pub hits: u32,
+    /// Lines asked for that were not.
+    pub misses: u32,
+    /// Lines that had to go for these.
+    pub evictions: u32,
+}
+
+impl Visit {
+    /// Of a request that has nothing to do with a cache.
+    pub const NONE: Self = Self {
+        kind: Kind::Out,
+        first: 0,
+        count: 0,
+        done: 0,
+        slots: [NONE; SPAN],
+        hits: 0,
+        misses: 0,
+        evictions: 0,
+    };
+
+    fn new(kind: Kind, offset: u64, length: u64) -> Self {
+        let first = offset >> LINE_SHIFT;
+        let end = offset.saturating_add(length);
+        let last = end.saturating_sub(1) >> LINE_SHIFT;
+        Self {
+            kind: if length == 0 { Kind::Out } else { kind },
+            first,
+            count: last.saturating_sub(first) + 1,
+            ..Self::NONE
+        }
+    }
+
+    /// Of a write, that is to [`enter`](Lines::enter).
+    pub fn write(offset: u64, length: u32) -> Self {
+        Self::new(Kind::Write, offset, length.into())
+    }
+
+    /// Of what changes blocks without data, that is to [`enter`](Lines::enter).
+    pub fn empty(offset: u64, length: u32) -> Self {
+        Self::new(Kind::Drop, offset, length.into())
+    }
+
+    /// All of the request is in its lines.
+    pub fn is_hit(&self) -> bool {
+        self.kind == Kind::Hit
+    }
+
+    /// Whether it is to put data into its lines before it leaves.
+    pub fn is_owner(&self) -> bool {
+        matches!(self.kind, Kind::Fill | Kind::Write) && self.slots().next().is_some()
+    }
+
+    /// Whether it has left, or has never been there.
+    pub fn is_out(&self) -> bool {
+        self.kind == Kind::Out
+    }
+
+    /// Its lines: their numbers, and the slots that it may use.
+    pub fn slots(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let numbers = self.first..self.first.saturating_add(self.count);
+        let slots = self.slots.iter().zip(numbers);
+        slots.filter_map(|(slot, number)| (*slot != NONE).then_some((number, *slot)))
+    }
+
+    /// The slot that it may use of the line `number`.
+    #[inline]
+    pub fn slot(&self, number: u64) -> Option<u32> {
+        let at = number.checked_sub(self.first)?;
+        let slot = self.slots.get(usize::try_from(at).ok()?)?;
+        (*slot != NONE).then_some(*slot)
+    }
+
+    fn is_small(&self) -> bool {
+        self.count <= SPAN as u64
+    }
+
+    /// The numbers of the next lines to be done with, [`BATCH`] at most.
+    fn batch(&mut self, of: u64) -> core::ops::Range<u64> {
+        let from = self.done;
+        self.done = of.min(from + BATCH);
+        from..self.done
+    }
+}
+
+/// The account of all lines of a cache.
+pub struct Lines<M: Memory> {
+    mq: Mq<M>,
+    lines: M::Of<Line>,
+    /// Writes under way, by a hash of the line.
+    writers: M::Of<u32>,
+    /// Ranges that are being dropped.
+    drops: u32,
+    age: u32,
+    /// Bytes of the drive when it was looked at last.
+    size: u64,
+}
+
+impl<M: Memory> Lines<M> {
+    /// Makes the account of a cache of `slots` lines. May sleep.
+    pub fn new(slots: u32) -> Result<Self, M::Error> {
+        let line = Line {
+            state: State::Free,
+            doomed: false,
+            pins: 0,
+            age: 0,
+        };
+        let mq = Mq::new(slots)?;
+        Ok(Self {
+            lines: M::make(line, mq.slots() as usize)?,
+            mq,
+            writers: M::make(0, WRITERS)?,
+            drops: 0,
+            age: 0,
+            size: 0,
+        })
+    }
+
+    /// The replacement algorithm.
+    pub fn mq(&self) -> &Mq<M> {
+        &self.mq
+    }
+
+    /// A read of `length` bytes at `offset` of a drive of `size` bytes begins.
+    /// If it is a hit, the drive need not be asked.
+    pub fn read(&mut self, offset: u64, length: u32, size: u64) -> Visit {
+        self.look(size);
+        let mut visit = Visit::new(Kind::Fill, offset, length.into());
+        if !visit.is_small() || visit.is_out() {
+            return Visit::NONE;
+        }
+        let numbers = visit.first..visit.first + visit.count;
+        if numbers.clone().all(|number| self.clean(number).is_some()) {
+            visit.kind = Kind::Hit;
+            for (place, number) in visit.slots.iter_mut().zip(numbers) {
+                if let Some(slot) = self.clean(number) {
+                    self.mq.hit(slot);
+                    if let Some(line) = self.lines.get_mut(slot as usize) {
+                        line.pins += 1;
+                    }
+                    *place = slot;
+                }
+            }
+            visit.hits = visit.count as u32;
+            return visit;
+        }
+        let end = offset.saturating_add(length.into());
+        for (i, number) in numbers.enumerate() {
+            let start = number << LINE_SHIFT;
+            let whole = offset <= start && start + LINE as u64 <= end;
+            if let Some(slot) = self.seek(number, whole, &mut visit) {
+                if let Some(place) = visit.slots.get_mut(i) {
+                    *place = slot;
+                }
+            }
+        }
+        visit
+    }
+
+    /// Accounts for a line of a read that goes to the drive; the slot, if the line
+    /// is to be filled.
+    fn seek(&mut self, number: u64, whole: bool, visit: &mut Visit) -> Option<u32> {
+        if let Some(slot) = self.clean(number) {
+            self.mq.hit(slot);
+            visit.hits += 1;
+            return None;
+        }
+        visit.misses += 1;
+        if let Some(slot) = self.mq.find(number) {
+            if self.is_used(slot) {
+                self.mq.hit(slot);
+                return None;
+            }
+            // Worth nothing any more.
+            self.drop_slot(slot);
+        }
+        let written = self.writers.get(place(number)).is_some_and(|n| *n != 0);
+        if !whole || written || self.drops != 0 {
+            self.mq.pass();
+            return None;
+        }
+        let lines = &self.lines;
+        let may_go = |slot: u32| {
+            lines
+                .get(slot as usize)
+                .is_some_and(|line| line.state != State::Busy && line.pins == 0)
+        };
+        let admission = self.mq.miss(number, may_go)?;
+        visit.evictions += u32::from(admission.evicted.is_some());
+        self.own(admission.slot);
+        Some(admission.slot)
+    }
+
+    /// A visit that changes blocks begins. To be called until it returns `true`,
+    /// with the lock given back between; the drive may be asked after that.
+    pub fn enter(&mut self, visit: &mut Visit, size: u64) -> bool {
+        self.look(size);
+        match visit.kind {
+            Kind::Write => {
+                let small = visit.is_small();
+                for i in visit.batch(visit.count) {
+                    let number = visit.first + i;
+                    if let Some(writers) = self.writers.get_mut(place(number)) {
+                        *writers += 1;
+                    }
+                    let Some(slot) = self.mq.find(number) else {
+                        continue;
+                    };
+                    let own = small && self.clean(number).is_some() && !self.is_used(slot);
+                    match visit.slots.get_mut(i as usize) {
+                        Some(place) if own => {
+                            self.own(slot);
+                            *place = slot;
+                        }
+                        _ => self.invalidate(slot),
+                    }
+                }
+            }
+            Kind::Drop => {
+                if visit.done == 0 {
+                    self.drops += 1;
+                }
+                if visit.count <= u64::from(self.mq.slots()) {
+                    for i in visit.batch(visit.count) {
+                        if let Some(slot) = self.mq.find(visit.first + i) {
+                            self.invalidate(slot);
+                        }
+                    }
+                } else {
+                    let range = visit.first..visit.first.saturating_add(visit.count);
+                    for slot in visit.batch(self.mq.slots().into()) {
+                        let slot = slot as u32;
+                        if self.mq.key(slot).is_some_and(|key| range.contains(&key)) {
+                            self.invalidate(slot);
+                        }
+                    }
+                    if visit.done == u64::from(self.mq.slots()) {
+                        visit.done = visit.count;
+                    }
+                }
+            }
+            Kind::Out | Kind::Hit | Kind::Fill => return true,
+        }
+        let entered = visit.done == visit.count;
+        if entered {
+            visit.done = 0;
+        }
+        entered
+    }
+
+    /// A visit ends; with `keep`, the data in the slots that it owns is what is on
+    /// the drive. To be called until it returns `true`, with the lock given back
+    /// between; the request may be answered after that.
+    pub fn leave(&mut self, visit: &mut Visit, keep: bool) -> bool {
+        if visit.done == 0 {
+            for i in 0..SPAN {
+                let slot = visit.slots.get(i).copied().unwrap_or(NONE);
+                if slot != NONE {
+                    match visit.kind {
+                        Kind::Hit => self.unpin(slot),
+                        _ => self.disown(slot, keep),
+                    }
+                }
+            }
+            visit.slots = [NONE; SPAN];
+        }
+        match visit.kind {
+            Kind::Write => {
+                for i in visit.batch(visit.count) {
+                    if let Some(writers) = self.writers.get_mut(place(visit.first + i)) {
+                        *writers -= 1;
+                    }
+                }
+                if visit.done != visit.count {
+                    return false;
+                }
+            }
+            Kind::Drop => self.drops -= 1,
+            Kind::Out | Kind::Hit | Kind::Fill => {}
+        }
+        visit.kind = Kind::Out;
+        true
+    }
+
+    /// Nothing of a drive of another size is worth keeping.
+    fn look(&mut self, size: u64) {
+        if self.size != size {
+            self.size = size;
+            self.age = self.age.wrapping_add(1);
+        }
+    }
+
+    /// The slot of a line that can be read from.
+    fn clean(&self, number: u64) -> Option<u32> {
+        let slot = self.mq.find(number)?;
+        let line = self.lines.get(slot as usize)?;
+        let good = line.state == State::Clean && !line.doomed && line.age == self.age;
+        good.then_some(slot)
+    }
+
+    /// Whether some visit has a right to the slot.
+    fn is_used(&self, slot: u32) -> bool {
+        let line = self.lines.get(slot as usize);
+        line.is_some_and(|line| line.state == State::Busy || line.pins != 0)
+    }
+
+    fn own(&mut self, slot: u32) {
+        if let Some(line) = self.lines.get_mut(slot as usize) {
+            line.state = State::Busy;
+            line.doomed = false;
+            line.age = self.age;
+        }
+    }
+
+    fn disown(&mut self, slot: u32, keep: bool) {
+        let Some(line) = self.lines.get_mut(slot as usize) else {
+            return;
+        };
+        line.state = State::Clean;
+        if !keep || line.doomed || line.age != self.age {
+            self.drop_slot(slot);
+        }
+    }
+
+    fn unpin(&mut self, slot: u32) {
+        let Some(line) = self.lines.get_mut(slot as usize) else {
+            return;
+        };
+        line.pins -= 1;
+        if line.pins == 0 && line.doomed {
+            self.drop_slot(slot);
+        }
+    }
+
+    /// The line's data is about to be old.
+    fn invalidate(&mut self, slot: u32) {
+        if !self.is_used(slot) {
+            self.drop_slot(slot);
+        } else if let Some(line) = self.lines.get_mut(slot as usize) {
+            line.doomed = true;
+        }
+    }
+
+    /// Frees a slot that nobody has a right to.
+    fn drop_slot(&mut self, slot: u32) {
+        self.mq.remove(slot);
+        if let Some(line) = self.lines.get_mut(slot as usize) {
+            line.state = State::Free;
+            line.doomed = false;
+        }
+    }
+}
+
+/// Where the writes to a line are counted.
+fn place(number: u64) -> usize {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize & (WRITERS - 1)
+}
+
+#[cfg(test)]
+mod tests;

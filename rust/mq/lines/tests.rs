@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of the account of lines, on the host: requests that run into each
+//! other in every order, on a drive whose sectors tell who wrote them.
+
+use super::{
+    super::tests::{
+        Heap,
+        Rng, //
+    },
+    *,
+};
+
+const SECTOR: u64 = 512;
+/// Sectors of a line.
+const SECTORS: u64 = LINE as u64 / SECTOR;
+
+enum Op {
+    /// With what was the newest of each sector when it began.
+    Read {
+        seen: Vec<u64>,
+    },
+    Write {
+        value: u64,
+    },
+    Empty {
+        value: u64,
+    },
+}
+
+struct Request {
+    visit: Visit,
+    op: Op,
+    first: u64,
+    count: u64,
+    /// Entered; the drive has done it, and how.
+    entered: bool,
+    done: Option<bool>,
+    data: Vec<u64>,
+}
+
+/// A cache, a drive and what was promised about it.
+struct World {
+    rng: Rng,
+    lines: Lines<Heap>,
+    memory: Vec<u64>,
+    /// Which write each sector has; they are numbered as the drive does them.
+    drive: Vec<u64>,
+    /// What a read that begins now may see at the least.
+    floor: Vec<u64>,
+    clock: u64,
+    requests: Vec<Request>,
+    hits: u64,
+    kept: u64,
+}
+
+impl World {
+    fn new(seed: u64, slots: u32, sectors: u64) -> Self {
+        Self {
+            rng: Rng(seed),
+            lines: Lines::new(slots).unwrap(),
+            memory: vec![0; (u64::from(slots) * SECTORS) as usize],
+            drive: vec![0; sectors as usize],
+            floor: vec![0; sectors as usize],
+            clock: 0,
+            requests: Vec::new(),
+            hits: 0,
+            kept: 0,
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.drive.len() as u64 * SECTOR
+    }
+
+    fn begin(&mut self) {
+        let all = self.drive.len() as u64;
+        let long = match self.rng.below(12) {
+            0 => all,
+            1 => 40 * SECTORS,
+            _ => 4 * SECTORS,
+        };
+        let mut first = self.rng.skewed(all);
+        let mut count = 1 + self.rng.below(long.min(all - first));
+        if self.rng.below(4) != 0 {
+            first -= first % SECTORS;
+            count = count.next_multiple_of(SECTORS).min(all - first);
+        }
+        let (offset, length) = (first * SECTOR, (count * SECTOR) as u32);
+        let value = 0;
+        let (visit, op) = match self.rng.below(10) {
+            0..6 => {
+                let seen = self.floor[first as usize..][..count as usize].to_vec();
+                let visit = self.lines.read(offset, length, self.size());
+                (visit, Op::Read { seen })
+            }
+            6..9 => (Visit::write(offset, length), Op::Write { value }),
+            _ => (Visit::empty(offset, length), Op::Empty { value }),
+        };
+        self.requests.push(Request {
+            entered: matches!(op, Op::Read { .. }),
+            visit,
+            op,
+            first,
+            count,
+            done: None,
+            data: vec![],
+        });
+    }
+
+    /// The sectors of the request in the slots of its visit.
+    fn copies(request: &Request) -> Vec<(usize, usize)> {
+        let range = request.first..request.first + request.count;
+        let slots = request.visit.slots();
+        slots
+            .flat_map(|(number, slot)| {
+                (0..SECTORS).map(move |s| (number * SECTORS + s, u64::from(slot) * SECTORS + s))
+            })
+            .filter(|(sector, _)| range.contains(sector))
+            .map(|(sector, at)| ((sector - range.start) as usize, at as usize))
+            .collect()
+    }
+
+    /// Takes some request a step on.
+    fn step(&mut self) {
+        let size = self.size();
+        let which = self.rng.below(self.requests.len() as u64) as usize;
+        let mut request = self.requests.swap_remove(which);
+        let range = request.first as usize..(request.first + request.count) as usize;
+        if !request.entered {
+            request.entered = self.lines.enter(&mut request.visit, size);
+        } else if request.visit.is_hit() {
+            if request.data.is_empty() {
+                request.data = vec![0; range.len()];
+                for (i, at) in Self::copies(&request) {
+                    request.data[i] = self.memory[at];
+                }
+            } else {
+                // Nobody changes what somebody copies.
+                for (i, at) in Self::copies(&request) {
+                    assert_eq!(request.data[i], self.memory[at]);
+                }
+                self.hits += 1;
+                return self.end(request, true);
+            }
+        } else if request.done.is_none() {
+            let good = self.rng.below(20) != 0;
+            request.done = Some(good);
+            if let Op::Write { value } | Op::Empty { value } = &mut request.op {
+                // What failed may have been done all the same.
+                if good || self.rng.below(2) == 0 {
+                    self.clock += 1;
+                    *value = self.clock;
+                    self.drive[range].fill(self.clock);
+                }
+            } else {
+                request.data = self.drive[range].to_vec();
+            }
+        } else {
+            let good = request.done == Some(true);
+            if good && request.visit.is_owner() {
+                let data = match request.op {
+                    Op::Write { value } => vec![value; range.len()],
+                    _ => request.data.clone(),
+                };
+                for (i, at) in Self::copies(&request) {
+                    self.memory[at] = data[i];
+                    self.kept += 1;
+                }
+            }
+            return self.end(request, good);
+        }
+        self.requests.push(request);
+    }
+
+    fn end(&mut self, mut request: Request, good: bool) {
+        while !self.lines.leave(&mut request.visit, good) {}
+        assert!(request.visit.is_out());
+        if !good {
+            return;
+        }
+        for i in 0..request.count as usize {
+            let floor = &mut self.floor[request.first as usize + i];
+            match &request.op {
+                Op::Read { seen } => {
+                    assert!(request.data[i] >= seen[i], "old data");
+                    *floor = request.data[i].max(*floor);
+                }
+                Op::Write { value } | Op::Empty { value } => *floor = (*value).max(*floor),
+            }
+        }
+    }
+
+    /// Nobody has a right to anything.
+    fn check_idle(&self) {
+        assert!(self
+            .lines
+            .lines
+            .iter()
+            .all(|line| line.pins == 0 && !line.doomed));
+        for (slot, line) in self.lines.lines.iter().enumerate() {
+            let there = self.lines.mq.key(slot as u32).is_some();
+            let state = if there { State::Clean } else { State::Free };
+            assert_eq!(line.state, state);
+        }
+        assert!(self.lines.writers.iter().all(|n| *n == 0));
+        assert_eq!(self.lines.drops, 0);
+    }
+}
+
+#[test]
+fn nobody_is_ever_given_old_data() {
+    let (mut hits, mut kept) = (0, 0);
+    for seed in 0..60 {
+        let slots = [3, 20, 100, 700][seed as usize % 4];
+        let mut world = World::new(seed, slots, 300 * SECTORS + seed % 3);
+        for _ in 0..4_000 {
+            let busy = world.requests.len() as u64;
+            if busy == 0 || (busy < 24 && world.rng.below(3) == 0) {
+                world.begin();
+            } else {
+                world.step();
+            }
+        }
+        while !world.requests.is_empty() {
+            world.step();
+        }
+        world.check_idle();
+        hits += world.hits;
+        kept += world.kept;
+    }
+    // It is a cache, after all.
+    assert!(
+        hits > 300 && kept > 10_000,
+        "{hits} hits, {kept} sectors kept"
+    );
+}
+
+fn read(lines: &mut Lines<Heap>, offset: u64, length: u32, size: u64) -> bool {
+    let mut visit = lines.read(offset, length, size);
+    let hit = visit.is_hit();
+    assert!(lines.leave(&mut visit, true));
+    hit
+}
+
+const SIZE: u64 = 1 << 30;
+const FOUR: u32 = LINE as u32;
+
+#[test]
+fn a_fill_that_began_before_a_write_is_not_kept() {
+    let mut lines = Lines::<Heap>::new(8).unwrap();
+    let mut fill = lines.read(0, FOUR, SIZE);
+    assert!(fill.is_owner());
+    let mut write = Visit::write(512, 512);
+    assert!(lines.enter(&mut write, SIZE));
+    assert!(!write.is_owner());
+    assert!(lines.leave(&mut write, true));
+    assert!(lines.leave(&mut fill, true));
+    assert!(!read(&mut lines, 0, FOUR, SIZE));
+    assert!(read(&mut lines, 0, FOUR, SIZE));
+}
+
+#[test]
+fn nothing_is_filled_while_it_is_written() {
+    let mut lines = Lines::<Heap>::new(8).unwrap();
+    let mut write = Visit::write(0, FOUR);
+    assert!(lines.enter(&mut write, SIZE));
+    assert!(!read(&mut lines, 0, FOUR, SIZE));
+    assert!(lines.leave(&mut write, true));
+    assert!(!read(&mut lines, 0, FOUR, SIZE));
+}
+
+#[test]
+fn a_write_changes_the_lines_that_are_there_unless_it_fails() {
+    let mut lines = Lines::<Heap>::new(8).unwrap();
+    for keep in [true, false] {
+        read(&mut lines, 0, FOUR, SIZE);
+        let mut write = Visit::write(0, 2 * FOUR);
+        assert!(lines.enter(&mut write, SIZE));
+        assert_eq!(
+            write.slots().map(|(number, _)| number).collect::<Vec<_>>(),
+            [0]
+        );
+        // It is nobody else's meanwhile.
+        assert!(!lines.read(0, FOUR, SIZE).is_hit());
+        assert!(lines.leave(&mut write, keep));
+        assert_eq!(lines.mq().find(0).is_some(), keep);
+        assert_eq!(lines.mq().find(1), None);
+    }
+}
+
+#[test]
+fn of_two_writes_at_a_time_neither_is_kept() {
+    let mut lines = Lines::<Heap>::new(8).unwrap();
+    read(&mut lines, 0, FOUR, SIZE);
+    let (mut one, mut other) = (Visit::write(0, FOUR), Visit::write(0, FOUR));
+    assert!(lines.enter(&mut one, SIZE) && lines.enter(&mut other, SIZE));
+    assert!(one.is_owner() && !other.is_owner());
+    assert!(lines.leave(&mut one, true) && lines.leave(&mut other, true));
+    assert_eq!(lines.mq().find(0), None);
+}
+
+#[test]
+fn who_copies_is_left_in_peace() {
+    let mut lines = Lines::<Heap>::new(1).unwrap();
+    read(&mut lines, 0, FOUR, SIZE);
+    let mut hit = lines.read(0, 512, SIZE);
+    assert!(hit.is_hit());
+    // Neither evicted nor written to.
+    assert!(!lines.read(1 << 20, FOUR, SIZE).is_owner());
+    let mut write = Visit::write(0, FOUR);
+    assert!(lines.enter(&mut write, SIZE));
+    assert!(!write.is_owner());
+    assert!(lines.leave(&mut write, true));
+    assert!(lines.mq().find(0).is_some());
+    assert!(lines.leave(&mut hit, true));
+    assert_eq!(lines.mq().find(0), None);
+}
+
+#[test]
+fn another_size_makes_everything_worth_nothing() {
+    let mut lines = Lines::<Heap>::new(8).unwrap();
+    read(&mut lines, 0, FOUR, SIZE);
+    let mut fill = lines.read(LINE as u64, FOUR, SIZE);
+    assert!(!read(&mut lines, 0, FOUR, SIZE / 2));
+    assert!(lines.leave(&mut fill, true));
+    assert_eq!(lines.mq().find(1), None);
+    assert!(read(&mut lines, 0, FOUR, SIZE / 2));
+}
+
+#[test]
+fn ranges_of_any_length_are_dropped() {
+    for length in [FOUR, 100 * FOUR, u32::MAX & !511] {
+        let mut lines = Lines::<Heap>::new(500).unwrap();
+        (0..300).for_each(|n| assert!(!read(&mut lines, n << LINE_SHIFT, FOUR, SIZE)));
+        let mut visit = Visit::empty(LINE as u64, length);
+        while !lines.enter(&mut visit, SIZE) {}
+        assert!(!read(&mut lines, 999 << LINE_SHIFT, FOUR, SIZE));
+        assert_eq!(lines.mq().find(999), None);
+        while !lines.leave(&mut visit, true) {}
+        let left = (0..300).filter(|n| lines.mq().find(*n).is_some()).count();
+        assert_eq!(left, 300 - 299.min(length as usize / LINE));
+        assert!(lines.mq().find(0).is_some());
+    }
+}
+
+#[test]
+fn what_is_long_goes_past_and_part_of_a_line_does_not_fill_it() {
+    let mut lines = Lines::<Heap>::new(100).unwrap();
+    let long = (SPAN as u32 + 1) * FOUR;
+    assert!(lines.read(0, long, SIZE).is_out());
+    let mut visit = lines.read(512, 2 * FOUR, SIZE);
+    let filled: Vec<_> = visit.slots().map(|(number, _)| number).collect();
+    assert_eq!(filled, [1]);
+    assert_eq!((visit.hits, visit.misses), (0, 3));
+    assert!(lines.leave(&mut visit, true));
+    // A long write drops what it touches.
+    let mut write = Visit::write(0, long);
+    assert!(lines.enter(&mut write, SIZE));
+    assert!(!write.is_owner());
+    assert!(lines.leave(&mut write, true));
+    assert!(lines.mq().is_empty());
+}

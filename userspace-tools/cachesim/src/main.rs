@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk-cachesim`: what a target's second-level cache would do with a trace.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cli`] | the parser and its help |
+//! | [`trace`] | requests: read from text, written as text |
+//! | [`workload`] | streams of requests made by a seed |
+//! | [`policy`] | what the algorithm is compared with: LRU, ARC, and the best that is possible |
+//! | [`simulate`] | a trace through the caches, and the result |
+//! | `mq` | the kernel module's own files |
+
+mod cli;
+#[rustfmt::skip]
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::unwrap_used,
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "formatted, linted and used as a part of the kernel modules"
+)]
+mod mq;
+mod policy;
+mod simulate;
+mod trace;
+mod workload;
+
+use std::fs::File;
+use std::io::{self, BufReader, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command, Format, RunArgs};
+use trace::{Error, Request};
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(Error::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            // There is nobody left to tell if this fails.
+            let _ = writeln!(io::stderr(), "hcablk-cachesim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    match &cli.command {
+        Command::Run(args) => {
+            let requests = requests(args)?;
+            let report = simulate::report(&requests, &args.cache.slots());
+            if args.json {
+                serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+                writeln!(out)?;
+            } else {
+                write!(out, "{report}")?;
+            }
+        }
+        Command::Generate(args) => {
+            let requests = workload::generate(&args.workload);
+            match args.format {
+                Format::Csv => trace::write_csv(&mut out, &requests)?,
+                Format::Fio => trace::write_fio(&mut out, &requests, &args.file)?,
+            }
+        }
+    }
+    Ok(out.flush()?)
+}
+
+fn requests(args: &RunArgs) -> Result<Vec<Request>, Error> {
+    match args.trace.as_deref() {
+        None => Ok(workload::generate(&args.workload)),
+        Some(path) if path.as_os_str() == "-" => trace::read(io::stdin().lock()),
+        Some(path) => {
+            let file = File::open(path).map_err(|error| Error::Open {
+                path: path.to_owned(),
+                error,
+            })?;
+            trace::read(BufReader::new(file))
+        }
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Streams of requests, made by a seed.
+
+use crate::cli::{Workload, WorkloadArgs};
+use crate::mq::lines::LINE_SHIFT;
+use crate::policy::{Lru, Policy as _};
+use crate::trace::Request;
+
+/// Of so many requests of a scan stream, one begins a scan.
+const SCAN_EVERY: u64 = 2_000;
+/// Lines of a scan.
+const SCAN_LINES: u64 = 1_000;
+
+/// Any numbers, always the same (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// From 0 to 1.
+    #[expect(clippy::cast_precision_loss, reason = "53 bits")]
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Lines by Zipf's law; which are the popular ones is by chance.
+struct Zipf {
+    /// Up to each rank, the sum of what is expected of them.
+    sums: Vec<f64>,
+    lines: Vec<u64>,
+}
+
+impl Zipf {
+    fn new(lines: u32, skew: f64, rng: &mut Rng) -> Self {
+        let mut sum = 0.0;
+        let mut sums = Vec::new();
+        for rank in 1..=lines {
+            sum += f64::from(rank).powf(-skew);
+            sums.push(sum);
+        }
+        let mut order: Vec<_> = (0..u64::from(lines)).collect();
+        for i in (1..order.len()).rev() {
+            let j = rng.below(i as u64 + 1);
+            order.swap(i, usize::try_from(j).unwrap_or(i));
+        }
+        Self { sums, lines: order }
+    }
+
+    fn next(&self, rng: &mut Rng) -> u64 {
+        let wanted = rng.fraction() * self.sums.last().copied().unwrap_or(0.0);
+        let rank = self.sums.partition_point(|sum| *sum <= wanted);
+        self.lines[rank.min(self.lines.len() - 1)]
+    }
+}
+
+/// Makes the stream.
+pub(crate) fn generate(args: &WorkloadArgs) -> Vec<Request> {
+    let mut rng = Rng(args.seed);
+    let zipf = Zipf::new(args.lines, args.skew, &mut rng);
+    let mut client = Lru::new(args.client as usize);
+    let mut scan = 0..0;
+    let mut requests = Vec::with_capacity(args.requests as usize);
+    let mut tries = 0u64;
+    while requests.len() < args.requests as usize {
+        let line = match args.workload {
+            Workload::Loop => requests.len() as u64 % u64::from(args.lines),
+            Workload::Scan => scan.next().unwrap_or_else(|| {
+                if rng.below(SCAN_EVERY) == 0 {
+                    // Beyond all others, and never the same.
+                    let from = u64::from(args.lines) + rng.below(1 << 20) * SCAN_LINES;
+                    scan = from..from + SCAN_LINES;
+                }
+                zipf.next(&mut rng)
+            }),
+            Workload::SecondLevel => zipf.next(&mut rng),
+        };
+        tries += 1;
+        // A client that has room for everything would let nothing through for ever.
+        let patient = tries < 1_000 * (requests.len() as u64 + 1_000);
+        if args.workload != Workload::Loop && client.access(line) && patient {
+            continue;
+        }
+        requests.push(Request {
+            write: rng.below(100) < args.writes.into(),
+            offset: line << LINE_SHIFT,
+            length: 1 << LINE_SHIFT,
+        });
+    }
+    requests
+}
