@@ -9,6 +9,8 @@
 #include <linux/completion.h>
 #include <linux/irq_poll.h>
 #include <linux/irq_work.h>
+#include <linux/pci.h>
+#include <linux/pci-p2pdma.h>
 #include <linux/scatterlist.h>
 #include <linux/spinlock.h>
 #include <linux/timer.h>
@@ -71,5 +73,20 @@ bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work);
 unsigned long hcablk_c_msecs_to_jiffies(unsigned int ms);
 void hcablk_c_init_completion(struct completion *c);
 void hcablk_c_reinit_completion(struct completion *c);
+
+/* pci_helpers.c */
+const char *hcablk_c_pci_name(struct pci_dev *pdev);
+unsigned long hcablk_c_pci_resource_flags(struct pci_dev *pdev, int bar);
+u64 hcablk_c_pci_resource_len(struct pci_dev *pdev, int bar);
+void hcablk_c_device_lock(struct pci_dev *pdev);
+void hcablk_c_device_unlock(struct pci_dev *pdev);
+struct device *hcablk_c_disk_device(struct block_device *bdev);
+bool hcablk_c_bdev_peers(struct block_device *bdev);
+bool hcablk_c_ib_peers(struct ib_device *dev);
+struct page *hcablk_c_virt_to_page(const void *addr);
+void hcablk_c_sg_of_page(struct scatterlist *sg, struct page *page, unsigned int len);
+void hcablk_c_memcpy_fromio(void *to, const void *from, size_t len);
+void hcablk_c_memcpy_toio(void *to, const void *from, size_t len);
+u8 hcablk_c_readb(const void *from);
 
 #endif

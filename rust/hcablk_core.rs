@@ -15,6 +15,7 @@ pub mod errno;
 pub mod fifo;
 pub mod landing;
 pub mod mq;
+pub mod p2p;
 pub mod pages;
 pub mod proto;
 pub mod rdma;
@@ -38,11 +39,15 @@ module! {
     license: "GPL",
 }
 
-struct CoreModule;
+struct CoreModule {
+    _watch: p2p::Watch,
+}
 
 impl kernel::Module for CoreModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        Ok(Self)
+        Ok(Self {
+            _watch: p2p::Watch::start()?,
+        })
     }
 }
 

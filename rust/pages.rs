@@ -143,6 +143,22 @@ impl<'a> PageRange<'a> {
         }
     }
 
+    /// The first `length` bytes of contiguous memory that begins with `page`.
+    ///
+    /// # Safety
+    ///
+    /// The memory has so many bytes in the direct mapping, and is there for the
+    /// range's lifetime.
+    #[inline]
+    pub(crate) unsafe fn of(page: NonNull<bindings::page>, length: usize) -> Self {
+        Self {
+            page,
+            offset: 0,
+            length: length as u32,
+            _chunk: PhantomData,
+        }
+    }
+
     /// The first page of the chunk that the piece is in.
     #[inline]
     pub(crate) fn as_page_ptr(&self) -> *mut bindings::page {

@@ -146,6 +146,14 @@ impl BlockDevice {
         unsafe { bindings::hcablk_c_bdev_read_only(self.as_raw()) }
     }
 
+    /// Whether its DMA may go to memory of other PCI devices. Those that stack
+    /// on others without saying so (dm) would fail such I/O.
+    /// C: `blk_queue_pci_p2pdma()`.
+    pub fn peers(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::hcablk_c_bdev_peers(self.as_raw()) }
+    }
+
     /// Largest discard, in sectors; 0 if there is none.
     pub fn max_discard_sectors(&self) -> u32 {
         self.limits().max_discard_sectors

@@ -9,6 +9,8 @@ mod mq;
 mod space;
 mod admission;
 mod batching;
+mod address;
 mod check;
+mod choice;
 #[cfg(test)]
 mod fuzz;

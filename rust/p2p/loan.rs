@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who has peer memory, and how it is called back.
+//!
+//! ```text
+//!          the provider's driver is unbound         last user done
+//!  Lent ─────────────────────────────────► Recalled ───────────────► Returned
+//! ```
+//!
+//! While it is lent, a user takes a reference for each use ([`Loan::memory`]);
+//! once it was recalled there are no new ones. Unbinding waits until those that
+//! there are have been dropped, because the pages go with the driver.
+//!
+//! # Locks
+//!
+//! Loans are made, and recalled, under the lock of the provider's `struct
+//! device`, so that none is made between the recall and the end of the memory;
+//! and listed under `LOANS`, inside it. Uses take no lock.
+
+use super::{
+    memory::Returned,
+    PeerMemory,
+    Provider, //
+};
+use crate::ffi::{
+    c_int,
+    c_ulong,
+    c_void, //
+};
+use crate::{
+    bindings,
+    rdma::pd::ProtectionDomain,
+    sync::Event, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*,
+    revocable::Revocable,
+    sync::{
+        global_lock,
+        Arc, //
+    },
+    types::Opaque,
+};
+
+/// The terms of one loan.
+#[pin_data]
+struct Lent {
+    provider: Arc<Provider>,
+    #[pin]
+    memory: Revocable<Arc<PeerMemory>>,
+    returned: Arc<Returned>,
+}
+
+global_lock! {
+    // SAFETY: Initialised by `Watch::start`, when the module is loaded.
+    unsafe(uninit) static LOANS: Mutex<KVec<Arc<Lent>>> = KVec::new();
+}
+
+/// Peer memory that somebody has. Dropping it gives it back; sleeps.
+pub struct Loan(Arc<Lent>);
+
+impl Loan {
+    /// Takes up to `count` pieces of `piece_bytes` bytes, fewer when there are
+    /// not so many, mapped for the HCA of `pd` if there is one. Sleeps.
+    ///
+    /// Errors: `ENOMEM` (none is left, or the device lends none), `EIO` (the
+    /// HCA cannot reach it).
+    pub fn new(
+        provider: &Arc<Provider>,
+        count: usize,
+        piece_bytes: usize,
+        pd: Option<&Arc<ProtectionDomain>>,
+    ) -> Result<Self> {
+        let returned = Arc::pin_init(
+            pin_init!(Returned {
+                event <- Event::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        provider.while_bound(|| {
+            let memory = PeerMemory::take(provider, count, piece_bytes, pd, &returned)?;
+            let lent = Arc::pin_init(
+                try_pin_init!(Lent {
+                    provider: provider.clone(),
+                    memory <- Revocable::new(Ok::<_, Error>(memory)),
+                    returned: returned.clone(),
+                }),
+                GFP_KERNEL,
+            )?;
+            LOANS.lock().push(lent.clone(), GFP_KERNEL)?;
+            Ok(Self(lent))
+        })
+    }
+
+    /// A reference for one use; `None` when it was recalled. Any context.
+    #[inline]
+    pub fn memory(&self) -> Option<Arc<PeerMemory>> {
+        self.0.memory.try_access_with(Clone::clone)
+    }
+
+    /// Who lends it.
+    pub fn provider(&self) -> &Provider {
+        &self.0.provider
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        let mut loans = LOANS.lock();
+        let place = loans.iter().position(|lent| Arc::ptr_eq(lent, &self.0));
+        let listed = place.and_then(|place| loans.remove(place).ok());
+        drop(loans);
+        drop(listed);
+    }
+}
+
+/// Takes back what the device lends, and waits until it is there. Its lock is
+/// held by the caller.
+fn recall(device: *const bindings::device) {
+    let mut first = true;
+    loop {
+        let lent = {
+            let mut loans = LOANS.lock();
+            let place = loans.iter().position(|lent| {
+                // SAFETY: A provider's device is valid.
+                let theirs = unsafe { &raw const (*lent.provider.as_raw()).dev };
+                core::ptr::eq(theirs, device)
+            });
+            place.and_then(|place| loans.remove(place).ok())
+        };
+        let Some(lent) = lent else {
+            return;
+        };
+        if first {
+            pr_warn!(
+                "{}: goes away; who used its memory goes on in RAM\n",
+                *lent.provider
+            );
+            first = false;
+        }
+        lent.memory.revoke();
+        while lent.returned.event.wait_ms(30_000).is_err() {
+            pr_warn!(
+                "{}: still waiting for I/O in its memory to end\n",
+                *lent.provider
+            );
+        }
+    }
+}
+
+/// # Safety
+///
+/// Called by the PCI bus; `data` is the device that `action` is about.
+unsafe extern "C" fn notice(
+    _block: *mut bindings::notifier_block,
+    action: c_ulong,
+    data: *mut c_void,
+) -> c_int {
+    if action == bindings::bus_notifier_event_BUS_NOTIFY_UNBIND_DRIVER as c_ulong {
+        recall(data.cast());
+    }
+    bindings::NOTIFY_DONE as c_int
+}
+
+/// Watches for drivers that are unbound, until it is dropped. The module has one.
+pub struct Watch {
+    block: KBox<Opaque<bindings::notifier_block>>,
+}
+
+// SAFETY: It is only kept.
+unsafe impl Send for Watch {}
+// SAFETY: As above.
+unsafe impl Sync for Watch {}
+
+impl Watch {
+    /// Begins to watch. Called once, when the module is loaded. Sleeps.
+    ///
+    /// C: `bus_register_notifier()`.
+    pub(crate) fn start() -> Result<Self> {
+        // SAFETY: Nobody uses it yet, and this is called once.
+        unsafe { LOANS.init() };
+        let block = KBox::new(Opaque::<bindings::notifier_block>::zeroed(), GFP_KERNEL)?;
+        // SAFETY: The block stays where it is until it is unregistered.
+        to_result(unsafe {
+            (*block.get()).notifier_call = Some(notice);
+            bindings::bus_register_notifier(&raw const bindings::pci_bus_type, block.get())
+        })?;
+        Ok(Self { block })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Nobody is left who could have a loan; statics are never dropped.
+        drop(core::mem::take(&mut *LOANS.lock()));
+        // SAFETY: Registered by `start`.
+        unsafe {
+            bindings::bus_unregister_notifier(&raw const bindings::pci_bus_type, self.block.get())
+        };
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A PCI device that lends its memory, and who can reach it.
+
+use super::PciAddress;
+use crate::{
+    bindings,
+    blkdev::BlockDevice,
+    rdma::pd::ProtectionDomain, //
+};
+use core::{
+    marker::PhantomData,
+    ptr::{
+        null_mut,
+        NonNull, //
+    }, //
+};
+use kernel::prelude::*;
+
+/// Those whose DMA shall reach a provider's memory: a drive, and perhaps an HCA.
+///
+/// # Invariants
+///
+/// The first `count` of `devices` are alive for as long as `'a`.
+pub struct Clients<'a> {
+    devices: [*mut bindings::device; 2],
+    count: usize,
+    _alive: PhantomData<&'a BlockDevice>,
+}
+
+impl<'a> Clients<'a> {
+    /// The drive by itself, when the HCA's part is done by a processor.
+    pub fn drive(drive: &'a BlockDevice) -> Self {
+        // SAFETY: The device is open.
+        let disk = unsafe { bindings::hcablk_c_disk_device(drive.as_raw()) };
+        // INVARIANT: An open block device keeps its disk.
+        Self {
+            devices: [disk, null_mut()],
+            count: 1,
+            _alive: PhantomData,
+        }
+    }
+
+    /// The drive, and the HCA that a protection domain is on.
+    pub fn drive_and_hca(drive: &'a BlockDevice, pd: &'a ProtectionDomain) -> Self {
+        let mut clients = Self::drive(drive);
+        // SAFETY: The domain keeps its device.
+        let hca = unsafe { (*pd.device()).dma_device };
+        // A device without one has its DMA done by the processor.
+        if !hca.is_null() {
+            // INVARIANT: As above.
+            clients.devices[1] = hca;
+            clients.count = 2;
+        }
+        clients
+    }
+
+    fn len(&self) -> crate::ffi::c_int {
+        self.count as crate::ffi::c_int
+    }
+}
+
+/// A reference to a PCI device.
+///
+/// # Invariants
+///
+/// `device` is valid; we have a reference to it.
+pub struct Provider {
+    device: NonNull<bindings::pci_dev>,
+}
+
+// SAFETY: PCI devices may be used from any thread.
+unsafe impl Send for Provider {}
+// SAFETY: As above.
+unsafe impl Sync for Provider {}
+
+impl Provider {
+    /// The device of this name. May sleep.
+    ///
+    /// C: `pci_get_domain_bus_and_slot()`.
+    pub fn named(address: PciAddress) -> Option<Self> {
+        // SAFETY: No requirements.
+        let device = unsafe {
+            bindings::pci_get_domain_bus_and_slot(
+                i32::try_from(address.domain).ok()?,
+                address.bus.into(),
+                address.devfn.into(),
+            )
+        };
+        // INVARIANT: It came with a reference.
+        Some(Self {
+            device: NonNull::new(device)?,
+        })
+    }
+
+    /// The nearest device that lends memory which all of `clients` can reach;
+    /// any of those that are equally near. Sleeps.
+    ///
+    /// C: `pci_p2pmem_find_many()`.
+    pub fn nearest(clients: &Clients<'_>) -> Option<Self> {
+        let mut devices = clients.devices;
+        // SAFETY: The devices are alive by the type's invariant.
+        let device = unsafe { bindings::pci_p2pmem_find_many(devices.as_mut_ptr(), clients.len()) };
+        // INVARIANT: It came with a reference.
+        Some(Self {
+            device: NonNull::new(device)?,
+        })
+    }
+
+    /// Whether all of `clients` can reach its memory; the kernel's log has what
+    /// is in the way if not. Sleeps.
+    ///
+    /// C: `pci_p2pdma_distance_many()`.
+    pub fn is_reached_by(&self, clients: &Clients<'_>) -> bool {
+        let mut devices = clients.devices;
+        // SAFETY: All devices are alive by the types' invariants.
+        let distance = unsafe {
+            bindings::pci_p2pdma_distance_many(
+                self.as_raw(),
+                devices.as_mut_ptr(),
+                clients.len(),
+                true,
+            )
+        };
+        distance >= 0
+    }
+
+    pub(super) fn as_raw(&self) -> *mut bindings::pci_dev {
+        self.device.as_ptr()
+    }
+
+    /// Calls `f` while no driver is bound to the device or unbound from it. Sleeps.
+    pub(super) fn while_bound<R>(&self, f: impl FnOnce() -> R) -> R {
+        // SAFETY: The device is valid by the type's invariant.
+        unsafe { bindings::hcablk_c_device_lock(self.as_raw()) };
+        let result = f();
+        // SAFETY: Locked above, by this thread.
+        unsafe { bindings::hcablk_c_device_unlock(self.as_raw()) };
+        result
+    }
+}
+
+impl Drop for Provider {
+    fn drop(&mut self) {
+        // SAFETY: The reference is ours.
+        unsafe { bindings::pci_dev_put(self.as_raw()) };
+    }
+}
+
+impl core::fmt::Display for Provider {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // SAFETY: The device has a name as long as it is there.
+        let name = unsafe { CStr::from_char_ptr(bindings::hcablk_c_pci_name(self.as_raw())) };
+        f.write_str(name.to_str().unwrap_or("?"))
+    }
+}
+crate::printable!(Provider);

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which transfer buffers a request gets. Uses nothing but `core`: its tests
+//! run on the host.
+//!
+//! A queue has buffers of RAM, of which some have peer memory beside it. A
+//! request on a volume of mode p2p wants those; one that needs more of them
+//! than there will ever be, or finds that they are taken while there is RAM,
+//! goes by RAM instead, all of it: a drive takes one kind at a time. It waits
+//! only when waiting ends: everything is given back some time.
+
+/// What is free of how much.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Free {
+    /// Buffers without peer memory.
+    pub(super) ram: usize,
+    /// Buffers with peer memory.
+    pub(super) peer: usize,
+    /// How many have peer memory, free or not.
+    pub(super) peers: usize,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Those with peer memory, for the sake of that.
+    Peer,
+    /// Those without.
+    Ram,
+    /// The RAM of both kinds.
+    Any,
+    Wait,
+}
+
+/// Chooses for a request that needs `need` buffers and `wants` peer memory.
+#[inline]
+pub(super) fn choose(need: usize, wants: bool, free: Free) -> Choice {
+    if wants && need != 0 && need <= free.peer {
+        return Choice::Peer;
+    }
+    if need <= free.ram {
+        return Choice::Ram;
+    }
+    // Nobody needs the peer memory, or not for this request.
+    let spare = !wants || need > free.peers;
+    if spare && need <= free.ram + free.peer {
+        return Choice::Any;
+    }
+    Choice::Wait
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn free(ram: usize, peer: usize, peers: usize) -> Free {
+        Free { ram, peer, peers }
+    }
+
+    #[test]
+    fn peer_memory_first_then_ram_then_both() {
+        assert_eq!(choose(4, true, free(32, 4, 8)), Choice::Peer);
+        assert_eq!(choose(4, true, free(32, 3, 8)), Choice::Ram);
+        assert_eq!(choose(4, true, free(3, 3, 8)), Choice::Wait);
+        assert_eq!(choose(12, true, free(8, 4, 8)), Choice::Any);
+        assert_eq!(choose(12, true, free(7, 4, 8)), Choice::Wait);
+        // What moves no data needs none.
+        assert_eq!(choose(0, true, free(0, 0, 8)), Choice::Ram);
+    }
+
+    #[test]
+    fn once_recalled_all_are_ram() {
+        assert_eq!(choose(4, false, free(4, 8, 8)), Choice::Ram);
+        assert_eq!(choose(4, false, free(3, 8, 8)), Choice::Any);
+        assert_eq!(choose(4, false, free(0, 3, 8)), Choice::Wait);
+    }
+
+    /// Whatever was taken before, a request is served at the latest when all is back.
+    #[test]
+    fn nobody_waits_for_what_does_not_come() {
+        for buffers in 1..=40usize {
+            for peers in 0..=buffers {
+                for need in 0..=buffers {
+                    for wants in [false, true] {
+                        let all = free(buffers - peers, peers, peers);
+                        let choice = choose(need, wants && peers != 0, all);
+                        assert_ne!(choice, Choice::Wait, "{need} of {all:?}, {wants}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is chosen is there.
+    #[test]
+    fn nothing_is_chosen_that_is_not_free() {
+        for (ram, peer, need) in (0..12).flat_map(|ram| {
+            (0..12).flat_map(move |peer| (0..24).map(move |need| (ram, peer, need)))
+        }) {
+            for (peers, wants) in [(12, true), (12, false), (peer, true)] {
+                let there = match choose(need, wants, free(ram, peer, peers)) {
+                    Choice::Peer => peer,
+                    Choice::Ram => ram,
+                    Choice::Any => ram + peer,
+                    Choice::Wait => continue,
+                };
+                assert!(need <= there);
+            }
+        }
+    }
+}
