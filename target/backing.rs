@@ -9,6 +9,10 @@
 //! | direct | drive | drive |
 //! | cached | page cache | page cache |
 //! | mixed | drive | page cache |
+//! | p2p | drive | drive |
+//!
+//! In mode p2p the drive's side of the buffers is memory of a PCI device, see
+//! [`peer`](crate::peer); for all else it is direct.
 //!
 //! What goes to the drive passes the page cache by, but not what is in it: see
 //! [`drive`](crate::drive), which carries this out.
@@ -19,6 +23,7 @@ use crate::{
         Claim,
         Claims, //
     },
+    peer::Source, //
 };
 use hcablk_core::{
     blkdev::{
@@ -48,13 +53,15 @@ pub(crate) enum Mode {
     Direct,
     Cached,
     Mixed,
+    P2p,
 }
 
 impl Mode {
-    const NAMES: [(&'static str, Mode); 3] = [
+    const NAMES: [(&'static str, Mode); 4] = [
         ("direct", Mode::Direct),
         ("cached", Mode::Cached),
         ("mixed", Mode::Mixed),
+        ("p2p", Mode::P2p),
     ];
 
     /// `EINVAL` when there is no mode of this name.
@@ -102,6 +109,7 @@ pub(crate) struct Backing {
     store: Store,
     mode: Mode,
     cache: Option<Arc<Cache>>,
+    source: Source,
 }
 
 impl Backing {
@@ -110,9 +118,13 @@ impl Backing {
         path: &CStr,
         read_only: bool,
         mode: Mode,
+        source: Source,
     ) -> Result<Self, (&'static str, Error)> {
         let store = match BlockDevice::open(path, read_only) {
             Ok(device) => Store::Device(device),
+            Err(e) if e == ENOTBLK && mode == Mode::P2p => {
+                return Err(("mode p2p is for block devices", e));
+            }
             Err(e) if e == ENOTBLK => {
                 let file = RegularFile::open(path, read_only)
                     .map_err(|e| ("the file cannot be opened", e))?;
@@ -130,6 +142,7 @@ impl Backing {
             claim: None,
             store,
             mode,
+            source,
             cache: None,
         };
         backing
@@ -177,6 +190,12 @@ impl Backing {
         }
     }
 
+    /// Where peer memory shall come from, if it is wanted.
+    #[inline]
+    pub(crate) fn peers(&self) -> Option<Source> {
+        (self.mode == Mode::P2p).then_some(self.source)
+    }
+
     /// The way to the page cache.
     #[inline]
     pub(crate) fn file(&self) -> FileRef<'_> {
@@ -202,7 +221,7 @@ impl Backing {
     #[inline]
     pub(crate) fn read_route(&self) -> Route {
         match self.mode {
-            Mode::Direct | Mode::Mixed => self.direct(),
+            Mode::Direct | Mode::Mixed | Mode::P2p => self.direct(),
             Mode::Cached => Route::Cache,
         }
     }
@@ -210,7 +229,7 @@ impl Backing {
     #[inline]
     pub(crate) fn write_route(&self) -> Route {
         match self.mode {
-            Mode::Direct => self.direct(),
+            Mode::Direct | Mode::P2p => self.direct(),
             Mode::Cached | Mode::Mixed => Route::Cache,
         }
     }

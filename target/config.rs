@@ -5,11 +5,13 @@
 
 use crate::{
     backing::Mode,
+    peer::Source,
     port::{
         Port,
         Settings, //
     },
     registry::Registry,
+    session::Session,
     volume::Volume,
 };
 use hcablk_core::{
@@ -98,6 +100,29 @@ fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     }
 }
 
+/// A line of `volumes/NAME/peers` for each queue pair that has peer memory.
+fn show_peers(out: &mut Output<'_>, session: &Session) -> Result {
+    let mut result = Ok(());
+    session.for_each_queue(|queue| {
+        if let (Ok(()), Some((provider, memory))) = (&result, queue.loan()) {
+            result = writeln!(
+                out,
+                "{} {:016x} {} {provider} {} {}",
+                session.host(),
+                session.id().0,
+                queue.index(),
+                memory.len(),
+                if memory.is_mapped() {
+                    "direct"
+                } else {
+                    "bounce"
+                },
+            );
+        }
+    });
+    result
+}
+
 impl Node for Volume {
     type Child = NoChild;
 
@@ -128,6 +153,11 @@ impl Node for Volume {
             |volume, _, text| volume.set_cache_mib(number(text, 0, CACHE_MIB_MAX)?),
         ),
         Attribute::read_write(
+            c"provider",
+            |volume, out| writeln!(out, "{}", volume.source()),
+            |volume, _, text| volume.set_source(Source::parse(text)?),
+        ),
+        Attribute::read_write(
             c"enable",
             |volume, out| writeln!(out, "{}", u8::from(volume.is_exported())),
             |volume, directory, text| {
@@ -140,7 +170,7 @@ impl Node for Volume {
         ),
         Attribute::read_only(c"size", |volume, out| writeln!(out, "{}", volume.size())),
         Attribute::read_only(c"clients", |volume, out| {
-            let of_volume = |s: &crate::session::Session| core::ptr::eq(&**s.volume(), volume);
+            let of_volume = |s: &Session| core::ptr::eq(&**s.volume(), volume);
             for session in volume.registry().sessions(of_volume)?.iter() {
                 writeln!(
                     out,
@@ -150,6 +180,13 @@ impl Node for Volume {
                     session.epoch().0,
                     session.connected()
                 )?;
+            }
+            Ok(())
+        }),
+        Attribute::read_only(c"peers", |volume, out| {
+            let of_volume = |s: &Session| core::ptr::eq(&**s.volume(), volume);
+            for session in volume.registry().sessions(of_volume)?.iter() {
+                show_peers(out, session)?;
             }
             Ok(())
         }),

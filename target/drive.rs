@@ -81,6 +81,8 @@ pub(crate) enum Step {
     Finished(Result),
     /// There are pages in the cache beside what was written to a device.
     Overtaken,
+    /// What was read is in peer memory, and must be copied.
+    Bounce,
 }
 
 /// What a request for blocks is to the drive.
@@ -148,6 +150,11 @@ impl Io {
             self.step = Step::Overtaken;
             return defer(self, queue.io_work());
         }
+        // Too long for an interrupt handler.
+        if result.is_ok() && self.bounces() && matches!(self.op, Ok(Op::Read(..))) {
+            self.step = Step::Bounce;
+            return defer(self, queue.io_work());
+        }
         queue.finish(self, result);
     }
 }
@@ -166,6 +173,7 @@ impl Queue {
             }
             Some(task) => match task.route {
                 Route::Device if !task.is_cached_in(backing.file()) => {
+                    io.bounce_to_drive();
                     self.submit(io, task.op, task.extent.offset);
                 }
                 Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
@@ -176,7 +184,10 @@ impl Queue {
                         None => {}
                     }
                 }
-                _ => defer(io, self.io_work()),
+                _ => {
+                    io.leave_peer();
+                    defer(io, self.io_work());
+                }
             },
             None if backing.write_route() == Route::Device => self.submit(io, BioOp::Flush, 0),
             None => defer(io, self.io_work()),
@@ -292,14 +303,21 @@ impl Deferred for Io {
         &mut self.work
     }
 
-    fn run(self: KBox<Self>) {
+    fn run(mut self: KBox<Self>) {
         let queue = self.queue.clone();
         match (self.step, self.task()) {
+            (Step::Bounce, _) => {
+                self.bounce_to_wire();
+                queue.finish(self, Ok(()));
+            }
             (Step::Finished(result), Some(task)) => queue.transferred(self, task, result),
-            (Step::Overtaken, Some(task)) => match task.op {
-                BioOp::WriteZeroes { .. } => queue.empty(self, task),
-                _ => queue.write_through(self, task),
-            },
+            (Step::Overtaken, Some(task)) => {
+                self.leave_peer();
+                match task.op {
+                    BioOp::WriteZeroes { .. } => queue.empty(self, task),
+                    _ => queue.write_through(self, task),
+                }
+            }
             _ => queue.go_on(self),
         }
     }

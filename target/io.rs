@@ -19,6 +19,7 @@
 use crate::{
     drive::Step,
     queue::{
+        Pool,
         Queue,
         CHUNKS_MAX, //
         CHUNK_BYTES,
@@ -34,6 +35,7 @@ use hcablk_core::{
     },
     defer::WorkSlot,
     mq::lines::Visit,
+    p2p::PeerMemory,
     pages::PageRange,
     proto::message::{
         self,
@@ -82,6 +84,8 @@ pub(crate) struct Io {
     pub(crate) visit: Visit,
     /// Bytes copied between buffers and that cache.
     pub(crate) lined: u64,
+    /// The drive's side of the buffers, if it is not their RAM.
+    pub(crate) peer: Option<Arc<PeerMemory>>,
     chunks: [u16; CHUNKS_MAX],
     chunk_count: usize,
     slot: BioSlot,
@@ -112,6 +116,7 @@ impl Io {
                 met_pages: false,
                 visit: Visit::NONE,
                 lined: 0,
+                peer: None,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
                 slot: BioSlot::new(CHUNKS_MAX as u16)?,
@@ -140,31 +145,31 @@ impl Io {
         }
     }
 
-    /// Takes buffers out of `free`; `false`: there are not enough.
-    pub(crate) fn take_chunks(&mut self, free: &mut KVec<u16>) -> bool {
+    /// Takes buffers out of `pool`; `false`: there are not enough.
+    pub(crate) fn take_chunks(&mut self, pool: &mut Pool) -> bool {
         let need = match self.op {
             Ok(Op::WriteInline { .. }) => 0,
             _ => self.length().div_ceil(CHUNK_BYTES),
         };
-        if need > free.len() || need > CHUNKS_MAX {
+        let Some(places) = self.chunks.get_mut(..need) else {
             return false;
-        }
-        for place in self.chunks.iter_mut().take(need) {
-            if let Some(chunk) = free.pop() {
-                *place = chunk;
-            }
-        }
+        };
+        let memory = self.queue.peer_memory();
+        let Some(by_peer) = pool.take(places, memory.is_some()) else {
+            return false;
+        };
+        self.peer = memory.filter(|_| by_peer);
         self.chunk_count = need;
         true
     }
 
-    /// Puts the buffers back into `free`.
-    pub(crate) fn return_chunks(&mut self, free: &mut KVec<u16>) {
+    /// Puts the buffers back into `pool`.
+    pub(crate) fn return_chunks(&mut self, pool: &mut Pool) {
         for chunk in self.chunks.iter().take(self.chunk_count) {
-            // `free` has room for every buffer there is.
-            let _ = free.push_within_capacity(*chunk);
+            pool.give(*chunk);
         }
         self.chunk_count = 0;
+        self.peer = None;
     }
 
     /// The buffers in order, each with the bytes used of it.
@@ -194,7 +199,10 @@ impl BioOwner for Io {
             .map(|buffer| buffer.pages().range(0, self.length()));
         let chunks = self
             .chunks()
-            .filter_map(|(chunk, length)| Some(self.queue.buffer(chunk)?.pages().range(0, length)));
+            .filter_map(|(chunk, length)| match &self.peer {
+                Some(memory) => memory.range(chunk, length),
+                None => Some(self.queue.buffer(chunk)?.pages().range(0, length)),
+            });
         Iterator::chain(inline.into_iter(), chunks)
     }
 

@@ -27,11 +27,17 @@
 use crate::{
     backing::Backing,
     io::Io,
+    peer,
     session::Session,
     stats::Counters, //
 };
 use hcablk_core::{
     fifo::Fifo,
+    p2p::{
+        Loan,
+        PeerMemory,
+        Provider, //
+    },
     proto::{
         message::{
             BUFFER_LEN,
@@ -78,14 +84,19 @@ use kernel::{
 };
 
 mod admit;
+mod choice;
+mod pool;
 mod shape;
 mod transfer;
 
 use self::shape::CHUNK_ORDER;
-pub(crate) use self::shape::{
-    Shape,
-    CHUNKS_MAX,
-    CHUNK_BYTES, //
+pub(crate) use self::{
+    pool::Pool,
+    shape::{
+        Shape,
+        CHUNKS_MAX,
+        CHUNK_BYTES, //
+    }, //
 };
 
 /// Kinds of work, in work ids. The index is an [`Io`]'s or a receive buffer's.
@@ -106,7 +117,7 @@ struct Work {
     /// Wait for an idle `Io`: receive buffer, and length of the message in it.
     received: Fifo<(u32, usize)>,
     /// Transfer buffers that are free.
-    free: KVec<u16>,
+    free: Pool,
     /// `Io`s that were made.
     made: usize,
     /// Nothing new is begun.
@@ -134,6 +145,8 @@ pub(crate) struct Queue {
     inline: KVec<DmaBuffer>,
     outgoing: MessageBuffers,
     buffers: KVec<DmaBuffer>,
+    /// Peer memory beside the first buffers.
+    loan: Option<Loan>,
     inflight: SlotTable<Io>,
     /// Writes whose data is being fetched. Counted by the completion handler.
     fetching: Atomic<u32>,
@@ -153,9 +166,14 @@ impl Queue {
         backing: Arc<Backing>,
         index: u8,
         id: &Arc<Id>,
-        shape: Shape,
+        mut shape: Shape,
     ) -> Result<Arc<Self>> {
         let pd = session.pd();
+        let loan = Self::borrow(session, &backing, index, shape);
+        if loan.is_some() {
+            // What came with a request would be in RAM.
+            shape.inline = 0;
+        }
         let capacity = shape.capacity();
         let ios = shape.ios as usize;
         let cq = CompletionQueue::new(
@@ -175,14 +193,14 @@ impl Queue {
         }
         let outgoing = MessageBuffers::new(pd, ios, BUFFER_LEN, Direction::ToDevice)?;
         let mut buffers = KVec::with_capacity(shape.buffers, GFP_KERNEL)?;
-        let mut free = KVec::with_capacity(shape.buffers, GFP_KERNEL)?;
-        for chunk in 0..shape.buffers {
+        for _ in 0..shape.buffers {
             buffers.push(
                 DmaBuffer::new(pd, CHUNK_ORDER, Direction::Bidirectional)?,
                 GFP_KERNEL,
             )?;
-            free.push(u16::try_from(chunk)?, GFP_KERNEL)?;
         }
+        let memory = loan.as_ref().and_then(Loan::memory);
+        let free = Pool::new(shape.buffers, memory.map_or(0, |memory| memory.pieces()))?;
         let work = Work {
             idle: KVec::with_capacity(ios, GFP_KERNEL)?,
             waiting: Fifo::new(ios)?,
@@ -207,6 +225,7 @@ impl Queue {
                 inline,
                 outgoing,
                 buffers,
+                loan,
                 inflight,
                 fetching: Atomic::new(0),
                 work <- new_irq_lock!(work),
@@ -222,6 +241,49 @@ impl Queue {
             return Err(e);
         }
         Ok(queue)
+    }
+
+    /// Borrows peer memory if the volume wants it, and says what came of it at
+    /// a session's first queue pair. Sleeps.
+    fn borrow(session: &Session, backing: &Backing, index: u8, shape: Shape) -> Option<Loan> {
+        let source = backing.peers()?;
+        let volume = &**session.volume();
+        match peer::borrow(source, backing, session.pd(), shape.sinks, shape.buffers) {
+            Ok(loan) => {
+                let memory = loan.memory()?;
+                let how = if memory.is_mapped() {
+                    "without copies"
+                } else {
+                    "by copies to and from RAM, which this RDMA device needs"
+                };
+                if index == 0 {
+                    pr_info!(
+                        "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
+                        *loan.provider(),
+                        memory.len() >> 10
+                    );
+                }
+                Some(loan)
+            }
+            Err(why) => {
+                if index == 0 {
+                    pr_warn!("{volume}: no peer memory, RAM is used: {why}\n");
+                }
+                None
+            }
+        }
+    }
+
+    /// A reference to the peer memory for one request, if there is any.
+    #[inline]
+    pub(crate) fn peer_memory(&self) -> Option<Arc<PeerMemory>> {
+        self.loan.as_ref()?.memory()
+    }
+
+    /// The peer memory and who lends it, if there is any.
+    pub(crate) fn loan(&self) -> Option<(&Provider, Arc<PeerMemory>)> {
+        let loan = self.loan.as_ref()?;
+        Some((loan.provider(), loan.memory()?))
     }
 
     /// Makes the `Io`s and posts the receive buffers.

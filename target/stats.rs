@@ -32,13 +32,20 @@ counters! {
         /// Bytes that the HCA moved between buffers and initiators.
         rdma_bytes,
         /// Bytes that a processor of this host copied: successful requests'
-        /// data that the HCA did not move.
+        /// data that the HCA did not move, or not to where the drive has it.
         copied_bytes,
         /// Bytes copied between buffers and the page cache.
         cache_bytes,
-        /// Bytes that crossed this host's RAM: once in a buffer, once more in
-        /// the page cache or in the volume's cache.
+        /// Bytes that crossed this host's RAM: once in a buffer there, once more
+        /// in the page cache or in the volume's cache.
         ram_bytes,
+        /// Bytes that the drive exchanged with peer memory.
+        p2p_bytes,
+        /// Of these, what a processor copied between peer memory and RAM, since
+        /// the RDMA device does no DMA to other PCI devices.
+        p2p_bounce_bytes,
+        /// Requests of mode p2p whose data went by RAM instead.
+        p2p_fallbacks,
         /// Requests that were to pass the page cache and met pages there.
         met_pages,
         /// Lines of reads that were in the volume's cache.

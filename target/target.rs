@@ -15,6 +15,7 @@
 //! - [`queue`]: the I/O path.
 //! - [`io`]: one request under way.
 //! - [`drive`]: the drive's part of a request, by mode.
+//! - [`peer`]: mode p2p, the memory of PCI devices.
 //! - [`check`]: whether a request fits its volume.
 //! - [`stats`]: what is counted.
 
@@ -27,6 +28,7 @@ mod config;
 mod connect;
 mod drive;
 mod io;
+mod peer;
 mod port;
 mod queue;
 mod registry;
@@ -59,6 +61,10 @@ module! {
             default: 0,
             description: "1: fetch write data as on iWARP, whatever the device; for tests",
         },
+        p2p_virtual: u8 {
+            default: 0,
+            description: "1: give peer memory to soft-RoCE and siw as to an HCA; x86, for tests",
+        },
     },
 }
 
@@ -66,6 +72,12 @@ module! {
 fn force_mr() -> bool {
     // A value on some kernels, a reference on others.
     *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
+}
+
+/// Whether an RDMA device without DMA of its own is taken for one that does DMA
+/// among PCI devices.
+fn p2p_virtual() -> bool {
+    *Borrow::<u8>::borrow(&module_parameters::p2p_virtual.value()) != 0
 }
 
 /// What the module holds, dropped in this order: when the directories are gone

@@ -13,6 +13,7 @@ use crate::{
         Backing,
         Mode, //
     },
+    peer::Source,
     queue::Queue,
     registry::Registry,
     stats::Counters, //
@@ -56,6 +57,7 @@ struct State {
     read_only: bool,
     mode: Mode,
     cache_mib: u32,
+    source: Source,
     export: Export,
     hosts: KVec<HostId>,
     error: Option<(&'static str, Error)>,
@@ -91,6 +93,7 @@ impl Volume {
                     read_only: false,
                     mode: Mode::Direct,
                     cache_mib: 0,
+                    source: Source::Nearest,
                     export: Export::Disabled,
                     hosts: KVec::new(),
                     error: None,
@@ -150,6 +153,15 @@ impl Volume {
         self.change(|state| state.cache_mib = mib)
     }
 
+    pub(crate) fn source(&self) -> Source {
+        self.state.lock().source
+    }
+
+    /// Sets which device lends peer memory, `EBUSY` while the volume is enabled.
+    pub(crate) fn set_source(&self, source: Source) -> Result {
+        self.change(|state| state.source = source)
+    }
+
     fn change(&self, f: impl FnOnce(&mut State)) -> Result {
         let mut state = self.state.lock();
         if !matches!(state.export, Export::Disabled) {
@@ -205,7 +217,7 @@ impl Volume {
 
     fn open(&self, state: &State) -> Result<Backing, (&'static str, Error)> {
         let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
-        Backing::open(path, state.read_only, state.mode)?
+        Backing::open(path, state.read_only, state.mode, state.source)?
             .claim(self.registry.claims(), state.cache_mib)
     }
 

@@ -151,9 +151,11 @@ impl Queue {
         if let Some(sink) = &io.sink {
             sink.lock().completed();
         }
-        for (chunk, length) in io.chunks() {
-            if let Some(buffer) = self.buffer(chunk) {
-                buffer.sync_for_cpu(0, length);
+        if io.wire_in_ram() {
+            for (chunk, length) in io.chunks() {
+                if let Some(buffer) = self.buffer(chunk) {
+                    buffer.sync_for_cpu(0, length);
+                }
             }
         }
         self.begin(io);
@@ -174,9 +176,11 @@ impl Queue {
         let mut count = 0;
         let mut data = None;
         if let (Ok(Op::Read(_, remote)), Status::Ok) = (io.op, status) {
-            for (chunk, length) in io.chunks() {
-                if let Some(buffer) = self.buffer(chunk) {
-                    buffer.sync_for_device(0, length);
+            if io.wire_in_ram() {
+                for (chunk, length) in io.chunks() {
+                    if let Some(buffer) = self.buffer(chunk) {
+                        buffer.sync_for_device(0, length);
+                    }
                 }
             }
             io.moved = io.length() as u64;
@@ -246,8 +250,10 @@ impl Queue {
     fn entries(&self, io: &Io, entries: &mut [Entry; CHUNKS_MAX]) -> usize {
         let mut count = 0;
         for ((chunk, length), entry) in io.chunks().zip(entries.iter_mut()) {
-            if let Some(buffer) = self.buffer(chunk) {
-                *entry = Entry::new(buffer.slice(0, length));
+            let ram = || Some(Entry::new(self.buffer(chunk)?.slice(0, length)));
+            let peer = io.peer.as_ref().and_then(|p| p.entry(chunk, length));
+            if let Some(found) = peer.or_else(ram) {
+                *entry = found;
                 count += 1;
             }
         }
@@ -306,11 +312,19 @@ impl Queue {
         }
         c.rdma_bytes.add(io.moved);
         if ok {
-            c.copied_bytes.add(length - io.moved.min(length));
+            let bounced = if io.bounces() { length } else { 0 };
+            c.copied_bytes.add(length - io.moved.min(length) + bounced);
             let cached = io.cached || (io.met_pages && !matches!(io.op, Ok(Op::Read(..))));
             let through_cache = if cached { length } else { 0 };
             c.cache_bytes.add(through_cache);
-            c.ram_bytes.add(length + through_cache);
+            let by_ram = if io.wire_in_ram() { length } else { 0 };
+            c.ram_bytes.add(by_ram + through_cache);
+            if self.backing.peers().is_some() {
+                let by_peer = io.peer.is_some();
+                c.p2p_bytes.add(if by_peer { length } else { 0 });
+                c.p2p_bounce_bytes.add(bounced);
+                c.p2p_fallbacks.add((!by_peer && length != 0).into());
+            }
             self.count_cache(io);
             c.met_pages.add((io.met_pages && length != 0).into());
         } else {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::hostid;
 use crate::initiator::{Connect, Which};
-use crate::names::{DeviceName, VolumeName};
+use crate::names::{parse_provider, DeviceName, VolumeName};
 use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
 
 /// Set up hcablk: a shared block device over RDMA
@@ -144,6 +144,7 @@ Examples:
   hcablk target export data /dev/nvme0n1 --allow \"$(ssh client hcablk host-id)\"
   hcablk target export vm /srv/vm.img --mode cached --allow UUID
   hcablk target export db /dev/nvme1n1 --cache-mib 4096 --allow UUID
+  hcablk target export fast /dev/nvme1n1 --mode p2p --provider 0000:81:00.0 --allow UUID
   hcablk target export iso /dev/loop0 --read-only --port 7745")]
     Export(ExportArgs),
 
@@ -323,6 +324,10 @@ pub struct ExportArgs {
     #[arg(long, value_name = "MIB", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub cache_mib: u32,
+    /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the
+    /// nearest one that lends any; the kernel's log tells when a volume must do without [default: auto]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_provider)]
+    pub provider: Option<String>,
 
     /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
@@ -349,6 +354,7 @@ impl From<&ExportArgs> for Export {
             read_only: args.read_only,
             mode: args.mode,
             cache_mib: args.cache_mib,
+            provider: args.provider.clone(),
             allow: args.allow.clone(),
             listen: (!args.no_port).then(|| Listen {
                 address: args.port_address,
@@ -535,6 +541,9 @@ mod tests {
             "connect 10.0.0.1 data --port 0",
             "connect 10.0.0.1 data --queues 129",
             "connect 10.0.0.1 data --io-timeout 3601",
+            "target export data /dev/sdb --mode p2p --provider 81:00.A",
+            "target export data /dev/sdb --mode p2p --provider nearest",
+            "target export data /dev/sdb --mode p2p --provider 81:20.0",
             "connect 10.0.0.1 data --connect-timeout 0",
             "connect 10.0.0.1 data --small-read 65537",
             "connect 10.0.0.1 data --small-read 4k",

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! /sys/kernel/config/hcablk/<device>/{address,port,volume,…,enable,state,device,error,session,stats}
-//! /sys/kernel/config/hcablk_target/volumes/<volume>/{path,read_only,mode,enable,size,clients,stats,error}
+//! /sys/kernel/config/hcablk_target/volumes/<volume>/{path,read_only,mode,provider,enable,size,clients,stats,error}
 //!                                                  /hosts/<uuid>/
 //!                                 /ports/<id>/{address,port,buffer_mib,queue_credits,enable,sessions,stats,error}
 //! ```

@@ -49,6 +49,8 @@ pub enum Mode {
     Cached,
     /// Writes through the page cache, reads past it
     Mixed,
+    /// Between the drive and memory of a PCI device, past this machine's memory
+    P2p,
 }
 
 impl Mode {
@@ -58,6 +60,7 @@ impl Mode {
             Self::Direct => "direct",
             Self::Cached => "cached",
             Self::Mixed => "mixed",
+            Self::P2p => "p2p",
         }
     }
 }
@@ -75,10 +78,19 @@ pub struct Export {
     pub mode: Mode,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
+    /// The PCI device that lends memory, if one was named.
+    pub provider: Option<String>,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
     /// The port to make sure of, if any.
     pub listen: Option<Listen>,
+}
+
+impl Export {
+    /// The driver's word for who lends memory.
+    fn source(&self) -> &str {
+        self.provider.as_deref().unwrap_or("auto")
+    }
 }
 
 fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
@@ -115,6 +127,13 @@ fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
 
 /// `hcablk target export`.
 pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
+    if wanted.provider.is_some() && wanted.mode != Mode::P2p {
+        return Err(Error::new(
+            Kind::Failed,
+            format!("mode {} uses no PCI device's memory", wanted.mode.name()),
+        )
+        .advise("--provider is for --mode p2p."));
+    }
     // The driver opens the device by this text, so it must not depend on the caller's folder.
     let path = std::path::absolute(&wanted.path).map_err(|error| {
         Error::new(
@@ -182,6 +201,9 @@ fn set_up(
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
         transaction.set(group, "mode", wanted.mode.name())?;
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
+        if wanted.mode == Mode::P2p {
+            transaction.set(group, "provider", wanted.source())?;
+        }
     }
     // Before the volume is enabled: a host that is to be allowed must never be turned away for
     // being early.
@@ -228,6 +250,14 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     let mode = group.get("mode")?;
     if mode != wanted.mode.name() {
         different.push(format!("its mode is {mode}, not {}", wanted.mode.name()));
+    } else if wanted.mode == Mode::P2p {
+        let provider = group.get("provider")?;
+        if provider != wanted.source() {
+            different.push(format!(
+                "its provider is {provider}, not {}",
+                wanted.source()
+            ));
+        }
     }
     let cache_mib: u32 = group.value("cache_mib")?;
     if cache_mib != wanted.cache_mib {
@@ -281,6 +311,10 @@ fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &st
     let advice = match error.errno {
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
             "`lsblk -p` shows the block devices of this machine.".to_owned()
+        }
+        Errno::ENOTBLK if group.get("mode").is_ok_and(|mode| mode == "p2p") => {
+            "Only a block device does DMA to a PCI device: export a file with --mode direct."
+                .to_owned()
         }
         Errno::ENOTBLK | Errno::EISDIR => {
             "Only block devices and regular files can be exported.".to_owned()

@@ -96,6 +96,27 @@ fn export_with_a_cache() {
 }
 
 #[test]
+fn export_by_the_memory_of_a_pci_device() {
+    let kernel = Kernel::loaded();
+    let error = fails(&kernel, "target export data /dev/sdb --provider 81:00.0");
+    assert!(error.message.contains("mode direct uses no"), "{error:?}");
+    assert!(!kernel.has("/sys/kernel/config/hcablk_target/volumes/data"));
+    let line = "target export data /dev/sdb --mode p2p --provider 81:1F.0";
+    assert_eq!(
+        ok(&kernel, line),
+        "/dev/sdb is exported as data, p2p, at 0.0.0.0:7744\n"
+    );
+    assert_eq!(kernel.volume("data", "provider"), "0000:81:1f.0");
+    let again = hcablk(&kernel, line).unwrap();
+    assert_eq!(again.notes[0], "data is exported already");
+    let error = fails(&kernel, "target export data /dev/sdb --mode p2p");
+    assert!(
+        error.message.contains("provider is 0000:81:1f.0, not auto"),
+        "{error:?}"
+    );
+}
+
+#[test]
 fn a_relative_path_is_made_absolute() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data disk.img");

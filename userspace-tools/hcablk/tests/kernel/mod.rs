@@ -51,6 +51,7 @@ const VOLUME: &[(&str, &str)] = &[
     ("read_only", "0"),
     ("mode", "direct"),
     ("cache_mib", "0"),
+    ("provider", "auto"),
     ("enable", "0"),
     ("size", "0"),
     ("clients", ""),
@@ -313,8 +314,8 @@ impl Kernel {
             "small_read" | "small_write" => number(0, 65536),
             "batch_upper" | "batch_lower" => number(0, 1024),
             "cache_mib" => number(0, 1 << 20),
-            "mode" => ["direct", "cached", "mixed"].contains(&value),
-            "address" | "volume" | "path" | "host_id" => !value.is_empty(),
+            "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
+            "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
             _ => number(0, u32::MAX),
         }
     }
