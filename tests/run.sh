@@ -11,7 +11,7 @@
 # From the environment (the Makefile sets them):
 #	HCABLK_CACHE	cache folder, with the build root
 #	HCABLK_KREL	release of the kernel the guests run
-#	HCABLK_MODDIR	folder with hcablk_core.ko, hcablk.ko, hcablk_target.ko
+#	HCABLK_MODDIR	folder with hcablk_core.ko and the other hcablk*.ko
 #	HCABLK_BIN	the hcablk command
 #	HCABLK_ACCEL	kvm or tcg; found out by itself when not set
 #	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default

@@ -55,6 +55,12 @@ class Handler(socketserver.BaseRequestHandler):
             case ["on", name, seconds, *script]:
                 guest = guests[name]
                 return guest.run(" ".join(script), float(seconds) * guest.settings.slow, self.reply, self.request)
+            case ["vm", "trace", name, event]:
+                guests[name].trace(event)
+                return 0
+            case ["vm", "traced", name, event]:
+                self.reply("o", guests[name].traced(event).encode())
+                return 0
             case ["vm", action, name, *rest]:
                 return self.machine(action, guests[name], rest)
             case ["log", "wait", name, seconds, pattern]:

@@ -59,8 +59,13 @@ class Spec:
     # Each card is one end of a cable: the cable's name, and whether this end listens. A cable without a name
     # leads nowhere: what the guest sends to itself by soft-RoCE never gets that far.
     cables: list[tuple[str, bool]]
-    # Drives' sizes in MiB; they are NVMe and empty at each start of a run.
+    # Drives' sizes in MiB; they are NVMe and empty at each start of a run. Those of a guest are below one PCIe
+    # switch, and so reach each other's memory, and that of the cards in `memories`.
     drives: list[int] = field(default_factory=list)
+    # MiB of the last drive's controller memory buffer.
+    drive_memory: int = 0
+    # PCI devices that are nothing but memory: their sizes in MiB. The last one is not below the switch.
+    memories: list[int] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -95,6 +100,9 @@ class Guest:
         self.spec = spec
         self.name = spec.name
         self.console = settings.logs / f"console-{spec.name}.log"
+        # What QEMU itself says, and traces.
+        self.qemu_log = settings.logs / f"qemu-{spec.name}.log"
+        self._traced = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._free: queue.Queue[socket.socket] = queue.Queue()
         self._sockets: list[socket.socket] = []
@@ -141,14 +149,30 @@ class Guest:
             args += ["-netdev", wire if cable else f"hubport,id=net{n},hubid={n}"]
             mac = f"52:54:00:77:{spec.number:02x}:{n:02x}"
             args += ["-device", f"virtio-net-pci,id=card{n},netdev=net{n},mac={mac},host_mtu=9000,romfile="]
+        if spec.drives:
+            args += ["-device", "pcie-root-port,id=root0,chassis=1,slot=1", "-device", "x3130-upstream,id=switch0,bus=root0"]
         for n, size in enumerate(spec.drives):
             disk = s.work / f"{spec.name}-drive{n}.img"
             if not disk.exists():
                 disk.touch()
                 os.truncate(disk, size << 20)
             args += ["-drive", f"if=none,id=drive{n},format=raw,file={disk},cache=unsafe,discard=unmap"]
-            args += ["-device", f"nvme,drive=drive{n},serial=drive{n}"]
+            memory = f",cmb_size_mb={spec.drive_memory}" if spec.drive_memory and n + 1 == len(spec.drives) else ""
+            args += self.below_switch(n) + ["-device", f"nvme,drive=drive{n},serial=drive{n},bus=port{n}{memory}"]
+        for n, size in enumerate(spec.memories):
+            args += ["-object", f"memory-backend-ram,id=memory{n},size={size}M,share=on"]
+            card = f"ivshmem-plain,memdev=memory{n}"
+            if n + 1 < len(spec.memories):
+                port = len(spec.drives) + n
+                args += self.below_switch(port)
+                card += f",bus=port{port}"
+            args += ["-device", card]
         return args + s.arguments
+
+    @staticmethod
+    def below_switch(n: int) -> list[str]:
+        """Arguments for a port of the switch, called port{n}."""
+        return ["-device", f"xio3130-downstream,id=port{n},bus=switch0,chassis={n + 2},slot={n},hotplug=off"]
 
     def start(self) -> None:
         """Start QEMU; `wait_booted` waits for the guest."""
@@ -157,7 +181,7 @@ class Guest:
         self._booted = False
         pairs = [socket.socketpair() for _ in range(CHANNELS + 1)]
         fds = [theirs.fileno() for _, theirs in pairs]
-        with open(self.settings.logs / f"qemu-{self.name}.log", "ab") as log:
+        with open(self.qemu_log, "ab") as log:
             self._process = subprocess.Popen(
                 self.command_line(fds[1:], fds[0]),
                 stdin=subprocess.DEVNULL,
@@ -257,6 +281,18 @@ class Guest:
                 if "return" in answer:
                     return
         raise GuestError(f"{self.name} is gone")
+
+    def trace(self, event: str) -> None:
+        """Have QEMU write down what happens in its devices; `event` may have a star."""
+        self._traced = self.qemu_log.stat().st_size
+        self.qmp("trace-event-set-state", name=event, enable=True)
+
+    def traced(self, event: str) -> str:
+        """End a trace; what was written down."""
+        self.qmp("trace-event-set-state", name=event, enable=False)
+        with open(self.qemu_log, "rb") as f:
+            f.seek(self._traced)
+            return f.read().decode(errors="replace")
 
     def kill(self) -> None:
         """The power goes: nothing is said to anybody."""

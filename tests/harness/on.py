@@ -4,6 +4,8 @@
     on.py on GUEST SECONDS SCRIPT...    run a shell script in a guest; its output and exit code are ours
     on.py vm kill|start|pause|resume GUEST
     on.py vm link-down|link-up GUEST N  pull or plug the guest's Nth network cable
+    on.py vm trace GUEST EVENT          have QEMU write down what its devices do
+    on.py vm traced GUEST EVENT         the end of that, and what was written down
     on.py log wait GUEST SECONDS REGEX  wait for a kernel message of this test
     on.py log grep GUEST REGEX          the kernel messages of this test that match
 

@@ -120,7 +120,7 @@ class Run:
         say(f"# logs: {self.logs}")
 
         clients = [f"c{n}" for n in range(1, args.clients + 1)]
-        specs = [Spec("target", 1, [(c, True) for c in clients], drives=[1024, 512])]
+        specs = [Spec("target", 1, [(c, True) for c in clients], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4])]
         specs += [Spec(c, n + 2, [(c, False)]) for n, c in enumerate(clients)]
         self.guests = {spec.name: Guest(self.settings, spec) for spec in specs}
         self.server = Server(self.work / "control", self.guests)

@@ -123,13 +123,18 @@ on() {
 	_runner on "$guest" "$ON_SECONDS" "$@"
 }
 
-# vm kill|start|pause|resume GUEST; vm link-down|link-up GUEST CABLE
+# vm kill|start|pause|resume GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT
 vm() {
 	local said
 	said=$(_runner vm "$@" 2>&1) && return
 	echo "$said" >&2
 	_reason=": $said"
 	return 1
+}
+
+# traced GUEST EVENT: ends what `vm trace` began, and prints what QEMU's devices did.
+traced() {
+	_runner vm traced "$@"
 }
 
 # wait_until GUEST SECONDS COMMAND…: runs the command in the guest again and again until it succeeds.
@@ -210,10 +215,11 @@ export_volume() {
 	must on target "hcablk target export $volume $path ${arguments[*]}"
 }
 
-# connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk.
+# connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk. Where everything takes longer, requests may, too.
 connect() {
 	local guest=$1 volume=$2
 	shift 2
+	[ "$slow" = 1 ] || [[ " $* " = *" --io-timeout "* ]] || set -- "$@" --io-timeout $((30 * slow))
 	device=$(on "$guest" "hcablk connect $target_address $volume $*") || die "$guest connects to $volume"
 	must wait_until "$guest" 10 "[ -b $device ]"
 	disk=${device#/dev/}
