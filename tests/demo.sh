@@ -10,6 +10,7 @@ if [ -z "${HCABLK_CONTROL:-}" ]; then
 fi
 
 . "${0%/*}/kselftest/lib.sh"
+. "${0%/*}/kselftest/p2p.sh"
 trap - EXIT
 
 if [ -t 1 ]; then
@@ -58,10 +59,14 @@ for guest in target c1 c2; do
 	run $guest 'rdma link show; rdma resource show'
 done
 
+heading "A PCI card of the target lends its memory: the drive's data shall go there, and not to RAM"
+run target 'modprobe hcablk_pcimem'
+run target "echo hcablk_pcimem > $(of "$card")/driver_override; echo $card > /sys/bus/pci/drivers_probe"
+
 heading "The target exports its NVMe drive to the two clients, by their ids"
 start=$(now_ms)
 drive=/dev/$(value target "basename \$(readlink -f $drive)")
-run target "hcablk target export shared $drive --allow $(host_id c1) --allow $(host_id c2)"
+run target "hcablk target export shared $drive --mode p2p --provider $card --allow $(host_id c1) --allow $(host_id c2)"
 run target 'hcablk target list'
 note "export $drive as 'shared'" "2 hosts allowed" $(($(now_ms) - start))
 
@@ -72,6 +77,7 @@ for guest in c1 c2; do
 	wait_until $guest 10 '[ -b /dev/hcablk0 ]' || stop "$guest has no disk"
 	note "$guest connects" "/dev/hcablk0" $(($(now_ms) - start))
 done
+run target "cat $target/volumes/shared/peers"
 run c1 'hcablk list --json'
 run c1 'rdma resource show qp'
 run c1 'lsblk -o NAME,SIZE,RO,TYPE,MOUNTPOINTS /dev/hcablk0'
@@ -106,10 +112,10 @@ for pair in "c1 c2" "c2 c1"; do
 done
 run c2 'ls -l /mnt/shared'
 
-heading "What was copied: the data of small reads, and nothing else"
+heading "What was copied: the data of small reads, and what soft-RoCE cannot take from a PCI card by itself"
 start=$(now_ms)
 run c1 "grep -E '_bytes|registrations|immediates' $initiator/shared/stats"
-run target "grep -E '_bytes' $target/volumes/shared/stats"
+run target "grep -E '_bytes|p2p' $target/volumes/shared/stats"
 copied=0
 moved=0
 small=0
@@ -121,7 +127,15 @@ done
 note "$((moved >> 10)) KiB moved by RDMA from and to its place" "not copied" $(($(now_ms) - start))
 note "$small reads of up to 4 KiB" "$((copied >> 10)) KiB copied" 0
 [ $copied -le $((small * 4096)) ] || stop "more was copied than the data of small reads"
-[ "$(stat_of target $target/volumes/shared copied_bytes)" = 0 ] || stop "the target copied"
+peer=$(stat_of target $target/volumes/shared p2p_bytes)
+bounced=$(stat_of target $target/volumes/shared p2p_bounce_bytes)
+fallbacks=$(stat_of target $target/volumes/shared p2p_fallbacks)
+note "$((peer >> 10)) KiB between drive and PCI card" "$fallbacks requests by RAM" 0
+note "of these, copied for want of an HCA with DMA" "$((bounced >> 10)) KiB" 0
+[ "$(stat_of target $target/volumes/shared copied_bytes)" = "$bounced" ] || stop "the target copied"
+if [ "$peer" = 0 ] || [ "$fallbacks" != 0 ]; then
+	stop "the drive's data went by RAM"
+fi
 
 heading "Unmount, disconnect, unload"
 start=$(now_ms)
@@ -134,7 +148,7 @@ for guest in c1 c2; do
 	run $guest 'modprobe -r hcablk'
 done
 run target 'hcablk target unexport shared && hcablk target unlisten --all'
-run target 'modprobe -r hcablk_target'
+run target 'modprobe -r hcablk_target && modprobe -r hcablk_pcimem'
 left=0
 for guest in target c1 c2; do
 	run $guest 'rdma resource show qp; lsmod | grep hcablk || echo "no hcablk module"'
