@@ -61,6 +61,18 @@ sum=$(on c2 'sha256sum < /tmp/block')
 same "a write that is larger than what is kept drops what it covers" "$sum" \
 	"$(on c1 "dd if=$device bs=4k count=32 iflag=direct | sha256sum")"
 
+# One counts, the other looks on, in a line that is changed in the cache, dropped, and read into it again.
+count=$(few 120)
+write="yes \$n | head -c 4096 | dd of=$device bs=4k seek=300 iflag=fullblock conv=notrunc oflag=direct 2> /dev/null"
+must on c1 "n=0; $write"
+spawn counter c1 "for n in \$(seq $count); do $write || exit 1; done"
+same "what a reader sees while another writes never goes back" "$count" "$(on c2 "last=0; until [ \$last = $count ]; do
+	n=\$(dd if=$device bs=4k skip=300 count=1 iflag=direct 2> /dev/null | head -n 1)
+	[ \$n -ge \$last ] || { echo \$n after \$last; exit 1; }
+	last=\$n
+done; echo \$last")"
+check "the writer is done" join counter
+
 # More than fits, from two hosts, each line read and written at the same time.
 spawn other c2 "fio --output-format=terse --direct=1 --ioengine=libaio --name=o --filename=$device --rw=randread --bs=4k --iodepth=16 \
 	--offset=1M --size=6M --io_size=$(few 4)M"
