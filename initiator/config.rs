@@ -132,6 +132,12 @@ impl Node for Device {
             |text| number(text, 0, QUEUES_MAX.into()).map(|queues| queues as u8)
         ),
         setting!(
+            c"poll_queues",
+            poll_queues,
+            |out: &mut Output<'_>, queues| writeln!(out, "{queues}"),
+            |text| number(text, 0, (QUEUES_MAX - 1).into()).map(|queues| queues as u8)
+        ),
+        setting!(
             c"queue_depth",
             depth,
             |out: &mut Output<'_>, depth| writeln!(out, "{depth}"),

@@ -399,18 +399,23 @@ impl Device {
             shape.land(id.attributes().map_err(device)?, settings.small_read);
         }
         let pd = ProtectionDomain::new(&id).map_err(device)?;
+        let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
+        let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);
         let queues = match settings.queues {
-            0 => QUEUES_MAX,
-            queues => queues.min(QUEUES_MAX),
-        }
-        .min(system::online_cpus().clamp(1, 255) as u8);
+            0 => cpus,
+            queues => queues.min(cpus),
+        };
+        let settings = Settings {
+            queues: queues.min(QUEUES_MAX - poll_queues),
+            poll_queues,
+            ..settings
+        };
         let session = Session::new(
             self,
             &self.teardown,
             self.identity,
             epoch,
             settings,
-            queues,
             shape,
             pd,
         )
@@ -421,7 +426,7 @@ impl Device {
             version_max: settings.protocol.1,
             depth: shape.depth,
             queue: 0,
-            queues,
+            queues: session.queue_count(),
             session: self.identity,
             epoch,
             host,
@@ -485,6 +490,7 @@ impl Device {
             timeout_ms: settings.io_timeout_s.saturating_mul(1000),
             numa_node: None,
             no_scheduler: false,
+            poll_queues: settings.poll_queues.into(),
         };
         let tag_set = TagSet::new(&config, session.requests(), session.clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);

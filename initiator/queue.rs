@@ -35,12 +35,21 @@
 //! known until the next of them, unless its request was answered before; the
 //! same goes for errors, which every probe looks for.
 //!
+//! # Polled I/O
+//!
+//! The last queues of a session may be for polled I/O (`REQ_POLLED`): the
+//! block layer routes nothing else to them, and nothing interrupts there. Who
+//! waits for a request looks for completions ([`Operations::poll`]). If he
+//! does not (he was stopped, or killed), the prober does, every period, and so
+//! does a request's timeout before it fails the session.
+//!
 //! # Locks and contexts
 //!
 //! One lock, `send`: taken once to issue a request and once for its answer. It
 //! orders the accounts of credits and of send queue slots, the doorbells, and
 //! parking before taking. Issuing runs in process or softirq context,
-//! completions run in softirq context, one at a time for a queue.
+//! completions run in softirq context, or in that of who polls, one at a time
+//! for a queue.
 
 use crate::{
     batching::{
@@ -202,6 +211,8 @@ impl SendState {
 #[pin_data]
 pub(crate) struct Queue {
     index: u8,
+    /// Completions are found by who polls for them: nothing interrupts.
+    polled: bool,
     /// Tags of the block layer; the next one asks for the size.
     depth: u16,
     session: Arc<Session>,
@@ -244,12 +255,17 @@ impl Queue {
     ) -> Result<Arc<Self>> {
         let depth = shape.depth.into();
         let requests = session.requests();
+        let polled = session.is_polled(index);
         let capacity = shape.capacity();
         let cq = CompletionQueue::new(
             pd,
             QueuePair::<Self>::completions(capacity),
             index.into(),
-            Context::SoftIrq,
+            if polled {
+                Context::Direct
+            } else {
+                Context::SoftIrq
+            },
         )?;
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
         let tags = PerTag::new(requests, index.into(), |_| {
@@ -271,6 +287,7 @@ impl Queue {
         let queue = Arc::pin_init(
             pin_init!(Self {
                 index,
+                polled,
                 depth: shape.depth,
                 session: session.clone(),
                 pair,
@@ -318,7 +335,9 @@ impl Queue {
             return Ok(());
         }
         send.credits = Credits::new(reply.credits);
-        if reply.quiet {
+        if self.polled {
+            // There is nothing to batch.
+        } else if reply.quiet {
             send.batching = Batching::new(settings.batch_upper, settings.batch_lower);
         } else {
             // Nor is it sure that its answers ask for being reported.
@@ -370,6 +389,9 @@ impl Queue {
         wakeups.events.add(self.pair.cq().events());
         wakeups.guards.add(self.pair.cq().guards());
         wakeups.reaps.add(self.reaps.load(Relaxed));
+        if self.polled {
+            wakeups.polled.add(self.done.receives.get());
+        }
         wakeups
     }
 
@@ -395,6 +417,10 @@ impl Queue {
     /// empty write or a question for the volume's size, or the connection breaks. Does nothing while an earlier
     /// probe is under way. Process context.
     pub(crate) fn probe(&self) {
+        if self.polled {
+            // Perhaps nobody does: answers and errors must be found all the same.
+            self.pair.cq().settle();
+        }
         let mut send = self.send.lock();
         if !self.live.load(Acquire) || self.probing.load(Acquire) || !send.space.reserve(1) {
             return;
@@ -452,7 +478,19 @@ impl Operations for Driver {
         }
     }
 
-    fn timeout(queue: &Queue, _hw_queue: u32, _tag: u16) -> Timeout {
+    #[inline]
+    fn poll(queue: &Queue) -> u32 {
+        queue.pair.cq().poll_now()
+    }
+
+    fn timeout(queue: &Queue, hw_queue: u32, tag: u16) -> Timeout {
+        if queue.polled {
+            // Perhaps it was answered and nobody has looked.
+            queue.pair.cq().settle();
+            if queue.requests.is_idle(hw_queue, tag) {
+                return Timeout::Done;
+            }
+        }
         queue.session.fail(Failure::RequestTimeout);
         // The end of the session ends the request.
         Timeout::ResetTimer

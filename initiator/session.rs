@@ -104,22 +104,19 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queues. May sleep.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "it is a record of what was found out"
-    )]
+    /// Makes a session without queue pairs; it shall have as many as
+    /// `settings` says in numbers that are not 0. May sleep.
     pub(crate) fn new(
         device: &Arc<Device>,
         teardown: &Arc<WorkQueue>,
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
-        queues: u8,
         shape: Shape,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
-        let requests = Requests::new(queues.into(), shape.depth.into())?;
+        let queues = u32::from(settings.queues) + u32::from(settings.poll_queues);
+        let requests = Requests::new(queues, shape.depth.into())?;
         Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
@@ -148,8 +145,14 @@ impl Session {
         self.epoch
     }
 
+    /// What users set; the numbers of queues are those of this session.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Whether queue pair `index` is for polled I/O.
+    pub(crate) fn is_polled(&self, index: u8) -> bool {
+        index >= self.settings.queues
     }
 
     pub(crate) fn shape(&self) -> Shape {

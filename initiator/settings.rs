@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) host: Option<HostId>,
     /// 0: one for each processor.
     pub(crate) queues: u8,
+    /// Queue pairs for polled I/O, besides those.
+    pub(crate) poll_queues: u8,
     pub(crate) depth: u16,
     pub(crate) io_timeout_s: u32,
     pub(crate) connect_timeout_s: u32,
@@ -56,6 +58,7 @@ impl Default for Settings {
             volume: None,
             host: None,
             queues: 0,
+            poll_queues: 0,
             depth: 128,
             io_timeout_s: 30,
             connect_timeout_s: 10,

@@ -71,5 +71,7 @@ counters! {
         reaps,
         /// Looks for answers because no event had come for a while.
         guards,
+        /// Messages that were looked for by who waits for them, without events.
+        polled,
     }
 }

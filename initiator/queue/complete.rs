@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Completing: from the target's answer to the end of a request. Everything
-//! here runs in softirq context, one call at a time for a queue.
+//! here runs in softirq context, or in that of who polls, one call at a time
+//! for a queue.
 
 use super::{
     kind,
@@ -57,7 +58,7 @@ enum With {
 }
 
 impl Queue {
-    /// A message came in. Softirq context.
+    /// A message came in.
     fn receive(&self, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
         let mut message = [0; BUFFER_LEN];
@@ -187,7 +188,7 @@ impl Queue {
         }
     }
 
-    /// Our own invalidation is done. Softirq context.
+    /// Our own invalidation is done.
     fn invalidated(&self, tag: u32) {
         let Some(mut request) = u16::try_from(tag)
             .ok()
@@ -207,7 +208,7 @@ impl Queue {
         }
     }
 
-    /// The data that went with a request is out. Softirq context.
+    /// The data that went with a request is out.
     fn sent(&self, tag: u32) {
         let Some(mut request) = u16::try_from(tag)
             .ok()

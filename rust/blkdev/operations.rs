@@ -76,6 +76,14 @@ pub trait Operations: Sized + Send + Sync + 'static {
     /// was held back. Context as `queue_rq`.
     fn commit_rqs(_queue: &Self::HwQueue) {}
 
+    /// Ends what can be ended of the requests on a hardware queue for polled
+    /// I/O, and returns how many; of these, or of whatever there was to do.
+    /// Called again and again by who waits for such a request, several at the
+    /// same time. Process context, must not sleep.
+    fn poll(_queue: &Self::HwQueue) -> u32 {
+        0
+    }
+
     /// The request with this tag was not ended in time. Runs in a worker and
     /// may sleep. The tag is not reused while this runs, but the request may be
     /// taken or ended by another context.
@@ -143,6 +151,43 @@ impl<T: Operations> Vtable<T> {
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
         // SAFETY: `init_hctx` set it.
         T::commit_rqs(unsafe { &*(*hctx).driver_data.cast::<T::HwQueue>() });
+    }
+
+    /// # Safety
+    ///
+    /// Called by blk-mq: `hctx` is set up.
+    unsafe extern "C" fn poll(
+        hctx: *mut bindings::blk_mq_hw_ctx,
+        _batch: *mut bindings::io_comp_batch,
+    ) -> c_int {
+        // SAFETY: `init_hctx` set it.
+        let found = T::poll(unsafe { &*(*hctx).driver_data.cast::<T::HwQueue>() });
+        c_int::try_from(found).unwrap_or(c_int::MAX)
+    }
+
+    /// The last hardware queues are for polled I/O, all others for the rest.
+    ///
+    /// # Safety
+    ///
+    /// Called by blk-mq: `set` is a tag set of `T`.
+    unsafe extern "C" fn map_queues(set: *mut bindings::blk_mq_tag_set) {
+        // SAFETY: By the safety requirement; `driver_data` is a `Context<T>`.
+        let set = unsafe { &mut *set };
+        // SAFETY: As above.
+        let polled = unsafe { (*set.driver_data.cast::<Context<T>>()).poll_queues };
+        let others = set.nr_hw_queues - polled;
+        let [default, _, poll] = &mut set.map;
+        default.nr_queues = others;
+        // SAFETY: The map has a place for each processor, as blk-mq made it.
+        unsafe { bindings::blk_mq_map_queues(default) };
+        if polled != 0 {
+            poll.nr_queues = polled;
+            poll.queue_offset = others;
+            // SAFETY: As above: there are maps for all types.
+            unsafe { bindings::blk_mq_map_queues(poll) };
+            // Reads go where writes go.
+            set.map[bindings::hctx_type_HCTX_TYPE_READ as usize].nr_queues = 0;
+        }
     }
 
     /// # Safety
@@ -237,6 +282,8 @@ impl<T: Operations> Vtable<T> {
         queue_rq: Some(Self::queue_rq),
         commit_rqs: Some(Self::commit_rqs),
         timeout: Some(Self::timeout),
+        poll: Some(Self::poll),
+        map_queues: Some(Self::map_queues),
         init_hctx: Some(Self::init_hctx),
         exit_hctx: Some(Self::exit_hctx),
         init_request: Some(Self::init_request),

@@ -253,6 +253,13 @@ impl<T: Operations> Requests<T> {
         Some(unsafe { Request::from_owned(request) })
     }
 
+    /// Whether no request with this tag is started, at some moment during the
+    /// call.
+    pub fn is_idle(&self, hw_queue: u32, tag: u16) -> bool {
+        self.slot(hw_queue, tag.into())
+            .is_none_or(|slot| slot.word.load(Acquire) & STATE_MASK == IDLE)
+    }
+
     /// Takes every parked request of one hardware queue and gives it to `f`.
     pub fn for_each_parked_of(&self, hw_queue: u32, mut f: impl FnMut(Request<T>)) {
         for tag in 0..self.depth {

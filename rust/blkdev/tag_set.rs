@@ -28,12 +28,16 @@ pub struct TagSetConfig {
     pub numa_node: Option<i32>,
     /// Do not put an I/O scheduler before the queues unless asked for.
     pub no_scheduler: bool,
+    /// How many of the hardware queues, the last ones, are for polled I/O; not
+    /// all of them. See [`Operations::poll`].
+    pub poll_queues: u32,
 }
 
 /// What the C functions reach through the tag set's `driver_data`.
 pub(super) struct Context<T: Operations> {
     pub(super) data: Arc<T::Data>,
     pub(super) requests: Arc<Requests<T>>,
+    pub(super) poll_queues: u32,
 }
 
 /// A `struct blk_mq_tag_set`.
@@ -64,9 +68,10 @@ impl<T: Operations> TagSet<T> {
     /// Makes a tag set; calls [`Operations::init_request`] for every tag.
     ///
     /// blk-mq may make fewer hardware queues than `requests` has room for (no
-    /// more than there are CPUs), see [`hw_queues`](Self::hw_queues).
+    /// more than there are CPUs, if none is for polled I/O), see
+    /// [`hw_queues`](Self::hw_queues).
     ///
-    /// May sleep. Errors: `EBUSY` (`requests` is used by another tag set),
+    /// May sleep. Errors: `EINVAL` (only queues for polled I/O), `EBUSY` (`requests` is used by another tag set),
     /// `ENOMEM`, those of `init_request`.
     ///
     /// C: `blk_mq_alloc_tag_set()`.
@@ -75,11 +80,15 @@ impl<T: Operations> TagSet<T> {
         requests: &Arc<Requests<T>>,
         data: Arc<T::Data>,
     ) -> Result<Arc<Self>> {
+        if config.poll_queues >= requests.hw_queues() {
+            return Err(EINVAL);
+        }
         requests.claim()?;
         let context = KBox::new(
             Context {
                 data,
                 requests: requests.clone(),
+                poll_queues: config.poll_queues,
             },
             GFP_KERNEL,
         )?;
@@ -87,6 +96,11 @@ impl<T: Operations> TagSet<T> {
         let set = bindings::blk_mq_tag_set {
             ops: Vtable::<T>::build(),
             nr_hw_queues: requests.hw_queues(),
+            // A disk that has maps for polled I/O offers it.
+            nr_maps: match config.poll_queues {
+                0 => 1,
+                _ => bindings::hctx_type_HCTX_MAX_TYPES,
+            },
             queue_depth: requests.depth(),
             timeout: u32::try_from(timeout)?,
             numa_node: config.numa_node.unwrap_or(bindings::NUMA_NO_NODE),

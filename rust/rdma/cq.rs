@@ -2,7 +2,7 @@
 
 //! Completion queues.
 //!
-//! A completion queue here serves one queue pair. It runs in one of two
+//! A completion queue here serves one queue pair. It runs in one of three
 //! contexts, as the ones of `ib_alloc_cq()` do, but keeps arming, polling and
 //! dispatch in our own hands: work is told apart by the `wr_id` rather than by
 //! a function pointer in each request, and a driver can poll and decide by
@@ -39,6 +39,7 @@ use core::{
 };
 use kernel::{
     error::from_err_ptr,
+    new_spinlock,
     prelude::*,
     sync::{
         atomic::{
@@ -47,12 +48,15 @@ use kernel::{
             Relaxed,
             Release, //
         },
-        Arc, //
+        Arc,
+        SpinLock, //
     },
     types::Opaque,
 };
 
+mod callbacks;
 mod completion;
+mod direct;
 mod handler;
 
 pub use self::{
@@ -71,6 +75,9 @@ pub enum Context {
     SoftIrq,
     /// On a workqueue made by [`WorkQueue::for_completions`]: handlers may sleep.
     Process(Arc<WorkQueue>),
+    /// In process context, by whoever asks: nothing is ever reported by the
+    /// device. See [`CompletionQueue::poll_now`].
+    Direct,
 }
 
 /// Completions taken from the device at a time.
@@ -86,7 +93,7 @@ const BUDGET_PROCESS: c_int = 4096;
 ///
 /// - `raw` is valid and its context is the object itself.
 /// - `handler` is written only while `running` is false and neither `poll` nor
-///   `work` can run.
+///   `work` can run, and with `direct` held.
 #[pin_data(PinnedDrop)]
 pub struct CompletionQueue<H: Handler> {
     raw: UnsafeCell<*mut bindings::ib_cq>,
@@ -101,6 +108,9 @@ pub struct CompletionQueue<H: Handler> {
     interrupt: Opaque<bindings::irq_work>,
     #[pin]
     work: Opaque<bindings::work_struct>,
+    /// Held by the poller in [`Context::Direct`].
+    #[pin]
+    direct: SpinLock<()>,
     /// Where a batch is put. Only the one poller uses it.
     batch: UnsafeCell<[bindings::ib_wc; BATCH]>,
     events: Atomic<u64>,
@@ -117,7 +127,7 @@ pub struct CompletionQueue<H: Handler> {
 }
 
 // SAFETY: What is not immutable is guarded as the invariants say; `batch` is
-// used by the single poller that irq_poll and the workqueue guarantee.
+// used by the single poller that irq_poll, the workqueue and `direct` guarantee.
 unsafe impl<H: Handler> Send for CompletionQueue<H> {}
 // SAFETY: As above.
 unsafe impl<H: Handler> Sync for CompletionQueue<H> {}
@@ -153,6 +163,7 @@ impl<H: Handler> CompletionQueue<H> {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_init_work(slot, Some(Self::on_work)) };
                 }),
+                direct <- new_spinlock!(()),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Atomic::new(0),
                 // Soft-iWARP takes no message for one that asks for being
@@ -207,16 +218,20 @@ impl<H: Handler> CompletionQueue<H> {
 
     /// Begins to report to `handler`; once in the life of a queue.
     pub fn start(&self, handler: Arc<H>) {
-        // SAFETY: The queue was never armed, so nothing reads `handler`.
-        unsafe { *self.handler.get() = Some(handler) };
+        {
+            let _guard = self.direct.lock();
+            // SAFETY: The queue was never armed, and the lock is held, so nothing reads `handler`.
+            unsafe { *self.handler.get() = Some(handler) };
+        }
         self.running.store(true, Release);
-        if self.arm(false) {
+        if !self.is_direct() && self.arm(false) {
             self.schedule();
         }
     }
 
     /// Has everything reported that has completed, and asks
-    /// [`Handler::patience`] again. Any context.
+    /// [`Handler::patience`] again. Any context. Does nothing in
+    /// [`Context::Direct`], as everything here that may be called in any context.
     pub fn kick(&self) {
         self.schedule();
     }
@@ -255,10 +270,14 @@ impl<H: Handler> CompletionQueue<H> {
     /// knows of all that had completed. Only that is waited for which is
     /// handled in process context. May sleep; not from a handler.
     pub fn settle(&self) {
-        self.schedule();
-        if let Context::Process(_) = self.context {
-            // SAFETY: `work` was initialised.
-            unsafe { bindings::flush_work(self.work.get()) };
+        match self.context {
+            Context::SoftIrq => self.schedule(),
+            Context::Process(_) => {
+                self.schedule();
+                // SAFETY: `work` was initialised.
+                unsafe { bindings::flush_work(self.work.get()) };
+            }
+            Context::Direct => self.poll_all(),
         }
     }
 
@@ -284,8 +303,11 @@ impl<H: Handler> CompletionQueue<H> {
             bindings::timer_shutdown_sync(self.guard.get());
             bindings::irq_work_sync(self.interrupt.get());
         }
+        let guard = self.direct.lock();
         // SAFETY: No poller is left that could read it.
-        drop(unsafe { (*self.handler.get()).take() });
+        let handler = unsafe { (*self.handler.get()).take() };
+        drop(guard);
+        drop(handler);
     }
 
     /// Asks for an event at the next completion, or the next solicited one;
@@ -322,7 +344,7 @@ impl<H: Handler> CompletionQueue<H> {
         let patience = handler.as_ref().map_or(Patience::None, |h| h.patience());
         let missed = self.arm(patience != Patience::None);
         match (patience, &self.context) {
-            (Patience::None, _) | (_, Context::Process(_)) => missed,
+            (Patience::None, _) | (_, Context::Process(_) | Context::Direct) => missed,
             (_, Context::SoftIrq) => {
                 if patience == Patience::Guarded {
                     self.guard();
@@ -357,6 +379,7 @@ impl<H: Handler> CompletionQueue<H> {
             Context::Process(queue) => unsafe {
                 bindings::hcablk_c_queue_work(queue.as_raw(), self.work.get());
             },
+            Context::Direct => {}
         }
     }
 
@@ -364,11 +387,12 @@ impl<H: Handler> CompletionQueue<H> {
     ///
     /// # Safety
     ///
-    /// The caller is the queue's only poller.
+    /// The caller is the queue's only poller, between `start` and `stop`, or
+    /// holds `direct`.
     #[inline]
     unsafe fn poll(&self, budget: c_int) -> c_int {
         let cq = self.as_raw();
-        // SAFETY: A poller only runs between `start` and `stop`.
+        // SAFETY: By the safety requirement nobody writes it.
         let Some(handler) = (unsafe { &*self.handler.get() }) else {
             return 0;
         };
@@ -400,76 +424,6 @@ impl<H: Handler> CompletionQueue<H> {
         }
         handler.round_done();
         done
-    }
-
-    /// # Safety
-    ///
-    /// Called by the device with a context that [`Self::new`] set.
-    unsafe extern "C" fn on_event(_: *mut bindings::ib_cq, context: *mut crate::ffi::c_void) {
-        // SAFETY: The object outlives its completion queue.
-        let this = unsafe { &*context.cast::<Self>() };
-        // Only a statistic: events of one queue do not overlap.
-        this.events.store(this.events.load(Relaxed) + 1, Relaxed);
-        this.schedule();
-    }
-
-    /// # Safety
-    ///
-    /// Called by the `interrupt` of a live object, which `stop` waits for.
-    unsafe extern "C" fn on_interrupt(interrupt: *mut bindings::irq_work) {
-        let interrupt: *mut Opaque<bindings::irq_work> = interrupt.cast();
-        // SAFETY: `interrupt` is the field of an object that outlives it.
-        let this = unsafe { &*kernel::container_of!(interrupt, Self, interrupt) };
-        // SAFETY: `poll` is initialised and stays pinned; once the queue is
-        // stopped this does nothing.
-        unsafe { bindings::irq_poll_sched(this.poll.get()) };
-    }
-
-    /// # Safety
-    ///
-    /// Called by the timer `guard` of a live object, which `stop` shuts down.
-    unsafe extern "C" fn on_guard(timer: *mut bindings::timer_list) {
-        let timer: *mut Opaque<bindings::timer_list> = timer.cast();
-        // SAFETY: `timer` is the field of an object that outlives it.
-        let this = unsafe { &*kernel::container_of!(timer, Self, guard) };
-        // Only a statistic: a timer runs on one processor at a time.
-        this.guards.store(this.guards.load(Relaxed) + 1, Relaxed);
-        this.schedule();
-    }
-
-    /// # Safety
-    ///
-    /// Called by irq_poll with the `poll` of a live object.
-    unsafe extern "C" fn on_poll(poll: *mut bindings::irq_poll, budget: c_int) -> c_int {
-        let poll: *mut Opaque<bindings::irq_poll> = poll.cast();
-        // SAFETY: `poll` is the field of an object that outlives it.
-        let this = unsafe { &*kernel::container_of!(poll, Self, poll) };
-        // SAFETY: irq_poll runs a queue on one processor at a time.
-        let done = unsafe { this.poll(budget) };
-        if done < budget {
-            // SAFETY: `poll` is scheduled, this is its handler.
-            unsafe { bindings::irq_poll_complete(this.poll.get()) };
-            // SAFETY: This is the poller.
-            if unsafe { this.rest() } {
-                this.schedule();
-            }
-        }
-        done
-    }
-
-    /// # Safety
-    ///
-    /// Called by the workqueue with the `work` of a live object.
-    unsafe extern "C" fn on_work(work: *mut bindings::work_struct) {
-        let work: *mut Opaque<bindings::work_struct> = work.cast();
-        // SAFETY: `work` is the field of an object that outlives it.
-        let this = unsafe { &*kernel::container_of!(work, Self, work) };
-        // SAFETY: A work item runs on one processor at a time.
-        let done = unsafe { this.poll(BUDGET_PROCESS) };
-        // SAFETY: This is the poller.
-        if done >= BUDGET_PROCESS || unsafe { this.rest() } {
-            this.schedule();
-        }
     }
 
     /// The domain that the queue belongs to.

@@ -200,7 +200,7 @@ impl<H: Handler> QueuePair<H> {
             (receives, &self.cq.receives_drained, c"receive"),
         ] {
             if posted
-                .and_then(|()| drained.wait_ms(DRAIN_TIMEOUT_MS))
+                .and_then(|()| self.cq.wait_for(drained, DRAIN_TIMEOUT_MS))
                 .is_err()
             {
                 pr_warn!("hcablk: {} queue did not drain\n", what);

@@ -98,6 +98,7 @@ mod tests {
             timeout_ms: 0,
             numa_node: None,
             no_scheduler: true,
+            poll_queues: 0,
         };
         let again = TagSet::new(&config, &requests, tag_set.data().clone());
         ensure_eq!(again.err(), Some(EBUSY));

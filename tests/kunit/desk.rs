@@ -259,6 +259,7 @@ pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
         timeout_ms,
         numa_node: None,
         no_scheduler: true,
+        poll_queues: 0,
     };
     let tag_set = TagSet::new(&config, &requests, Arc::new(shared, GFP_KERNEL)?)?;
     Ok((state, requests, tag_set))

@@ -198,6 +198,10 @@ pub struct ConnectArgs {
     #[arg(long, value_parser = value_parser!(u16).range(0..=128))]
     pub queues: Option<u16>,
 
+    /// Queue pairs for polled I/O besides those, such as io_uring's with IORING_SETUP_IOPOLL; at most one per CPU [default: 0]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(0..=127))]
+    pub poll_queues: Option<u16>,
+
     /// Requests per queue [default: 128]
     #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
     pub queue_depth: Option<u16>,
@@ -244,6 +248,7 @@ impl From<&ConnectArgs> for Connect {
             name: args.name.clone(),
             host_id: args.host_id,
             queues: args.queues,
+            poll_queues: args.poll_queues,
             queue_depth: args.queue_depth,
             io_timeout: args.io_timeout,
             connect_timeout: args.connect_timeout,
@@ -540,6 +545,7 @@ mod tests {
             "connect 10.0.0.1 data --queue-depth 1025",
             "connect 10.0.0.1 data --port 0",
             "connect 10.0.0.1 data --queues 129",
+            "connect 10.0.0.1 data --poll-queues 128",
             "connect 10.0.0.1 data --io-timeout 3601",
             "target export data /dev/sdb --mode p2p --provider 81:00.A",
             "target export data /dev/sdb --mode p2p --provider nearest",

@@ -37,6 +37,8 @@ pub struct Connect {
     pub host_id: Option<Uuid>,
     /// Queue pairs; 0 is one per CPU.
     pub queues: Option<u16>,
+    /// Queue pairs for polled I/O, besides those.
+    pub poll_queues: Option<u16>,
     /// Requests per queue.
     pub queue_depth: Option<u16>,
     /// Seconds until an unanswered request fails the connection.
@@ -67,6 +69,7 @@ impl Connect {
             |name, value: Option<String>| settings.extend(value.map(|value| (name, value)));
         add("host_id", host_id.map(|id| id.to_string()));
         add("queues", self.queues.map(|v| v.to_string()));
+        add("poll_queues", self.poll_queues.map(|v| v.to_string()));
         add("queue_depth", self.queue_depth.map(|v| v.to_string()));
         add("io_timeout", self.io_timeout.map(|v| v.to_string()));
         add(
@@ -625,6 +628,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
             .flatten()
             .map(|sectors| sectors.saturating_mul(512)),
         queues: present.then(hardware_queues).flatten(),
+        poll_queues: group.value("poll_queues")?,
         queue_depth: group.value("queue_depth")?,
         io_timeout: group.value("io_timeout")?,
         connect_timeout: group.value("connect_timeout")?,

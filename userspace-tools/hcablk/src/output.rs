@@ -37,6 +37,8 @@ pub struct Device {
     pub size_bytes: Option<u64>,
     /// Hardware queues in use.
     pub queues: Option<u32>,
+    /// Queue pairs for polled I/O that were asked for.
+    pub poll_queues: u32,
     /// Requests per queue.
     pub queue_depth: u32,
     /// Seconds until an unanswered request fails the connection.

@@ -50,6 +50,7 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("volume", "data"),
         ("host_id", "2c76c224-38b3-5f2d-b27d-4051ae2d4024"),
         ("queues", "0"),
+        ("poll_queues", "0"),
         ("queue_depth", "128"),
         ("io_timeout", "30"),
         ("connect_timeout", "10"),

@@ -30,6 +30,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("volume", ""),
     ("host_id", ""),
     ("queues", "0"),
+    ("poll_queues", "0"),
     ("queue_depth", "128"),
     ("io_timeout", "30"),
     ("connect_timeout", "10"),
@@ -310,6 +311,7 @@ impl Kernel {
         match attribute {
             "port" => number(1, 65535),
             "queue_depth" => number(1, 1024),
+            "poll_queues" => number(0, 127),
             "read_only" | "remote_invalidate" => number(0, 1),
             "small_read" | "small_write" => number(0, 65536),
             "batch_upper" | "batch_lower" => number(0, 1024),

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues that never interrupt: [`Context::Direct`].
+//!
+//! They are never armed. Completions are found by who looks for them, in
+//! process context, one at a time by a lock:
+//!
+//! - who waits for them, by [`CompletionQueue::poll_now`], as often as he likes;
+//!   he goes on if another one is looking;
+//! - whoever must know of all that has completed, by
+//!   [`CompletionQueue::settle`]: somebody has to do so now and then, for those
+//!   who wait may give up;
+//! - [`QueuePair::drain`](crate::rdma::qp::QueuePair::drain).
+
+use super::{
+    CompletionQueue,
+    Context,
+    Handler,
+    BUDGET_SOFTIRQ, //
+};
+use crate::sync::Event;
+use kernel::{
+    prelude::*,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+/// Milliseconds between two looks of who waits for the end of a drain.
+const LOOK_MS: u32 = 2;
+
+impl<H: Handler> CompletionQueue<H> {
+    #[inline]
+    pub(super) fn is_direct(&self) -> bool {
+        matches!(self.context, Context::Direct)
+    }
+
+    /// Reports what has completed, and returns how much that was; 0 as well
+    /// when somebody else does so at this moment, when the queue was stopped,
+    /// and in another context than [`Context::Direct`]. Process context,
+    /// without locks that the handler takes; does not sleep, nor may the
+    /// handler.
+    #[inline]
+    pub fn poll_now(&self) -> u32 {
+        if !self.is_direct() {
+            return 0;
+        }
+        let Some(_guard) = self.direct.try_lock() else {
+            return 0;
+        };
+        // SAFETY: The lock is held.
+        unsafe { self.poll(BUDGET_SOFTIRQ) as u32 }
+    }
+
+    /// Reports all that had completed before the call, waiting for who does so
+    /// already.
+    pub(super) fn poll_all(&self) {
+        loop {
+            let guard = self.direct.lock();
+            // SAFETY: The lock is held.
+            let done = unsafe { self.poll(BUDGET_SOFTIRQ) };
+            drop(guard);
+            if done < BUDGET_SOFTIRQ {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until the handler's side sets `event`, `ETIMEDOUT` after about
+    /// `ms` milliseconds.
+    pub(in crate::rdma) fn wait_for(&self, event: &Event, ms: u32) -> Result {
+        if !self.is_direct() {
+            return event.wait_ms(ms);
+        }
+        let start: Instant<Monotonic> = Instant::now();
+        loop {
+            self.poll_all();
+            if event.wait_ms(LOOK_MS).is_ok() {
+                return Ok(());
+            }
+            if start.elapsed().as_millis() >= i64::from(ms) {
+                return Err(ETIMEDOUT);
+            }
+        }
+    }
+}
