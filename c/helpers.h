@@ -50,6 +50,7 @@ struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *
 
 /* kernel_helpers.c */
 unsigned int hcablk_c_num_online_cpus(void);
+unsigned long hcablk_c_this_thread(void);
 u64 hcablk_c_get_random_u64(void);
 void *hcablk_c_page_address(struct page *page);
 unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);

@@ -10,6 +10,11 @@ unsigned int hcablk_c_num_online_cpus(void)
 	return num_online_cpus();
 }
 
+unsigned long hcablk_c_this_thread(void)
+{
+	return in_task() ? (unsigned long)current : 0;
+}
+
 u64 hcablk_c_get_random_u64(void)
 {
 	return get_random_u64();

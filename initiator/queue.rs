@@ -29,6 +29,16 @@
 //! invalidation, because our own invalidation completed, or, when the
 //! connection is lost, because the memory region was destroyed.
 //!
+//! # Doorbells
+//!
+//! A request that is not the last for now, and needs no registration, is not
+//! posted but put behind others in a [`Backlog`]; the next that is posted takes
+//! it along, for everything that the queue pair is given goes through
+//! [`Queue::ring`]. That is the last request of the plug, or `commit_rqs` if it
+//! never came, both within the RCU section in which it was issued, so that
+//! the teardown finds nothing that waits. It is parked from the beginning; if posting
+//! fails, or the queue pair has failed before, it ends with all others.
+//!
 //! # Patience
 //!
 //! Only answers ask to be reported at once. That a SEND is out need not be
@@ -59,7 +69,10 @@ use crate::{
     },
     failure::Failure,
     session::Session,
-    shape::Shape,
+    shape::{
+        Shape,
+        INLINE_SEGMENTS, //
+    },
     stats::{
         Done,
         Sent,
@@ -68,13 +81,10 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
-        Operations,
         PerTag,
-        Rejected,
         Request,
         Requests,
-        Status,
-        Timeout, //
+        Status, //
     },
     landing::Landing,
     proto::{
@@ -83,6 +93,7 @@ use hcablk_core::{
         message::BUFFER_LEN, //
     },
     rdma::{
+        backlog::Backlog,
         buffer::MessageBuffers,
         cm::Id,
         cq::{
@@ -122,6 +133,7 @@ use kernel::{
 };
 
 mod complete;
+mod driver;
 mod issue;
 mod size;
 
@@ -137,6 +149,9 @@ mod kind {
     pub(super) const LANDING: u8 = 6;
     pub(super) const INLINE: u8 = 7;
 }
+
+/// Requests that wait for their doorbell at most; blk-mq issues no more at once.
+const PLUG: usize = 32;
 
 /// What the disk's operations are called on.
 pub(crate) struct Driver;
@@ -178,6 +193,8 @@ struct SendState {
     stopped: bool,
     size: Size,
     batching: Batching,
+    /// What waits for the last of a plug, or for whatever else is posted.
+    backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
 }
 
 impl SendState {
@@ -253,7 +270,7 @@ impl Queue {
         pd: &Arc<ProtectionDomain>,
         shape: Shape,
     ) -> Result<Arc<Self>> {
-        let depth = shape.depth.into();
+        let depth = usize::from(shape.depth);
         let requests = session.requests();
         let polled = session.is_polled(index);
         let capacity = shape.capacity();
@@ -282,6 +299,7 @@ impl Queue {
             0 => None,
             slots => Some(Landing::new(pd, slots, shape.small_read)?),
         };
+        let backlog = Backlog::new(depth.min(PLUG))?;
         let outgoing = MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?;
         let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
         let queue = Arc::pin_init(
@@ -310,6 +328,7 @@ impl Queue {
                     stopped: false,
                     size: Size::Nothing,
                     batching: Batching::new(0, 0),
+                    backlog,
                 }),
                 sent: Sent::default(),
                 done: Done::default(),
@@ -355,7 +374,7 @@ impl Queue {
             register.signal(WorkId::new(kind::LANDING, 0).freeing(slots));
             let mut chain = Chain::new();
             chain.push(&mut register);
-            self.pair.post(&chain)?;
+            self.ring(&mut send, &chain)?;
         }
         self.live.store(true, Release);
         Ok(())
@@ -432,7 +451,7 @@ impl Queue {
             probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
             let mut chain = Chain::new();
             chain.push(&mut probe);
-            self.pair.post(&chain)
+            self.ring(&mut send, &chain)
         });
         drop(send);
         if posted.is_err() {
@@ -446,53 +465,5 @@ impl Queue {
         let slice = self.incoming.slice(buffer as usize, BUFFER_LEN)?;
         self.pair
             .post_receive(Entry::new(slice), WorkId::new(kind::RECEIVE, buffer))
-    }
-}
-
-impl Operations for Driver {
-    type Data = Session;
-    type HwQueue = Queue;
-    type Pdu = ();
-
-    fn hw_queue(
-        session: &Session,
-        index: u32,
-        _requests: &Arc<Requests<Self>>,
-    ) -> Result<Arc<Queue>> {
-        session.queue(index).ok_or(ENXIO)
-    }
-
-    fn init_request(_: &Session, _hw_queue: u32) -> Result {
-        Ok(())
-    }
-
-    #[inline]
-    fn queue_rq(queue: &Queue, request: Request<Self>, last: bool) -> Result<(), Rejected<Self>> {
-        queue.issue(request, last)
-    }
-
-    fn commit_rqs(queue: &Queue) {
-        let reap = queue.send.lock().batching.shall_reap();
-        if reap {
-            queue.reap();
-        }
-    }
-
-    #[inline]
-    fn poll(queue: &Queue) -> u32 {
-        queue.pair.cq().poll_now()
-    }
-
-    fn timeout(queue: &Queue, hw_queue: u32, tag: u16) -> Timeout {
-        if queue.polled {
-            // Perhaps it was answered and nobody has looked.
-            queue.pair.cq().settle();
-            if queue.requests.is_idle(hw_queue, tag) {
-                return Timeout::Done;
-            }
-        }
-        queue.session.fail(Failure::RequestTimeout);
-        // The end of the session ends the request.
-        Timeout::ResetTimer
     }
 }

@@ -9,6 +9,10 @@ counters! {
     pub(crate) struct Sent {
         /// Messages sent.
         sends,
+        /// Work requests posted, receives left out.
+        work_requests,
+        /// Calls by which they were, each of which is a doorbell on an HCA.
+        doorbells,
         /// Memory regions registered.
         registrations,
         /// Bytes in them, and sent with requests: what the HCA moves without

@@ -5,6 +5,7 @@
 //! | module | wraps | C header |
 //! |---|---|---|
 //! | [`address`] | `struct sockaddr_in`, `_in6` | `linux/in.h`, `linux/in6.h` |
+//! | [`backlog`] | lists of `struct ib_send_wr` that wait | `rdma/ib_verbs.h` |
 //! | [`buffer`] | memory mapped for the HCA for long | `rdma/ib_verbs.h` |
 //! | [`cm`] | `struct rdma_cm_id` | `rdma/rdma_cm.h` |
 //! | [`cq`] | `struct ib_cq` | `rdma/ib_verbs.h` |
@@ -39,6 +40,7 @@
 //! Posting and completing work in any context.
 
 pub mod address;
+pub mod backlog;
 pub mod buffer;
 pub mod cm;
 pub mod cq;

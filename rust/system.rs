@@ -25,3 +25,13 @@ pub fn random_u64() -> u64 {
     // SAFETY: No requirements.
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
 }
+
+/// What tells the thread that runs this from others as long as it lives; 0 in
+/// an interrupt or softirq. Any context.
+///
+/// C: `current`, `in_task()`.
+#[inline]
+pub fn this_thread() -> usize {
+    // SAFETY: No requirements.
+    unsafe { bindings::hcablk_c_this_thread() }
+}

@@ -16,6 +16,9 @@
 //! initiator's messages ask to be reported. Every probe period looks after
 //! what was left, and after errors.
 //!
+//! Answers that come while a round of completions lasts are posted together
+//! ([`outbox`]).
+//!
 //! # Limits
 //!
 //! There are as many receive buffers as credits were granted, and twice as many
@@ -85,11 +88,11 @@ use kernel::{
 
 mod admit;
 mod choice;
+mod outbox;
 mod pool;
 mod shape;
 mod transfer;
 
-use self::shape::CHUNK_ORDER;
 pub(crate) use self::{
     pool::Pool,
     shape::{
@@ -97,6 +100,10 @@ pub(crate) use self::{
         CHUNKS_MAX,
         CHUNK_BYTES, //
     }, //
+};
+use self::{
+    outbox::Outbox,
+    shape::CHUNK_ORDER, //
 };
 
 /// Kinds of work, in work ids. The index is an [`Io`]'s or a receive buffer's.
@@ -152,6 +159,8 @@ pub(crate) struct Queue {
     fetching: Atomic<u32>,
     #[pin]
     work: IrqLock<Work>,
+    #[pin]
+    outbox: Outbox,
     /// The queue is closing and every `Io` is idle.
     #[pin]
     home: Event,
@@ -213,6 +222,7 @@ impl Queue {
             silent: id.is_iwarp(),
         };
         let inflight = SlotTable::new(ios)?;
+        let outbox = Outbox::new()?;
         let queue = Arc::pin_init(
             pin_init!(Self {
                 index,
@@ -229,6 +239,7 @@ impl Queue {
                 inflight,
                 fetching: Atomic::new(0),
                 work <- new_irq_lock!(work),
+                outbox <- outbox,
                 home <- Event::new(),
                 counters: Counters::default(),
             }),
@@ -434,6 +445,7 @@ impl Queue {
         probe.signal(WorkId::new(kind::PROBE, 0));
         let mut chain = Chain::new();
         chain.push(&mut probe);
+        self.outbox.rang(1);
         if self.pair.post(&chain).is_err() {
             self.session.end();
         }

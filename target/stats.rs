@@ -62,6 +62,10 @@ counters! {
         receives,
         /// Messages sent.
         sends,
+        /// Work requests posted, receives left out.
+        work_requests,
+        /// Calls by which they were, each of which is a doorbell on an HCA.
+        doorbells,
         /// Reads answered by the immediate value of the write of their data.
         immediates,
         /// Writes whose data came with their request.

@@ -155,7 +155,7 @@ impl Queue {
             self.done.local_invalidations.bump();
             send.batching.linger();
             self.heed(&send);
-            let posted = self.pair.post(&chain);
+            let posted = self.ring(&mut send, &chain);
             request.park();
             drop(send);
             if posted.is_err() {

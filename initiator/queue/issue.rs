@@ -7,6 +7,7 @@ use super::{
     Driver,
     Phase,
     Queue,
+    SendState,
     TagData, //
 };
 use crate::{
@@ -195,7 +196,10 @@ impl Queue {
         let mut send = self.send.lock();
         if !send.reserve(slots) {
             self.sent.credit_waits.bump();
+            // What is issued already may be what brings a credit back.
+            let posted = self.ring(&mut send, &Chain::new());
             drop(send);
+            self.check(posted);
             return Err(Self::unissued(request, &self.tags, Status::Resource));
         }
         data.voice = send.batching.issue(last);
@@ -221,7 +225,6 @@ impl Queue {
                 None => wr.name(id),
             }
         }
-        chain.push(&mut wr);
         data.phase = Phase::Sent;
         data.slots = slots - used;
         self.sent.sends.bump();
@@ -234,15 +237,16 @@ impl Queue {
         if moved_by_hca {
             self.sent.rdma_bytes.add(extent.length.into());
         }
-        let posted = self.pair.post(&chain);
+        let posted = if !last && used == 1 && send.backlog.push(&mut wr) {
+            Ok(())
+        } else {
+            chain.push(&mut wr);
+            self.ring(&mut send, &chain)
+        };
         // Whoever answers takes the lock first, so that the request is there.
         request.park();
         drop(send);
-        if posted.is_err() {
-            // The request is ended when the queue pair is gone: some of the
-            // work may have been posted.
-            self.session.fail(Failure::Work(c"posting failed"));
-        }
+        self.check(posted);
         if quiet {
             // The handler may rest, not knowing of one.
             self.pair.cq().guard();
@@ -251,6 +255,44 @@ impl Queue {
             self.reap();
         }
         Ok(())
+    }
+
+    /// Posts what waits for its doorbell, and then `chain`. Everything that this
+    /// queue pair is given goes this way, for the account of slots is in the
+    /// order of posting.
+    #[inline]
+    pub(super) fn ring(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
+        let requests = send.backlog.len() as u64 + u64::from(chain.len());
+        if requests != 0 {
+            self.sent.doorbells.bump();
+            self.sent.work_requests.add(requests);
+        }
+        let posted = send.backlog.post(&self.pair, chain);
+        if posted.is_err() {
+            send.backlog.truncate(0);
+        }
+        posted
+    }
+
+    /// After posting. If that failed, the requests are ended when the queue
+    /// pair is gone: some of the work may have been posted.
+    #[inline]
+    fn check(&self, posted: Result) {
+        if posted.is_err() {
+            self.session.fail(Failure::Work(c"posting failed"));
+        }
+    }
+
+    /// No more requests follow, though they were announced.
+    pub(super) fn commit(&self) {
+        let mut send = self.send.lock();
+        let posted = self.ring(&mut send, &Chain::new());
+        let reap = send.batching.shall_reap();
+        drop(send);
+        self.check(posted);
+        if reap {
+            self.reap();
+        }
     }
 
     /// Gives back a request of which nothing was posted.

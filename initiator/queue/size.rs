@@ -76,7 +76,7 @@ impl Queue {
         wr.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
         let mut chain = Chain::new();
         chain.push(&mut wr);
-        Some(self.pair.post(&chain))
+        Some(self.ring(send, &chain))
     }
 
     /// The answer to a question; `false`: there was none, or it is no answer.

@@ -121,12 +121,24 @@ impl<H: Handler> QueuePair<H> {
     /// pair is good for nothing but draining.
     #[inline]
     pub fn post(&self, chain: &Chain<'_>) -> Result {
+        // SAFETY: By `Chain`'s invariant.
+        unsafe { self.post_raw(chain.head()) }
+    }
+
+    /// As [`Self::post`].
+    ///
+    /// # Safety
+    ///
+    /// `head` is the first of a list of requests, all of which stay valid
+    /// during the call.
+    #[inline]
+    pub(super) unsafe fn post_raw(&self, head: *const bindings::ib_send_wr) -> Result {
         let qp = self.raw.as_ptr();
         let mut bad = ptr::null();
-        // SAFETY: The queue pair is valid; the requests are by `Chain`'s invariant.
+        // SAFETY: The queue pair is valid; the requests are by the safety requirement.
         to_result(unsafe {
             match (*(*qp).device).ops.post_send {
-                Some(post_send) => post_send(qp, chain.head(), &mut bad),
+                Some(post_send) => post_send(qp, head, &mut bad),
                 None => return Err(ENOTSUPP),
             }
         })

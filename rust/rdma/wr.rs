@@ -8,6 +8,7 @@
 //! point to must stay until completion, which its owners see to.
 
 use super::{
+    backlog::CanWait,
     buffer::Slice,
     mr::{
         Key,
@@ -205,6 +206,11 @@ impl WorkRequest for Send<'_> {
     }
 }
 
+// SAFETY: It is an `ib_send_wr` of its own.
+unsafe impl CanWait for Send<'_> {
+    const RDMA: bool = false;
+}
+
 /// An RDMA READ or WRITE of the peer's memory.
 pub struct Rdma<'a> {
     wr: bindings::ib_rdma_wr,
@@ -275,6 +281,11 @@ impl WorkRequest for Rdma<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
         &mut self.wr.wr
     }
+}
+
+// SAFETY: Its part that all requests have is the first of its `ib_rdma_wr`.
+unsafe impl CanWait for Rdma<'_> {
+    const RDMA: bool = true;
 }
 
 /// Makes a memory region's key valid.

@@ -41,6 +41,7 @@ impl Queue {
             return;
         };
         let admitted = self.admit(&mut work, io, buffer, length);
+        self.outbox.heed(work.made - work.idle.len());
         drop(work);
         if let Admitted::Go(io) = admitted {
             self.go(io);

@@ -200,18 +200,15 @@ impl Queue {
             });
         let mut writes: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
         let answered = WorkId::new(kind::ANSWER, index);
-        let mut chain = Chain::new();
         if data.is_some_and(|remote| self.says_immediate(&io, remote)) {
             for write in writes.iter_mut().flatten() {
                 write.immediate(io.tag.to_immediate(), !io.quiet);
                 write.signal(answered);
-                chain.push(write);
             }
-            return self.post(io, &chain);
+            return self.post_answer(io, &mut writes, None);
         }
         for write in writes.iter_mut().flatten() {
             write.name(WorkId::new(kind::PART, index));
-            chain.push(write);
         }
         let response = Response {
             credits: 1,
@@ -232,8 +229,7 @@ impl Queue {
             send.solicited();
         }
         send.signal(answered);
-        chain.push(&mut send);
-        self.post(io, &chain);
+        self.post_answer(io, &mut writes, Some(&mut send));
     }
 
     /// Whether a read that could be done is answered without a message: if its
@@ -261,12 +257,13 @@ impl Queue {
     }
 
     /// Posts work after which `io` comes back by its index.
-    fn post(&self, io: KBox<Io>, chain: &Chain<'_>) {
+    pub(super) fn post(&self, io: KBox<Io>, chain: &Chain<'_>) {
         let index = io.index;
         if let Err(io) = self.inflight.park(index, io) {
             self.session.end();
             return self.give_up(io);
         }
+        self.outbox.rang(chain.len().into());
         if self.pair.post(chain).is_err() {
             // Some of it may have been posted.
             self.session.end();
@@ -377,6 +374,10 @@ impl Handler for Queue {
             kind::PROBE => self.work.lock().probing = false,
             _ => {}
         }
+    }
+
+    fn round_done(&self) {
+        self.round_over();
     }
 
     fn patience(&self) -> Patience {

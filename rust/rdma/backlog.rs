@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests that wait for their doorbell.
+//!
+//! Who is about to post more puts requests here, one by one, and has all of
+//! them posted by one call. A request is copied with its entries, so that
+//! nothing borrowed outlives the call that keeps it; the memory that entries
+//! point to must stay until completion, as with any request. A request that
+//! refers to something else than memory (a region's registration) cannot wait.
+
+use super::{
+    cq::Handler,
+    qp::QueuePair,
+    wr::{
+        Chain,
+        Entry,
+        WorkId,
+        WorkRequest, //
+    },
+};
+use crate::bindings::{
+    self,
+    zeroed, //
+};
+use core::ptr;
+use kernel::prelude::*;
+
+/// A work request that can wait: its opcode needs no more than the fields that
+/// every request has, or those of an RDMA READ or WRITE.
+///
+/// # Safety
+///
+/// [`WorkRequest::base`] is the first part of a `struct ib_rdma_wr` if `RDMA`,
+/// and it and its entries have no other pointers than that to the entries.
+pub unsafe trait CanWait: WorkRequest {
+    /// Whether it is an `ib_rdma_wr`.
+    #[doc(hidden)]
+    const RDMA: bool;
+}
+
+/// A place for a request with up to `N` entries. The request comes first.
+#[repr(C)]
+struct Slot<const N: usize> {
+    wr: bindings::ib_rdma_wr,
+    entries: [Entry; N],
+}
+
+/// Requests that wait, in order, with up to `N` entries each.
+///
+/// It posts nothing by itself: its owner must do so, and under the lock under
+/// which everything of the queue pair is posted whose order matters.
+///
+/// # Invariants
+///
+/// The first `used` slots are requests, each but the last linked to the next,
+/// whose entries are those of their slots. `slots` does not move its contents.
+pub struct Backlog<const N: usize> {
+    slots: KVec<Slot<N>>,
+    used: usize,
+}
+
+// SAFETY: The pointers in it are to its own memory.
+unsafe impl<const N: usize> Send for Backlog<N> {}
+// SAFETY: Shared references only read.
+unsafe impl<const N: usize> Sync for Backlog<N> {}
+
+impl<const N: usize> Backlog<N> {
+    /// Makes room for `length` requests. May sleep.
+    pub fn new(length: usize) -> Result<Self> {
+        let mut slots = KVec::with_capacity(length, GFP_KERNEL)?;
+        for _ in 0..length {
+            let slot = Slot {
+                wr: zeroed(),
+                entries: [Entry::EMPTY; N],
+            };
+            slots.push(slot, GFP_KERNEL)?;
+        }
+        Ok(Self { slots, used: 0 })
+    }
+
+    /// Requests that wait.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether none does.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// Lets a request wait behind the others; `false`: there is no room for it.
+    #[inline]
+    pub fn push<R: CanWait>(&mut self, request: &mut R) -> bool {
+        let wr = request.base();
+        let count = wr.num_sge as usize;
+        if count > N {
+            return false;
+        }
+        let Some(slot) = self.slots.get_mut(self.used) else {
+            return false;
+        };
+        let from: *mut bindings::ib_send_wr = wr;
+        let to: *mut bindings::ib_rdma_wr = &mut slot.wr;
+        // SAFETY: By the safety requirement of `CanWait` there is as much to
+        // copy; the entries are `count` by the request's own promise, and there
+        // is room for them.
+        unsafe {
+            if R::RDMA {
+                ptr::copy_nonoverlapping(from.cast::<bindings::ib_rdma_wr>(), to, 1);
+            } else {
+                ptr::copy_nonoverlapping(from, to.cast(), 1);
+            }
+            ptr::copy_nonoverlapping(
+                (*from).sg_list.cast_const().cast(),
+                slot.entries.as_mut_ptr(),
+                count,
+            );
+        }
+        slot.wr.wr.sg_list = slot.entries.as_mut_ptr().cast();
+        slot.wr.wr.next = ptr::null_mut();
+        // INVARIANT: The entries are the slot's; it is linked to its predecessor.
+        if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
+            before.wr.wr.next = to.cast();
+        }
+        self.used += 1;
+        true
+    }
+
+    /// Posts what waits and then `chain`, with one doorbell, or with none when
+    /// there is nothing. On an error as [`QueuePair::post`], and everything
+    /// that waited is still here.
+    #[inline]
+    pub fn post<H: Handler>(&mut self, pair: &QueuePair<H>, chain: &Chain<'_>) -> Result {
+        let Some(last) = self.used.checked_sub(1) else {
+            return if chain.is_empty() {
+                Ok(())
+            } else {
+                pair.post(chain)
+            };
+        };
+        if let Some(last) = self.slots.get_mut(last) {
+            last.wr.wr.next = chain.head().cast_mut();
+        }
+        // SAFETY: By the type's invariant the slots are linked requests, and
+        // the chain that is behind them is one by its own; both stay as they
+        // are during the call.
+        let posted = unsafe { pair.post_raw(self.slots.as_mut_ptr().cast()) };
+        if posted.is_ok() {
+            self.used = 0;
+        } else if let Some(last) = self.slots.get_mut(last) {
+            last.wr.wr.next = ptr::null_mut();
+        }
+        posted
+    }
+
+    /// Forgets the request that came last, and tells its id.
+    pub fn pop(&mut self) -> Option<WorkId> {
+        self.used = self.used.checked_sub(1)?;
+        let slot = self.slots.get(self.used)?;
+        // SAFETY: Every request has a `wr_id`.
+        let id = WorkId::from_raw(unsafe { *slot.wr.wr.__bindgen_anon_1.wr_id });
+        if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
+            before.wr.wr.next = ptr::null_mut();
+        }
+        Some(id)
+    }
+
+    /// Forgets all but the first `length`.
+    pub fn truncate(&mut self, length: usize) {
+        while self.used > length {
+            let _ = self.pop();
+        }
+    }
+}
