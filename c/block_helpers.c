@@ -49,6 +49,24 @@ struct gendisk *hcablk_c_alloc_disk(struct blk_mq_tag_set *set, struct queue_lim
 	return blk_mq_alloc_disk(set, lim, queuedata);
 }
 
+/* A disk's private_data begins with the text. */
+static ssize_t wwid_show(struct device *dev, struct device_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", (const char *)dev_to_disk(dev)->private_data);
+}
+static DEVICE_ATTR_RO(wwid);
+
+static struct attribute *disk_attrs[] = {
+	&dev_attr_wwid.attr,
+	NULL,
+};
+ATTRIBUTE_GROUPS(disk);
+
+const struct attribute_group **hcablk_c_disk_groups(void)
+{
+	return disk_groups;
+}
+
 static DEFINE_IDA(disk_numbers);
 
 int hcablk_c_disk_number_alloc(void)

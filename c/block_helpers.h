@@ -14,6 +14,7 @@ void hcablk_c_rq_copy_from(struct request *rq, void *to, size_t len);
 
 struct gendisk *hcablk_c_alloc_disk(struct blk_mq_tag_set *set, struct queue_limits *lim,
 				    void *queuedata);
+const struct attribute_group **hcablk_c_disk_groups(void);
 int hcablk_c_disk_number_alloc(void);
 void hcablk_c_disk_number_free(unsigned int number);
 struct module *hcablk_c_core_module(void);

@@ -23,6 +23,7 @@ use hcablk_core::{
     proto::{
         name::{
             HostId,
+            VolumeId,
             VolumeName, //
         },
         DEPTH_MAX,
@@ -125,6 +126,10 @@ impl Node for Device {
         setting!(c"host_id", host, optional, |text| HostId::parse(text)
             .map(Some)
             .map_err(|_| EINVAL)),
+        setting!(c"expect_wwid", expect_wwid, optional, |text| match text {
+            "" => Ok(None),
+            text => VolumeId::parse(text).map(Some).map_err(|_| EINVAL),
+        }),
         setting!(
             c"queues",
             queues,
@@ -219,6 +224,9 @@ impl Node for Device {
                 writeln!(out, "{prefix}{number}")
             }
             None => writeln!(out),
+        }),
+        Attribute::read_only(c"wwid", |device, out| {
+            optional(out, device.show(|s| s.wwid))
         }),
         Attribute::read_only(c"error", |device, out| {
             optional(out, device.show(|s| s.failure))

@@ -19,7 +19,8 @@ use hcablk_core::{
         Reject,
         Reply,
         Request,
-        REPLY_LEN, //
+        REPLY_LEN,
+        REPLY_MIN_LEN, //
     },
     rdma::cm::{
         self,
@@ -195,7 +196,7 @@ impl cm::Handler for Link {
                 for (to, from) in reply.iter_mut().zip(private) {
                     *to = *from;
                 }
-                return self.report(if len == REPLY_LEN {
+                return self.report(if len >= REPLY_MIN_LEN {
                     News::Established(reply)
                 } else {
                     News::Failed(Failure::NotATarget)

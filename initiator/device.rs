@@ -58,6 +58,7 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
+        name::VolumeId,
         QUEUES_MAX,
         TRANSFER_MAX, //
     },
@@ -110,6 +111,8 @@ pub(crate) struct Shown {
     /// Number of the disk.
     pub(crate) disk: Option<u32>,
     pub(crate) session: Option<(SessionId, Epoch)>,
+    /// Which volume it is.
+    pub(crate) wwid: Option<VolumeId>,
     /// Where counters of live queues are.
     live: Option<Arc<Session>>,
 }
@@ -122,12 +125,16 @@ struct Active {
     disk: Disk<Driver>,
     /// What is 0 in every whole number of logical blocks, in bytes.
     block_mask: u64,
+    wwid: Option<VolumeId>,
 }
 
 struct Control {
     active: Option<Active>,
     pin: Option<DirectoryPin>,
     epoch: u32,
+    /// Which volume it was when the connection was lost: no other one is taken
+    /// for it until it is disabled.
+    lost: Option<VolumeId>,
 }
 
 /// Counters of queues that are gone.
@@ -182,12 +189,14 @@ impl Device {
                     active: None,
                     pin: None,
                     epoch: 0,
+                    lost: None,
                 }),
                 shown <- new_mutex!(Shown {
                     state: State::New,
                     failure: None,
                     disk: None,
                     session: None,
+                    wwid: None,
                     live: None,
                 }),
                 past <- new_mutex!(Past::default()),
@@ -235,12 +244,13 @@ impl Device {
             shown.failure = None;
             *settings
         };
-        match self.connect(settings, epoch) {
+        match self.connect(settings, epoch, control.lost) {
             Ok(active) => {
                 let mut shown = self.shown.lock();
                 shown.state = State::Live;
                 shown.disk = Some(active.disk.number());
                 shown.session = Some((active.session.id(), active.session.epoch()));
+                shown.wwid = active.wwid;
                 shown.live = Some(active.session.clone());
                 drop(shown);
                 pr_info!(
@@ -249,6 +259,7 @@ impl Device {
                     active.disk.name(),
                     active.session.queue_count()
                 );
+                control.lost = None;
                 control.active = Some(active);
                 control.pin = Some(pin);
                 Ok(())
@@ -264,14 +275,16 @@ impl Device {
         }
     }
 
-    /// Removes the disk, `EBUSY` while it is open, and disconnects. Nothing
-    /// happens when there is none.
+    /// Removes the disk, `EBUSY` while it is open, and disconnects. When there
+    /// is none nothing happens, but that it is forgotten which volume it was.
     pub(crate) fn disable(&self) -> Result {
         let mut control = self.control.lock();
+        control.lost = None;
         let Some(Active {
             session,
             disk,
             block_mask,
+            wwid,
         }) = control.active.take()
         else {
             return Ok(());
@@ -281,6 +294,7 @@ impl Device {
                 session,
                 disk,
                 block_mask,
+                wwid,
             });
             return Err(e);
         }
@@ -307,6 +321,7 @@ impl Device {
         pr_warn!("{self}: connection lost: {failure}\n");
         self.set_state(State::Failing);
         if let Some(active) = control.active.take() {
+            control.lost = active.wwid;
             active.disk.remove();
         }
         self.forget_session(State::Failed, Some(failure));
@@ -341,6 +356,7 @@ impl Device {
         shown.failure = failure;
         shown.disk = None;
         shown.session = None;
+        shown.wwid = None;
         let live = shown.live.take();
         drop(shown);
         drop(live);
@@ -376,7 +392,13 @@ impl Device {
         sum.wakeups.for_each(&mut f)
     }
 
-    fn connect(self: &Arc<Self>, settings: Settings, epoch: Epoch) -> Result<Active, Failure> {
+    /// Connects to a volume that is `lost`, if that is known, and makes its disk.
+    fn connect(
+        self: &Arc<Self>,
+        settings: Settings,
+        epoch: Epoch,
+        lost: Option<VolumeId>,
+    ) -> Result<Active, Failure> {
         let ip = settings.address.ok_or(Failure::Unset("address"))?;
         let volume = settings.volume.ok_or(Failure::Unset("volume"))?;
         let host = settings.host.ok_or(Failure::Unset("host_id"))?;
@@ -432,12 +454,13 @@ impl Device {
             host,
             volume,
         };
-        let result = self.bring_up(&session, (link, id), &address, &request, deadline);
+        let result = self.bring_up(&session, (link, id), &address, &request, deadline, lost);
         match result {
-            Ok((disk, block_mask)) => Ok(Active {
+            Ok((disk, block_mask, wwid)) => Ok(Active {
                 session,
                 disk,
                 block_mask,
+                wwid,
             }),
             Err(failure) => {
                 // What broke the session comes before what that broke.
@@ -455,9 +478,21 @@ impl Device {
         address: &SocketAddr,
         request: &Request,
         deadline: Deadline,
-    ) -> Result<(Disk<Driver>, u64), Failure> {
+        lost: Option<VolumeId>,
+    ) -> Result<(Disk<Driver>, u64, Option<VolumeId>), Failure> {
         // The first queue makes the session at the target, the others join it.
         let first = connect::bring_up(session, 0..1, Some(first), address, request, deadline)?;
+        let Some((geometry, wwid)) = first.first().map(|(_, reply)| (reply.geometry, reply.id))
+        else {
+            return Err(Failure::NotATarget);
+        };
+        let expected = session.settings().expect_wwid;
+        if expected.is_some() && wwid != expected {
+            return Err(Failure::OtherVolume);
+        }
+        if lost.is_some() && wwid != lost {
+            return Err(Failure::Exchanged);
+        }
         let rest = connect::bring_up(
             session,
             1..session.queue_count(),
@@ -466,11 +501,8 @@ impl Device {
             request,
             deadline,
         )?;
-        let Some(geometry) = first.first().map(|(_, reply)| reply.geometry) else {
-            return Err(Failure::NotATarget);
-        };
         for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
-            if reply.geometry != geometry {
+            if reply.geometry != geometry || reply.id != wwid {
                 return Err(Failure::Protocol("its queues disagree about the volume"));
             }
             queue
@@ -479,12 +511,17 @@ impl Device {
         }
         session.go_live()?;
         let disk = self
-            .add_disk(session, &geometry)
+            .add_disk(session, &geometry, wwid)
             .map_err(|e| Failure::Setup("the disk", e))?;
-        Ok((disk, (1 << geometry.logical_block_shift) - 1))
+        Ok((disk, (1 << geometry.logical_block_shift) - 1, wwid))
     }
 
-    fn add_disk(&self, session: &Arc<Session>, geometry: &Geometry) -> Result<Disk<Driver>> {
+    fn add_disk(
+        &self,
+        session: &Arc<Session>,
+        geometry: &Geometry,
+        wwid: Option<VolumeId>,
+    ) -> Result<Disk<Driver>> {
         let settings = session.settings();
         let config = TagSetConfig {
             timeout_ms: settings.io_timeout_s.saturating_mul(1000),
@@ -515,6 +552,7 @@ impl Device {
             &limits,
             geometry.capacity >> 9,
             geometry.read_only,
+            wwid.as_ref().map(|wwid| -> &dyn fmt::Display { wwid }),
             self.module,
         )
     }

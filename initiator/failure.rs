@@ -65,6 +65,10 @@ pub(crate) enum Failure {
     RequestTimeout,
     /// The target broke the protocol.
     Protocol(&'static str),
+    /// The volume of this name is not the one that was asked for.
+    OtherVolume,
+    /// The volume of this name is not the one that was connected before.
+    Exchanged,
 }
 
 impl Failure {
@@ -87,6 +91,7 @@ impl Failure {
             Self::Device(_) => ENODEV,
             Self::Disconnected | Self::Flushed | Self::Work(_) => errno::econnreset(),
             Self::DeviceRemoved => ENODEV,
+            Self::OtherVolume | Self::Exchanged => errno::estale(),
         }
     }
 }
@@ -128,6 +133,10 @@ impl fmt::Display for Failure {
                 )
             }
             Self::RequestTimeout => f.write_str("a request was not answered in time"),
+            Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
+            Self::Exchanged => f.write_str(
+                "the volume of this name is another one than before: disconnect to forget the old one",
+            ),
             Self::Protocol(what) => write!(f, "the target broke the protocol: {what}"),
         }
     }

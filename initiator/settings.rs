@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use hcablk_core::proto::{
     name::{
         HostId,
+        VolumeId,
         VolumeName, //
     },
     VERSION_MAX,
@@ -30,6 +31,8 @@ pub(crate) struct Settings {
     pub(crate) port: u16,
     pub(crate) volume: Option<VolumeName>,
     pub(crate) host: Option<HostId>,
+    /// Which volume it must be, if that matters.
+    pub(crate) expect_wwid: Option<VolumeId>,
     /// 0: one for each processor.
     pub(crate) queues: u8,
     /// Queue pairs for polled I/O, besides those.
@@ -57,6 +60,7 @@ impl Default for Settings {
             port: 7744,
             volume: None,
             host: None,
+            expect_wwid: None,
             queues: 0,
             poll_queues: 0,
             depth: 128,

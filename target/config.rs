@@ -26,6 +26,7 @@ use hcablk_core::{
     proto::{
         name::{
             HostId,
+            VolumeId,
             VolumeName, //
         },
         DEPTH_MAX, //
@@ -156,6 +157,19 @@ impl Node for Volume {
             c"provider",
             |volume, out| writeln!(out, "{}", volume.source()),
             |volume, _, text| volume.set_source(Source::parse(text)?),
+        ),
+        Attribute::read_write(
+            c"wwid",
+            |volume, out| match volume.wwid() {
+                Some(wwid) => writeln!(out, "{wwid}"),
+                None => writeln!(out),
+            },
+            |volume, _, text| {
+                volume.set_wwid(match text {
+                    "" => None,
+                    text => Some(VolumeId::parse(text).map_err(|_| EINVAL)?),
+                })
+            },
         ),
         Attribute::read_write(
             c"enable",

@@ -242,6 +242,7 @@ impl Connect {
             geometry: *session.geometry(),
             inline: queue.inline_limit(),
             quiet: true,
+            id: session.volume().wwid(),
         };
         if id.accept(parameters, &reply.encode()).is_err() {
             // The initiator is gone; nobody is left to be refused.

@@ -93,6 +93,10 @@ mod pool;
 mod shape;
 mod transfer;
 
+use self::{
+    outbox::Outbox,
+    shape::CHUNK_ORDER, //
+};
 pub(crate) use self::{
     pool::Pool,
     shape::{
@@ -100,10 +104,6 @@ pub(crate) use self::{
         CHUNKS_MAX,
         CHUNK_BYTES, //
     }, //
-};
-use self::{
-    outbox::Outbox,
-    shape::CHUNK_ORDER, //
 };
 
 /// Kinds of work, in work ids. The index is an [`Io`]'s or a receive buffer's.

@@ -28,6 +28,7 @@ use hcablk_core::{
         connect::Geometry,
         name::{
             HostId,
+            VolumeId,
             VolumeName, //
         },
     },
@@ -58,6 +59,7 @@ struct State {
     mode: Mode,
     cache_mib: u32,
     source: Source,
+    wwid: Option<VolumeId>,
     export: Export,
     hosts: KVec<HostId>,
     error: Option<(&'static str, Error)>,
@@ -94,6 +96,7 @@ impl Volume {
                     mode: Mode::Direct,
                     cache_mib: 0,
                     source: Source::Nearest,
+                    wwid: None,
                     export: Export::Disabled,
                     hosts: KVec::new(),
                     error: None,
@@ -137,6 +140,16 @@ impl Volume {
 
     pub(crate) fn mode(&self) -> Mode {
         self.state.lock().mode
+    }
+
+    /// Which volume this is, whatever its name.
+    pub(crate) fn wwid(&self) -> Option<VolumeId> {
+        self.state.lock().wwid
+    }
+
+    /// Sets which volume this is, `EBUSY` while it is enabled.
+    pub(crate) fn set_wwid(&self, wwid: Option<VolumeId>) -> Result {
+        self.change(|state| state.wwid = wwid)
     }
 
     /// Sets by what way data goes, `EBUSY` while the volume is enabled.

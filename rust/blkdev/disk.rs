@@ -25,7 +25,10 @@ use super::{
 };
 use crate::bindings;
 use core::{
-    fmt::Write,
+    fmt::{
+        Display,
+        Write, //
+    },
     ptr::NonNull, //
 };
 use kernel::{
@@ -45,8 +48,12 @@ use kernel::{
 };
 
 /// What belongs to the `struct gendisk` and goes when that is freed, which may
-/// be after the driver is done with the disk.
+/// be after the driver is done with the disk. It begins with what its attribute
+/// `wwid` shows, which C reads.
+#[repr(C)]
 struct Shared {
+    /// Terminated.
+    wwid: [c_char; WWID_MAX],
     fops: bindings::block_device_operations,
     /// Written under the disk's `open_mutex`.
     claimed: Atomic<bool>,
@@ -54,10 +61,14 @@ struct Shared {
     number: u32,
 }
 
+/// Bytes of a text of a UUID, what comes before it and its end, and some more.
+const WWID_MAX: usize = 48;
+
 impl Shared {
-    fn new(module: &'static ThisModule) -> Result<KBox<Self>> {
+    fn new(module: &'static ThisModule, uuid: Option<&dyn Display>) -> Result<KBox<Self>> {
         let mut shared = KBox::new(
             Self {
+                wwid: [0; WWID_MAX],
                 fops: bindings::block_device_operations {
                     open: Some(open),
                     free_disk: Some(free_disk),
@@ -69,6 +80,14 @@ impl Shared {
             },
             GFP_KERNEL,
         )?;
+        if let Some(uuid) = uuid {
+            let mut text = NameWriter {
+                name: &mut shared.wwid,
+                used: 0,
+            };
+            write!(text, "uuid.{uuid}")?;
+            text.push(0)?;
+        }
         // SAFETY: Allocates a number.
         let number = unsafe { bindings::hcablk_c_disk_number_alloc() };
         to_result(number)?;
@@ -137,7 +156,9 @@ impl<T: Operations> Disk<T> {
     ///
     /// Partitions are read before this returns: requests are issued, and if
     /// they are not ended, this hangs. `module` is pinned while the disk is
-    /// open. `capacity` is in sectors of 512 bytes.
+    /// open. `capacity` is in sectors of 512 bytes. What `uuid` says follows
+    /// `uuid.` in the disk's attribute `wwid`, at most 36 characters; that is
+    /// empty if there is none.
     ///
     /// Sleeps. Errors: `EBUSY` (the tag set has a disk), `EINVAL` (limits,
     /// name), `ENOMEM`, those of [`Operations::hw_queue`].
@@ -149,10 +170,11 @@ impl<T: Operations> Disk<T> {
         limits: &Limits,
         capacity: u64,
         read_only: bool,
+        uuid: Option<&dyn Display>,
         module: &'static ThisModule,
     ) -> Result<Self> {
         let mut lim = limits.to_raw();
-        let shared = Shared::new(module)?;
+        let shared = Shared::new(module, uuid)?;
         // SAFETY: The tag set is set up; the limits are copied.
         let disk = from_err_ptr(unsafe {
             bindings::hcablk_c_alloc_disk(tag_set.as_raw(), &mut lim, core::ptr::null_mut())
@@ -186,11 +208,16 @@ impl<T: Operations> Disk<T> {
             unsafe { KBox::from_raw(shared) }.free();
             return Err(e);
         }
-        // SAFETY: The disk is alive and not yet added.
+        // SAFETY: The disk is alive and not yet added; `private_data` is what
+        // its attributes want.
         let result = to_result(unsafe {
             bindings::set_capacity(disk, capacity);
             bindings::set_disk_ro(disk, read_only);
-            bindings::device_add_disk(core::ptr::null_mut(), disk, core::ptr::null_mut())
+            bindings::device_add_disk(
+                core::ptr::null_mut(),
+                disk,
+                bindings::hcablk_c_disk_groups(),
+            )
         });
         if let Err(e) = result {
             tag_set.requests().clear_queue();

@@ -136,6 +136,34 @@ impl fmt::Debug for HostId {
     }
 }
 
+/// A volume's identity: a UUID, as a host's is. It is the volume's whatever its
+/// name, so that one drive is not taken for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeId(HostId);
+
+impl VolumeId {
+    /// Takes a UUID in its usual form.
+    pub fn parse(text: &str) -> Result<Self, BadName> {
+        HostId::parse(text).map(Self)
+    }
+
+    /// Takes an id as it came from the wire.
+    pub fn from_wire(bytes: [u8; 16]) -> Result<Self, BadName> {
+        HostId::from_wire(bytes).map(Self)
+    }
+
+    /// The id as it travels.
+    pub fn to_wire(self) -> [u8; 16] {
+        self.0.to_wire()
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

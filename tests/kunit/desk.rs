@@ -273,6 +273,7 @@ pub(crate) fn disk(tag_set: &Arc<TagSet<Driver>>, plan: &Plan) -> Result<Disk<Dr
         &plan.limits,
         (SIZE / 512) as u64,
         plan.read_only,
+        None,
         crate::this_module()?,
     )
 }

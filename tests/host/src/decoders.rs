@@ -5,13 +5,13 @@
 //! Used with random bytes by `fuzz.rs` and with guided ones by `tests/fuzz`.
 
 use crate::proto::{
-    connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REQUEST_LEN},
+    connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
     credits::Credits,
     message::{
         Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag,
         REQUEST_LEN as MESSAGE_LEN,
     },
-    name::{HostId, VolumeName},
+    name::{HostId, VolumeId, VolumeName},
 };
 
 /// A decoder under test.
@@ -240,8 +240,12 @@ fn replies() -> Vec<Vec<u8>> {
         },
         inline: 4096,
         quiet: true,
+        id: VolumeId::from_wire(*b"fedcba9876543210").ok(),
     };
-    vec![reply.encode().to_vec()]
+    vec![
+        reply.encode().to_vec(),
+        reply.encode()[..REPLY_MIN_LEN].to_vec(),
+    ]
 }
 
 fn reject(bytes: &[u8]) -> bool {

@@ -194,6 +194,10 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub name: Option<DeviceName>,
 
+    /// Connect only if the volume is the one with this wwid
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub wwid: Option<Uuid>,
+
     /// Queue pairs, each of them a hardware queue; 0 is one per CPU [default: 0]
     #[arg(long, value_parser = value_parser!(u16).range(0..=128))]
     pub queues: Option<u16>,
@@ -247,6 +251,7 @@ impl From<&ConnectArgs> for Connect {
             volume: args.volume.clone(),
             name: args.name.clone(),
             host_id: args.host_id,
+            expect_wwid: args.wwid,
             queues: args.queues,
             poll_queues: args.poll_queues,
             queue_depth: args.queue_depth,
@@ -334,6 +339,10 @@ pub struct ExportArgs {
     #[arg(long, value_name = "ADDRESS", value_parser = parse_provider)]
     pub provider: Option<String>,
 
+    /// What the volume is known by, whatever its name [default: derived from this host's id, the name and the drive]
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub wwid: Option<Uuid>,
+
     /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub allow: Vec<Uuid>,
@@ -360,6 +369,7 @@ impl From<&ExportArgs> for Export {
             mode: args.mode,
             cache_mib: args.cache_mib,
             provider: args.provider.clone(),
+            wwid: args.wwid,
             allow: args.allow.clone(),
             listen: (!args.no_port).then(|| Listen {
                 address: args.port_address,
@@ -546,6 +556,7 @@ mod tests {
             "connect 10.0.0.1 data --port 0",
             "connect 10.0.0.1 data --queues 129",
             "connect 10.0.0.1 data --poll-queues 128",
+            "connect 10.0.0.1 data --wwid data",
             "connect 10.0.0.1 data --io-timeout 3601",
             "target export data /dev/sdb --mode p2p --provider 81:00.A",
             "target export data /dev/sdb --mode p2p --provider nearest",

@@ -290,7 +290,8 @@ impl<'a> Transaction<'a> {
         }
         let path = group.path.join(attribute);
         // What is in a group that was created here goes away with it.
-        let before = if self.created(&group.path) {
+        let created = self.created(&group.path);
+        let before = if created {
             String::new()
         } else {
             group.get(attribute)?
@@ -298,8 +299,9 @@ impl<'a> Transaction<'a> {
         self.system
             .write(&path, &format!("{value}\n"))
             .map_err(|error| setting_refused(error, attribute, &value))?;
-        // An empty setting is one that was never made; drivers do not take the empty text back.
-        if !before.is_empty() {
+        // An empty setting is one that was never made; drivers take the empty text back for few.
+        let optional = matches!(attribute, "wwid" | "expect_wwid");
+        if !before.is_empty() || optional && !created {
             self.done.push(Undo::Write(path, before));
         }
         Ok(())

@@ -35,6 +35,8 @@ pub struct Connect {
     pub name: Option<DeviceName>,
     /// This host's id, if not [`hostid::current`].
     pub host_id: Option<Uuid>,
+    /// Which volume it must be.
+    pub expect_wwid: Option<Uuid>,
     /// Queue pairs; 0 is one per CPU.
     pub queues: Option<u16>,
     /// Queue pairs for polled I/O, besides those.
@@ -68,6 +70,7 @@ impl Connect {
         let mut add =
             |name, value: Option<String>| settings.extend(value.map(|value| (name, value)));
         add("host_id", host_id.map(|id| id.to_string()));
+        add("expect_wwid", self.expect_wwid.map(|v| v.to_string()));
         add("queues", self.queues.map(|v| v.to_string()));
         add("poll_queues", self.poll_queues.map(|v| v.to_string()));
         add("queue_depth", self.queue_depth.map(|v| v.to_string()));
@@ -95,7 +98,7 @@ fn same(attribute: &str, a: &str, b: &str) -> bool {
             (Ok(a), Ok(b)) => a == b,
             _ => a == b,
         },
-        "host_id" => match (Uuid::try_parse(a), Uuid::try_parse(b)) {
+        "host_id" | "expect_wwid" => match (Uuid::try_parse(a), Uuid::try_parse(b)) {
             (Ok(a), Ok(b)) => a == b,
             _ => a == b,
         },
@@ -313,7 +316,11 @@ fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
             "Something else than hcablk may listen at port {port}.\n\
              On the target, `hcablk target list` shows its ports."
         ),
-        Errno::ESTALE => "The target changed this session meanwhile. Try again.".to_owned(),
+        Errno::ESTALE => {
+            "If the volume is another one than it should be, find out why before you use it. \
+                          Otherwise the target changed this session meanwhile. Try again."
+                .to_owned()
+        }
         Errno::ETIMEDOUT => format!(
             "Does `ping {address}` work? Is the RDMA device up on both sides (`rdma link show`)?\n\
              A slow network may need more time: --connect-timeout SECONDS"
@@ -623,6 +630,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         port: group.value("port")?,
         volume: group.get("volume")?,
         host_id: group.get("host_id")?,
+        wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),
         size_bytes: present
             .then(sectors)
             .flatten()

@@ -33,6 +33,8 @@ pub struct Device {
     pub volume: String,
     /// The id that the target knows this host by.
     pub host_id: String,
+    /// Which volume it is, while there is a disk.
+    pub wwid: Option<String>,
     /// The disk's size.
     pub size_bytes: Option<u64>,
     /// Hardware queues in use.
@@ -96,6 +98,8 @@ pub struct Volume {
     pub mode: String,
     /// MiB of its cache; 0: none.
     pub cache_mib: u32,
+    /// Which volume it is, whatever its name.
+    pub wwid: Option<String>,
     /// Whether clients can connect.
     pub enabled: bool,
     /// Its size; 0 while not enabled.

@@ -3,7 +3,7 @@
 //! Exports of this machine: volumes, the hosts they allow, the ports that listen.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::configfs::{parse_counters, remove, Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
+use crate::hostid;
 use crate::initiator::unless_gone;
 use crate::names::VolumeName;
 use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, PortSession, Report, Volume};
@@ -80,6 +81,8 @@ pub struct Export {
     pub cache_mib: u32,
     /// The PCI device that lends memory, if one was named.
     pub provider: Option<String>,
+    /// Which volume it is, if not [`default_wwid`].
+    pub wwid: Option<Uuid>,
     /// The hosts that may connect.
     pub allow: Vec<Uuid>,
     /// The port to make sure of, if any.
@@ -153,8 +156,11 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let tree = TARGET.require(system)?;
     let group = volumes(&tree).child(wanted.volume.as_str());
 
+    let wwid = wanted
+        .wwid
+        .or_else(|| default_wwid(system, &wanted.volume, path));
     let mut transaction = Transaction::new(system);
-    let result = set_up(&tree, &group, wanted, path, &mut transaction);
+    let result = set_up(&tree, &group, wanted, path, wwid, &mut transaction);
     let changed = transaction.has_changes();
     let port = transaction.finish(result)?;
 
@@ -172,6 +178,12 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{} is exported already", wanted.volume));
     }
+    if wwid.is_none() {
+        outcome.note(
+            "this host has no id to derive the volume's wwid from, so it has none: give one by --wwid"
+                .to_owned(),
+        );
+    }
     if allowed.is_empty() {
         outcome.note(format!(
             "no host may connect yet: hcablk target allow {} UUID, where UUID is what `hcablk \
@@ -182,11 +194,28 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// What a volume is known by if the user does not say: the same each time it is exported, and
+/// another one for another drive.
+fn default_wwid(system: &dyn System, volume: &VolumeName, path: &str) -> Option<Uuid> {
+    let (host, _) = hostid::current(system).ok()?;
+    let device = path.rsplit('/').next()?;
+    // What NVMe and SCSI know of a drive; for everything else its path.
+    let known = ["wwid", "device/wwid"].iter().find_map(|file| {
+        let text = system
+            .read(&Path::new("/sys/class/block").join(device).join(file))
+            .ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    });
+    let drive = known.as_deref().unwrap_or(path);
+    Some(Uuid::new_v5(&host, format!("{volume}\n{drive}").as_bytes()))
+}
+
 fn set_up(
     tree: &Group<'_>,
     group: &Group<'_>,
     wanted: &Export,
     path: &str,
+    wwid: Option<Uuid>,
     transaction: &mut Transaction<'_>,
 ) -> Result<Option<PortRef>> {
     let mut enabled = false;
@@ -203,6 +232,9 @@ fn set_up(
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
         if wanted.mode == Mode::P2p {
             transaction.set(group, "provider", wanted.source())?;
+        }
+        if let Some(wwid) = wwid {
+            transaction.set(group, "wwid", wwid)?;
         }
     }
     // Before the volume is enabled: a host that is to be allowed must never be turned away for
@@ -265,6 +297,10 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
             "its cache has {cache_mib} MiB, not {}",
             wanted.cache_mib
         ));
+    }
+    let wwid = group.get("wwid")?;
+    if let Some(wanted) = wanted.wwid.filter(|id| Uuid::try_parse(&wwid) != Ok(*id)) {
+        different.push(format!("its wwid is {wwid}, not {wanted}"));
     }
     if !different.is_empty() {
         steps.push(format!(
@@ -745,6 +781,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         read_only: group.flag("read_only")?,
         mode: group.get("mode")?,
         cache_mib: group.value("cache_mib")?,
+        wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),
         enabled: group.flag("enable")?,
         size_bytes: group.value("size")?,
         hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),

@@ -49,6 +49,8 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("port", "7744"),
         ("volume", "data"),
         ("host_id", "2c76c224-38b3-5f2d-b27d-4051ae2d4024"),
+        ("expect_wwid", ""),
+        ("wwid", ""),
         ("queues", "0"),
         ("poll_queues", "0"),
         ("queue_depth", "128"),

@@ -117,6 +117,29 @@ fn export_by_the_memory_of_a_pci_device() {
 }
 
 #[test]
+fn a_volume_has_the_same_wwid_each_time_and_another_for_another_drive() {
+    let wwid = |line: &str, drive: Option<&str>| {
+        let kernel = Kernel::loaded();
+        if let Some(drive) = drive {
+            kernel.file("/sys/class/block/sdb/device/wwid", drive);
+        }
+        ok(&kernel, line);
+        kernel.volume("data", "wwid")
+    };
+    let line = "target export data /dev/sdb";
+    // A change here makes every client take its volumes for others.
+    assert_eq!(wwid(line, None), "ed50dbf5-f8c6-5399-909b-1584a5e28766");
+    assert_eq!(
+        wwid(line, Some("naa.1\n")),
+        "01033932-9833-5bec-9aa2-ad5a2c98ab85"
+    );
+    assert_ne!(wwid(line, Some("naa.2\n")), wwid(line, Some("naa.1\n")));
+    assert_ne!(wwid("target export data /dev/sdc", None), wwid(line, None));
+    let given = "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11";
+    assert_eq!(wwid(&format!("{line} --wwid {given}"), None), given);
+}
+
+#[test]
 fn a_relative_path_is_made_absolute() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data disk.img");

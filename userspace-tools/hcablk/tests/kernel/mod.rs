@@ -29,6 +29,8 @@ const DEVICE: &[(&str, &str)] = &[
     ("port", "7744"),
     ("volume", ""),
     ("host_id", ""),
+    ("expect_wwid", ""),
+    ("wwid", ""),
     ("queues", "0"),
     ("poll_queues", "0"),
     ("queue_depth", "128"),
@@ -53,6 +55,7 @@ const VOLUME: &[(&str, &str)] = &[
     ("mode", "direct"),
     ("cache_mib", "0"),
     ("provider", "auto"),
+    ("wwid", ""),
     ("enable", "0"),
     ("size", "0"),
     ("clients", ""),
@@ -318,6 +321,7 @@ impl Kernel {
             "cache_mib" => number(0, 1 << 20),
             "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
             "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
+            "wwid" | "expect_wwid" => value.is_empty() || value.len() == 36,
             _ => number(0, u32::MAX),
         }
     }

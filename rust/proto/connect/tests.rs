@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0
+
+use super::*;
+
+fn request() -> Request {
+    Request {
+        version_min: 1,
+        version_max: 3,
+        depth: 128,
+        queue: 1,
+        queues: 4,
+        session: SessionId(0x1122_3344_5566_7788),
+        epoch: Epoch(7),
+        host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
+        volume: VolumeName::parse("vol0").unwrap(),
+    }
+}
+
+fn reply() -> Reply {
+    Reply {
+        version: 1,
+        credits: 128,
+        session: request().session,
+        epoch: request().epoch,
+        geometry: Geometry {
+            capacity: 1 << 30,
+            logical_block_shift: 9,
+            physical_block_shift: 12,
+            read_only: false,
+            write_cache: true,
+            fua: true,
+            max_transfer: 1 << 20,
+            max_discard: 1 << 30,
+            discard_granularity: 4096,
+            max_zeroes: 1 << 24,
+        },
+        inline: 4096,
+        quiet: true,
+        id: VolumeId::parse("0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11").ok(),
+    }
+}
+
+#[test]
+fn requests_round_trip() {
+    assert_eq!(Request::decode(&request().encode()), Ok(request()));
+    let mut padded = request().encode().to_vec();
+    padded.extend([0; 36]);
+    assert_eq!(Request::decode(&padded), Ok(request()));
+    assert_eq!(request().version(), 1);
+}
+
+#[test]
+fn the_layout_is_the_documented_one() {
+    let bytes = request().encode();
+    assert_eq!(&bytes[..4], b"HCAB");
+    assert_eq!(bytes[4..6], [1, 3]);
+    assert_eq!(bytes[6..8], [128, 0]);
+    assert_eq!(bytes[8..12], [1, 4, 0, 0]);
+    assert_eq!(bytes[12..20], 0x1122_3344_5566_7788u64.to_le_bytes());
+    assert_eq!(bytes[20..24], [7, 0, 0, 0]);
+    assert_eq!(bytes[24], 0x6f);
+    assert_eq!(&bytes[40..45], b"vol0\0");
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let bytes = request().encode();
+    for len in 0..bytes.len() {
+        assert_eq!(Request::decode(&bytes[..len]), Err(Reason::Malformed));
+    }
+    let bytes = reply().encode();
+    for len in 0..REPLY_MIN_LEN {
+        assert_eq!(Reply::decode(&bytes[..len], &request()), None);
+    }
+    let bytes = Reject::new(Reason::Forbidden).encode();
+    for len in 0..bytes.len() {
+        assert_eq!(Reject::decode(&bytes[..len]), None);
+    }
+}
+
+#[test]
+fn every_field_of_a_request_is_checked() {
+    let bad = |change: fn(&mut Request)| {
+        let mut r = request();
+        change(&mut r);
+        Request::decode(&r.encode())
+    };
+    assert_eq!(bad(|r| r.depth = 0), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.depth = DEPTH_MAX + 1), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.queues = 0), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.queues = QUEUES_MAX + 1), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.queue = 4), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.session.0 = 0), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.epoch.0 = 0), Err(Reason::Malformed));
+    assert_eq!(bad(|r| r.version_min = 4), Err(Reason::Malformed));
+    assert_eq!(
+        bad(|r| (r.version_min, r.version_max) = (99, 99)),
+        Err(Reason::Version)
+    );
+    assert_eq!(
+        bad(|r| (r.version_min, r.version_max) = (0, 0)),
+        Err(Reason::Version)
+    );
+    for (at, what) in [
+        (0, "magic"),
+        (10, "flags"),
+        (40, "name"),
+        (55, "name's end"),
+    ] {
+        let mut bytes = request().encode();
+        bytes[at] = 0xff;
+        assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "{what}");
+    }
+    let mut bytes = request().encode();
+    bytes[24..40].fill(0);
+    assert_eq!(Request::decode(&bytes), Err(Reason::Malformed), "nil host");
+}
+
+#[test]
+fn replies_round_trip_and_are_checked() {
+    assert_eq!(Reply::decode(&reply().encode(), &request()), Some(reply()));
+    let bad = |change: fn(&mut Reply)| {
+        let mut r = reply();
+        change(&mut r);
+        Reply::decode(&r.encode(), &request())
+    };
+    assert_eq!(bad(|r| r.version = 4), None);
+    assert_eq!(bad(|r| r.credits = 0), None);
+    assert_eq!(bad(|r| r.credits = 129), None);
+    assert_eq!(bad(|r| r.session.0 += 1), None);
+    assert_eq!(bad(|r| r.epoch.0 += 1), None);
+    assert_eq!(bad(|r| r.geometry.capacity = 0), None);
+    assert_eq!(bad(|r| r.geometry.capacity += 1), None);
+    assert_eq!(bad(|r| r.geometry.capacity = 1 << 63), None);
+    assert_eq!(bad(|r| r.geometry.logical_block_shift = 8), None);
+    assert_eq!(bad(|r| r.geometry.logical_block_shift = 200), None);
+    assert_eq!(bad(|r| r.geometry.physical_block_shift = 8), None);
+    assert_eq!(bad(|r| r.geometry.physical_block_shift = 255), None);
+    assert_eq!(bad(|r| r.geometry.max_transfer = 0), None);
+    assert_eq!(bad(|r| r.geometry.max_transfer = u32::MAX), None);
+    assert_eq!(bad(|r| r.geometry.max_discard += 1), None);
+    assert_eq!(bad(|r| r.geometry.discard_granularity += 1), None);
+    assert_eq!(bad(|r| r.geometry.discard_granularity = 0), None);
+    assert_eq!(bad(|r| r.geometry.max_zeroes += 1), None);
+    assert!(bad(|r| (r.geometry.max_discard, r.geometry.discard_granularity) = (0, 0)).is_some());
+}
+
+#[test]
+fn a_reply_need_not_have_an_id() {
+    let bytes = reply().encode();
+    let without = Reply {
+        id: None,
+        ..reply()
+    };
+    assert_eq!(
+        Reply::decode(&bytes[..REPLY_MIN_LEN], &request()),
+        Some(without)
+    );
+    assert_eq!(Reply::decode(&without.encode(), &request()), Some(without));
+    assert_eq!(bytes[64..66], [0x0b, 0x6c]);
+}
+
+#[test]
+fn rejects_round_trip() {
+    for reason in (0..=20).filter_map(Reason::from_wire) {
+        let reject = Reject::new(reason);
+        assert_eq!(Reject::decode(&reject.encode()), Some(reject));
+    }
+    assert_eq!(Reason::from_wire(0), None);
+    assert_eq!(Reject::decode(&[0xff; REJECT_LEN]), None);
+}
