@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that are issued together share a doorbell, answers that come together too, and data, errors and ends are as ever.
 # group: paths
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

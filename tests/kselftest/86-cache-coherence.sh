@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a cache that could be wrong is refused, and one that is there survives errors, other sizes and the target's own writes.
 # group: cache
-# timeout: 200
+# timeout: 400
 
 . "${0%/*}/lib.sh"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: in mode p2p every byte that the drive moves goes to or comes from a PCI device's memory, none to or from RAM.
 # group: p2p
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/p2p.sh"

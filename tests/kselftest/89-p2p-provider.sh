@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: peer memory that is missing, out of reach, too small or taken away under I/O costs a volume nothing but the way by RAM.
 # group: p2p
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/p2p.sh"
