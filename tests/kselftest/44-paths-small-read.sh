@@ -79,6 +79,8 @@ must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb
 	echo 500000000 > completion_nsec && echo 1 > power'
 export_volume slow /dev/slow c1
 connect c1 slow --small-read 65536 --small-write 0 --queue-depth 128 --queues 1
+# Two reads that were merged would be too long for a slot.
+must on c1 "echo 2 > /sys/block/$disk/queue/nomerges"
 check "more requests than slots" fio c1 "--name=v --filename=$device --rw=write --bs=64k --iodepth=128 --size=16M \
 	--verify=crc32c --verify_fatal=1"
 counters_of_both slow
