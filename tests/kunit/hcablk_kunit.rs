@@ -23,6 +23,7 @@ mod watched;
 mod blkdev;
 mod buffers;
 mod configfs;
+mod direct;
 mod queues;
 mod regions;
 mod sinks;

@@ -168,6 +168,7 @@ impl Handler for Log {
 pub(crate) enum Where {
     SoftIrq,
     Process,
+    Direct,
 }
 
 /// One end of a connection.
@@ -348,6 +349,7 @@ impl Link {
         };
         let (context, completions) = match plan.context {
             Where::SoftIrq => (Context::SoftIrq, None),
+            Where::Direct => (Context::Direct, None),
             Where::Process => {
                 let queue = Arc::new(WorkQueue::for_completions(c"hcablk_kunit")?, GFP_KERNEL)?;
                 (Context::Process(queue.clone()), Some(queue))

@@ -392,6 +392,7 @@ mod tests {
             let pd = link.near.pd.clone();
             let context = match context {
                 Where::SoftIrq => Context::SoftIrq,
+                Where::Direct => Context::Direct,
                 Where::Process => Context::Process(Arc::new(
                     WorkQueue::for_completions(c"hcablk_kunit2")?,
                     GFP_KERNEL,
