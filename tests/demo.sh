@@ -65,6 +65,8 @@ run target "echo hcablk_pcimem > $(of "$card")/driver_override; echo $card > /sy
 
 heading "The target exports its NVMe drive to the two clients, by their ids"
 start=$(now_ms)
+# The card has 16 MiB: what a client may have must leave room for the other's.
+run target 'hcablk target listen --buffer-mib 4'
 drive=/dev/$(value target "basename \$(readlink -f $drive)")
 run target "hcablk target export shared $drive --mode p2p --provider $card --allow $(host_id c1) --allow $(host_id c2)"
 run target 'hcablk target list'
