@@ -228,6 +228,7 @@ impl Queue {
         }
         cache.leave(&mut io.visit, ok);
     }
+
     /// Counts what became of a request that was done well. In the completion
     /// handler.
     pub(crate) fn count_cache(&self, io: &Io) {

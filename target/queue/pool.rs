@@ -23,7 +23,7 @@ impl Pool {
         let peers = u16::try_from(peers.min(buffers))?;
         let list = |range: core::ops::Range<u16>| -> Result<KVec<u16>> {
             let mut list = KVec::with_capacity(range.len(), GFP_KERNEL)?;
-            // The lowest are taken first: they stay warm in the cache.
+            // The lowest are taken first.
             for buffer in range.rev() {
                 list.push(buffer, GFP_KERNEL)?;
             }

@@ -17,6 +17,7 @@
 //!
 //! It is a library so that tests can run the commands against an imitation of the kernel.
 
+pub mod address;
 pub mod cli;
 pub mod configfs;
 pub mod error;

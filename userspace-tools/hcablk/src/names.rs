@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
+use crate::address::PciAddress;
+
 fn check(what: &str, text: &str, longest: usize) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if text.is_empty()
@@ -75,26 +77,9 @@ pub fn parse_provider(text: &str) -> Result<String, String> {
     if text == "auto" {
         return Ok(text.to_owned());
     }
-    let number = |digits: &str, least: usize, most: usize, max: u32| {
-        let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
-        (plain && (least..=most).contains(&digits.len()))
-            .then(|| u32::from_str_radix(digits, 16).ok())
-            .flatten()
-            .filter(|n| *n <= max)
-    };
-    let parse = || {
-        let (front, last) = text.rsplit_once(':')?;
-        let (domain, bus) = front.rsplit_once(':').unwrap_or(("0000", front));
-        let (device, function) = last.split_once('.')?;
-        Some(format!(
-            "{:04x}:{:02x}:{:02x}.{}",
-            number(domain, 4, 8, u32::MAX)?,
-            number(bus, 2, 2, 255)?,
-            number(device, 2, 2, 31)?,
-            number(function, 1, 1, 7)?,
-        ))
-    };
-    parse().ok_or_else(|| "neither `auto` nor a PCI address like 0000:81:00.0".to_owned())
+    PciAddress::parse(text)
+        .map(|address| address.to_string())
+        .ok_or_else(|| "neither `auto` nor a PCI address like 0000:81:00.0".to_owned())
 }
 
 #[cfg(test)]

@@ -1,0 +1,1 @@
+../../../rust/p2p/address.rs
