@@ -19,7 +19,7 @@ bench=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
 top=${bench%/*}
 
 if [ -z "${HCABLK_IN_ROOT:-}" ]; then
-	"$top/scripts/build-rnbd" "${HCABLK_KREL:?is not set: run the benchmark by "make bench"}"
+	"$top/scripts/build-missing" rnbd "${HCABLK_KREL:?is not set: run the benchmark by "make bench"}"
 	HCABLK_LOGS=$top/build/bench/$(date +%Y%m%d-%H%M%S)-$$
 	HCABLK_RNBD=$HCABLK_CACHE/rnbd/$HCABLK_KREL
 	HCABLK_COMMIT=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)

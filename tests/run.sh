@@ -17,6 +17,7 @@
 #	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default
 #	HCABLK_SLOW	how much more time than usual everything may take, a whole number
 #	HCABLK_RDMA	the guests' RDMA device: rxe (soft-RoCE, the default) or siw (soft-iWARP)
+#	HCABLK_MISSING	folder with siw.ko, when the kernel has none
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
 #	HCABLK_SEED	what their messages come from; 1 when not set
@@ -31,7 +32,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST; do
+		HCABLK_FIRST HCABLK_MISSING; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
@@ -45,6 +46,7 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_SLOW:-}" ] || arguments+=(--slow "$HCABLK_SLOW")
 [ -z "${HCABLK_MEMORY:-}" ] || arguments+=(--memory "$HCABLK_MEMORY")
 [ -z "${HCABLK_RDMA:-}" ] || arguments+=(--rdma "$HCABLK_RDMA")
+[ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
 [ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
 
 # In a process namespace of its own no guest outlives the runner, however that ends.

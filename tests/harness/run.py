@@ -101,6 +101,7 @@ class Run:
         self.logs = Path(args.logs)
         self.logs.mkdir(parents=True, exist_ok=True)
         modules = sorted(Path(args.modules).glob("hcablk*.ko")) if args.modules else []
+        modules += sorted(Path(args.missing).glob("*.ko")) if args.missing else []
         self.started = time.monotonic()
         self.settings = Settings(
             kernel=Path(args.kernels, args.krel, "vmlinuz"),
@@ -311,6 +312,7 @@ def main() -> int:
     parser.add_argument("--rdma", choices=("rxe", "siw"), default="rxe", help="the guests' RDMA device")
     parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
     parser.add_argument("--modules", help="folder with hcablk*.ko")
+    parser.add_argument("--missing", help="folder with modules of Linux that the kernel lacks")
     parser.add_argument("--command", help="the hcablk program")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--demo", help="run this script instead of tests")
