@@ -146,6 +146,11 @@ pub(crate) struct Queue {
     shape: Shape,
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
+    /// Data is sent by requests that are reported each by itself. Of one that is
+    /// not, soft-iWARP has TCP send the very pages (`siw_qp_prepare_tx()`),
+    /// which it does when it likes: also after the answer behind it has
+    /// completed, and the buffer is another request's.
+    all_reported: bool,
     incoming: MessageBuffers,
     /// Where the data that a request brings with it is put, one for each
     /// receive buffer; empty when none may.
@@ -231,6 +236,7 @@ impl Queue {
                 pair,
                 shape,
                 immediates: !id.is_iwarp(),
+                all_reported: id.is_iwarp(),
                 incoming,
                 inline,
                 outgoing,

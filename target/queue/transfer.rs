@@ -208,7 +208,12 @@ impl Queue {
             return self.post_answer(io, &mut writes, None);
         }
         for write in writes.iter_mut().flatten() {
-            write.name(WorkId::new(kind::PART, index));
+            let part = WorkId::new(kind::PART, index);
+            if self.all_reported {
+                write.signal(part);
+            } else {
+                write.name(part);
+            }
         }
         let response = Response {
             credits: 1,
