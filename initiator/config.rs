@@ -235,6 +235,19 @@ impl Node for Device {
             Some((id, epoch)) => writeln!(out, "{:016x} {}", id.0, epoch.0),
             None => writeln!(out),
         }),
+        Attribute::read_write(
+            c"timing",
+            |device, out| writeln!(out, "{}", u8::from(device.show(|s| s.timing))),
+            |device, _, text| {
+                device.time(boolean(text)?);
+                Ok(())
+            },
+        ),
+        Attribute::read_only(c"times", |device, out| {
+            device
+                .times()
+                .for_each(|name, times| writeln!(out, "{name} {times}"))
+        }),
         Attribute::read_only(c"stats", |device, out| {
             device.counters(|name, value| writeln!(out, "{name} {value}"))
         }),

@@ -22,23 +22,18 @@ use crate::{
         Link, //
     },
     failure::Failure,
-    queue::{
-        Driver,
-        Queue, //
-    },
+    queue::Driver,
     session::Session,
     settings::Settings,
     shape::Shape,
-    stats::{
-        Done,
-        Sent,
-        Wakeups, //
-    },
 };
 use core::{
     fmt,
     net::SocketAddr, //
 };
+mod past;
+
+use self::past::Past;
 use hcablk_core::{
     blkdev::{
         Disk,
@@ -115,6 +110,8 @@ pub(crate) struct Shown {
     pub(crate) wwid: Option<VolumeId>,
     /// Where counters of live queues are.
     live: Option<Arc<Session>>,
+    /// How long requests take is measured.
+    pub(crate) timing: bool,
 }
 
 /// Prefix of the disks' names.
@@ -135,14 +132,6 @@ struct Control {
     /// Which volume it was when the connection was lost: no other one is taken
     /// for it until it is disabled.
     lost: Option<VolumeId>,
-}
-
-/// Counters of queues that are gone.
-#[derive(Default)]
-struct Past {
-    sent: Sent,
-    done: Done,
-    wakeups: Wakeups,
 }
 
 /// A configured disk.
@@ -198,6 +187,7 @@ impl Device {
                     session: None,
                     wwid: None,
                     live: None,
+                    timing: false,
                 }),
                 past <- new_mutex!(Past::default()),
             }),
@@ -251,6 +241,9 @@ impl Device {
                 shown.disk = Some(active.disk.number());
                 shown.session = Some((active.session.id(), active.session.epoch()));
                 shown.wwid = active.wwid;
+                active
+                    .session
+                    .for_each_queue(|queue| queue.time(shown.timing));
                 shown.live = Some(active.session.clone());
                 drop(shown);
                 pr_info!(
@@ -360,36 +353,6 @@ impl Device {
         let live = shown.live.take();
         drop(shown);
         drop(live);
-    }
-
-    /// Keeps the counters of a queue that goes.
-    pub(crate) fn absorb(&self, queue: &Queue) {
-        let past = self.past.lock();
-        past.sent.absorb(&queue.sent);
-        past.done.absorb(&queue.done);
-        past.wakeups.absorb(&queue.wakeups());
-    }
-
-    /// Calls `f` with the name and value of every counter.
-    pub(crate) fn counters(&self, mut f: impl FnMut(&'static str, u64) -> Result) -> Result {
-        let sum = Past::default();
-        let live = self.shown.lock().live.clone();
-        if let Some(session) = live {
-            session.for_each_queue(|queue| {
-                sum.sent.absorb(&queue.sent);
-                sum.done.absorb(&queue.done);
-                sum.wakeups.absorb(&queue.wakeups());
-            });
-        }
-        {
-            let past = self.past.lock();
-            sum.sent.absorb(&past.sent);
-            sum.done.absorb(&past.done);
-            sum.wakeups.absorb(&past.wakeups);
-        }
-        sum.done.for_each(&mut f)?;
-        sum.sent.for_each(&mut f)?;
-        sum.wakeups.for_each(&mut f)
     }
 
     /// Connects to a volume that is `lost`, if that is known, and makes its disk.

@@ -75,7 +75,9 @@ use crate::{
     },
     stats::{
         Done,
+        Marks,
         Sent,
+        Times,
         Wakeups, //
     },
 };
@@ -180,6 +182,8 @@ pub(crate) struct TagData {
     voice: Voice,
     /// The data goes with the request, and the HCA has not said that it is done.
     sending: bool,
+    /// When it came where it is, if that is measured.
+    marks: Marks,
     list: SegmentList,
 }
 
@@ -252,12 +256,15 @@ pub(crate) struct Queue {
     probing: Atomic<bool>,
     /// What [`Batching::listen`] said last: a [`Listen`]. Written under the lock.
     listen: Atomic<u32>,
+    /// How long requests take is measured.
+    timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
     reaps: Atomic<u64>,
     #[pin]
     send: IrqLock<SendState>,
     pub(crate) sent: Sent,
     pub(crate) done: Done,
+    pub(crate) times: Times,
 }
 
 impl Queue {
@@ -292,6 +299,7 @@ impl Queue {
                 lands: false,
                 voice: Voice::Loud,
                 sending: false,
+                marks: Marks::default(),
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
@@ -320,6 +328,7 @@ impl Queue {
                 incoming,
                 probing: Atomic::new(false),
                 listen: Atomic::new(Listen::Loud as u32),
+                timing: Atomic::new(false),
                 reaps: Atomic::new(0),
                 send <- new_irq_lock!(SendState {
                     space: SendSpace::new(shape.send_slots(), shape.signal_period()),
@@ -332,6 +341,7 @@ impl Queue {
                 }),
                 sent: Sent::default(),
                 done: Done::default(),
+                times: Times::default(),
             }),
             GFP_KERNEL,
         )?;
@@ -387,6 +397,11 @@ impl Queue {
         let mut send = self.send.lock();
         send.stopped = true;
         self.live.store(false, Release);
+    }
+
+    /// Whether to measure how long requests take that are issued from now on.
+    pub(crate) fn time(&self, on: bool) {
+        self.timing.store(on, Relaxed);
     }
 
     /// Looks for answers in the name of one who issues. Without the lock.

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a queue counts.
+//! What a queue counts and measures.
 
-use hcablk_core::stats::counters;
+use hcablk_core::{
+    stats::counters,
+    system::now_ns,
+    times::times, //
+};
 
 counters! {
     /// Written under the queue's send lock.
@@ -77,5 +81,63 @@ counters! {
         guards,
         /// Messages that were looked for by who waits for them, without events.
         polled,
+    }
+}
+
+times! {
+    /// How long requests were in each state, for those issued while that is
+    /// measured. Written by the queue's completion handler, when a request ends.
+    pub(crate) struct Times {
+        /// From the block layer's making the request to its being sent: in the
+        /// scheduler, or for want of a credit.
+        queued,
+        /// From there to the target's answer.
+        sent,
+        /// From the answer to the end: an invalidation of our own, a SEND that
+        /// had not completed, copying.
+        ending,
+    }
+}
+
+/// When a request changed its state; all 0 unless that is measured.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Marks {
+    made: u64,
+    sent: u64,
+    answered: u64,
+}
+
+impl Marks {
+    /// Of a request that was made at `made` and is sent now.
+    #[inline]
+    pub(crate) fn sent(made: u64) -> Self {
+        Self {
+            made,
+            sent: now_ns(),
+            answered: 0,
+        }
+    }
+
+    /// The answer is here.
+    #[inline]
+    pub(crate) fn answer(&mut self) {
+        if self.sent != 0 {
+            self.answered = now_ns();
+        }
+    }
+
+    /// The request ends.
+    #[inline]
+    pub(crate) fn end(&mut self, times: &Times) {
+        if self.sent == 0 {
+            return;
+        }
+        // Requests of queues that keep no statistics are not stamped.
+        if self.made != 0 {
+            times.queued.add(self.made, self.sent);
+        }
+        times.sent.add(self.sent, self.answered);
+        times.ending.add(self.answered, now_ns());
+        *self = Self::default();
     }
 }

@@ -49,7 +49,7 @@ use kernel::{
 };
 
 /// Attributes a directory can have.
-pub const MAX_ATTRIBUTES: usize = 24;
+pub const MAX_ATTRIBUTES: usize = 32;
 
 /// Writes the value of an attribute; should end with a newline.
 pub type Show<T> = fn(&T, &mut Output<'_>) -> Result;
@@ -313,7 +313,10 @@ type StoreFn = unsafe extern "C" fn(*mut bindings::config_item, *const c_char, u
 /// function for each place.
 macro_rules! for_each_place {
     ($function:ident) => {
-        for_each_place!($function: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23)
+        for_each_place!(
+            $function: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27
+                28 29 30 31
+        )
     };
     ($function:ident: $($place:literal)*) => {
         [$(Self::$function::<$place>),*]

@@ -25,6 +25,7 @@ pub mod stats;
 pub mod sync;
 pub mod system;
 pub mod text;
+pub mod times;
 
 use kernel::{
     ffi,

@@ -35,3 +35,13 @@ pub fn this_thread() -> usize {
     // SAFETY: No requirements.
     unsafe { bindings::hcablk_c_this_thread() }
 }
+
+/// Nanoseconds since the machine was started, suspended time left out: the
+/// clock that the block layer's requests are stamped by. Any context.
+///
+/// C: `ktime_get()`.
+#[inline]
+pub fn now_ns() -> u64 {
+    // SAFETY: No requirements once time is kept, which is before modules are loaded.
+    unsafe { bindings::ktime_get() as u64 }
+}

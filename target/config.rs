@@ -204,6 +204,16 @@ impl Node for Volume {
             }
             Ok(())
         }),
+        Attribute::read_write(
+            c"timing",
+            |volume, out| writeln!(out, "{}", u8::from(volume.timing())),
+            |volume, _, text| volume.time(boolean(text)?),
+        ),
+        Attribute::read_only(c"times", |volume, out| {
+            volume
+                .times()?
+                .for_each(|name, times| writeln!(out, "{name} {times}"))
+        }),
         Attribute::read_only(c"stats", |volume, out| {
             volume
                 .counters()?

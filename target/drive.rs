@@ -163,6 +163,7 @@ impl Queue {
     /// Begins the drive's part of a request that has its buffers and, for a
     /// write, its data. Process context.
     pub(crate) fn begin(&self, mut io: KBox<Io>) {
+        io.marks.ask_drive();
         io.step = Step::Start;
         io.cached = false;
         io.met_pages = false;

@@ -24,6 +24,7 @@ use crate::{
         CHUNKS_MAX, //
         CHUNK_BYTES,
     },
+    stats::Marks,
 };
 use hcablk_core::{
     blkdev::{
@@ -67,6 +68,8 @@ pub(crate) struct Io {
     pub(crate) quiet: bool,
     /// How it ended.
     pub(crate) status: message::Status,
+    /// When it came where it is, if that is measured.
+    pub(crate) marks: Marks,
     /// Bytes that the HCA moves.
     pub(crate) moved: u64,
     /// The size that is told, if that is what is asked for.
@@ -108,6 +111,7 @@ impl Io {
                 op: Err(message::Status::Invalid),
                 quiet: false,
                 status: message::Status::Ok,
+                marks: Marks::default(),
                 moved: 0,
                 sectors: 0,
                 sink: queue.make_sink()?,

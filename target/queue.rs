@@ -32,7 +32,10 @@ use crate::{
     io::Io,
     peer,
     session::Session,
-    stats::Counters, //
+    stats::{
+        Counters,
+        Times, //
+    },
 };
 use hcablk_core::{
     fifo::Fifo,
@@ -81,7 +84,10 @@ use hcablk_core::{
 use kernel::{
     prelude::*,
     sync::{
-        atomic::Atomic,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc, //
     },
 };
@@ -170,6 +176,9 @@ pub(crate) struct Queue {
     #[pin]
     home: Event,
     counters: Counters,
+    /// How long requests take is measured.
+    timing: Atomic<bool>,
+    times: Times,
 }
 
 impl Queue {
@@ -248,6 +257,8 @@ impl Queue {
                 outbox <- outbox,
                 home <- Event::new(),
                 counters: Counters::default(),
+                timing: Atomic::new(false),
+                times: Times::default(),
             }),
             GFP_KERNEL,
         )?;
@@ -364,6 +375,16 @@ impl Queue {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// How long requests were in their states.
+    pub(crate) fn times(&self) -> &Times {
+        &self.times
+    }
+
+    /// Whether to measure how long requests take that are received from now on.
+    pub(crate) fn time(&self, on: bool) {
+        self.timing.store(on, Relaxed);
     }
 
     pub(crate) fn credits(&self) -> u16 {

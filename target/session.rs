@@ -232,6 +232,7 @@ impl Session {
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
         } else {
+            queue.time(self.volume.timing());
             queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
         };
         drop(queues);

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a queue counts.
+//! What a queue counts and measures.
 
-use hcablk_core::stats::counters;
+use hcablk_core::{
+    stats::counters,
+    system::now_ns,
+    times::times, //
+};
 
 counters! {
     /// Written by the queue's completion handler.
@@ -78,5 +82,83 @@ counters! {
         buffer_waits,
         /// Violations of the protocol by the initiator.
         protocol_errors,
+    }
+}
+
+times! {
+    /// How long requests were in each state, for those received while that is
+    /// measured. Written by the queue's completion handler, when their answer
+    /// is found to have left.
+    pub(crate) struct Times {
+        /// From the message to the beginning of work: for transfer buffers.
+        waiting,
+        /// Writes: until the data is here.
+        fetching,
+        /// With the drive, the page cache, the volume's cache.
+        drive,
+        /// From there until the answer was found to have left: data and answer on
+        /// the wire, and what the completion waited for the next one.
+        sending,
+    }
+}
+
+/// When a request changed its state; all 0 unless that is measured.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Marks {
+    received: u64,
+    begun: u64,
+    to_drive: u64,
+    from_drive: u64,
+}
+
+impl Marks {
+    /// Of a request that is received now.
+    #[inline]
+    pub(crate) fn received(measured: bool) -> Self {
+        Self {
+            received: if measured { now_ns() } else { 0 },
+            ..Self::default()
+        }
+    }
+
+    /// Work begins.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        if self.received != 0 {
+            self.begun = now_ns();
+        }
+    }
+
+    /// The drive is asked.
+    #[inline]
+    pub(crate) fn ask_drive(&mut self) {
+        if self.received != 0 {
+            self.to_drive = now_ns();
+        }
+    }
+
+    /// The answer is known.
+    #[inline]
+    pub(crate) fn know_answer(&mut self) {
+        if self.received != 0 {
+            self.from_drive = now_ns();
+        }
+    }
+
+    /// The answer has left.
+    #[inline]
+    pub(crate) fn end(&self, fetched: bool, times: &Times) {
+        if self.received == 0 {
+            return;
+        }
+        times.waiting.add(self.received, self.begun);
+        // What is refused, or asks nothing of the drive, never got there.
+        if self.to_drive != 0 {
+            if fetched {
+                times.fetching.add(self.begun, self.to_drive);
+            }
+            times.drive.add(self.to_drive, self.from_drive);
+        }
+        times.sending.add(self.from_drive, now_ns());
     }
 }

@@ -16,7 +16,11 @@ use crate::{
     peer::Source,
     queue::Queue,
     registry::Registry,
-    stats::Counters, //
+    session::Session,
+    stats::{
+        Counters,
+        Times, //
+    },
 };
 use hcablk_core::{
     configfs::{
@@ -38,6 +42,10 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -72,9 +80,18 @@ pub(crate) struct Volume {
     registry: Arc<Registry>,
     #[pin]
     state: Mutex<State>,
-    /// Counters of queues that are gone.
+    /// How long requests take is measured.
+    timing: Atomic<bool>,
+    /// Of queues that are gone.
     #[pin]
-    past: Mutex<Counters>,
+    past: Mutex<Past>,
+}
+
+/// What queues have counted and measured.
+#[derive(Default)]
+struct Past {
+    counters: Counters,
+    times: Times,
 }
 
 impl core::fmt::Display for Volume {
@@ -101,7 +118,8 @@ impl Volume {
                     hosts: KVec::new(),
                     error: None,
                 }),
-                past <- new_mutex!(Counters::default()),
+                timing: Atomic::new(false),
+                past <- new_mutex!(Past::default()),
             }),
             GFP_KERNEL,
         )
@@ -303,23 +321,52 @@ impl Volume {
 
     /// Keeps the counters of a queue that goes.
     pub(crate) fn absorb(&self, queue: &Queue) {
-        self.past.lock().absorb(queue.counters());
+        let past = self.past.lock();
+        past.counters.absorb(queue.counters());
+        past.times.absorb(queue.times());
+    }
+
+    /// Calls `f` with each queue that the volume has.
+    fn for_each_queue(&self, mut f: impl FnMut(&Queue)) -> Result {
+        let mine = |s: &Session| core::ptr::eq(&**s.volume(), self);
+        for session in self.registry.sessions(mine)? {
+            session.for_each_queue(&mut f);
+        }
+        Ok(())
     }
 
     /// The sum of the counters of all queues that the volume ever had.
     pub(crate) fn counters(&self) -> Result<Counters> {
         let sum = Counters::default();
-        for session in self
-            .registry
-            .sessions(|s| core::ptr::eq(&**s.volume(), self))?
-        {
-            session.for_each_queue(|queue| {
-                queue.settle();
-                sum.absorb(queue.counters());
-            });
-        }
-        sum.absorb(&self.past.lock());
+        self.for_each_queue(|queue| {
+            queue.settle();
+            sum.absorb(queue.counters());
+        })?;
+        sum.absorb(&self.past.lock().counters);
         Ok(sum)
+    }
+
+    /// How long requests were in their states, on all queues that it ever had.
+    pub(crate) fn times(&self) -> Result<Times> {
+        let sum = Times::default();
+        self.for_each_queue(|queue| {
+            queue.settle();
+            sum.absorb(queue.times());
+        })?;
+        sum.absorb(&self.past.lock().times);
+        Ok(sum)
+    }
+
+    /// Whether that is measured.
+    pub(crate) fn timing(&self) -> bool {
+        self.timing.load(Relaxed)
+    }
+
+    /// Whether to measure it from now on. A queue that comes meanwhile looks
+    /// under the lock that it is added under.
+    pub(crate) fn time(&self, on: bool) -> Result {
+        self.timing.store(on, Relaxed);
+        self.for_each_queue(|queue| queue.time(on))
     }
 }
 

@@ -134,6 +134,7 @@ impl Queue {
             With::Data(_) => self.done.immediates.bump(),
             With::Nothing => {}
         }
+        data.marks.answer();
         let can_ask = send.credits.answered();
         send.batching.answered(data.voice);
         self.heed(&send);
@@ -267,6 +268,7 @@ impl Queue {
         if status != Status::Ok {
             self.done.errors.bump();
         }
+        data.marks.end(&self.times);
         request.end(status);
     }
 

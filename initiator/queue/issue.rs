@@ -17,6 +17,7 @@ use crate::{
         INLINE_SEGMENTS,
         SLOTS_PER_REQUEST, //
     },
+    stats::Marks,
 };
 use hcablk_core::{
     blkdev::{
@@ -226,6 +227,11 @@ impl Queue {
             }
         }
         data.phase = Phase::Sent;
+        data.marks = if self.timing.load(Relaxed) {
+            Marks::sent(view.made_ns())
+        } else {
+            Marks::default()
+        };
         data.slots = slots - used;
         self.sent.sends.bump();
         self.sent.quiet.add(quiet.into());

@@ -340,6 +340,14 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).tag as u16 }
     }
 
+    /// When the block layer made it, by the clock of
+    /// [`now_ns`](crate::system::now_ns); 0 for queues that keep no statistics.
+    #[inline]
+    pub fn made_ns(&self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.request.as_ptr()).start_time_ns }
+    }
+
     /// Index of the hardware queue.
     #[inline]
     pub fn hw_queue(&self) -> u32 {

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     check::check,
-    io::Io, //
+    io::Io,
+    stats::Marks, //
 };
 use hcablk_core::proto::message::{
     BadRequest,
@@ -17,7 +18,10 @@ use hcablk_core::proto::message::{
     BUFFER_LEN,
     REQUEST_LEN, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
 
 /// What became of a request that came in.
 enum Admitted {
@@ -63,6 +67,7 @@ impl Queue {
             Err(_) => Err(BadRequest::Unanswerable),
         };
         io.receive = buffer;
+        io.marks = Marks::received(self.timing.load(Relaxed));
         io.moved = 0;
         io.sectors = 0;
         io.status = Status::Ok;

@@ -45,7 +45,8 @@ use kernel::{
 
 impl Queue {
     /// Begins to carry out an admitted request.
-    pub(super) fn go(&self, io: KBox<Io>) {
+    pub(super) fn go(&self, mut io: KBox<Io>) {
+        io.marks.begin();
         if io.status != Status::Ok {
             let status = io.status;
             return self.answer(io, status);
@@ -164,6 +165,7 @@ impl Queue {
     /// Answers a request, after the data that it asked for. Any context.
     pub(crate) fn answer(&self, mut io: KBox<Io>, status: Status) {
         io.status = status;
+        io.marks.know_answer();
         self.leave_cache(&mut io, status == Status::Ok);
         let index = io.index;
         // The credit that the answer grants must be there before the answer.
@@ -311,6 +313,11 @@ impl Queue {
                     .add(if ok { extent.length.into() } else { 0 });
             }
             Ok(Op::Size) | Err(_) => {}
+        }
+        // A question for the size is no request of the disk's.
+        if !matches!(io.op, Ok(Op::Size)) {
+            let fetched = matches!(io.op, Ok(Op::Write { .. }));
+            io.marks.end(fetched, &self.times);
         }
         c.rdma_bytes.add(io.moved);
         if ok {

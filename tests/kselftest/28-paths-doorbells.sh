@@ -43,7 +43,10 @@ for scheduler in none mq-deadline; do
 		# The scheduler merges a few.
 		less "$how: as many requests as meant" $((n * 9 / 10)) "$requests"
 		less "$how: each is a work request at least" $((requests - 1)) "$work"
-		less "$how: a doorbell is for four of them and more" $((bells * 4)) "$requests"
+		# On iWARP reads are registered, and those have one each.
+		if [ "$rdma" = rxe ] || [[ $how = *write ]]; then
+			less "$how: a doorbell is for four of them and more" $((bells * 4)) "$requests"
+		fi
 		less "$how: each is answered" $((requests - 1)) "$far_work"
 		all_bells=$((all_bells + far_bells))
 		all_work=$((all_work + far_work))

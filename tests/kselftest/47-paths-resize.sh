@@ -22,7 +22,7 @@ connect c1 vol1
 connect c2 vol1
 same "both begin with the same size" "$((64 << 20)) $((64 << 20))" \
 	"$(on c1 "blockdev --getsize64 $device") $(on c2 "blockdev --getsize64 $device")"
-spawn holder c2 "exec sleep 100 < $device"
+ON_SECONDS=300 spawn holder c2 "exec sleep 300 < $device"
 ON_SECONDS=200 spawn load c1 "until [ -e /tmp/stop ]; do fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw \
 	--bs=4k --iodepth=8 --size=1M --verify=crc32c --verify_fatal=1 --allow_file_create=0 || exit 1; done"
 

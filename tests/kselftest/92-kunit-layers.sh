@@ -73,7 +73,7 @@ fails 'Invalid argument' "mkdir \$(printf '\\377')"
 fails 'not permitted' 'mkdir texts/one'
 check "a directory is made" on target "mkdir $tree/one"
 fails 'exists' 'mkdir one'
-same "every attribute is itself" "$(seq -s ' ' 0 21)" "$(on target "cd $tree/one && echo \$(cat a??)")"
+same "every attribute is itself" "$(seq -s ' ' 0 29)" "$(on target "cd $tree/one && echo \$(cat a??)")"
 must on target "printf ' \t two words \n\n' > $tree/one/echo"
 shows one/echo '[two words]'
 fails 'Invalid argument' "printf 'x\\377' | env dd of=one/echo status=none"

@@ -12,7 +12,7 @@
 //!     fails              an error, read and written
 //!     pin                write: refused, as for the root
 //!   NAME/                by mkdir; not "bad"
-//!     a00 … a21          with the other two as many as there may be
+//!     a00 … a29          with the other two as many as there may be
 //!     echo               what was written
 //!     pin                1 holds off rmdir, 0 does not
 //!     inner/             a default group of it
@@ -147,6 +147,8 @@ impl Node for Item {
         c"a00" = 0 c"a01" = 1 c"a02" = 2 c"a03" = 3 c"a04" = 4 c"a05" = 5 c"a06" = 6 c"a07" = 7
         c"a08" = 8 c"a09" = 9 c"a10" = 10 c"a11" = 11 c"a12" = 12 c"a13" = 13 c"a14" = 14
         c"a15" = 15 c"a16" = 16 c"a17" = 17 c"a18" = 18 c"a19" = 19 c"a20" = 20 c"a21" = 21
+        c"a22" = 22 c"a23" = 23 c"a24" = 24 c"a25" = 25 c"a26" = 26 c"a27" = 27 c"a28" = 28
+        c"a29" = 29
     );
     type Child = NoChild;
 

@@ -10,6 +10,7 @@ mod space;
 mod admission;
 mod batching;
 mod address;
+mod buckets;
 mod check;
 mod choice;
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::hostid;
 use crate::names::{DeviceName, VolumeName};
 use crate::output::{Counters, Device, Done, Outcome, Report, Session};
 use crate::system::{Op, OpError, System};
+use crate::times::Times;
 
 /// How long the device node may take to appear once the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -650,21 +651,45 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     })
 }
 
+/// The groups of one device, or of all; `None` if the module is not loaded.
+fn selected<'a>(system: &'a dyn System, only: Option<&str>) -> Result<Option<Vec<Group<'a>>>> {
+    match (INITIATOR.tree(system), only) {
+        (None, None) => Ok(None),
+        (None, Some(name)) => Err(no_such_device(name)),
+        (Some(tree), None) => Ok(Some(tree.children()?)),
+        (Some(tree), Some(name)) => {
+            let group = find(&tree, name)?.ok_or_else(|| no_such_device(name))?;
+            Ok(Some(vec![group]))
+        }
+    }
+}
+
+/// `hcablk times`.
+pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> Result<Outcome> {
+    let groups = selected(system, only)?;
+    let loaded = groups.is_some();
+    let mut devices = Vec::new();
+    for group in groups.into_iter().flatten() {
+        devices.extend(unless_gone(&group, Times::of(&group, measure))?);
+    }
+    let idle = !devices.is_empty() && devices.iter().all(Times::is_idle);
+    let mut outcome = Outcome::new(Report::DeviceTimes { devices });
+    if !loaded {
+        outcome.note(not_loaded());
+    } else if idle {
+        outcome.note("nothing was measured: `hcablk times --measure on` begins");
+    }
+    Ok(outcome)
+}
+
 /// `hcablk stats`.
 pub fn stats(system: &dyn System, only: Option<&str>) -> Result<Outcome> {
-    let Some(tree) = INITIATOR.tree(system) else {
-        if let Some(name) = only {
-            return Err(no_such_device(name));
-        }
+    let Some(groups) = selected(system, only)? else {
         let mut outcome = Outcome::new(Report::DeviceStats {
             devices: Vec::new(),
         });
         outcome.note(not_loaded());
         return Ok(outcome);
-    };
-    let groups = match only {
-        Some(name) => vec![find(&tree, name)?.ok_or_else(|| no_such_device(name))?],
-        None => tree.children()?,
     };
     let mut stats = Vec::new();
     for group in groups {

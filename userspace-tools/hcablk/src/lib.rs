@@ -28,6 +28,7 @@ pub mod names;
 pub mod output;
 pub mod system;
 pub mod target;
+pub mod times;
 
 use uuid::Uuid;
 
@@ -43,6 +44,11 @@ pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
         Command::Disconnect(args) => initiator::disconnect(system, &args.which(), args.if_exists),
         Command::List => initiator::list(system),
         Command::Stats(args) => initiator::stats(system, args.name.as_deref()),
+        Command::Times(args) => initiator::times(
+            system,
+            args.name.as_deref(),
+            args.measure.map(cli::Switch::is_on),
+        ),
         Command::HostId(args) => host_id(system, args),
         Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
         Command::Target(TargetCommand::Unexport(args)) => {
@@ -61,6 +67,11 @@ pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
         }
         Command::Target(TargetCommand::List) => target::list(system),
         Command::Target(TargetCommand::Stats(args)) => target::stats(system, args.name.as_ref()),
+        Command::Target(TargetCommand::Times(args)) => target::times(
+            system,
+            args.name.as_ref(),
+            args.measure.map(cli::Switch::is_on),
+        ),
         Command::Completions(args) => Ok(Outcome::new(Report::Script {
             script: generate::completions(args.shell),
         })),

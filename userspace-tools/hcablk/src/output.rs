@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::times::{self, Times};
 
 /// The version of the JSON output.
 pub const VERSION: u32 = 1;
@@ -277,6 +278,10 @@ pub enum Report {
     Devices { devices: Vec<Device> },
     /// `stats`.
     DeviceStats { devices: Vec<Counters> },
+    /// `times`.
+    DeviceTimes { devices: Vec<Times> },
+    /// `target times`.
+    ExportTimes { volumes: Vec<Times> },
     /// `target list`.
     Exports {
         volumes: Vec<Volume>,
@@ -372,6 +377,9 @@ impl fmt::Display for Report {
         match self {
             Self::Devices { devices } => f.write_str(&device_table(devices)),
             Self::DeviceStats { devices } => f.write_str(&counter_table(devices)),
+            Self::DeviceTimes { devices: times } | Self::ExportTimes { volumes: times } => {
+                f.write_str(&table(&times::rows(times), |column| column > 1))
+            }
             Self::Exports { volumes, ports } => {
                 f.write_str(&volume_table(volumes))?;
                 f.write_str("\n")?;

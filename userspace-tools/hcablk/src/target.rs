@@ -17,6 +17,7 @@ use crate::initiator::unless_gone;
 use crate::names::VolumeName;
 use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, PortSession, Report, Volume};
 use crate::system::{OpError, System};
+use crate::times::Times;
 
 /// The port that targets listen on unless told otherwise.
 pub const DEFAULT_PORT: u16 = 7744;
@@ -801,6 +802,33 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
         sessions: PortSession::parse_all(&group.get("sessions")?),
         error: group.reason(),
     })
+}
+
+/// `hcablk target times`.
+pub fn times(
+    system: &dyn System,
+    only: Option<&VolumeName>,
+    measure: Option<bool>,
+) -> Result<Outcome> {
+    let tree = TARGET.tree(system);
+    let loaded = tree.is_some();
+    let groups = match (only, tree) {
+        (Some(volume), _) => vec![existing(system, volume)?],
+        (None, Some(tree)) => volumes(&tree).children()?,
+        (None, None) => Vec::new(),
+    };
+    let mut times = Vec::new();
+    for group in groups {
+        times.extend(unless_gone(&group, Times::of(&group, measure))?);
+    }
+    let idle = !times.is_empty() && times.iter().all(Times::is_idle);
+    let mut outcome = Outcome::new(Report::ExportTimes { volumes: times });
+    if !loaded {
+        outcome.note(not_loaded());
+    } else if idle {
+        outcome.note("nothing was measured: `hcablk target times --measure on` begins");
+    }
+    Ok(outcome)
 }
 
 /// `hcablk target stats`.

@@ -66,6 +66,8 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("device", device),
         ("error", ""),
         ("session", "00000000deadbeef 1"),
+        ("timing", "0"),
+        ("times", "sent 0 0"),
         ("stats", "reads 1"),
     ] {
         put(

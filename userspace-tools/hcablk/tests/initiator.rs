@@ -456,6 +456,40 @@ fn stats_of_all_or_one() {
 }
 
 #[test]
+fn times_are_measured_when_asked_for() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    ok(&kernel, "connect 10.0.0.1 other");
+    let outcome = hcablk(&kernel, "times").unwrap();
+    assert_eq!(
+        outcome.notes,
+        ["nothing was measured: `hcablk times --measure on` begins"]
+    );
+    hcablk(&kernel, "times data --measure on").unwrap();
+    kernel.set_device(
+        "data",
+        "times",
+        "queued 3 9000 1024:1 8192:2\nsent 3 6000000 2097152:1 4194304:2\nending 0 0\n",
+    );
+    let outcome = hcablk(&kernel, "times").unwrap();
+    assert!(outcome.notes.is_empty());
+    golden("times.txt", &outcome.report.to_string());
+    golden("times.json", &outcome.to_json());
+    ok(&kernel, "times --measure off");
+    assert!(!hcablk(&kernel, "times data")
+        .unwrap()
+        .to_json()
+        .contains("true"));
+    kernel.set_device("data", "times", "queued three\n");
+    assert_eq!(fails(&kernel, "times data").kind, Kind::Failed);
+    assert_eq!(fails(&kernel, "times none").kind, Kind::NotFound);
+    assert_eq!(
+        hcablk(&Kernel::bare(), "times").unwrap().notes,
+        ["the kernel module hcablk is not loaded: no devices"],
+    );
+}
+
+#[test]
 fn results_as_json() {
     let kernel = Kernel::loaded();
     let connected = hcablk(&kernel, "connect 10.0.0.1 data").unwrap();

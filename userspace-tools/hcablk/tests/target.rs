@@ -456,6 +456,20 @@ fn list_without_the_module() {
 }
 
 #[test]
+fn times_are_measured_when_asked_for() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sda");
+    let outcome = hcablk(&kernel, "target times").unwrap();
+    assert_eq!(
+        outcome.notes,
+        ["nothing was measured: `hcablk target times --measure on` begins"]
+    );
+    assert!(ok(&kernel, "target times data --measure on").contains("fetching"));
+    assert!(hcablk(&kernel, "target times").unwrap().notes.is_empty());
+    assert_eq!(fails(&kernel, "target times none").kind, Kind::NotFound);
+}
+
+#[test]
 fn stats_of_all_or_one() {
     let kernel = Kernel::loaded();
     ok(&kernel, "target export data /dev/sdb");

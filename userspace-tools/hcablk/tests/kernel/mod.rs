@@ -46,6 +46,8 @@ const DEVICE: &[(&str, &str)] = &[
     ("device", ""),
     ("error", ""),
     ("session", "0000000000000000 0"),
+    ("timing", "0"),
+    ("times", "queued 0 0\nsent 0 0\nending 0 0"),
     ("stats", "reads 0\nwrites 0\ncopied_bytes 0"),
 ];
 
@@ -59,6 +61,8 @@ const VOLUME: &[(&str, &str)] = &[
     ("enable", "0"),
     ("size", "0"),
     ("clients", ""),
+    ("timing", "0"),
+    ("times", "waiting 0 0\nfetching 0 0\ndrive 0 0\nsending 0 0"),
     ("stats", "reads 0\nwrites 0\nbuffer_waits 0"),
     ("error", ""),
 ];
@@ -74,7 +78,7 @@ const PORT: &[(&str, &str)] = &[
 ];
 
 const READ_ONLY: &[&str] = &[
-    "state", "device", "error", "session", "stats", "size", "clients", "sessions",
+    "state", "device", "error", "session", "stats", "times", "size", "clients", "sessions",
 ];
 
 /// What is at a path: a folder, or a file with its text.
@@ -315,7 +319,7 @@ impl Kernel {
             "port" => number(1, 65535),
             "queue_depth" => number(1, 1024),
             "poll_queues" => number(0, 127),
-            "read_only" | "remote_invalidate" => number(0, 1),
+            "read_only" | "remote_invalidate" | "timing" => number(0, 1),
             "small_read" | "small_write" => number(0, 65536),
             "batch_upper" | "batch_lower" => number(0, 1024),
             "cache_mib" => number(0, 1 << 20),
@@ -361,7 +365,7 @@ impl System for Kernel {
                 .enable(group, value == "1")
                 .map_err(|errno| OpError::new(Op::Write, path, errno));
         }
-        if self.enabled(group) {
+        if self.enabled(group) && attribute != "timing" {
             return fail(Errno::EBUSY);
         }
         if !Self::accepts(&attribute, value) {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a device has counted and measured: its live queues, and those that are
+//! gone.
+
+use super::Device;
+use crate::{
+    queue::Queue,
+    stats::{
+        Done,
+        Sent,
+        Times,
+        Wakeups, //
+    },
+};
+use kernel::prelude::*;
+
+/// Of queues that are gone.
+#[derive(Default)]
+pub(super) struct Past {
+    sent: Sent,
+    done: Done,
+    wakeups: Wakeups,
+    times: Times,
+}
+
+impl Past {
+    fn absorb(&self, queue: &Queue) {
+        self.sent.absorb(&queue.sent);
+        self.done.absorb(&queue.done);
+        self.wakeups.absorb(&queue.wakeups());
+        self.times.absorb(&queue.times);
+    }
+}
+
+impl Device {
+    /// Keeps the counters of a queue that goes.
+    pub(crate) fn absorb(&self, queue: &Queue) {
+        self.past.lock().absorb(queue);
+    }
+
+    /// The sum over all queues that the device ever had.
+    fn sum(&self) -> Past {
+        let sum = Past::default();
+        let live = self.shown.lock().live.clone();
+        if let Some(session) = live {
+            session.for_each_queue(|queue| sum.absorb(queue));
+        }
+        let past = self.past.lock();
+        sum.sent.absorb(&past.sent);
+        sum.done.absorb(&past.done);
+        sum.wakeups.absorb(&past.wakeups);
+        sum.times.absorb(&past.times);
+        sum
+    }
+
+    /// Calls `f` with the name and value of every counter.
+    pub(crate) fn counters(&self, mut f: impl FnMut(&'static str, u64) -> Result) -> Result {
+        let sum = self.sum();
+        sum.done.for_each(&mut f)?;
+        sum.sent.for_each(&mut f)?;
+        sum.wakeups.for_each(&mut f)
+    }
+
+    /// How long requests were in their states.
+    pub(crate) fn times(&self) -> Times {
+        self.sum().times
+    }
+
+    /// Whether to measure that, from now on and over connections.
+    pub(crate) fn time(&self, on: bool) {
+        let mut shown = self.shown.lock();
+        shown.timing = on;
+        if let Some(session) = &shown.live {
+            session.for_each_queue(|queue| queue.time(on));
+        }
+    }
+}

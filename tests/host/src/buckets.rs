@@ -1,0 +1,1 @@
+../../../rust/times/buckets.rs
