@@ -23,7 +23,8 @@ use crate::{
         Claim,
         Claims, //
     },
-    peer::Source, //
+    peer::Source,
+    queue::Cut, //
 };
 use hcablk_core::{
     blkdev::{
@@ -110,6 +111,8 @@ pub(crate) struct Backing {
     mode: Mode,
     cache: Option<Arc<Cache>>,
     source: Source,
+    /// Bytes of the grains that large requests move in, 0: none.
+    grain: u32,
 }
 
 impl Backing {
@@ -119,6 +122,7 @@ impl Backing {
         read_only: bool,
         mode: Mode,
         source: Source,
+        grain: u32,
     ) -> Result<Self, (&'static str, Error)> {
         let store = match BlockDevice::open(path, read_only) {
             Ok(device) => Store::Device(device),
@@ -143,6 +147,7 @@ impl Backing {
             store,
             mode,
             source,
+            grain,
             cache: None,
         };
         backing
@@ -232,6 +237,22 @@ impl Backing {
             Mode::Direct | Mode::P2p => self.direct(),
             Mode::Cached | Mode::Mixed => Route::Cache,
         }
+    }
+
+    /// How large requests are cut: not at all if none goes straight to a device.
+    pub(crate) fn cut(&self) -> Cut {
+        match self.device() {
+            Some(device) if self.read_route() == Route::Device => {
+                Cut::new(self.grain, device.stripe(), device.start_bytes())
+            }
+            _ => Cut::NONE,
+        }
+    }
+
+    /// Whether a write with FUA makes the drive flush its cache.
+    pub(crate) fn flushes_for_fua(&self) -> bool {
+        self.device()
+            .is_some_and(|device| device.write_cache() && !device.fua())
     }
 
     /// Bytes; changes with a block device that is resized.

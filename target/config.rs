@@ -90,6 +90,16 @@ fn number(text: &str, min: u32, max: u32) -> Result<u32> {
     }
 }
 
+/// A chunk's length: 0, or a power of two from 64 to 512.
+fn chunk_kib(text: &str) -> Result<u32> {
+    let kib = number(text, 0, 512)?;
+    if kib == 0 || kib >= 64 && kib.is_power_of_two() {
+        Ok(kib)
+    } else {
+        Err(EINVAL)
+    }
+}
+
 /// The largest cache of a volume, in MiB: 1 TiB.
 const CACHE_MIB_MAX: u32 = 1 << 20;
 
@@ -152,6 +162,11 @@ impl Node for Volume {
             c"cache_mib",
             |volume, out| writeln!(out, "{}", volume.cache_mib()),
             |volume, _, text| volume.set_cache_mib(number(text, 0, CACHE_MIB_MAX)?),
+        ),
+        Attribute::read_write(
+            c"chunk_kib",
+            |volume, out| writeln!(out, "{}", volume.chunk_kib()),
+            |volume, _, text| volume.set_chunk_kib(chunk_kib(text)?),
         ),
         Attribute::read_write(
             c"provider",

@@ -351,11 +351,12 @@ impl Connect {
         };
         let bytes = (limits.buffer_mib << 20) / usize::from(request.queues.max(1));
         let sinks = id.is_iwarp() || crate::force_mr();
-        let shape = Shape::new(session.pd().attributes(), credits, bytes, sinks)
-            .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
         let backing = session
             .backing()
             .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+        let attributes = session.pd().attributes();
+        let shape = Shape::new(attributes, credits, bytes, sinks, backing.cut())
+            .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
         let queue =
             Queue::new(session, backing, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
         session

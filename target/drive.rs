@@ -142,7 +142,13 @@ impl Io {
         Some(self.task()?.extent)
     }
 
-    /// The drive is done with a bio. Any context.
+    /// Whether the page cache has some of the blocks that it is about.
+    pub(crate) fn is_cached(&self) -> bool {
+        let file = self.queue.backing().file();
+        self.task().is_some_and(|task| task.is_cached_in(file))
+    }
+
+    /// The drive is done with a bio, or with those of all grains of a write. Any context.
     pub(crate) fn bio_done(mut self: KBox<Self>, result: Result<(), DriveStatus>) {
         let queue = self.queue.clone();
         let task = self.task().filter(|task| task.replaces());
@@ -174,6 +180,9 @@ impl Queue {
             }
             Some(task) => match task.route {
                 Route::Device if !task.is_cached_in(backing.file()) => {
+                    if task.op == BioOp::Read && io.share.is_some() {
+                        return self.read_grains(io);
+                    }
                     io.bounce_to_drive();
                     self.submit(io, task.op, task.extent.offset);
                 }
@@ -285,7 +294,8 @@ impl Queue {
         self.finish(io, result.map_err(DriveStatus::from_error));
     }
 
-    fn finish(&self, io: KBox<Io>, result: Result<(), DriveStatus>) {
+    /// Answers by what became of the drive's part. Any context.
+    pub(crate) fn finish(&self, io: KBox<Io>, result: Result<(), DriveStatus>) {
         self.answer(
             io,
             match result {

@@ -9,9 +9,12 @@
 //!            └── refused ───────────────────────────────┘
 //! ```
 //!
+//! A large read or write moves in grains, which go these ways by themselves: see
+//! [`cut`](crate::queue). Their request waits for all of them.
+//!
 //! At any time an [`Io`] is in one place, and whoever has it owns it: in the
 //! queue's list of idle ones, in the list of those that wait for buffers, in
-//! the table of work under way on the queue pair, or with the drive
+//! the table of work under way on the queue pair, with its grains, or with the drive
 //! ([`drive`](crate::drive): the block layer, a file system or a workqueue). Its
 //! buffers are its own from admission until it is idle again, its message
 //! buffer for the answer always.
@@ -21,6 +24,7 @@ use crate::{
     queue::{
         Pool,
         Queue,
+        Share,
         CHUNKS_MAX, //
         CHUNK_BYTES,
     },
@@ -89,6 +93,8 @@ pub(crate) struct Io {
     pub(crate) lined: u64,
     /// The drive's side of the buffers, if it is not their RAM.
     pub(crate) peer: Option<Arc<PeerMemory>>,
+    /// Its grains, if its data moves by them.
+    pub(crate) share: Share,
     chunks: [u16; CHUNKS_MAX],
     chunk_count: usize,
     slot: BioSlot,
@@ -121,6 +127,7 @@ impl Io {
                 visit: Visit::NONE,
                 lined: 0,
                 peer: None,
+                share: Share::NONE,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
                 slot: BioSlot::new(CHUNKS_MAX as u16)?,
@@ -204,7 +211,7 @@ impl BioOwner for Io {
         let chunks = self
             .chunks()
             .filter_map(|(chunk, length)| match &self.peer {
-                Some(memory) => memory.range(chunk, length),
+                Some(memory) => memory.range(chunk, 0, length),
                 None => Some(self.queue.buffer(chunk)?.pages().range(0, length)),
             });
         Iterator::chain(inline.into_iter(), chunks)

@@ -18,7 +18,8 @@
 use crate::{
     backing::Backing,
     io::Io,
-    queue::CHUNK_BYTES, //
+    queue::CHUNK_BYTES,
+    session::Session, //
 };
 use hcablk_core::{
     p2p::{
@@ -66,10 +67,47 @@ impl core::fmt::Display for Source {
     }
 }
 
+/// Borrows peer memory for a queue pair if the volume wants it, and says what came
+/// of it at a session's first one. Sleeps.
+pub(crate) fn loan(
+    session: &Session,
+    backing: &Backing,
+    index: u8,
+    sinks: bool,
+    buffers: usize,
+) -> Option<Loan> {
+    let source = backing.peers()?;
+    let volume = &**session.volume();
+    match borrow(source, backing, session.pd(), sinks, buffers) {
+        Ok(loan) => {
+            let memory = loan.memory()?;
+            let how = if memory.is_mapped() {
+                "without copies"
+            } else {
+                "by copies to and from RAM, which this RDMA device needs"
+            };
+            if index == 0 {
+                pr_info!(
+                    "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
+                    *loan.provider(),
+                    memory.len() >> 10
+                );
+            }
+            Some(loan)
+        }
+        Err(why) => {
+            if index == 0 {
+                pr_warn!("{volume}: no peer memory, RAM is used: {why}\n");
+            }
+            None
+        }
+    }
+}
+
 /// Borrows peer memory for up to `buffers` transfer buffers that requests of
 /// `pd`'s HCA use, registered for each if `sinks`; says why there is none
 /// otherwise. Sleeps.
-pub(crate) fn borrow(
+fn borrow(
     source: Source,
     backing: &Backing,
     pd: &Arc<ProtectionDomain>,
@@ -133,7 +171,7 @@ impl Io {
 
     fn copy_to_ram(&self) {
         if let Some(memory) = &self.peer {
-            self.for_each_ram(|chunk, ram, length| memory.copy_out(chunk, ram, length));
+            self.for_each_ram(|chunk, ram, length| memory.copy_out(chunk, ram, 0, length));
         }
     }
 
@@ -141,7 +179,7 @@ impl Io {
     pub(crate) fn bounce_to_drive(&self) {
         match &self.peer {
             Some(memory) if self.bounces() && !self.is_read() => {
-                self.for_each_ram(|chunk, ram, length| memory.copy_in(chunk, ram, length));
+                self.for_each_ram(|chunk, ram, length| memory.copy_in(chunk, ram, 0, length));
             }
             _ => {}
         }

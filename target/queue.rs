@@ -94,16 +94,22 @@ use kernel::{
 
 mod admit;
 mod choice;
+mod cut;
+mod grain;
+mod grains;
 mod outbox;
 mod pool;
 mod shape;
 mod transfer;
 
 use self::{
+    cut::CutRequests,
     outbox::Outbox,
     shape::CHUNK_ORDER, //
 };
 pub(crate) use self::{
+    cut::Share,
+    grains::Cut,
     pool::Pool,
     shape::{
         Shape,
@@ -120,6 +126,7 @@ mod kind {
     pub(super) const PART: u8 = 4;
     pub(super) const PROBE: u8 = 5;
     pub(super) const SINK: u8 = 6;
+    pub(super) const GRAIN: u8 = 7;
 }
 
 /// What is behind the lock.
@@ -131,6 +138,8 @@ struct Work {
     received: Fifo<(u32, usize)>,
     /// Transfer buffers that are free.
     free: Pool,
+    /// Grains that are free.
+    grains: KVec<u16>,
     /// `Io`s that were made.
     made: usize,
     /// Nothing new is begun.
@@ -166,6 +175,8 @@ pub(crate) struct Queue {
     /// Peer memory beside the first buffers.
     loan: Option<Loan>,
     inflight: SlotTable<Io>,
+    #[pin]
+    cut: CutRequests,
     /// Writes whose data is being fetched. Counted by the completion handler.
     fetching: Atomic<u32>,
     #[pin]
@@ -192,7 +203,7 @@ impl Queue {
         mut shape: Shape,
     ) -> Result<Arc<Self>> {
         let pd = session.pd();
-        let loan = Self::borrow(session, &backing, index, shape);
+        let loan = peer::loan(session, &backing, index, shape.sinks, shape.buffers);
         if loan.is_some() {
             // What came with a request would be in RAM.
             shape.inline = 0;
@@ -229,6 +240,7 @@ impl Queue {
             waiting: Fifo::new(ios)?,
             received: Fifo::new(receives)?,
             free,
+            grains: KVec::with_capacity(shape.grains.into(), GFP_KERNEL)?,
             made: 0,
             closing: false,
             probing: true,
@@ -237,6 +249,7 @@ impl Queue {
         };
         let inflight = SlotTable::new(ios)?;
         let outbox = Outbox::new()?;
+        let cut = CutRequests::new(shape.grains, ios)?;
         let queue = Arc::pin_init(
             pin_init!(Self {
                 index,
@@ -252,6 +265,7 @@ impl Queue {
                 buffers,
                 loan,
                 inflight,
+                cut <- cut,
                 fetching: Atomic::new(0),
                 work <- new_irq_lock!(work),
                 outbox <- outbox,
@@ -269,37 +283,6 @@ impl Queue {
             return Err(e);
         }
         Ok(queue)
-    }
-
-    /// Borrows peer memory if the volume wants it, and says what came of it at
-    /// a session's first queue pair. Sleeps.
-    fn borrow(session: &Session, backing: &Backing, index: u8, shape: Shape) -> Option<Loan> {
-        let source = backing.peers()?;
-        let volume = &**session.volume();
-        match peer::borrow(source, backing, session.pd(), shape.sinks, shape.buffers) {
-            Ok(loan) => {
-                let memory = loan.memory()?;
-                let how = if memory.is_mapped() {
-                    "without copies"
-                } else {
-                    "by copies to and from RAM, which this RDMA device needs"
-                };
-                if index == 0 {
-                    pr_info!(
-                        "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
-                        *loan.provider(),
-                        memory.len() >> 10
-                    );
-                }
-                Some(loan)
-            }
-            Err(why) => {
-                if index == 0 {
-                    pr_warn!("{volume}: no peer memory, RAM is used: {why}\n");
-                }
-                None
-            }
-        }
     }
 
     /// A reference to the peer memory for one request, if there is any.
@@ -322,6 +305,7 @@ impl Queue {
             work.idle.push_within_capacity(io).map_err(|_| ENOMEM)?;
             work.made += 1;
         }
+        self.make_grains()?;
         for buffer in 0..u32::from(self.shape.credits) {
             self.post_receive(buffer)?;
         }
@@ -422,6 +406,7 @@ impl Queue {
                     self.give_up(io);
                 }
             }
+            self.cut.give_up();
             while self.home.wait_ms(30_000).is_err() {
                 pr_warn!("still waiting for the drive to finish requests of a closed session\n");
             }
@@ -434,6 +419,7 @@ impl Queue {
         self.pair.id().detach();
         let ios = core::mem::take(&mut self.work.lock().idle);
         drop(ios);
+        self.cut.clear();
     }
 
     fn check_home(&self, work: &Work) {
@@ -457,7 +443,7 @@ impl Queue {
     /// the length of the last request for this one's), and breaks the
     /// connection with a warning.
     pub(crate) fn probe(&self) {
-        if !self.inflight.is_empty() {
+        if !self.inflight.is_empty() || !self.cut.is_empty() {
             // Perhaps of those that have completed.
             return self.pair.cq().kick();
         }

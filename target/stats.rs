@@ -62,6 +62,12 @@ counters! {
         bytes_from_cache,
         /// Bytes copied between buffers and the volume's cache.
         cache_copied_bytes,
+        /// Chunks that large requests moved in.
+        chunks,
+        /// Of these, the ones that went on before the last of their request had arrived.
+        early_chunks,
+        /// Requests moved whole, though large, since all chunks were in use.
+        unchunked,
         /// Messages received.
         receives,
         /// Messages sent.

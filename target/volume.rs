@@ -51,6 +51,9 @@ use kernel::{
     },
 };
 
+/// Chunks that large requests move in, in KiB, if nobody says otherwise.
+const CHUNK_KIB: u32 = 128;
+
 enum Export {
     Disabled,
     Exported {
@@ -66,6 +69,7 @@ struct State {
     read_only: bool,
     mode: Mode,
     cache_mib: u32,
+    chunk_kib: u32,
     source: Source,
     wwid: Option<VolumeId>,
     export: Export,
@@ -112,6 +116,7 @@ impl Volume {
                     read_only: false,
                     mode: Mode::Direct,
                     cache_mib: 0,
+                    chunk_kib: CHUNK_KIB,
                     source: Source::Nearest,
                     wwid: None,
                     export: Export::Disabled,
@@ -184,6 +189,16 @@ impl Volume {
         self.change(|state| state.cache_mib = mib)
     }
 
+    pub(crate) fn chunk_kib(&self) -> u32 {
+        self.state.lock().chunk_kib
+    }
+
+    /// Sets in chunks of how many KiB large requests move, 0: in one; `EBUSY`
+    /// while the volume is enabled.
+    pub(crate) fn set_chunk_kib(&self, kib: u32) -> Result {
+        self.change(|state| state.chunk_kib = kib)
+    }
+
     pub(crate) fn source(&self) -> Source {
         self.state.lock().source
     }
@@ -248,7 +263,8 @@ impl Volume {
 
     fn open(&self, state: &State) -> Result<Backing, (&'static str, Error)> {
         let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
-        Backing::open(path, state.read_only, state.mode, state.source)?
+        let grain = state.chunk_kib << 10;
+        Backing::open(path, state.read_only, state.mode, state.source, grain)?
             .claim(self.registry.claims(), state.cache_mib)
     }
 

@@ -127,6 +127,30 @@ impl BlockDevice {
         self.limits().io_opt
     }
 
+    /// Bytes in a row that are on one drive, if the device deals its blocks out to several;
+    /// 0 if it does not say so. md and dm tell it by `io_min` and `io_opt` (of one
+    /// stripe and of all), NVMe drives that are several inside by `chunk_sectors`.
+    pub fn stripe(&self) -> u32 {
+        let limits = self.limits();
+        if limits.chunk_sectors != 0 {
+            return limits.chunk_sectors.saturating_mul(512);
+        }
+        let striped = limits.io_min > limits.physical_block_size
+            && limits.io_opt > limits.io_min
+            && limits.io_opt % limits.io_min == 0;
+        if striped {
+            limits.io_min
+        } else {
+            0
+        }
+    }
+
+    /// Bytes of the whole device before this one, a partition. C: `get_start_sect()`.
+    pub fn start_bytes(&self) -> u64 {
+        // SAFETY: By the type invariant.
+        unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }
+    }
+
     /// Whether completed writes may be in a volatile cache.
     /// C: `bdev_write_cache()`.
     pub fn write_cache(&self) -> bool {

@@ -118,6 +118,12 @@ pub trait BioOwner: Sized + Send + 'static {
     /// multiple of the device's DMA alignment. Not called for other operations.
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>>;
 
+    /// Whether the next I/O must not be put together with others by the block
+    /// layer: it is done when it is, and not when those are.
+    fn apart(&self) -> bool {
+        false
+    }
+
     /// The I/O is over. In any context, hard interrupts included; the slot may
     /// be used again.
     fn done(self: KBox<Self>, result: Result<(), Status>);
@@ -144,13 +150,18 @@ pub fn submit<T: BioOwner>(
         Some(device) if op.changes() && !device.writable() => return Err((EROFS, owner)),
         Some(device) => device.as_raw(),
     };
+    let apart = if owner.apart() {
+        bindings::REQ_NOMERGE
+    } else {
+        0
+    };
     let slot = owner.slot();
     let bio = slot.bio.get();
     let (table, max_segments) = (slot.table.as_mut_ptr(), slot.max_segments);
 
     // SAFETY: By the slot's invariants both are unused and large enough; the
     // device is open as long as the owner has it.
-    unsafe { bindings::bio_init(bio, device, table, max_segments, op.flags()) };
+    unsafe { bindings::bio_init(bio, device, table, max_segments, op.flags() | apart) };
     // SAFETY: Set up just now.
     unsafe { (*bio).bi_iter.bi_sector = sector };
     match op {

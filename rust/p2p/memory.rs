@@ -203,47 +203,64 @@ impl PeerMemory {
         self.mapping.is_some()
     }
 
-    /// The first `length` bytes of a piece, for a drive; cut off at its end.
+    /// `length` bytes of a piece from `offset`, for a drive; cut off at its end.
     #[inline]
-    pub fn range(&self, piece: u16, length: usize) -> Option<PageRange<'_>> {
+    pub fn range(&self, piece: u16, offset: usize, length: usize) -> Option<PageRange<'_>> {
         let found = self.pieces.get(usize::from(piece))?;
         // SAFETY: The pages are the piece's by its invariant, and as long as `self`.
-        Some(unsafe { PageRange::of(found.page, length.min(self.piece_bytes)) })
+        let whole = unsafe { PageRange::of(found.page, self.piece_bytes) };
+        Some(whole.part(offset, length))
     }
 
-    /// The first `length` bytes of a piece, for the HCA that it is mapped for;
+    /// `length` bytes of a piece from `offset`, for the HCA that it is mapped for;
     /// cut off at its end.
     #[inline]
-    pub fn entry(&self, piece: u16, length: usize) -> Option<Entry> {
+    pub fn entry(&self, piece: u16, offset: usize, length: usize) -> Option<Entry> {
         let mapping = self.mapping.as_ref()?;
         let address = *mapping.addresses.get(usize::from(piece))?;
-        let length = length.min(self.piece_bytes) as u32;
-        Some(Entry::mapped(address, length, mapping.pd.lkey()))
+        let offset = offset.min(self.piece_bytes);
+        let length = length.min(self.piece_bytes - offset) as u32;
+        Some(Entry::mapped(
+            address + offset as u64,
+            length,
+            mapping.pd.lkey(),
+        ))
     }
 
-    fn shared(&self, piece: u16, ram: &DmaBuffer, length: usize) -> Option<(*mut c_void, usize)> {
+    /// `length` bytes from `offset` of a piece and of the RAM beside it: where
+    /// both are, and how much there is of both.
+    fn shared(
+        &self,
+        piece: u16,
+        ram: &DmaBuffer,
+        offset: usize,
+        length: usize,
+    ) -> Option<(*mut c_void, *mut c_void, usize)> {
         let start = self.pieces.get(usize::from(piece))?.start;
-        Some((start.as_ptr(), length.min(self.piece_bytes).min(ram.len())))
+        let size = self.piece_bytes.min(ram.len());
+        let offset = offset.min(size);
+        let ram = ram.pages().as_mut_ptr();
+        // SAFETY: Both have `size` bytes.
+        let (piece, ram) = unsafe { (start.as_ptr().cast::<u8>().add(offset), ram.add(offset)) };
+        Some((piece.cast(), ram.cast(), length.min(size - offset)))
     }
 
-    /// Copies the first `length` bytes of a piece to RAM. Any context; for as long as
-    /// the bus takes. C: `memcpy_fromio()`.
-    pub fn copy_out(&self, piece: u16, ram: &DmaBuffer, length: usize) {
-        if let Some((start, length)) = self.shared(piece, ram, length) {
-            let to = ram.pages().as_mut_ptr().cast();
+    /// Copies `length` bytes from `offset` of a piece to the same place in RAM. Any
+    /// context; for as long as the bus takes. C: `memcpy_fromio()`.
+    pub fn copy_out(&self, piece: u16, ram: &DmaBuffer, offset: usize, length: usize) {
+        if let Some((start, to, length)) = self.shared(piece, ram, offset, length) {
             // SAFETY: Both have so many bytes and are alive.
             unsafe { bindings::hcablk_c_memcpy_fromio(to, start, length) };
         }
     }
 
-    /// Copies `length` bytes of RAM to a piece. Any context; for as long as the bus
-    /// takes. C: `memcpy_toio()`.
+    /// Copies `length` bytes from `offset` of RAM to the same place in a piece. Any
+    /// context; for as long as the bus takes. C: `memcpy_toio()`.
     ///
     /// What another device reads there afterwards is what was copied: writes
     /// may be on their way for a while, but a read does not overtake them.
-    pub fn copy_in(&self, piece: u16, ram: &DmaBuffer, length: usize) {
-        if let Some((start, length)) = self.shared(piece, ram, length) {
-            let from = ram.pages().as_mut_ptr().cast();
+    pub fn copy_in(&self, piece: u16, ram: &DmaBuffer, offset: usize, length: usize) {
+        if let Some((start, from, length)) = self.shared(piece, ram, offset, length) {
             // SAFETY: Both have so many bytes and are alive; a piece has at least one.
             unsafe {
                 bindings::hcablk_c_memcpy_toio(start, from, length);

@@ -98,6 +98,7 @@ impl Queue {
             return Admitted::Go(io);
         }
         if work.waiting.is_empty() && io.take_chunks(&mut work.free) {
+            self.take_grains(work, &mut io);
             return Admitted::Go(io);
         }
         self.counters.buffer_waits.bump();
@@ -116,6 +117,7 @@ impl Queue {
 
     fn put(&self, work: &mut Work, mut io: KBox<Io>) {
         io.return_chunks(&mut work.free);
+        io.share.give(&mut work.grains);
         let _ = work.idle.push_within_capacity(io);
         self.check_home(work);
     }
@@ -140,6 +142,7 @@ impl Queue {
         loop {
             if let Some(mut io) = work.waiting.pop() {
                 if io.take_chunks(&mut work.free) {
+                    self.take_grains(work, &mut io);
                     return Some(io);
                 }
                 work.waiting.unpop(io);

@@ -2,7 +2,11 @@
 
 //! How large a queue is: what was asked for and what the device allows.
 
-use super::Queue;
+use super::{
+    grains::GRAINS_MAX,
+    Cut,
+    Queue, //
+};
 use hcablk_core::{
     proto::TRANSFER_MAX,
     rdma::{
@@ -27,6 +31,9 @@ pub(super) const PARTS_MAX: usize = 8;
 /// Work requests of a fetch into a sink: register, read, invalidate.
 const SINK_REQUESTS: usize = 3;
 
+/// Grains of a queue at most.
+const GRAINS_LIMIT: usize = 1024;
+
 /// Bytes of data that a request may bring with it, a page.
 const INLINE: u32 = kernel::page::PAGE_SIZE as u32;
 
@@ -43,6 +50,10 @@ pub(crate) struct Shape {
     pub(super) inline: u32,
     /// The data of writes is fetched into registered memory.
     pub(super) sinks: bool,
+    /// How large requests are cut.
+    pub(super) cut: Cut,
+    /// Grains, each with a send queue slot of its own.
+    pub(super) grains: u16,
     /// Send queue slots of a request.
     slots: u32,
 }
@@ -56,6 +67,7 @@ impl Shape {
         credits: u16,
         bytes: usize,
         sinks: bool,
+        cut: Cut,
     ) -> Result<Self, &'static str> {
         let entries = |max: u32| (max as usize).clamp(1, CHUNKS_MAX);
         let write_entries = entries(attributes.max_send_sge);
@@ -75,10 +87,19 @@ impl Shape {
         // or it is written, together with the answer.
         let fetch = if sinks { SINK_REQUESTS } else { read_parts };
         let slots = fetch.max(write_parts + 1) as u32;
+        let buffers = (bytes / CHUNK_BYTES).max(CHUNKS_MAX);
+        // A grain is one work request, written, or fetched if that is by grains.
+        let least_entries = if sinks {
+            write_entries
+        } else {
+            write_entries.min(read_entries)
+        };
+        let cut = cut.within(least_entries.saturating_sub(1) * CHUNK_BYTES);
+        let grains = cut.most(buffers * CHUNK_BYTES).min(GRAINS_LIMIT);
         let mut shape = Self {
             credits,
             ios: u32::from(credits) * 2,
-            buffers: (bytes / CHUNK_BYTES).max(CHUNKS_MAX),
+            buffers,
             write_entries,
             read_entries,
             // A receive has one piece for the request and one for its data.
@@ -88,9 +109,15 @@ impl Shape {
                 INLINE
             },
             sinks,
+            cut,
+            grains: grains as u16,
             slots,
         };
         while shape.sends() + 1 > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
+            if usize::from(shape.grains) > GRAINS_MAX {
+                shape.grains /= 2;
+                continue;
+            }
             if shape.credits == 1 {
                 return Err("the RDMA device takes too few work requests");
             }
@@ -100,9 +127,9 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Each request's work, and a probe.
+    /// Each request's work, each grain's, and a probe.
     pub(super) fn sends(self) -> u32 {
-        self.ios * self.slots + 1
+        self.ios * self.slots + u32::from(self.grains) + 1
     }
 
     pub(super) fn completions(self) -> u32 {

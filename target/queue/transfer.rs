@@ -55,7 +55,7 @@ impl Queue {
             Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {
                 self.begin(io);
             }
-            Ok(Op::Write { remote, .. }) => self.fetch(io, remote),
+            Ok(Op::Write { remote, .. }) => self.take_in(io, remote),
             Ok(Op::WriteInline { .. }) => self.store_inline(io),
             Ok(Op::Size) => self.tell_size(io),
             Err(status) => self.answer(io, status),
@@ -84,6 +84,14 @@ impl Queue {
             data.sync_for_cpu(0, io.length());
         }
         self.begin(io);
+    }
+
+    /// Begins a write whose data is with the initiator.
+    fn take_in(&self, io: KBox<Io>, remote: Remote) {
+        if io.share.is_some() && !io.is_cached() {
+            return self.fetch_grains(io);
+        }
+        self.fetch(io, remote);
     }
 
     /// Reads the data of a write out of the initiator's memory.
@@ -178,16 +186,18 @@ impl Queue {
         let mut count = 0;
         let mut data = None;
         if let (Ok(Op::Read(_, remote)), Status::Ok) = (io.op, status) {
-            if io.wire_in_ram() {
-                for (chunk, length) in io.chunks() {
-                    if let Some(buffer) = self.buffer(chunk) {
-                        buffer.sync_for_device(0, length);
+            io.moved = io.length() as u64;
+            if !io.share.moves() {
+                if io.wire_in_ram() {
+                    for (chunk, length) in io.chunks() {
+                        if let Some(buffer) = self.buffer(chunk) {
+                            buffer.sync_for_device(0, length);
+                        }
                     }
                 }
+                count = self.entries(&io, &mut entries);
+                data = Some(remote);
             }
-            io.moved = io.length() as u64;
-            count = self.entries(&io, &mut entries);
-            data = Some(remote);
         }
         let per_part = self.shape.write_entries;
         let mut parts = entries
@@ -254,7 +264,7 @@ impl Queue {
         let mut count = 0;
         for ((chunk, length), entry) in io.chunks().zip(entries.iter_mut()) {
             let ram = || Some(Entry::new(self.buffer(chunk)?.slice(0, length)));
-            let peer = io.peer.as_ref().and_then(|p| p.entry(chunk, length));
+            let peer = io.peer.as_ref().and_then(|p| p.entry(chunk, 0, length));
             if let Some(found) = peer.or_else(ram) {
                 *entry = found;
                 count += 1;
@@ -334,6 +344,9 @@ impl Queue {
                 c.p2p_bounce_bytes.add(bounced);
                 c.p2p_fallbacks.add((!by_peer && length != 0).into());
             }
+            let (chunks, early) = io.share.moved();
+            c.chunks.add(chunks);
+            c.early_chunks.add(early);
             self.count_cache(io);
             c.met_pages.add((io.met_pages && length != 0).into());
         } else {
@@ -383,6 +396,7 @@ impl Handler for Queue {
                     None => {}
                 }
             }
+            kind::GRAIN => self.grain_fetched(work.index, ok),
             kind::PROBE => self.work.lock().probing = false,
             _ => {}
         }

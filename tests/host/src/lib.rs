@@ -13,5 +13,6 @@ mod address;
 mod buckets;
 mod check;
 mod choice;
+mod grains;
 #[cfg(test)]
 mod fuzz;

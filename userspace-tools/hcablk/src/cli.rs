@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::hostid;
 use crate::initiator::{Connect, Which};
-use crate::names::{parse_provider, DeviceName, VolumeName};
+use crate::names::{parse_chunk_kib, parse_provider, DeviceName, VolumeName};
 use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
 
 /// Set up hcablk: a shared block device over RDMA
@@ -399,6 +399,13 @@ pub struct ExportArgs {
     #[arg(long, value_name = "MIB", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub cache_mib: u32,
+
+    /// Move large requests in chunks of so many KiB, so that drive and network work at the same
+    /// time: 64, 128, 256 or 512; 0: each as a whole. Without effect on what goes to a file or
+    /// through the page cache
+    #[arg(long, value_name = "KIB", default_value_t = Export::CHUNK_KIB, value_parser = parse_chunk_kib)]
+    pub chunk_kib: u32,
+
     /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the
     /// nearest one that lends any; the kernel's log tells when a volume must do without [default: auto]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_provider)]
@@ -433,6 +440,7 @@ impl From<&ExportArgs> for Export {
             read_only: args.read_only,
             mode: args.mode,
             cache_mib: args.cache_mib,
+            chunk_kib: args.chunk_kib,
             provider: args.provider.clone(),
             wwid: args.wwid,
             allow: args.allow.clone(),

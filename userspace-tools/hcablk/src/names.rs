@@ -82,6 +82,18 @@ pub fn parse_provider(text: &str) -> Result<String, String> {
         .ok_or_else(|| "neither `auto` nor a PCI address like 0000:81:00.0".to_owned())
 }
 
+/// The length of chunks in KiB, as the target's driver takes it.
+///
+/// # Errors
+///
+/// It is neither 0 nor a power of two from 64 to 512.
+pub fn parse_chunk_kib(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|kib| [0, 64, 128, 256, 512].contains(kib))
+        .ok_or_else(|| "none of 0, 64, 128, 256, 512".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,5 +112,15 @@ mod tests {
     fn device_names_are_longer() {
         assert!("x".repeat(63).parse::<DeviceName>().is_ok());
         assert!("x".repeat(64).parse::<DeviceName>().is_err());
+    }
+
+    #[test]
+    fn chunks_are_powers_of_two() {
+        for right in [0, 64, 512] {
+            assert_eq!(parse_chunk_kib(&right.to_string()), Ok(right));
+        }
+        for wrong in ["", "32", "100", "1024", "x"] {
+            assert!(parse_chunk_kib(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::target::Export;
 use crate::times::{self, Times};
 
 /// The version of the JSON output.
@@ -99,6 +100,8 @@ pub struct Volume {
     pub mode: String,
     /// MiB of its cache; 0: none.
     pub cache_mib: u32,
+    /// KiB of the chunks that large requests move in; 0: they move as a whole.
+    pub chunk_kib: u32,
     /// Which volume it is, whatever its name.
     pub wwid: Option<String>,
     /// Whether clients can connect.
@@ -235,6 +238,7 @@ pub enum Done {
         read_only: bool,
         mode: String,
         cache_mib: u32,
+        chunk_kib: u32,
         hosts: Vec<Uuid>,
         port: Option<PortRef>,
         changed: bool,
@@ -428,6 +432,7 @@ impl fmt::Display for Done {
                 read_only,
                 mode,
                 cache_mib,
+                chunk_kib,
                 port,
                 ..
             } => {
@@ -440,6 +445,11 @@ impl fmt::Display for Done {
                 }
                 if *cache_mib != 0 {
                     write!(f, ", with a cache of {cache_mib} MiB")?;
+                }
+                match *chunk_kib {
+                    Export::CHUNK_KIB => {}
+                    0 => f.write_str(", large requests whole")?,
+                    kib => write!(f, ", large requests in chunks of {kib} KiB")?,
                 }
                 match port {
                     Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),

@@ -80,6 +80,8 @@ pub struct Export {
     pub mode: Mode,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
+    /// KiB of the chunks that large requests move in; 0: they move as a whole.
+    pub chunk_kib: u32,
     /// The PCI device that lends memory, if one was named.
     pub provider: Option<String>,
     /// Which volume it is, if not [`default_wwid`].
@@ -91,6 +93,9 @@ pub struct Export {
 }
 
 impl Export {
+    /// The driver's default of `chunk_kib`.
+    pub const CHUNK_KIB: u32 = 128;
+
     /// The driver's word for who lends memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")
@@ -172,6 +177,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         read_only: wanted.read_only,
         mode: wanted.mode.name().to_owned(),
         cache_mib: wanted.cache_mib,
+        chunk_kib: wanted.chunk_kib,
         hosts: allowed.clone(),
         port,
         changed,
@@ -231,6 +237,7 @@ fn set_up(
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
         transaction.set(group, "mode", wanted.mode.name())?;
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
+        transaction.set(group, "chunk_kib", wanted.chunk_kib)?;
         if wanted.mode == Mode::P2p {
             transaction.set(group, "provider", wanted.source())?;
         }
@@ -297,6 +304,13 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
         different.push(format!(
             "its cache has {cache_mib} MiB, not {}",
             wanted.cache_mib
+        ));
+    }
+    let chunk_kib: u32 = group.value("chunk_kib")?;
+    if chunk_kib != wanted.chunk_kib {
+        different.push(format!(
+            "its chunks have {chunk_kib} KiB, not {}",
+            wanted.chunk_kib
         ));
     }
     let wwid = group.get("wwid")?;
@@ -782,6 +796,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         read_only: group.flag("read_only")?,
         mode: group.get("mode")?,
         cache_mib: group.value("cache_mib")?,
+        chunk_kib: group.value("chunk_kib")?,
         wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),
         enabled: group.flag("enable")?,
         size_bytes: group.value("size")?,

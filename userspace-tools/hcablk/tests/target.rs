@@ -96,6 +96,24 @@ fn export_with_a_cache() {
 }
 
 #[test]
+fn export_in_chunks() {
+    let kernel = Kernel::loaded();
+    let said = ok(&kernel, "target export data /dev/sdb --chunk-kib 256");
+    assert_eq!(
+        said,
+        "/dev/sdb is exported as data, large requests in chunks of 256 KiB, at 0.0.0.0:7744\n"
+    );
+    assert_eq!(kernel.volume("data", "chunk_kib"), "256");
+    let error = fails(&kernel, "target export data /dev/sdb");
+    assert!(
+        error.message.contains("its chunks have 256 KiB, not 128"),
+        "{error:?}"
+    );
+    let said = ok(&kernel, "target export whole /dev/sdc --chunk-kib 0");
+    assert!(said.contains("large requests whole"), "{said}");
+}
+
+#[test]
 fn export_by_the_memory_of_a_pci_device() {
     let kernel = Kernel::loaded();
     let error = fails(&kernel, "target export data /dev/sdb --provider 81:00.0");

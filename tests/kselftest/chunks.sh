@@ -1,0 +1,30 @@
+# shellcheck shell=bash disable=SC2034 # names are for the tests
+# SPDX-License-Identifier: GPL-2.0
+#
+# What the tests of large requests that move in chunks share: drives that need their time.
+
+# make_drive NAME NANOSECONDS KIB [SETTING=VALUE…]: /dev/NAME on the target, that does one command after the other, each of
+# up to KIB KiB in this time.
+make_drive() {
+	local name=$1 time=$2 kib=$3 script
+	shift 3
+	script="modprobe null_blk nr_devices=0; mkdir /sys/kernel/config/nullb/$name && cd /sys/kernel/config/nullb/$name &&
+		echo 64 > size && echo 1 > submit_queues && echo 1 > hw_queue_depth && echo $((kib * 2)) > max_sectors"
+	[ "$time" = 0 ] || script+=" && echo 2 > irqmode && echo $time > completion_nsec"
+	for setting; do
+		script+=" && echo ${setting#*=} > ${setting%%=*}"
+	done
+	must on target "$script && echo 1 > power && [ -b /dev/$name ]"
+}
+
+# stripe NAME DRIVE…: /dev/mapper/NAME on the target, dealt out to these drives in stripes of 64 KiB; $striped is its path.
+stripe() {
+	local name=$1 table member
+	shift
+	table="0 $((64 * 2048 * $#)) striped $# 128"
+	for member; do
+		table+=" /dev/$member 0"
+	done
+	must on target "modprobe dm_mod && echo '$table' | dmsetup create $name"
+	striped=/dev/$(on target "dmsetup info -c --noheadings -o blkdevname $name")
+}
