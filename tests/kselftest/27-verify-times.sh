@@ -10,7 +10,7 @@
 of() {
 	local command='hcablk times' list=devices
 	[ "$1" = c1 ] || { command='hcablk target times'; list=volumes; }
-	on "$1" "$command slow --json" | jq ".$list[0].states[] | select(.state == \"$2\") | .$3"
+	on "$1" "$command slow --json" | jq ".${list}[0].states[] | select(.state == \"$2\") | .$3"
 }
 # counts: of all states, the initiator's first
 counts() {
@@ -47,7 +47,7 @@ for guest in c1 target; do
 	[ $guest = c1 ] || list=volumes
 	command=${list/devices/times}
 	same "$guest's classes add up" true "$(on $guest "hcablk ${command/volumes/target times} --json" |
-		jq "[.$list[0].states[] | .count == ([.classes[].count] | add // 0)] | all")"
+		jq "[.${list}[0].states[] | .count == ([.classes[].count] | add // 0)] | all")"
 done
 in_drive=$(of target drive total_ns)
 sent=$(of c1 sent total_ns)
