@@ -6,6 +6,7 @@ Without a second guest both run in the same one.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 # What all of them export. It moves no data: what is measured is the way to it.
@@ -49,7 +50,7 @@ class Peer:
 HCABLK = Peer(
     title="hcablk",
     serve="hcablk target export bench {backing} --allow {host}",
-    attach="appears $(hcablk connect {address} bench)",
+    attach=f"appears $(hcablk connect {{address}} bench {os.environ.get('CONNECT', '')})",
     detach="hcablk disconnect bench && modprobe -r hcablk",
     unserve="hcablk target unexport bench && hcablk target unlisten --all && modprobe -r hcablk_target",
 )

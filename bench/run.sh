@@ -11,6 +11,7 @@
 #	COUNT=no	measure the rows, and do not count what they consist of
 #	LINK=two	two guests and a virtual network between them, in real time
 #	SAVE=FILE	keep the results there, too
+#	CONNECT="OPTION…"	connect with these options of `hcablk connect`
 #	PROFILE=1	say where the instructions of these rows go, and do not measure them
 
 set -euo pipefail
@@ -25,7 +26,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	HCABLK_COMMIT=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 	export HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT
 	vars=()
-	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT HCABLK_ACCEL QUICK COUNT LINK SAVE PROFILE; do
+	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT HCABLK_ACCEL QUICK COUNT LINK SAVE PROFILE CONNECT; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$bench/run.sh" "$@"

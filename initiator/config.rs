@@ -29,7 +29,8 @@ use hcablk_core::{
         DEPTH_MAX,
         DEPTH_MIN,
         INLINE_MAX,
-        QUEUES_MAX, //
+        QUEUES_MAX,
+        TRANSFER_MAX, //
     },
     rdma::address::parse_ip,
     sync::WorkQueue, //
@@ -177,6 +178,12 @@ impl Node for Device {
             small_write,
             |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
             |text| number(text, 0, INLINE_MAX)
+        ),
+        setting!(
+            c"eager_write",
+            eager_write,
+            |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
+            |text| number(text, 0, TRANSFER_MAX)
         ),
         setting!(
             c"batch_upper",

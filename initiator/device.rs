@@ -376,9 +376,6 @@ impl Device {
             settings.depth,
             TRANSFER_MAX,
         )?;
-        if settings.small_write > 0 {
-            shape.send_inline(id.attributes().map_err(device)?);
-        }
         // iWARP has no RDMA WRITE that tells the peer that it is done.
         if !id.is_iwarp() {
             shape.land(id.attributes().map_err(device)?, settings.small_read);

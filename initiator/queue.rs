@@ -67,7 +67,6 @@ use crate::{
         Listen,
         Voice, //
     },
-    failure::Failure,
     session::Session,
     shape::{
         Shape,
@@ -92,6 +91,11 @@ use hcablk_core::{
     proto::{
         connect::Reply,
         credits::Credits,
+        grant::{
+            open_writes,
+            Ring,
+            Taken, //
+        },
         message::BUFFER_LEN, //
     },
     rdma::{
@@ -109,7 +113,6 @@ use hcablk_core::{
         wr::{
             Chain,
             Entry,
-            Rdma,
             WorkId,
             WorkRequest, //
         },
@@ -125,7 +128,6 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
             Relaxed,
             Release, //
@@ -136,9 +138,11 @@ use kernel::{
 
 mod complete;
 mod driver;
+mod granted;
 mod issue;
 mod size;
 
+use granted::Granting;
 use size::Size;
 
 /// Kinds of work, in work ids. The index is a tag or a receive buffer.
@@ -184,6 +188,8 @@ pub(crate) struct TagData {
     sending: bool,
     /// When it came where it is, if that is measured.
     marks: Marks,
+    /// It is a granted write: it is answered by its number.
+    granted: bool,
     list: SegmentList,
 }
 
@@ -197,6 +203,9 @@ struct SendState {
     stopped: bool,
     size: Size,
     batching: Batching,
+    granting: Granting,
+    /// Which parts of granted memory are used, and by which tags.
+    ring: Ring<KVec<Taken>>,
     /// What waits for the last of a plug, or for whatever else is posted.
     backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
 }
@@ -215,12 +224,18 @@ impl SendState {
         false
     }
 
-    /// Takes back a reservation, and a request that was counted as issued.
+    /// Gives back what [`Self::reserve`] took.
     #[cold]
-    fn withdraw(&mut self, slots: u32, voice: Voice) {
+    fn unreserve(&mut self, slots: u32) {
         self.space.release(slots);
         let _ = self.credits.grant(1);
         let _ = self.credits.answered();
+    }
+
+    /// Takes back a reservation, and a request that was counted as issued.
+    #[cold]
+    fn withdraw(&mut self, slots: u32, voice: Voice) {
+        self.unreserve(slots);
         self.batching.answered(voice);
     }
 }
@@ -248,8 +263,15 @@ pub(crate) struct Queue {
     landing: Option<Landing>,
     /// Bytes of the largest write whose data goes with the request.
     inline_limit: Atomic<u32>,
-    /// Segments that such a write may have.
+    /// Segments that such a write may have, and that one work request takes besides a
+    /// message.
     inline_segments: u16,
+    /// Bytes of the largest granted write.
+    eager_limit: Atomic<u32>,
+    /// The target fetches nothing.
+    must_grant: Atomic<bool>,
+    /// The transport knows RDMA WRITEs with an immediate value.
+    immediates: bool,
     outgoing: MessageBuffers,
     incoming: MessageBuffers,
     /// A probe is under way.
@@ -300,6 +322,7 @@ impl Queue {
                 voice: Voice::Loud,
                 sending: false,
                 marks: Marks::default(),
+                granted: false,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
@@ -307,6 +330,8 @@ impl Queue {
             0 => None,
             slots => Some(Landing::new(pd, slots, shape.small_read)?),
         };
+        let mut taken = KVec::new();
+        taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
         let backlog = Backlog::new(depth.min(PLUG))?;
         let outgoing = MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?;
         let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
@@ -324,6 +349,9 @@ impl Queue {
                 landing,
                 inline_limit: Atomic::new(0),
                 inline_segments: shape.inline_segments,
+                eager_limit: Atomic::new(0),
+                must_grant: Atomic::new(false),
+                immediates: !id.is_iwarp(),
                 outgoing,
                 incoming,
                 probing: Atomic::new(false),
@@ -337,6 +365,8 @@ impl Queue {
                     stopped: false,
                     size: Size::Nothing,
                     batching: Batching::new(0, 0),
+                    granting: Granting::Nothing,
+                    ring: Ring::new(0, taken),
                     backlog,
                 }),
                 sent: Sent::default(),
@@ -364,6 +394,7 @@ impl Queue {
             return Ok(());
         }
         send.credits = Credits::new(reply.credits);
+        self.take_grant(&mut send, reply);
         if self.polled {
             // There is nothing to batch.
         } else if reply.quiet {
@@ -385,6 +416,10 @@ impl Queue {
             let mut chain = Chain::new();
             chain.push(&mut register);
             self.ring(&mut send, &chain)?;
+        }
+        if reply.no_read && send.space.reserve(1) {
+            // Nothing can be written before something was answered.
+            self.ask_size(&mut send).ok_or(EIO)??;
         }
         self.live.store(true, Release);
         Ok(())
@@ -445,35 +480,6 @@ impl Queue {
         // Completions are over: the counter has no other writer.
         self.done.errors.bump();
         request.end(Status::Transport);
-    }
-
-    /// Makes sure that the target is still there: its HCA must acknowledge an
-    /// empty write or a question for the volume's size, or the connection breaks. Does nothing while an earlier
-    /// probe is under way. Process context.
-    pub(crate) fn probe(&self) {
-        if self.polled {
-            // Perhaps nobody does: answers and errors must be found all the same.
-            self.pair.cq().settle();
-        }
-        let mut send = self.send.lock();
-        if !self.live.load(Acquire) || self.probing.load(Acquire) || !send.space.reserve(1) {
-            return;
-        }
-        self.probing.store(true, Release);
-        let posted = self.ask_size(&mut send).unwrap_or_else(|| {
-            let mut probe = Rdma::probe();
-            let slots = send.space.post_signaled(1);
-            probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
-            let mut chain = Chain::new();
-            chain.push(&mut probe);
-            self.ring(&mut send, &chain)
-        });
-        drop(send);
-        if posted.is_err() {
-            self.session.fail(Failure::Work(c"posting failed"));
-        }
-        // Its end has to be reported, as well as what was left over.
-        self.pair.cq().kick();
     }
 
     fn post_receive(&self, buffer: u32) -> Result {

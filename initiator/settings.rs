@@ -17,6 +17,8 @@ use hcablk_core::proto::{
 const SMALL_READ: u32 = 4096;
 /// Default of `small_write`.
 const SMALL_WRITE: u32 = 4096;
+/// Default of `eager_write`.
+const EAGER_WRITE: u32 = 16384;
 /// Default of `batch_upper`.
 const BATCH_UPPER: u32 = 32;
 /// Default of `batch_lower`.
@@ -45,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) small_read: u32,
     /// Bytes of the largest write whose data goes with the request.
     pub(crate) small_write: u32,
+    /// Bytes of the largest write whose data is put into granted memory.
+    pub(crate) eager_write: u32,
     /// Requests outstanding on a queue from which interrupts are batched, 0: none are.
     pub(crate) batch_upper: u32,
     /// Requests outstanding below which they are batched no more.
@@ -69,6 +73,7 @@ impl Default for Settings {
             remote_invalidate: true,
             small_read: SMALL_READ,
             small_write: SMALL_WRITE,
+            eager_write: EAGER_WRITE,
             batch_upper: BATCH_UPPER,
             batch_lower: BATCH_LOWER,
             protocol: (VERSION_MIN, VERSION_MAX),

@@ -42,15 +42,23 @@ pub(crate) struct Shape {
     pub(crate) landing_slots: u16,
     /// Bytes of such a slot.
     pub(crate) small_read: u32,
-    /// Segments of a write whose data goes with the request.
+    /// Segments of a write whose data goes with the request, or in one RDMA WRITE.
     pub(crate) inline_segments: u16,
 }
 
 impl Shape {
     /// Send queue slots: each request's, and as many as can be waiting for the
     /// next signaled one, and two: to probe, and to register the landing slots.
+    /// A granted write may need more.
     pub(crate) fn send_slots(self) -> u32 {
-        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + SLOTS_PER_REQUEST + 2
+        let one = SLOTS_PER_REQUEST.max(self.granted_slots());
+        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 2
+    }
+
+    /// Send queue slots of the largest granted write: RDMA WRITEs and a message.
+    fn granted_slots(self) -> u32 {
+        let pieces = self.segments.div_ceil(self.inline_segments.max(1));
+        u32::from(pieces) + 1
     }
 
     pub(crate) fn signal_period(self) -> u32 {
@@ -98,7 +106,9 @@ impl Shape {
             bytes: pages * REGION_PAGE,
             landing_slots: 0,
             small_read: 0,
-            inline_segments: 0,
+            inline_segments: u16::try_from(attributes.max_send_sge.saturating_sub(1))
+                .unwrap_or(u16::MAX)
+                .min(INLINE_SEGMENTS as u16),
         };
         while shape.work_requests() > attributes.max_qp_wr
             || shape.completions() > attributes.max_cqe
@@ -109,13 +119,6 @@ impl Shape {
             shape.depth /= 2;
         }
         Ok(shape)
-    }
-
-    /// Small writes send their data with the request, if it is in as few pieces
-    /// as the device takes.
-    pub(crate) fn send_inline(&mut self, attributes: Attributes) {
-        let pieces = u16::try_from(attributes.max_send_sge - 1).unwrap_or(u16::MAX);
-        self.inline_segments = pieces.min(INLINE_SEGMENTS as u16);
     }
 
     /// Reads of up to `limit` bytes come into slots of their own, as far as the

@@ -24,6 +24,10 @@ counters! {
         rdma_bytes,
         /// Writes whose data was sent with the request.
         inline_writes,
+        /// Writes whose data was put into memory that the target has granted.
+        eager_writes,
+        /// Writes that found no room there, and went another way or had to wait.
+        eager_misses,
         /// Requests whose answer need not interrupt.
         quiet,
         /// Requests that had to wait for a credit or a send queue slot.

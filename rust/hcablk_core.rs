@@ -13,6 +13,7 @@ pub mod configfs;
 pub mod defer;
 pub mod errno;
 pub mod fifo;
+pub mod granted;
 pub mod landing;
 pub mod mq;
 pub mod p2p;

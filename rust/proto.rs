@@ -10,9 +10,11 @@
 //! - [`message`]: what travels in SENDs once connected.
 //! - [`name`]: host ids and volume names.
 //! - [`credits`]: who may send when.
+//! - [`grant`]: memory of the target for the data of writes.
 
 pub mod connect;
 pub mod credits;
+pub mod grant;
 pub mod message;
 pub mod name;
 mod wire;

@@ -141,6 +141,24 @@ impl SegmentList {
         Some(mapped)
     }
 
+    /// Puts mapped segments from the one numbered `first` on into `entries`, as many as there
+    /// is room for; how many they are, and how many bytes.
+    #[inline]
+    pub fn part(&mut self, first: usize, entries: &mut [Entry]) -> (usize, u32) {
+        let lkey = self.pd.lkey();
+        let (mut count, mut bytes) = (0, 0);
+        let mapped = self.table.iter_mut().take(self.mapped as usize);
+        for (sg, entry) in mapped.skip(first).zip(entries) {
+            let mut length = 0;
+            // SAFETY: The first `mapped` entries are.
+            let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
+            *entry = Entry::mapped(address, length, lkey);
+            count += 1;
+            bytes += length;
+        }
+        (count, bytes)
+    }
+
     /// The work request that lets the peer reach the memory, and what to tell it.
     #[inline]
     pub fn register(&mut self) -> Result<(Register<'_>, Remote)> {

@@ -250,7 +250,7 @@ impl Queue {
                 let hit = hits != 0 && misses == 0;
                 c.bytes_from_cache.add(if hit { io.lined } else { 0 });
             }
-            Ok(Op::Write { .. } | Op::WriteInline { .. }) => {}
+            Ok(Op::Write { .. } | Op::WriteInline { .. } | Op::WriteGranted { .. }) => {}
             _ => return,
         }
         c.cache_copied_bytes.add(io.lined);

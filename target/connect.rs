@@ -14,7 +14,8 @@ use crate::{
     port::Port,
     queue::{
         Queue,
-        Shape, //
+        Shape,
+        Ways, //
     },
     registry::Registry,
     session::Session,
@@ -223,7 +224,7 @@ impl Connect {
         let reads = self
             .peer_reads
             .min(session.pd().attributes().max_qp_init_rd_atom);
-        if reads == 0 {
+        if reads == 0 && !queue.no_read() {
             session.end();
             return Err(Refusal(
                 Reason::NoResources,
@@ -242,6 +243,8 @@ impl Connect {
             geometry: *session.geometry(),
             inline: queue.inline_limit(),
             quiet: true,
+            no_read: queue.no_read(),
+            grant: queue.grant(),
             id: session.volume().wwid(),
         };
         if id.accept(parameters, &reply.encode()).is_err() {
@@ -350,12 +353,16 @@ impl Connect {
             limit => limit.min(request.depth),
         };
         let bytes = (limits.buffer_mib << 20) / usize::from(request.queues.max(1));
-        let sinks = id.is_iwarp() || crate::force_mr();
+        let ways = Ways {
+            sinks: id.is_iwarp() || crate::force_mr(),
+            grants: !session.geometry().read_only,
+            no_read: !crate::rdma_read(),
+        };
         let backing = session
             .backing()
             .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
         let attributes = session.pd().attributes();
-        let shape = Shape::new(attributes, credits, bytes, sinks, backing.cut())
+        let shape = Shape::new(attributes, credits, bytes, ways, backing.cut())
             .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
         let queue =
             Queue::new(session, backing, request.queue, id, shape).map_err(|_| NO_MEMORY)?;

@@ -118,9 +118,11 @@ impl Io {
         let backing = self.queue.backing();
         let (extent, op, route) = match self.op {
             Ok(Op::Read(extent, _)) => (extent, BioOp::Read, backing.read_route()),
-            Ok(Op::Write { extent, fua, .. } | Op::WriteInline { extent, fua }) => {
-                (extent, BioOp::Write { fua }, backing.write_route())
-            }
+            Ok(
+                Op::Write { extent, fua, .. }
+                | Op::WriteInline { extent, fua }
+                | Op::WriteGranted { extent, fua },
+            ) => (extent, BioOp::Write { fua }, backing.write_route()),
             Ok(Op::Discard(extent)) => {
                 let bytes = extent.length;
                 (extent, BioOp::Discard { bytes }, backing.direct())

@@ -27,6 +27,7 @@ use crate::{
         Share,
         CHUNKS_MAX, //
         CHUNK_BYTES,
+        PIECES_MAX,
     },
     stats::Marks,
 };
@@ -39,13 +40,17 @@ use hcablk_core::{
         Status, //
     },
     defer::WorkSlot,
+    granted::Granted,
     mq::lines::Visit,
     p2p::PeerMemory,
     pages::PageRange,
-    proto::message::{
-        self,
-        Op,
-        Tag, //
+    proto::{
+        grant::Place,
+        message::{
+            self,
+            Op,
+            Tag, //
+        },
     },
     rdma::{
         buffer::DmaBuffer,
@@ -70,6 +75,10 @@ pub(crate) struct Io {
     pub(crate) op: Result<Op, message::Status>,
     /// The answer need not wake the initiator up.
     pub(crate) quiet: bool,
+    /// Where the data is in granted memory, if it is there.
+    pub(crate) place: Place,
+    /// Another request that is answered by the same message.
+    pub(crate) next: Option<u32>,
     /// How it ended.
     pub(crate) status: message::Status,
     /// When it came where it is, if that is measured.
@@ -116,6 +125,11 @@ impl Io {
                 },
                 op: Err(message::Status::Invalid),
                 quiet: false,
+                place: Place {
+                    offset: 0,
+                    number: 0,
+                },
+                next: None,
                 status: message::Status::Ok,
                 marks: Marks::default(),
                 moved: 0,
@@ -130,8 +144,8 @@ impl Io {
                 share: Share::NONE,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
-                slot: BioSlot::new(CHUNKS_MAX as u16)?,
-                file: FileSlot::new(CHUNKS_MAX as u16)?,
+                slot: BioSlot::new(PIECES_MAX as u16)?,
+                file: FileSlot::new(PIECES_MAX as u16)?,
                 work: WorkSlot::new()?,
             },
             GFP_KERNEL,
@@ -141,9 +155,12 @@ impl Io {
     /// Bytes of data.
     pub(crate) fn length(&self) -> usize {
         match self.op {
-            Ok(Op::Read(extent, _) | Op::Write { extent, .. } | Op::WriteInline { extent, .. }) => {
-                extent.length as usize
-            }
+            Ok(
+                Op::Read(extent, _)
+                | Op::Write { extent, .. }
+                | Op::WriteInline { extent, .. }
+                | Op::WriteGranted { extent, .. },
+            ) => extent.length as usize,
             _ => 0,
         }
     }
@@ -156,10 +173,19 @@ impl Io {
         }
     }
 
+    /// Where the data is in granted memory.
+    #[inline]
+    fn granted(&self) -> Option<&Granted> {
+        match self.op {
+            Ok(Op::WriteGranted { .. }) => self.queue.granted(),
+            _ => None,
+        }
+    }
+
     /// Takes buffers out of `pool`; `false`: there are not enough.
     pub(crate) fn take_chunks(&mut self, pool: &mut Pool) -> bool {
         let need = match self.op {
-            Ok(Op::WriteInline { .. }) => 0,
+            Ok(Op::WriteInline { .. } | Op::WriteGranted { .. }) => 0,
             _ => self.length().div_ceil(CHUNK_BYTES),
         };
         let Some(places) = self.chunks.get_mut(..need) else {
@@ -208,13 +234,18 @@ impl BioOwner for Io {
         let inline = self
             .inline()
             .map(|buffer| buffer.pages().range(0, self.length()));
+        let granted = self.granted().map(|granted| {
+            let offset = self.place.offset as usize;
+            granted.ranges(offset, self.length())
+        });
         let chunks = self
             .chunks()
             .filter_map(|(chunk, length)| match &self.peer {
                 Some(memory) => memory.range(chunk, 0, length),
                 None => Some(self.queue.buffer(chunk)?.pages().range(0, length)),
             });
-        Iterator::chain(inline.into_iter(), chunks)
+        let here = Iterator::chain(inline.into_iter(), granted.into_iter().flatten());
+        Iterator::chain(here, chunks)
     }
 
     fn done(self: KBox<Self>, result: Result<(), Status>) {

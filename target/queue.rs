@@ -39,12 +39,14 @@ use crate::{
 };
 use hcablk_core::{
     fifo::Fifo,
-    p2p::{
-        Loan,
-        PeerMemory,
-        Provider, //
-    },
+    granted::Granted,
+    p2p::Loan,
     proto::{
+        grant::{
+            open_writes,
+            Ring,
+            Taken, //
+        },
         message::{
             BUFFER_LEN,
             REQUEST_LEN, //
@@ -64,13 +66,7 @@ use hcablk_core::{
         device::Direction,
         qp::QueuePair,
         sink::Sink,
-        wr::{
-            Chain,
-            Entry,
-            Rdma,
-            WorkId,
-            WorkRequest, //
-        },
+        wr::{Entry, WorkId},
     },
     slots::SlotTable,
     sync::{
@@ -97,8 +93,11 @@ mod choice;
 mod cut;
 mod grain;
 mod grains;
+mod granted;
+mod lent;
 mod outbox;
 mod pool;
+mod probe;
 mod shape;
 mod transfer;
 
@@ -113,8 +112,10 @@ pub(crate) use self::{
     pool::Pool,
     shape::{
         Shape,
+        Ways,
         CHUNKS_MAX,
-        CHUNK_BYTES, //
+        CHUNK_BYTES,
+        PIECES_MAX, //
     }, //
 };
 
@@ -127,6 +128,16 @@ mod kind {
     pub(super) const PROBE: u8 = 5;
     pub(super) const SINK: u8 = 6;
     pub(super) const GRAIN: u8 = 7;
+    pub(super) const GRANT: u8 = 8;
+}
+
+/// What a receive buffer was used for.
+#[derive(Clone, Copy)]
+struct Received {
+    buffer: u32,
+    /// Bytes of the message, or of the data that came with an immediate value.
+    length: usize,
+    immediate: Option<u32>,
 }
 
 /// What is behind the lock.
@@ -134,8 +145,12 @@ struct Work {
     idle: KVec<KBox<Io>>,
     /// Wait for transfer buffers.
     waiting: Fifo<KBox<Io>>,
-    /// Wait for an idle `Io`: receive buffer, and length of the message in it.
-    received: Fifo<(u32, usize)>,
+    /// Wait for an idle `Io`.
+    received: Fifo<Received>,
+    /// Which parts of granted memory are used.
+    ring: Ring<KVec<Taken>>,
+    /// The initiator cannot write there yet.
+    sealed: bool,
     /// Transfer buffers that are free.
     free: Pool,
     /// Grains that are free.
@@ -171,6 +186,8 @@ pub(crate) struct Queue {
     /// receive buffer; empty when none may.
     inline: KVec<DmaBuffer>,
     outgoing: MessageBuffers,
+    /// Where the initiator may put the data of writes.
+    granted: Option<Granted>,
     buffers: KVec<DmaBuffer>,
     /// Peer memory beside the first buffers.
     loan: Option<Loan>,
@@ -207,6 +224,9 @@ impl Queue {
         if loan.is_some() {
             // What came with a request would be in RAM.
             shape.inline = 0;
+            if !shape.no_read {
+                shape.granted = 0;
+            }
         }
         let capacity = shape.capacity();
         let ios = shape.ios as usize;
@@ -233,12 +253,20 @@ impl Queue {
                 GFP_KERNEL,
             )?;
         }
+        let granted = match shape.granted {
+            0 => None,
+            bytes => Some(Granted::new(pd, bytes)?),
+        };
+        let mut taken = KVec::new();
+        taken.resize(open_writes(shape.credits), Taken::default(), GFP_KERNEL)?;
         let memory = loan.as_ref().and_then(Loan::memory);
         let free = Pool::new(shape.buffers, memory.map_or(0, |memory| memory.pieces()))?;
         let work = Work {
             idle: KVec::with_capacity(ios, GFP_KERNEL)?,
             waiting: Fifo::new(ios)?,
             received: Fifo::new(receives)?,
+            ring: Ring::new(shape.granted as u32, taken),
+            sealed: granted.is_some(),
             free,
             grains: KVec::with_capacity(shape.grains.into(), GFP_KERNEL)?,
             made: 0,
@@ -262,6 +290,7 @@ impl Queue {
                 incoming,
                 inline,
                 outgoing,
+                granted,
                 buffers,
                 loan,
                 inflight,
@@ -283,18 +312,6 @@ impl Queue {
             return Err(e);
         }
         Ok(queue)
-    }
-
-    /// A reference to the peer memory for one request, if there is any.
-    #[inline]
-    pub(crate) fn peer_memory(&self) -> Option<Arc<PeerMemory>> {
-        self.loan.as_ref()?.memory()
-    }
-
-    /// The peer memory and who lends it, if there is any.
-    pub(crate) fn loan(&self) -> Option<(&Provider, Arc<PeerMemory>)> {
-        let loan = self.loan.as_ref()?;
-        Some((loan.provider(), loan.memory()?))
     }
 
     /// Makes the `Io`s and posts the receive buffers.
@@ -428,43 +445,6 @@ impl Queue {
         }
     }
 
-    /// The connection was granted: from here on silence is watched.
-    pub(crate) fn go_live(&self) {
-        self.work.lock().probing = false;
-    }
-
-    /// Makes sure that the initiator is still there, as the initiator does.
-    ///
-    /// A queue pair with requests under way is left out. Their transfers and
-    /// answers tell as much, if only when the drive has done its part: a drive
-    /// that hangs hides an initiator that died meanwhile. And a probe must not
-    /// meet an RDMA READ on soft-RoCE: with an empty write after it the responder there cannot
-    /// repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes
-    /// the length of the last request for this one's), and breaks the
-    /// connection with a warning.
-    pub(crate) fn probe(&self) {
-        if !self.inflight.is_empty() || !self.cut.is_empty() {
-            // Perhaps of those that have completed.
-            return self.pair.cq().kick();
-        }
-        {
-            let mut work = self.work.lock();
-            if work.closing || work.probing || work.silent {
-                return;
-            }
-            work.probing = true;
-        }
-        let mut probe = Rdma::probe();
-        probe.signal(WorkId::new(kind::PROBE, 0));
-        let mut chain = Chain::new();
-        chain.push(&mut probe);
-        self.outbox.rang(1);
-        if self.pair.post(&chain).is_err() {
-            self.session.end();
-        }
-        self.pair.cq().kick();
-    }
-
     fn post_receive(&self, buffer: u32) -> Result {
         let id = WorkId::new(kind::RECEIVE, buffer);
         let index = buffer as usize;
@@ -489,6 +469,11 @@ impl Queue {
     #[inline]
     pub(crate) fn inline_data(&self, buffer: u32) -> Option<&DmaBuffer> {
         self.inline.get(buffer as usize)
+    }
+
+    /// Nothing is fetched by RDMA READ.
+    pub(crate) fn no_read(&self) -> bool {
+        self.shape.no_read
     }
 
     /// Bytes of data that a request may bring with it.

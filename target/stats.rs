@@ -80,6 +80,10 @@ counters! {
         immediates,
         /// Writes whose data came with their request.
         inline_writes,
+        /// Writes whose data was in granted memory before they came.
+        eager_writes,
+        /// RDMA READs posted.
+        rdma_reads,
         /// Memory registrations, one for each write on devices that need it.
         registrations,
         /// Keys invalidated with an answer.

@@ -61,6 +61,10 @@ module! {
             default: 0,
             description: "1: fetch write data as on iWARP, whatever the device; for tests",
         },
+        rdma_read: u8 {
+            default: 1,
+            description: "0: post no RDMA READ, so that write data comes with requests or in granted memory",
+        },
         p2p_virtual: u8 {
             default: 0,
             description: "1: give peer memory to soft-RoCE and siw as to an HCA; x86, for tests",
@@ -72,6 +76,11 @@ module! {
 fn force_mr() -> bool {
     // A value on some kernels, a reference on others.
     *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
+}
+
+/// Whether write data may be fetched by RDMA READ.
+fn rdma_read() -> bool {
+    *Borrow::<u8>::borrow(&module_parameters::rdma_read.value()) != 0
 }
 
 /// Whether an RDMA device without DMA of its own is taken for one that does DMA

@@ -20,11 +20,14 @@ use hcablk_core::{
         Request,
         Status, //
     },
-    proto::message::{
-        self,
-        Response,
-        Tag,
-        BUFFER_LEN, //
+    proto::{
+        grant::Answers,
+        message::{
+            self,
+            Response,
+            Tag,
+            BUFFER_LEN, //
+        },
     },
     rdma::{
         cq::{
@@ -68,11 +71,14 @@ impl Queue {
                 With::Data(completion.byte_len()),
             ),
             None => {
-                let response = self
+                let message = self
                     .incoming
                     .read(buffer as usize, completion.byte_len(), &mut message)
-                    .ok()
-                    .and_then(Response::decode);
+                    .ok();
+                if message.is_some_and(Answers::is) {
+                    return self.granted_answered(buffer, message.and_then(Answers::decode));
+                }
+                let response = message.and_then(Response::decode);
                 let depth = self.depth;
                 let Some(response) = response.filter(|r| r.sectors == 0 || r.tag.index == depth)
                 else {
@@ -82,12 +88,75 @@ impl Queue {
                 (response, with.map_or(With::Nothing, With::Invalidation))
             }
         };
-        if self.post_receive(buffer).is_err() {
-            return self
-                .session
+        if self.reposted(buffer) {
+            self.respond(response, with);
+        }
+    }
+
+    /// Posts a receive buffer again; `false`: that failed, and the session does.
+    #[inline]
+    fn reposted(&self, buffer: u32) -> bool {
+        let posted = self.post_receive(buffer).is_ok();
+        if !posted {
+            self.session
                 .fail(Failure::Work(c"posting a receive failed"));
         }
-        self.respond(response, with);
+        posted
+    }
+
+    /// A message with answers to granted writes came in; `None`: it is not one.
+    fn granted_answered(&self, buffer: u32, answers: Option<Answers>) {
+        let Some(answers) = answers else {
+            return self.violation("a message cannot be understood");
+        };
+        if !self.reposted(buffer) {
+            return;
+        }
+        for (number, status) in answers.iter() {
+            if !self.respond_granted(number, status) {
+                return;
+            }
+        }
+    }
+
+    /// Granted write `number` was answered; `false`: the session ends.
+    fn respond_granted(&self, number: u16, status: message::Status) -> bool {
+        let mut send = self.send.lock();
+        if send.credits.grant(1).is_err() {
+            drop(send);
+            self.violation("it granted more credits than it has");
+            return false;
+        }
+        let hungry = core::mem::take(&mut send.starved);
+        let request = send.ring.free(number).and_then(|owner| {
+            let Tag { index, generation } = Tag::from_immediate(owner);
+            self.requests.take(self.index.into(), index, generation)
+        });
+        let Some(mut request) = request else {
+            drop(send);
+            self.violation("it answered what was not asked");
+            return false;
+        };
+        let Some((_, data)) = self.tags.of(&mut request) else {
+            return false;
+        };
+        let can_ask = send.credits.answered();
+        data.marks.answer();
+        send.batching.answered(data.voice);
+        let status = self::status(status);
+        if data.sending {
+            data.phase = Phase::Answered(status);
+            send.batching.linger();
+            self.heed(&send);
+            request.park();
+            drop(send);
+        } else {
+            self.heed(&send);
+            drop(send);
+            self.finish(request, status);
+        }
+        self.go_on(can_ask, hungry);
+        true
     }
 
     fn respond(&self, response: Response, with: With) {
@@ -97,6 +166,7 @@ impl Queue {
             return self.violation("it granted more credits than it has");
         }
         let hungry = core::mem::take(&mut send.starved);
+        Self::heard(&mut send);
         let Tag { index, generation } = response.tag;
         if index == self.depth {
             let good = matches!(with, With::Nothing) && self.size_told(&mut send, &response);
@@ -118,6 +188,11 @@ impl Queue {
             request.park();
             drop(send);
             return self.violation("it answered twice");
+        }
+        if data.granted {
+            request.park();
+            drop(send);
+            return self.violation("it answered a granted write by a response");
         }
         match with {
             With::Invalidation(key) if !data.list.invalidated_by_peer(key) => {

@@ -46,6 +46,7 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    sync::IrqGuard,
 };
 use kernel::{
     prelude::*,
@@ -111,7 +112,7 @@ impl Queue {
             index: request.tag(),
             generation: request.generation(),
         };
-        let Some((view, data)) = self.tags.of(&mut request) else {
+        let Some((view, _)) = self.tags.of(&mut request) else {
             return Err(Rejected::new(request, Status::IoErr));
         };
         let direction = match view.op() {
@@ -124,7 +125,17 @@ impl Queue {
             offset: view.sector() << 9,
             length: view.bytes(),
         };
+        if let Some(eager) = self.eager(view, extent) {
+            match self.issue_granted(request, eager, tag, last)? {
+                Some(back) => request = back,
+                None => return Ok(()),
+            }
+        }
+        let Some((view, data)) = self.tags.of(&mut request) else {
+            return Err(Rejected::new(request, Status::IoErr));
+        };
         let way = self.way(view, tag, extent);
+        data.granted = false;
         data.lands = matches!(way, Way::Lands(_));
         data.sending = matches!(way, Way::Goes);
         let mut chain = Chain::new();
@@ -197,11 +208,7 @@ impl Queue {
         let mut send = self.send.lock();
         if !send.reserve(slots) {
             self.sent.credit_waits.bump();
-            // What is issued already may be what brings a credit back.
-            let posted = self.ring(&mut send, &Chain::new());
-            drop(send);
-            self.check(posted);
-            return Err(Self::unissued(request, &self.tags, Status::Resource));
+            return Err(self.turned_away(request, send));
         }
         data.voice = send.batching.issue(last);
         let quiet = data.voice == Voice::Quiet;
@@ -252,6 +259,13 @@ impl Queue {
         // Whoever answers takes the lock first, so that the request is there.
         request.park();
         drop(send);
+        self.issued(posted, quiet, reap);
+        Ok(())
+    }
+
+    /// What is left to do for a request that was issued, without the lock.
+    #[inline]
+    pub(super) fn issued(&self, posted: Result, quiet: bool, reap: bool) {
         self.check(posted);
         if quiet {
             // The handler may rest, not knowing of one.
@@ -260,7 +274,19 @@ impl Queue {
         if reap {
             self.reap();
         }
-        Ok(())
+    }
+
+    /// Gives back a request that has to wait for an answer to others.
+    pub(super) fn turned_away(
+        &self,
+        request: Request<Driver>,
+        mut send: IrqGuard<'_, SendState>,
+    ) -> Rejected<Driver> {
+        // What is issued already may be what brings it.
+        let posted = self.ring(&mut send, &Chain::new());
+        drop(send);
+        self.check(posted);
+        Self::unissued(request, &self.tags, Status::Resource)
     }
 
     /// Posts what waits for its doorbell, and then `chain`. Everything that this

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Following the volume's size.
+//! Probes, and following the volume's size.
 //!
 //! ```text
 //!              probe: SEND             answer, checked
@@ -19,6 +19,7 @@ use super::{
     Queue,
     SendState, //
 };
+use crate::failure::Failure;
 use hcablk_core::{
     proto::message::{
         self,
@@ -30,12 +31,19 @@ use hcablk_core::{
     rdma::wr::{
         Chain,
         Entry,
+        Rdma,
         Send,
         WorkId,
         WorkRequest, //
     },
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Release, //
+    },
+};
 
 /// See the module's picture. The completion handler and the prober change it,
 /// both under the send lock.
@@ -47,10 +55,44 @@ pub(super) enum Size {
 }
 
 impl Queue {
+    /// Makes sure that the target is still there: its HCA must acknowledge an
+    /// empty write or a question for the volume's size, or the connection breaks. Does nothing while an earlier
+    /// probe is under way. Process context.
+    pub(crate) fn probe(&self) {
+        if self.polled {
+            // Perhaps nobody does: answers and errors must be found all the same.
+            self.pair.cq().settle();
+        }
+        let mut send = self.send.lock();
+        if !self.live.load(Acquire) || self.probing.load(Acquire) || !send.space.reserve(1) {
+            return;
+        }
+        self.probing.store(true, Release);
+        let asked = if self.index == 0 {
+            self.ask_size(&mut send)
+        } else {
+            None
+        };
+        let posted = asked.unwrap_or_else(|| {
+            let mut probe = Rdma::probe();
+            let slots = send.space.post_signaled(1);
+            probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
+            let mut chain = Chain::new();
+            chain.push(&mut probe);
+            self.ring(&mut send, &chain)
+        });
+        drop(send);
+        if posted.is_err() {
+            self.session.fail(Failure::Work(c"posting failed"));
+        }
+        // Its end has to be reported, as well as what was left over.
+        self.pair.cq().kick();
+    }
+
     /// Posts a question instead of a probe; `None`: it is not the time for one.
     /// A slot was reserved.
     pub(super) fn ask_size(&self, send: &mut SendState) -> Option<Result> {
-        if self.index != 0 || send.size != Size::Nothing {
+        if send.size != Size::Nothing {
             return None;
         }
         let request = message::Request {

@@ -4,6 +4,7 @@
 //! the connection manager's message of that name.
 
 use super::{
+    grant::Grant,
     name::{HostId, VolumeId, VolumeName},
     wire::{prefix, Reader, Writer},
     DEPTH_MAX, DEPTH_MIN, INLINE_MAX, MAGIC, QUEUES_MAX, TRANSFER_MAX, VERSION_MAX, VERSION_MIN,
@@ -188,6 +189,8 @@ pub struct Geometry {
 
 /// What a target can do: a bit of byte 5.
 const QUIET: u8 = 1 << 0;
+/// What a target does not do: a bit of byte 5.
+const NO_READ: u8 = 1 << 1;
 
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
@@ -211,6 +214,11 @@ pub struct Reply {
     pub inline: u32,
     /// Requests may say that their answer need not wake up who sent them.
     pub quiet: bool,
+    /// The target fetches no data by RDMA READ: writes come with their request,
+    /// or in granted memory.
+    pub no_read: bool,
+    /// Memory for the data of writes.
+    pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
     pub id: Option<VolumeId>,
 }
@@ -219,6 +227,11 @@ impl Reply {
     /// The reply as it travels.
     pub fn encode(&self) -> [u8; REPLY_LEN] {
         let g = &self.geometry;
+        let grant = self.grant.unwrap_or(Grant {
+            bytes: 0,
+            key: 0,
+            base: 0,
+        });
         let mut flags = 0;
         for (set, bit) in [
             (g.read_only, READ_ONLY),
@@ -232,7 +245,7 @@ impl Reply {
         Writer::new()
             .u32(MAGIC)
             .u8(self.version)
-            .u8(if self.quiet { QUIET } else { 0 })
+            .u8(if self.quiet { QUIET } else { 0 } | if self.no_read { NO_READ } else { 0 })
             .u16(self.credits)
             .u64(g.capacity)
             .u8(g.logical_block_shift)
@@ -245,7 +258,9 @@ impl Reply {
             .u32(g.max_discard)
             .u32(g.discard_granularity)
             .u32(g.max_zeroes)
-            .bytes([0; 12])
+            .u32(grant.bytes)
+            .u32(grant.key)
+            .u32(grant.base)
             .bytes(self.id.map_or([0; 16], VolumeId::to_wire))
             .finish()
     }
@@ -275,7 +290,13 @@ impl Reply {
         let max_discard = r.u32();
         let discard_granularity = r.u32();
         let max_zeroes = r.u32();
-        let _: [u8; 12] = r.bytes();
+        let granted = Grant {
+            bytes: r.u32(),
+            key: r.u32(),
+            base: r.u32(),
+        };
+        let grant = granted.checked();
+        let no_read = abilities & NO_READ != 0;
         let id = VolumeId::from_wire(r.bytes()).ok();
         let block = 1u32.checked_shl(logical_block_shift.into())?;
         let good = (request.version_min..=request.version_max).contains(&version)
@@ -293,7 +314,11 @@ impl Reply {
             && capacity <= i64::MAX as u64
             && session == request.session
             && epoch == request.epoch
-            && inline <= INLINE_MAX;
+            && inline <= INLINE_MAX
+            && grant.is_some() == (granted.bytes != 0)
+            && (!no_read
+                || flags & READ_ONLY != 0
+                || grant.is_some_and(|grant| grant.bytes >= max_transfer));
         good.then_some(Self {
             version,
             credits,
@@ -301,6 +326,8 @@ impl Reply {
             epoch,
             inline,
             quiet: abilities & QUIET != 0,
+            no_read,
+            grant,
             id,
             geometry: Geometry {
                 capacity,

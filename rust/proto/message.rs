@@ -59,6 +59,14 @@ pub enum Op {
         /// Answer only when the data is on stable storage.
         fua: bool,
     },
+    /// Move the data that was written to the next place in
+    /// [granted](super::grant) memory to the volume.
+    WriteGranted {
+        /// Where on the volume.
+        extent: Extent,
+        /// Answer only when the data is on stable storage.
+        fua: bool,
+    },
     /// Make every answered write stable.
     Flush,
     /// The content of these blocks is not needed any more; what they read as is
@@ -132,13 +140,15 @@ const FLAG_INVALIDATE: u8 = 1 << 1;
 const FLAG_KEEP: u8 = 1 << 2;
 const FLAG_QUIET: u8 = 1 << 3;
 
-/// How the data travels. 4 (a granted buffer) and 5 (in chunks) are reserved.
+/// How the data travels. 5 (in chunks) is reserved.
 const DATA_NONE: u8 = 0;
 const DATA_KEYED: u8 = 1;
 /// Keyed, and answered by an immediate.
 const DATA_IMMEDIATE: u8 = 2;
 /// Behind the request in its message.
 const DATA_INLINE: u8 = 3;
+/// It is in granted memory already.
+const DATA_GRANTED: u8 = 4;
 
 /// What the key fields of a request say that needs none.
 const NO_REMOTE: Remote = Remote {
@@ -159,7 +169,8 @@ const NO_DATA: (Extent, Remote) = (
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// Too short or too long to be told whose it is: the connection ends.
+    /// Too short to be told whose it is, or it may mean a place in granted memory,
+    /// which both sides would count differently: the connection ends.
     Unanswerable,
     /// The sender can be told, with this status.
     Answer(Tag, Status),
@@ -184,6 +195,12 @@ impl Request {
             Op::WriteInline { extent, fua } => (
                 WRITE,
                 DATA_INLINE,
+                (extent, NO_REMOTE),
+                if fua { FLAG_FUA } else { 0 },
+            ),
+            Op::WriteGranted { extent, fua } => (
+                WRITE,
+                DATA_GRANTED,
                 (extent, NO_REMOTE),
                 if fua { FLAG_FUA } else { 0 },
             ),
@@ -257,9 +274,14 @@ impl Request {
         let key = r.u32();
         let address = r.u64();
         let data = r.u8();
+        let invalid = if data == DATA_GRANTED {
+            BadRequest::Unanswerable
+        } else {
+            invalid
+        };
         let answer = match (data, flags & FLAG_INVALIDATE != 0) {
             (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
-            (DATA_NONE | DATA_KEYED | DATA_INLINE, false) => Answer::Response,
+            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_GRANTED, false) => Answer::Response,
             (DATA_KEYED, true) => Answer::Invalidating,
             _ if (READ..=SIZE).contains(&opcode) => return Err(invalid),
             _ => Answer::Response,
@@ -285,6 +307,7 @@ impl Request {
             return Err(invalid);
         }
         let bare = data == DATA_NONE && somewhere && remote == NO_REMOTE;
+        let granted = data == DATA_GRANTED && somewhere && remote == NO_REMOTE;
         let keyed = matches!(data, DATA_KEYED | DATA_IMMEDIATE)
             && somewhere
             && remote
@@ -302,6 +325,10 @@ impl Request {
                 extent,
                 fua: flags & FLAG_FUA != 0,
             },
+            (WRITE, 0 | FLAG_FUA) if granted => Op::WriteGranted {
+                extent,
+                fua: flags & FLAG_FUA != 0,
+            },
             (FLUSH, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Flush,
             (DISCARD, 0) if bare => Op::Discard(extent),
             (WRITE_ZEROES, 0 | FLAG_KEEP) if bare => Op::WriteZeroes {
@@ -309,7 +336,7 @@ impl Request {
                 keep: flags & FLAG_KEEP != 0,
             },
             (SIZE, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Size,
-            (READ..=SIZE, _) => return Err(invalid),
+            _ if data == DATA_GRANTED || (READ..=SIZE).contains(&opcode) => return Err(invalid),
             _ => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
         Ok(Self {

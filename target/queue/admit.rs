@@ -4,6 +4,7 @@
 
 use super::{
     Queue,
+    Received,
     Work, //
 };
 use crate::{
@@ -13,6 +14,7 @@ use crate::{
 };
 use hcablk_core::proto::message::{
     BadRequest,
+    Op,
     Request,
     Status,
     BUFFER_LEN,
@@ -31,20 +33,30 @@ enum Admitted {
 }
 
 impl Queue {
-    /// A message of `length` bytes is in receive buffer `buffer`.
-    pub(super) fn receive(&self, buffer: u32, length: usize) {
+    /// A message or an immediate value has come.
+    pub(super) fn receive(&self, message: Received) {
         self.counters.receives.bump();
         let mut work = self.work.lock();
         work.silent = false;
         if work.closing {
             return;
         }
-        let Some(io) = work.idle.pop() else {
+        if work.sealed && !self.open_grant(&mut work) {
+            drop(work);
+            return self.session.end();
+        }
+        // In the order in which they came: granted writes are counted.
+        let idle = if work.received.is_empty() {
+            work.idle.pop()
+        } else {
+            None
+        };
+        let Some(io) = idle else {
             // There is room: a place for every receive buffer.
-            let _ = work.received.push((buffer, length));
+            let _ = work.received.push(message);
             return;
         };
-        let admitted = self.admit(&mut work, io, buffer, length);
+        let admitted = self.admit(&mut work, io, message);
         self.outbox.heed(work.made - work.idle.len());
         drop(work);
         if let Admitted::Go(io) = admitted {
@@ -52,9 +64,9 @@ impl Queue {
         }
     }
 
-    /// Reads the request in a receive buffer into `io` and gives it transfer
-    /// buffers.
-    fn admit(&self, work: &mut Work, mut io: KBox<Io>, buffer: u32, length: usize) -> Admitted {
+    /// The request in a receive buffer.
+    #[inline]
+    fn read(&self, buffer: u32, length: usize) -> Result<Request, BadRequest> {
         let mut message = [0; BUFFER_LEN];
         // With data of its own a receive buffer is as long as a request.
         let here = if self.inline.is_empty() {
@@ -62,12 +74,26 @@ impl Queue {
         } else {
             length.min(REQUEST_LEN)
         };
-        let decoded = match self.incoming.read(buffer as usize, here, &mut message) {
+        match self.incoming.read(buffer as usize, here, &mut message) {
             Ok(message) => Request::decode_before(message, length - here),
             Err(_) => Err(BadRequest::Unanswerable),
+        }
+    }
+
+    /// Reads a request into `io` and gives it transfer buffers, or its place.
+    fn admit(&self, work: &mut Work, mut io: KBox<Io>, message: Received) -> Admitted {
+        let mut decoded = match message.immediate {
+            Some(value) => self.told(value, message.length),
+            None => self.read(message.buffer, message.length),
         };
-        io.receive = buffer;
         io.marks = Marks::received(self.timing.load(Relaxed));
+        if let Ok(Op::WriteGranted { extent, .. }) = decoded.map(|request| request.op) {
+            if !self.take_place(work, &mut io, extent.length) {
+                decoded = Err(BadRequest::Unanswerable);
+            }
+        }
+        io.receive = message.buffer;
+        io.next = None;
         io.moved = 0;
         io.sectors = 0;
         io.status = Status::Ok;
@@ -78,6 +104,8 @@ impl Queue {
                 io.quiet = request.quiet;
                 io.op = Ok(request.op);
                 if let Err(status) = check(&request.op, self.session.geometry(), self.capacity()) {
+                    io.status = status;
+                } else if let Some(status) = self.refuses(&request.op) {
                     io.status = status;
                 }
             }
@@ -152,11 +180,11 @@ impl Queue {
                 return None;
             }
             let io = work.idle.pop()?;
-            let Some((buffer, length)) = work.received.pop() else {
+            let Some(message) = work.received.pop() else {
                 let _ = work.idle.push_within_capacity(io);
                 return None;
             };
-            if let Admitted::Go(io) = self.admit(work, io, buffer, length) {
+            if let Admitted::Go(io) = self.admit(work, io, message) {
                 return Some(io);
             }
         }

@@ -14,6 +14,10 @@
 //! interrupt or another thread while the round lasts, too, for a drive may
 //! make the handler wait.
 //!
+//! Answers to [granted](super::granted) writes go by one message for many: they
+//! are put together until the round is over or the message is full. Their `Io`s
+//! are a list from the last to the first, and the message is in the last one's buffer.
+//!
 //! An answer that waits is in the table of work under way, as one that was
 //! posted: it comes home by its completion, or when posting failed. It waits
 //! only while a round lasts, and every round comes to its end.
@@ -24,6 +28,7 @@
 use super::Queue;
 use crate::io::Io;
 use hcablk_core::{
+    proto::grant::Answers,
     rdma::{
         backlog::Backlog,
         wr::{
@@ -34,6 +39,7 @@ use hcablk_core::{
     },
     sync::{
         new_irq_lock,
+        IrqGuard,
         IrqLock, //
     },
     system::this_thread,
@@ -63,18 +69,34 @@ pub(super) struct Outbox {
     doorbells: Atomic<u64>,
     work_requests: Atomic<u64>,
     #[pin]
-    waiting: IrqLock<Backlog<ENTRIES>>,
+    waiting: IrqLock<Waiting>,
+}
+
+/// What waits.
+pub(super) struct Waiting {
+    pub(super) backlog: Backlog<ENTRIES>,
+    /// Answers to granted writes, of which no message was made yet.
+    pub(super) answers: Answers,
+    /// The last of these.
+    pub(super) first: Option<u32>,
+    /// One of them shall wake the initiator up.
+    pub(super) loud: bool,
 }
 
 impl Outbox {
     /// May sleep.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
-        let backlog = Backlog::new(ROOM)?;
+        let waiting = Waiting {
+            backlog: Backlog::new(ROOM)?,
+            answers: Answers::new(),
+            first: None,
+            loud: false,
+        };
         Ok(pin_init!(Self {
             gathering: Atomic::new(0),
             doorbells: Atomic::new(0),
             work_requests: Atomic::new(0),
-            waiting <- new_irq_lock!(backlog),
+            waiting <- new_irq_lock!(waiting),
         }))
     }
 
@@ -84,6 +106,17 @@ impl Outbox {
         if under_way >= FROM && self.gathering.load(Relaxed) == 0 {
             self.gathering.store(this_thread(), Relaxed);
         }
+    }
+
+    /// Whether the caller is the completion handler, and gathers.
+    #[inline]
+    pub(super) fn gathers(&self) -> bool {
+        let gathering = self.gathering.load(Relaxed);
+        gathering != 0 && gathering == this_thread()
+    }
+
+    pub(super) fn waiting(&self) -> IrqGuard<'_, Waiting> {
+        self.waiting.lock()
     }
 
     /// A doorbell was rung for so many work requests. Any context.
@@ -104,8 +137,7 @@ impl Queue {
         writes: &mut [Option<Rdma<'_>>],
         send: Option<&mut Send<'_>>,
     ) {
-        let gathering = self.outbox.gathering.load(Relaxed);
-        if gathering != 0 && gathering == this_thread() {
+        if self.outbox.gathers() {
             return self.gather(io, writes, send);
         }
         self.post(io, &chain(writes, send));
@@ -123,14 +155,15 @@ impl Queue {
             return self.give_up(io);
         }
         let mut waiting = self.outbox.waiting.lock();
-        let before = waiting.len();
-        let all = writes.iter_mut().flatten().all(|wr| waiting.push(wr))
-            && send.as_mut().is_none_or(|wr| waiting.push(*wr));
+        let backlog = &mut waiting.backlog;
+        let before = backlog.len();
+        let all = writes.iter_mut().flatten().all(|wr| backlog.push(wr))
+            && send.as_mut().is_none_or(|wr| backlog.push(*wr));
         if all {
             return;
         }
-        waiting.truncate(before);
-        let posted = self.ring(&mut waiting, &chain(writes, send));
+        backlog.truncate(before);
+        let posted = self.ring(backlog, &chain(writes, send));
         drop(waiting);
         if posted.is_err() {
             self.not_posted(Some(index));
@@ -145,11 +178,14 @@ impl Queue {
         if outbox.gathering.load(Relaxed) != 0 {
             outbox.gathering.store(0, Relaxed);
             let mut waiting = outbox.waiting.lock();
-            let posted = self.ring(&mut waiting, &Chain::new());
+            let mut failed = self.seal_answers(&mut waiting);
+            let posted = self.ring(&mut waiting.backlog, &Chain::new());
+            if posted.is_err() && failed.is_none() {
+                failed = waiting.backlog.pop().map(|id| id.index);
+            }
             drop(waiting);
-            if posted.is_err() {
-                let first = outbox.waiting.lock().pop();
-                self.not_posted(first.map(|id| id.index));
+            if failed.is_some() || posted.is_err() {
+                self.not_posted(failed);
             }
         }
         let c = &self.counters;
@@ -157,7 +193,7 @@ impl Queue {
         c.work_requests.add(taken(&outbox.work_requests));
     }
 
-    fn ring(&self, waiting: &mut Backlog<ENTRIES>, chain: &Chain<'_>) -> Result {
+    pub(super) fn ring(&self, waiting: &mut Backlog<ENTRIES>, chain: &Chain<'_>) -> Result {
         let requests = waiting.len() as u64 + u64::from(chain.len());
         if requests != 0 {
             self.outbox.rang(requests);
@@ -168,16 +204,15 @@ impl Queue {
     /// What waited was not posted, or only a part of it: the queue pair is good
     /// for nothing, and what comes back from it finds nobody.
     #[cold]
-    fn not_posted(&self, mut next: Option<u32>) {
+    pub(super) fn not_posted(&self, mut first: Option<u32>) {
         self.session.end();
-        while let Some(index) = next {
-            if let Some(io) = self.inflight.take(index) {
+        while let Some(index) = first {
+            let mut next = Some(index);
+            while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
+                next = io.next;
                 self.give_up(io);
             }
-            next = None;
-            if let Some(id) = self.outbox.waiting.lock().pop() {
-                next = Some(id.index);
-            }
+            first = self.outbox.waiting().backlog.pop().map(|id| id.index);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{
     Queue, //
 };
 use hcablk_core::{
+    granted::Granted,
     proto::TRANSFER_MAX,
     rdma::{
         device::Attributes,
@@ -25,6 +26,15 @@ pub(super) const CHUNK_ORDER: u32 = 3;
 pub(crate) const CHUNK_BYTES: usize = kernel::page::PAGE_SIZE << CHUNK_ORDER;
 /// Transfer buffers of the largest request.
 pub(crate) const CHUNKS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(CHUNK_BYTES);
+/// Pieces of memory of the largest request, wherever they are.
+pub(crate) const PIECES_MAX: usize = {
+    let granted = Granted::pieces(TRANSFER_MAX as usize);
+    if granted > CHUNKS_MAX {
+        granted
+    } else {
+        CHUNKS_MAX
+    }
+};
 /// RDMA work requests that a request may be split into, for devices that take
 /// few entries in each.
 pub(super) const PARTS_MAX: usize = 8;
@@ -36,6 +46,22 @@ const GRAINS_LIMIT: usize = 1024;
 
 /// Bytes of data that a request may bring with it, a page.
 const INLINE: u32 = kernel::page::PAGE_SIZE as u32;
+
+/// Granted memory of a queue pair: at least, and at most when data can be fetched.
+const GRANTED_MIN: usize = 256 << 10;
+/// See [`GRANTED_MIN`].
+const GRANTED_MAX: usize = 2 << 20;
+
+/// How the data of writes comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways {
+    /// It may be fetched, by way of sinks if so.
+    pub(crate) sinks: bool,
+    /// Memory is granted.
+    pub(crate) grants: bool,
+    /// Nothing is fetched.
+    pub(crate) no_read: bool,
+}
 
 /// Sizes of a queue.
 #[derive(Clone, Copy, Debug)]
@@ -54,21 +80,27 @@ pub(crate) struct Shape {
     pub(super) cut: Cut,
     /// Grains, each with a send queue slot of its own.
     pub(super) grains: u16,
+    /// Bytes of granted memory.
+    pub(super) granted: usize,
+    /// Nothing is fetched.
+    pub(super) no_read: bool,
     /// Send queue slots of a request.
     slots: u32,
 }
 
 impl Shape {
-    /// What a device allows of `credits` requests in flight, with `bytes` of
-    /// transfer buffers, which are fetched into by way of sinks or not; what
-    /// the device lacks when that is not enough for one.
+    /// What a device allows of `credits` requests in flight, with `bytes` for
+    /// transfer buffers and granted memory; what is lacking when that is not
+    /// enough for one.
     pub(crate) fn new(
         attributes: Attributes,
         credits: u16,
         bytes: usize,
-        sinks: bool,
+        ways: Ways,
         cut: Cut,
     ) -> Result<Self, &'static str> {
+        let sinks = ways.sinks && !ways.no_read;
+        let granted = granted(attributes, bytes, ways)?;
         let entries = |max: u32| (max as usize).clamp(1, CHUNKS_MAX);
         let write_entries = entries(attributes.max_send_sge);
         let read_entries = entries(attributes.max_sge_rd.min(attributes.max_send_sge));
@@ -87,7 +119,7 @@ impl Shape {
         // or it is written, together with the answer.
         let fetch = if sinks { SINK_REQUESTS } else { read_parts };
         let slots = fetch.max(write_parts + 1) as u32;
-        let buffers = (bytes / CHUNK_BYTES).max(CHUNKS_MAX);
+        let buffers = (bytes.saturating_sub(granted) / CHUNK_BYTES).max(CHUNKS_MAX);
         // A grain is one work request, written, or fetched if that is by grains.
         let least_entries = if sinks {
             write_entries
@@ -111,6 +143,8 @@ impl Shape {
             sinks,
             cut,
             grains: grains as u16,
+            granted,
+            no_read: ways.no_read,
             slots,
         };
         while shape.sends() + 1 > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
@@ -127,9 +161,9 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Each request's work, each grain's, and a probe.
+    /// Each request's work, each grain's, a probe, and the registration of granted memory.
     pub(super) fn sends(self) -> u32 {
-        self.ios * self.slots + u32::from(self.grains) + 1
+        self.ios * self.slots + u32::from(self.grains) + 2
     }
 
     pub(super) fn completions(self) -> u32 {
@@ -144,4 +178,27 @@ impl Shape {
             receive_entries: if self.inline == 0 { 1 } else { 2 },
         }
     }
+}
+
+/// Bytes of granted memory, of `bytes` for all buffers. A quarter; all that the largest
+/// write needs when nothing is fetched, if that leaves as much for reads.
+fn granted(attributes: Attributes, bytes: usize, ways: Ways) -> Result<usize, &'static str> {
+    if !attributes.fast_registration || !ways.grants {
+        return match ways.no_read && ways.grants {
+            true => Err("the RDMA device cannot register memory by work requests"),
+            false => Ok(0),
+        };
+    }
+    let largest = TRANSFER_MAX as usize;
+    if !ways.no_read {
+        let quarter = (bytes / 4).clamp(GRANTED_MIN, GRANTED_MAX);
+        return Ok(Granted::fit(attributes, quarter));
+    }
+    if bytes < 2 * largest {
+        return Err("without RDMA READ buffer_mib must be 2 for each of its queues");
+    }
+    if Granted::fit(attributes, largest) < largest {
+        return Err("the RDMA device's memory regions are too small to do without RDMA READ");
+    }
+    Ok(Granted::fit(attributes, bytes / 2))
 }

@@ -9,7 +9,8 @@ use super::{
         CHUNK_BYTES,
         PARTS_MAX, //
     },
-    Queue, //
+    Queue,
+    Received, //
 };
 use crate::io::Io;
 use hcablk_core::{
@@ -57,6 +58,7 @@ impl Queue {
             }
             Ok(Op::Write { remote, .. }) => self.take_in(io, remote),
             Ok(Op::WriteInline { .. }) => self.store_inline(io),
+            Ok(Op::WriteGranted { .. }) => self.store_granted(io),
             Ok(Op::Size) => self.tell_size(io),
             Err(status) => self.answer(io, status),
         }
@@ -117,6 +119,7 @@ impl Queue {
             });
         let mut reads: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
         let last = count.div_ceil(per_part);
+        self.counters.rdma_reads.add(last as u64);
         let mut chain = Chain::new();
         for (i, read) in reads.iter_mut().flatten().enumerate() {
             if i + 1 == last {
@@ -152,6 +155,7 @@ impl Queue {
         chain.push(&mut read);
         chain.push(&mut grant.invalidate);
         self.counters.registrations.bump();
+        self.counters.rdma_reads.bump();
         self.post(io, &chain);
     }
 
@@ -180,6 +184,9 @@ impl Queue {
         if self.post_receive(io.receive).is_err() {
             self.session.end();
             return self.give_up(io);
+        }
+        if Self::is_granted(&io) {
+            return self.answer_granted(io);
         }
 
         let mut entries = [Entry::EMPTY; CHUNKS_MAX];
@@ -290,22 +297,25 @@ impl Queue {
         }
     }
 
-    /// The answer has been sent.
-    fn answered(&self, io: &Io) {
+    /// The answer has been sent, by a message that is counted with it if `counts`.
+    pub(super) fn answered(&self, io: &Io, counts: bool) {
         let c = &self.counters;
         let length = io.length() as u64;
         let ok = io.status == Status::Ok;
         match io.op {
             Ok(Op::Read(_, remote)) if ok && self.says_immediate(io, remote) => c.immediates.bump(),
-            _ => c.sends.bump(),
+            _ => c.sends.add(counts.into()),
         }
         match io.op {
             Ok(Op::Read(..)) => {
                 c.reads.bump();
                 c.read_bytes.add(if ok { length } else { 0 });
             }
-            Ok(Op::Write { fua, .. } | Op::WriteInline { fua, .. }) => {
+            Ok(
+                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteGranted { fua, .. },
+            ) => {
                 c.writes.bump();
+                c.eager_writes.add(Self::is_granted(io).into());
                 c.inline_writes
                     .add(matches!(io.op, Ok(Op::WriteInline { .. })).into());
                 c.fua_writes.add(fua.into());
@@ -378,15 +388,12 @@ impl Handler for Queue {
             self.session.end();
         }
         match work.kind {
-            kind::RECEIVE if ok => self.receive(work.index, completion.byte_len()),
-            kind::ANSWER => {
-                if let Some(io) = self.inflight.take(work.index) {
-                    if ok {
-                        self.answered(&io);
-                    }
-                    self.bring_home(io);
-                }
-            }
+            kind::RECEIVE if ok => self.receive(Received {
+                buffer: work.index,
+                length: completion.byte_len(),
+                immediate: completion.immediate(),
+            }),
+            kind::ANSWER => self.all_answered(work.index, ok),
             kind::FETCH => {
                 self.fetching
                     .store(self.fetching.load(Relaxed) - 1, Relaxed);

@@ -9,7 +9,7 @@
 must on target 'modprobe hcablk_target force_mr=1'
 export_volume vol1 "$drive" c1 c2
 for client in c1 c2; do
-	connect $client vol1 --small-write 0
+	connect $client vol1 --small-write 0 --eager-write 0
 done
 echo "# $(on c1 "hcablk-scatter $device sizes 0")"
 seed=$RANDOM

@@ -37,8 +37,8 @@ writes() {
 export_volume vol1 "$drive" c1
 must on c1 "modprobe hcablk"
 for limit in 0 512 4096 65536; do
-	options=
-	[ $limit = 4096 ] || options="--small-write $limit"
+	options="--eager-write 0"
+	[ $limit = 4096 ] || options+=" --small-write $limit"
 	connect c1 vol1 "$options"
 	same "$limit: it is told" $limit "$(on c1 "cat $initiator/vol1/small_write")"
 	counters

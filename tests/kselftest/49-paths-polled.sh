@@ -60,7 +60,7 @@ check "what is written by polled I/O is read by it" polled_fio "--name=v --rw=ra
 check "and what is written beside it" joined other c1
 begin
 check "keys that are invalidated here" on c1 "hcablk disconnect vol1 &&
-	hcablk connect $target_address vol1 --poll-queues 2 --no-remote-invalidate --small-read 0 --small-write 0"
+	hcablk connect $target_address vol1 --poll-queues 2 --no-remote-invalidate --small-read 0 --small-write 0 --eager-write 0"
 check "are so by polled I/O, too" polled_fio "--name=v --rw=randrw --bs=16k --iodepth=16 --size=$(few 2)M --verify=crc32c --verify_fatal=1"
 same "nothing failed" 0 "$(since errors)"
 disconnect c1 vol1

@@ -36,6 +36,12 @@ fn reply() -> Reply {
         },
         inline: 4096,
         quiet: true,
+        no_read: false,
+        grant: Some(Grant {
+            bytes: 1 << 20,
+            key: 0xa5a5_5a5a,
+            base: 0x1234_5678,
+        }),
         id: VolumeId::parse("0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11").ok(),
     }
 }
@@ -156,8 +162,46 @@ fn a_reply_need_not_have_an_id() {
         Reply::decode(&bytes[..REPLY_MIN_LEN], &request()),
         Some(without)
     );
+    assert_eq!(bytes[52..56], [0, 0, 16, 0]);
+    assert_eq!(bytes[60..64], [0x78, 0x56, 0x34, 0x12]);
     assert_eq!(Reply::decode(&without.encode(), &request()), Some(without));
     assert_eq!(bytes[64..66], [0x0b, 0x6c]);
+}
+
+#[test]
+fn a_reply_need_not_grant_memory_unless_there_is_no_read() {
+    let decoded = |change: fn(&mut Reply)| {
+        let mut r = reply();
+        change(&mut r);
+        let decoded = Reply::decode(&r.encode(), &request());
+        assert!(decoded.is_none_or(|d| d == r));
+        decoded.is_some()
+    };
+    let of = |bytes| {
+        Some(Grant {
+            bytes,
+            key: 1,
+            base: 2,
+        })
+    };
+    assert!(decoded(|r| r.grant = None));
+    assert!(decoded(|r| r.no_read = true));
+    assert!(!decoded(|r| (r.grant, r.no_read) = (None, true)));
+    assert!(decoded(|r| {
+        (r.grant, r.no_read, r.geometry.read_only) = (None, true, true);
+    }));
+    let mut r = reply();
+    for (bytes, no_read, good) in [
+        (4096, false, true),
+        (4095, false, false),
+        (1 << 25, false, false),
+        ((1 << 20) - 4096, true, false),
+        (1 << 21, true, true),
+    ] {
+        (r.grant, r.no_read) = (of(bytes), no_read);
+        let decoded = Reply::decode(&r.encode(), &request());
+        assert_eq!(decoded.is_some(), good, "{bytes} {no_read}");
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ const REMOTE: Remote = Remote {
     answer: Answer::Invalidating,
 };
 
-fn requests() -> [Request; 9] {
+fn requests() -> [Request; 11] {
     let of = |op| Request {
         tag: TAG,
         op,
@@ -49,6 +49,14 @@ fn requests() -> [Request; 9] {
         of(zeroes(false)),
         of(zeroes(true)),
         of(Op::Size),
+        of(Op::WriteGranted {
+            extent: EXTENT,
+            fua: false,
+        }),
+        of(Op::WriteGranted {
+            extent: EXTENT,
+            fua: true,
+        }),
     ]
 }
 
@@ -119,7 +127,7 @@ fn every_field_of_a_request_is_checked() {
         "nothing answers like that and invalidates"
     );
     assert_eq!(with(32, &[3]), invalid, "a read is not inline");
-    assert_eq!(with(32, &[4]), invalid, "reserved");
+    assert_eq!(with(32, &[5]), invalid, "reserved");
     let mut write = requests()[1].encode();
     (write[1], write[32]) = (0, DATA_IMMEDIATE);
     assert_eq!(
@@ -213,8 +221,47 @@ fn inline_data_has_the_length_that_is_said() {
         assert_eq!(Request::decode_before(&bad, length), invalid, "byte {at}");
     }
     for other in requests() {
-        assert_eq!(Request::decode_before(&other.encode(), 512), invalid);
+        let granted = matches!(other.op, Op::WriteGranted { .. });
+        let bad = Request::decode_before(&other.encode(), 512);
+        assert_eq!(
+            bad,
+            if granted {
+                Err(BadRequest::Unanswerable)
+            } else {
+                invalid
+            }
+        );
     }
+}
+
+#[test]
+fn who_uses_granted_memory_wrongly_is_not_answered() {
+    let bytes = requests()[9].encode();
+    assert_eq!(bytes[32], 4);
+    for (at, value, what) in [
+        (0, READ, "a read"),
+        (0, FLUSH, "a flush"),
+        (0, 7, "an unknown opcode"),
+        (1, FLAG_INVALIDATE, "nothing to invalidate"),
+        (1, 0x80, "an unknown flag"),
+        (2, 1, "a reserved byte"),
+        (17, 0, "no length"),
+        (20, 1, "a key"),
+        (24, 1, "an address"),
+        (39, 1, "another reserved byte"),
+    ] {
+        let mut bad = bytes;
+        bad[at] = value;
+        assert_eq!(
+            Request::decode(&bad),
+            Err(BadRequest::Unanswerable),
+            "{what}"
+        );
+    }
+    assert_eq!(
+        Request::decode_before(&bytes, 4096),
+        Err(BadRequest::Unanswerable)
+    );
 }
 
 #[test]

@@ -18,6 +18,8 @@ struct addrinfo *address;
 unsigned char volume[16], host[16];
 uint64_t zone_from, zone_count, capacity;
 unsigned int block, max_transfer, max_discard, max_zeroes;
+uint32_t grant_key, grant_bytes;
+uint64_t grant_address;
 bool read_only;
 
 /* In memory that all workers share. */
@@ -392,6 +394,11 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 		max_transfer = get(a.reply + 20, 4);
 		max_discard = get(a.reply + 40, 4);
 		max_zeroes = get(a.reply + 48, 4);
+		grant_bytes = get(a.reply + 52, 4);
+		grant_key = get(a.reply + 56, 4);
+		grant_address = get(a.reply + 60, 4) << 32;
+		if (grant_bytes % 4096 || grant_bytes > 1 << 24 || (!grant_bytes && !read_only))
+			failed("the target grants %u bytes", grant_bytes);
 		if (chance(r, 150))
 			intrude(r, &a);
 		return c;
@@ -453,7 +460,8 @@ static void work_off(unsigned int me)
 		if (m.data) {
 			struct ibv_sge sge = { (uintptr_t)c->send[c->sends++ % (SENDS - 16)], m.data, c->mr->lkey };
 
-			m.wr.wr_id = 1ull << 62;
+			/* What is granted may be reached, and then what is said of it is wrong. */
+			m.wr.wr_id = m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : 1ull << 62;
 			post(c, &m.wr, &sge);
 		} else {
 			post_message(c, &m.wr, m.bytes, m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : m.length);

@@ -29,6 +29,9 @@ extern unsigned char volume[16], host[16];
 extern uint64_t zone_from, zone_count, capacity;
 extern unsigned int block, max_transfer, max_discard, max_zeroes;
 extern bool read_only;
+/* What the target has granted last. */
+extern uint32_t grant_key, grant_bytes;
+extern uint64_t grant_address;
 
 /* What docs/protocol.md has a target do about these bytes. */
 void judge(struct message *m);

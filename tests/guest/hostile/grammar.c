@@ -23,6 +23,9 @@ void judge(struct message *m)
 	m->verdict = END;
 	if (m->length < 8 || m->length > REQUEST + INLINE)
 		return;
+	/* Never right here, and nobody knows whether it has taken a place in granted memory. */
+	if (m->length >= REQUEST && data == GRANTED)
+		return;
 	m->verdict = m->status = INVALID;
 	/* Nothing here has its data behind it and says so. */
 	if (m->length != REQUEST || !zero(b + 2, 2) || !zero(b + 33, 7))
@@ -147,7 +150,7 @@ static void deadly(struct rng *r, struct message *m)
 	/* Where a write does harm if its data is taken from somewhere after all. */
 	if (b[0] == WRITE)
 		put(b + 8, 8, 0);
-	switch (below(r, 14)) {
+	switch (below(r, 16)) {
 	case 0:
 		m->length = below(r, 8);
 		break;
@@ -197,6 +200,19 @@ static void deadly(struct rng *r, struct message *m)
 		/* Takes a receive buffer and leaves nothing in it. */
 		m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		m->wr.imm_data = next(r);
+		break;
+	case 14:
+	case 15:
+		/* Into granted memory, but not whole blocks, or past its end. */
+		m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		m->wr.imm_data = next(r);
+		m->wr.wr.rdma.rkey = grant_key;
+		m->wr.wr.rdma.remote_addr = grant_address;
+		m->data = 1 + below(r, 4095);
+		if (chance(r, 300)) {
+			m->data = 4096;
+			m->wr.wr.rdma.remote_addr += grant_bytes - 4095 + below(r, 4096);
+		}
 		break;
 	}
 }

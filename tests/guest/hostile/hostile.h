@@ -27,8 +27,8 @@ enum {
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
 /* A flag of a request: the answer need not wake its reader up. */
 enum { QUIET = 8 };
-/* How data travels: a read of this kind may be answered by an immediate value. */
-enum { BY_VALUE = 2 };
+/* How data travels: a read of the first kind may be answered by an immediate value, a write of the second is in granted memory. */
+enum { BY_VALUE = 2, GRANTED = 4 };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 /* What the other side must do beside answering with a status. */

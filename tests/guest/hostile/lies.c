@@ -83,13 +83,14 @@ enum trick pick(struct rng *r, enum stage stage, uint64_t n)
 
 bool good_reply(const unsigned char *b, const unsigned char *request)
 {
-	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4);
+	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4), grant = get(b + 52, 4);
 
 	return !memcmp(b, "HCAB\1", 5) && get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2) &&
 	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
 	       transfer >= 4096 && transfer <= 1 << 20 && !(transfer % 4096) &&
 	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
-	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4) && get(b + 36, 4) <= 65536;
+	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4) && get(b + 36, 4) <= 65536 &&
+	       !(grant % 4096) && grant <= 1 << 24 && (!(b[5] & 2) || b[18] & 1 || grant >= transfer);
 }
 
 /* The private data of an answer to a connection request, and its length. */
@@ -130,7 +131,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	} else {
 		static const struct { unsigned char at, size; } fields[] = {
 			{ 4, 1 }, { 6, 2 }, { 8, 8 }, { 16, 1 }, { 17, 1 }, { 18, 2 }, { 20, 4 }, { 24, 8 }, { 32, 4 },
-			{ 36, 4 },
+			{ 36, 4 }, { 52, 4 }, { 5, 1 },
 		};
 		unsigned int f = below(r, sizeof(fields) / sizeof(*fields));
 
@@ -141,6 +142,11 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		put(b + 20, 4, SLOT);
 	if (get(b + 6, 2) > CREDITS && get(b + 6, 2) <= depth)
 		put(b + 6, 2, CREDITS);
+	/* Nothing is granted here, if what is said of it makes sense. */
+	if (!(get(b + 52, 4) % 4096) && get(b + 52, 4) <= 1 << 24) {
+		put(b + 52, 4, 0);
+		b[5] &= ~2;
+	}
 	/* Data with requests is not taken here. */
 	if (get(b + 36, 4) <= 65536)
 		put(b + 36, 4, 0);

@@ -7,6 +7,7 @@
 use crate::proto::{
     connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
     credits::Credits,
+    grant::{Answers, Grant},
     message::{
         Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag,
         REQUEST_LEN as MESSAGE_LEN,
@@ -36,6 +37,11 @@ pub const ALL: &[Decoder] = &[
         name: "response",
         check: response,
         seeds: responses,
+    },
+    Decoder {
+        name: "answers",
+        check: answers,
+        seeds: many_answers,
     },
     Decoder {
         name: "connect",
@@ -85,7 +91,7 @@ fn request(bytes: &[u8]) -> bool {
             true
         }
         Err(BadRequest::Unanswerable) => {
-            assert!(bytes.len() < 8);
+            assert!(bytes.len() < 8 || bytes[32] == 4);
             false
         }
         Err(BadRequest::Answer(tag, status)) => {
@@ -96,6 +102,28 @@ fn request(bytes: &[u8]) -> bool {
             false
         }
     }
+}
+
+fn answers(bytes: &[u8]) -> bool {
+    let Some(answers) = Answers::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(answers.message(), bytes);
+    assert_eq!(answers.iter().count(), answers.len());
+    assert!((1..=Answers::MAX).contains(&answers.len()));
+    true
+}
+
+fn many_answers() -> Vec<Vec<u8>> {
+    [1, 2, Answers::MAX]
+        .map(|count| {
+            let mut answers = Answers::new();
+            for number in 0..count {
+                assert!(answers.push(number as u16, Status::Ok));
+            }
+            answers.message().to_vec()
+        })
+        .to_vec()
 }
 
 fn requests() -> Vec<Vec<u8>> {
@@ -134,6 +162,7 @@ fn requests() -> Vec<Vec<u8>> {
         write(false),
         write(true),
         inline,
+        Op::WriteGranted { extent, fua: true },
         Op::Flush,
         Op::Size,
         Op::Discard(extent),
@@ -240,6 +269,8 @@ fn replies() -> Vec<Vec<u8>> {
         },
         inline: 4096,
         quiet: true,
+        no_read: true,
+        grant: Some(Grant { bytes: 1 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),
     };
     vec![

@@ -272,6 +272,10 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
     pub small_write: Option<u32>,
 
+    /// Write the data of writes up to this size into memory that the target has granted; 0: never [default: 16384]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
+    pub eager_write: Option<u32>,
+
     /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_upper: Option<u32>,
@@ -298,6 +302,7 @@ impl From<&ConnectArgs> for Connect {
             remote_invalidate: args.no_remote_invalidate.then_some(false),
             small_read: args.small_read,
             small_write: args.small_write,
+            eager_write: args.eager_write,
             batch_upper: args.batch_upper,
             batch_lower: args.batch_lower,
         }
@@ -649,6 +654,7 @@ mod tests {
             "connect 10.0.0.1 data --small-read 65537",
             "connect 10.0.0.1 data --small-read 4k",
             "connect 10.0.0.1 data --small-write 65537",
+            "connect 10.0.0.1 data --eager-write 1048577",
             "connect 10.0.0.1 data --batch-upper 1025",
             "connect 10.0.0.1 data --batch-lower -1",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",

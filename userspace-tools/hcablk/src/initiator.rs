@@ -54,6 +54,8 @@ pub struct Connect {
     pub small_read: Option<u32>,
     /// Bytes of the largest write whose data goes with the request.
     pub small_write: Option<u32>,
+    /// Bytes of the largest write whose data is put into granted memory.
+    pub eager_write: Option<u32>,
     /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
     pub batch_upper: Option<u32>,
     /// Requests outstanding below which they are batched no more.
@@ -86,6 +88,7 @@ impl Connect {
         );
         add("small_read", self.small_read.map(|v| v.to_string()));
         add("small_write", self.small_write.map(|v| v.to_string()));
+        add("eager_write", self.eager_write.map(|v| v.to_string()));
         add("batch_upper", self.batch_upper.map(|v| v.to_string()));
         add("batch_lower", self.batch_lower.map(|v| v.to_string()));
         settings
@@ -644,6 +647,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         remote_invalidate: group.flag("remote_invalidate")?,
         small_read: group.value("small_read")?,
         small_write: group.value("small_write")?,
+        eager_write: group.value("eager_write")?,
         batch_upper: group.value("batch_upper")?,
         batch_lower: group.value("batch_lower")?,
         session: Session::parse(&group.get("session")?),

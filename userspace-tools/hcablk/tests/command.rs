@@ -59,6 +59,7 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("remote_invalidate", "1"),
         ("small_read", "4096"),
         ("small_write", "4096"),
+        ("eager_write", "16384"),
         ("batch_upper", "32"),
         ("batch_lower", "16"),
         ("enable", "0"),

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of granted memory, on the host.
+
+use super::*;
+use std::vec;
+use std::vec::Vec;
+
+fn ring(units: u32, open: usize) -> Ring<Vec<Taken>> {
+    Ring::new(units * UNIT, vec![Taken::default(); open])
+}
+
+#[test]
+fn places_follow_each_other_and_begin_anew() {
+    let mut r = ring(8, 8);
+    assert_eq!(
+        r.place(UNIT, 10),
+        Some(Place {
+            offset: 0,
+            number: 0
+        })
+    );
+    assert_eq!(
+        r.place(512, 11),
+        Some(Place {
+            offset: UNIT,
+            number: 1
+        })
+    );
+    assert_eq!(r.place(4 * UNIT + 1, 12).unwrap().offset, 2 * UNIT);
+    assert_eq!(r.place(2 * UNIT, 13), None, "one unit is left");
+    assert_eq!(r.free(0), Some(10));
+    assert_eq!(
+        r.place(2 * UNIT, 13),
+        None,
+        "the left unit would be left out, too"
+    );
+    assert_eq!(r.free(1), Some(11));
+    assert_eq!(
+        r.place(2 * UNIT, 13),
+        Some(Place {
+            offset: 0,
+            number: 3
+        })
+    );
+    assert_eq!(r.place(UNIT, 14), None, "before what is not answered");
+    assert_eq!(r.open(), 2);
+}
+
+#[test]
+fn the_largest_fits_whenever_nothing_is_open() {
+    let mut r = ring(8, 4);
+    for owner in 0..20 {
+        let length = if owner % 2 == 0 { 3 * UNIT } else { 8 * UNIT };
+        let place = r.place(length, owner).expect("nothing is open");
+        assert_eq!(r.free(place.number), Some(owner));
+        assert_eq!(r.open(), 0);
+    }
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing() {
+    let mut r = ring(4, 2);
+    for length in [0, 4 * UNIT + 1, u32::MAX] {
+        assert_eq!(r.place(length, 0), None);
+    }
+    assert_eq!(r.place(UNIT, 0).unwrap().offset, 0);
+    assert_eq!(r.place(UNIT, 0).unwrap().offset, UNIT);
+    assert_eq!(r.place(UNIT, 0), None, "two may be open");
+    assert_eq!(ring(0, 4).place(UNIT, 0), None);
+    assert_eq!(Ring::new(UNIT, Vec::new()).place(UNIT, 0), None);
+}
+
+#[test]
+fn only_what_is_open_can_be_answered_and_once() {
+    let mut r = ring(4, 4);
+    assert_eq!(r.free(0), None);
+    for owner in 0..3 {
+        r.place(UNIT, owner).unwrap();
+    }
+    for wrong in [3, 4, 7, u16::MAX] {
+        assert_eq!(r.free(wrong), None, "{wrong}");
+    }
+    assert_eq!(r.free(1), Some(1));
+    assert_eq!(r.free(1), None);
+    assert_eq!(r.open(), 3, "an older one keeps the place");
+    assert_eq!(r.free(0), Some(0));
+    assert_eq!((r.open(), r.free(0)), (1, None));
+}
+
+/// Two sides that see answers at different times give the same places, and what
+/// is in use at one never overlaps.
+#[test]
+fn both_sides_count_alike() {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize
+    };
+    for (units, open) in [(1, 1), (7, 4), (64, 16), (256, 128)] {
+        let (mut here, mut there) = (ring(units, open), ring(units, open));
+        let mut working: Vec<(Place, u32)> = Vec::new();
+        let mut answers = std::collections::VecDeque::new();
+        let mut done = 0u32;
+        for owner in 0..200_000u32 {
+            let length = (1 + next() as u32 % (units * UNIT)).min(1 + next() as u32 % (8 * UNIT));
+            if let Some(place) = here.place(length, owner) {
+                assert_eq!(
+                    there.place(length, owner),
+                    Some(place),
+                    "free here, free there"
+                );
+                let end = place.offset + length;
+                assert!(end <= units * UNIT);
+                for (other, bytes) in &working {
+                    assert!(end <= other.offset || other.offset + bytes <= place.offset);
+                }
+                working.push((place, length));
+            } else if !working.is_empty() {
+                let (place, _) = working.swap_remove(next() % working.len());
+                let owner = there.free(place.number).unwrap();
+                answers.push_back((place.number, owner));
+            }
+            if answers.len() > next() % 8 || working.is_empty() {
+                if let Some((number, owner)) = answers.pop_front() {
+                    assert_eq!(here.free(number), Some(owner));
+                    done += 1;
+                }
+            }
+        }
+        assert!(done > 10_000, "{done}");
+    }
+}
+
+#[test]
+fn immediates_say_whole_units_and_nothing_else() {
+    let last = (u64::from(QUIET) - 1) * u64::from(UNIT);
+    for (offset, length, good) in [
+        (0, UNIT, true),
+        (last, 5 * UNIT, true),
+        (last + u64::from(UNIT), UNIT, false),
+        (512, UNIT, false),
+        (0, 512, false),
+        (0, UNIT + 512, false),
+        (0, 0, false),
+        (u64::MAX - 4095, UNIT, false),
+    ] {
+        for quiet in [false, true] {
+            let immediate = Immediate::new(offset, length, quiet);
+            assert_eq!(immediate.is_some(), good, "{offset} {length}");
+            if let Some(immediate) = immediate {
+                assert_eq!(immediate.offset(), offset);
+                assert_eq!(Immediate::from_wire(immediate.to_wire()), immediate);
+            }
+        }
+    }
+    assert_eq!(
+        Immediate::new(3 << 12, UNIT, true).unwrap().to_wire(),
+        0x8000_0003
+    );
+}
+
+#[test]
+fn grants_are_checked() {
+    let grant = |bytes| {
+        Grant {
+            bytes,
+            key: 1,
+            base: 7,
+        }
+        .checked()
+    };
+    for bad in [0, 1, UNIT - 1, UNIT + 1, BYTES_MAX + UNIT, u32::MAX] {
+        assert_eq!(grant(bad), None, "{bad}");
+    }
+    assert_eq!(grant(UNIT).unwrap().address(512), 7 << 32 | 512);
+    assert!(grant(BYTES_MAX).is_some());
+    assert_eq!(open_writes(1), 1);
+    assert_eq!(open_writes(100), 128);
+    assert_eq!(open_writes(u16::MAX), 1024);
+}
+
+#[test]
+fn answers_round_trip_and_are_checked() {
+    let mut answers = Answers::new();
+    assert!(answers.is_empty());
+    assert!(Answers::decode(answers.message()).is_none(), "none at all");
+    for number in 0..Answers::MAX as u16 {
+        let status = if number % 3 == 0 {
+            Status::Ok
+        } else {
+            Status::NoSpace
+        };
+        assert!(answers.push(number * 0x1111, status));
+        let bytes = answers.message();
+        assert!(Answers::is(bytes) && bytes.len() <= BUFFER_LEN);
+        let read = Answers::decode(bytes).unwrap();
+        assert_eq!(read.len(), usize::from(number) + 1);
+        assert!(read.iter().eq(answers.iter()));
+        for len in 0..bytes.len() {
+            assert!(Answers::decode(&bytes[..len]).is_none());
+        }
+    }
+    assert!(!answers.push(0, Status::Ok), "it is full");
+    assert_eq!(answers.iter().last(), Some((14 * 0x1111, Status::NoSpace)));
+    for (at, value) in [(0, 0x80), (1, 14), (1, 16), (2, 1), (3, 1), (6, 99), (7, 1)] {
+        let mut bad = answers.message().to_vec();
+        bad[at] = value;
+        assert!(Answers::decode(&bad).is_none(), "byte {at}");
+    }
+    assert_eq!(answers.message()[..8], [0x81, 15, 0, 0, 0, 0, 0, 0]);
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Granted memory: writes whose data is there before the target knows of them,
+//! and their answers. Who may use which part when is said in
+//! [`grant`](hcablk_core::proto::grant); the account is kept under
+//! `Queue::work`, in the order in which requests come.
+//!
+//! A place is free again just before its answer is posted. The initiator can
+//! write into all of the memory at any time, but reads nothing there; what is in
+//! it decides nothing here.
+
+use super::{
+    kind,
+    outbox::Waiting,
+    Queue,
+    Work, //
+};
+use crate::io::Io;
+use hcablk_core::{
+    granted::Granted,
+    proto::{
+        grant::{
+            Answers,
+            Grant,
+            Immediate,
+            UNIT, //
+        },
+        message::{
+            BadRequest,
+            Extent,
+            Op,
+            Request,
+            Status,
+            Tag, //
+        },
+    },
+    rdma::wr::{
+        Chain,
+        Entry,
+        Send,
+        WorkId,
+        WorkRequest, //
+    },
+};
+use kernel::prelude::*;
+
+impl Queue {
+    /// The memory that is granted, if any is.
+    #[inline]
+    pub(crate) fn granted(&self) -> Option<&Granted> {
+        self.granted.as_ref()
+    }
+
+    /// What the initiator is told of it.
+    pub(crate) fn grant(&self) -> Option<Grant> {
+        Some(self.granted()?.grant())
+    }
+
+    /// Lets the initiator write there: with the first message of it, which is before
+    /// it hears anything that says that it may. `false`: the queue pair takes
+    /// no work.
+    pub(super) fn open_grant(&self, work: &mut Work) -> bool {
+        work.sealed = false;
+        let Some(granted) = self.granted() else {
+            return true;
+        };
+        let mut register = granted.register();
+        register.signal(WorkId::new(kind::GRANT, 0));
+        let mut chain = Chain::new();
+        chain.push(&mut register);
+        self.outbox.rang(1);
+        self.pair.post(&chain).is_ok()
+    }
+
+    /// The write that an immediate value tells of, with `length` bytes of data.
+    #[inline]
+    pub(super) fn told(&self, value: u32, length: usize) -> Result<Request, BadRequest> {
+        let length = u32::try_from(length).map_err(|_| BadRequest::Unanswerable)?;
+        if length == 0 || length % UNIT != 0 {
+            return Err(BadRequest::Unanswerable);
+        }
+        let immediate = Immediate::from_wire(value);
+        Ok(Request {
+            // It is named by its number.
+            tag: Tag::from_immediate(0),
+            op: Op::WriteGranted {
+                extent: Extent {
+                    offset: immediate.offset(),
+                    length,
+                },
+                fua: false,
+            },
+            quiet: immediate.quiet,
+        })
+    }
+
+    /// Gives a granted write its place; `false`: there is none, so its initiator has
+    /// broken the protocol.
+    #[inline]
+    pub(super) fn take_place(&self, work: &mut Work, io: &mut Io, length: u32) -> bool {
+        let Some(place) = work.ring.place(length, 0) else {
+            return false;
+        };
+        io.place = place;
+        true
+    }
+
+    /// Writes what is in granted memory.
+    pub(super) fn store_granted(&self, mut io: KBox<Io>) {
+        io.moved = io.length() as u64;
+        if let Some(granted) = self.granted() {
+            granted.sync_for_cpu(io.place.offset as usize, io.length());
+        }
+        self.begin(io);
+    }
+
+    /// Answers a granted write; the receive buffer that it took is posted again.
+    pub(super) fn answer_granted(&self, io: KBox<Io>) {
+        if let Some(granted) = self.granted() {
+            granted.sync_for_device(io.place.offset as usize, io.length());
+        }
+        let _ = self.work.lock().ring.free(io.place.number);
+        if self.outbox.gathers() {
+            return self.gather_granted(io);
+        }
+        let index = io.index;
+        let mut answers = Answers::new();
+        let _ = answers.push(io.place.number, io.status);
+        let Ok(message) = self.outgoing.write(index as usize, answers.message()) else {
+            self.session.end();
+            return self.give_up(io);
+        };
+        let message = [Entry::new(message)];
+        let mut send = answer(&message, index, io.quiet);
+        let mut chain = Chain::new();
+        chain.push(&mut send);
+        self.post(io, &chain);
+    }
+
+    /// Lets an answer wait for others that go by the same message.
+    fn gather_granted(&self, mut io: KBox<Io>) {
+        let (index, number, status, quiet) = (io.index, io.place.number, io.status, io.quiet);
+        let mut waiting = self.outbox.waiting();
+        io.next = waiting.first;
+        if let Err(io) = self.inflight.park(index, io) {
+            drop(waiting);
+            self.session.end();
+            return self.give_up(io);
+        }
+        waiting.first = Some(index);
+        waiting.loud |= !quiet;
+        // There is room: else it was sealed.
+        let _ = waiting.answers.push(number, status);
+        if waiting.answers.len() < Answers::MAX {
+            return;
+        }
+        let failed = self.seal_answers(&mut waiting);
+        drop(waiting);
+        if failed.is_some() {
+            self.not_posted(failed);
+        }
+    }
+
+    /// Makes a message of the answers that wait, to be posted with what else waits. On
+    /// failure says which `Io` is the first of those that were to be answered by it.
+    pub(super) fn seal_answers(&self, waiting: &mut Waiting) -> Option<u32> {
+        let first = waiting.first.take()?;
+        let answers = core::mem::take(&mut waiting.answers);
+        let quiet = !core::mem::take(&mut waiting.loud);
+        let Ok(message) = self.outgoing.write(first as usize, answers.message()) else {
+            return Some(first);
+        };
+        let message = [Entry::new(message)];
+        let mut send = answer(&message, first, quiet);
+        if waiting.backlog.push(&mut send) {
+            return None;
+        }
+        let mut chain = Chain::new();
+        chain.push(&mut send);
+        match self.ring(&mut waiting.backlog, &chain) {
+            Ok(()) => None,
+            Err(_) => Some(first),
+        }
+    }
+
+    /// Counts and ends what a message has answered.
+    #[inline]
+    pub(super) fn all_answered(&self, first: u32, ok: bool) {
+        let mut next = Some(first);
+        while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
+            next = io.next;
+            if ok {
+                self.answered(&io, next.is_none());
+            }
+            self.bring_home(io);
+        }
+    }
+
+    /// Whether a write's status may be told by its number: it has a place.
+    #[inline]
+    pub(super) fn is_granted(io: &Io) -> bool {
+        matches!(io.op, Ok(Op::WriteGranted { .. }))
+    }
+
+    /// Writes that cannot be done, whatever else is right with them.
+    #[inline]
+    pub(super) fn refuses(&self, op: &Op) -> Option<Status> {
+        match op {
+            Op::Write { .. } if self.shape.no_read => Some(Status::Unsupported),
+            _ => None,
+        }
+    }
+}
+
+/// The message with answers in `message`, of the buffer of `index`.
+#[inline]
+fn answer<'a>(message: &'a [Entry], index: u32, quiet: bool) -> Send<'a> {
+    let mut send = Send::new(message);
+    if !quiet {
+        send.solicited();
+    }
+    send.signal(WorkId::new(kind::ANSWER, index));
+    send
+}

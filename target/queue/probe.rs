@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whether the initiator is still there.
+
+use super::{
+    kind,
+    Queue, //
+};
+use hcablk_core::rdma::wr::{
+    Chain,
+    Rdma,
+    WorkId,
+    WorkRequest, //
+};
+
+impl Queue {
+    /// The connection was granted: from here on silence is watched.
+    pub(crate) fn go_live(&self) {
+        self.work.lock().probing = false;
+    }
+
+    /// Makes sure that the initiator is still there, as the initiator does.
+    ///
+    /// A queue pair with requests under way is left out. Their transfers and
+    /// answers tell as much, if only when the drive has done its part: a drive
+    /// that hangs hides an initiator that died meanwhile. And a probe must not
+    /// meet an RDMA READ on soft-RoCE: with an empty write after it the responder there cannot
+    /// repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes
+    /// the length of the last request for this one's), and breaks the
+    /// connection with a warning.
+    pub(crate) fn probe(&self) {
+        if !self.inflight.is_empty() || !self.cut.is_empty() {
+            // Perhaps of those that have completed.
+            return self.pair.cq().kick();
+        }
+        {
+            let mut work = self.work.lock();
+            if work.closing || work.probing || work.silent {
+                return;
+            }
+            work.probing = true;
+        }
+        let mut probe = Rdma::probe();
+        probe.signal(WorkId::new(kind::PROBE, 0));
+        let mut chain = Chain::new();
+        chain.push(&mut probe);
+        self.outbox.rang(1);
+        if self.pair.post(&chain).is_err() {
+            self.session.end();
+        }
+        self.pair.cq().kick();
+    }
+}
