@@ -23,7 +23,7 @@ import plot
 import report
 import rows
 from counts import CountError
-from machine import COUNTING, EXACT, LINK, GuestError, Kind, Machine, Parts
+from machine import COUNTING, DRIVES, EXACT, LINK, GuestError, Kind, Machine, Parts
 
 
 def say(text: str = "") -> None:
@@ -89,7 +89,8 @@ def merged(results: report.Results, path: Path) -> report.Results:
     known = {(row["peer"], row["size"], row["pattern"], row["depth"]): row for row in older["rows"]}
     for row in results["rows"]:
         known.setdefault((row["peer"], row["size"], row["pattern"], row["depth"]), {}).update(row)
-    order = [(row.peer, row.load.size, row.load.pattern, row.load.depth) for row in rows.matrix()]
+    every = (*rows.matrix(), *rows.mode_rows())
+    order = [(row.peer, row.load.size, row.load.pattern, row.load.depth) for row in every]
     return {**results, "rows": [known[key] for key in order if key in known]}
 
 
@@ -129,18 +130,24 @@ def main() -> int:
     )
     kind = LINK if args.link else EXACT
     # Without being asked for more, only what the figures need is counted.
+    on_drives = [row for row in wanted if row.peer in rows.MODES]
+    wanted = [row for row in wanted if row.peer not in rows.MODES]
     to_count = [row for row in wanted if row.peer != rows.VERBS and (args.rows or row in rows.figure_rows())]
     found: dict[rows.Row, load.Result] = {}
     counted: dict[rows.Row, counting.Counted] = {}
     code = 0
     try:
-        if not args.profile:
+        if wanted and not args.profile:
             with booted(parts, kind) as machine:
                 run(machine, wanted, found)
         if to_count and not args.link and not args.no_count:
             say("\ncounting what an I/O consists of")
             with booted(parts, COUNTING) as machine:
                 counting.run(machine, to_count, counted, say)
+        if on_drives and not args.link:
+            say("\ncounting what an I/O takes on an emulated NVMe drive")
+            with booted(parts, DRIVES) as machine:
+                counting.run(machine, on_drives, counted, say)
     except (GuestError, CountError) as err:
         say(str(err))
         code = 1

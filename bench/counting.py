@@ -6,13 +6,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import counts
 import load
 from counts import Cost
 from machine import Machine
-from rows import RDMA_PEERS, Row
+from rows import MODES, RDMA_PEERS, Row
 
 # Functions that a profile prints.
 PRINTED = 45
@@ -25,6 +25,12 @@ class Counted:
     cost: load.Result
     verbs: dict[str, dict[str, float]]
     functions: list[Cost]
+    # Bytes per byte served, of those that our target has counted.
+    moved: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def instructions(self) -> float:
+        return sum(cost.instructions for cost in self.functions)
 
     @property
     def modules(self) -> dict[str, float]:
@@ -44,6 +50,20 @@ def watch(machine: Machine) -> None:
         )
 
 
+# Counters of the target, and what they are called here.
+MOVED = {
+    "ram_bytes": "RAM", "cache_bytes": "page cache", "bytes_from_cache": "own cache", "p2p_bytes": "PCI memory",
+    "p2p_bounce_bytes": "bounced", "copied_bytes": "copied",
+}  # fmt: skip
+
+
+def moved(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
+    """Where the bytes have been that were served meanwhile."""
+    gone = {name: after[name] - before.get(name, 0) for name in after}
+    served = gone.get("read_bytes", 0) + gone.get("written_bytes", 0)
+    return {text: round(gone[name] / served, 4) for name, text in MOVED.items() if served and gone[name]}
+
+
 def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: Callable[[str], None]) -> None:
     """Rows, peer by peer, on a machine that counts."""
     assert machine.counts is not None
@@ -54,13 +74,17 @@ def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: C
             known = counts.symbols(machine)
             for row in group:
                 started = time.monotonic()
+                before = machine.counters(peer)
                 result = load.measure(machine, row, disk)
                 sections, place = counts.read(machine.counts, place)
                 section = counts.difference(sections[3], sections[1])
                 verbs = counts.verbs(section, result.ios) if peer in RDMA_PEERS else {}
-                results[row] = Counted(result, verbs, counts.profile(section, result.ios, known))
+                went = moved(before, machine.counters(peer))
+                results[row] = Counted(result, verbs, counts.profile(section, result.ios, known), went)
                 total = section.instructions.total() / result.ios
-                seen = f"counted {total:12,.0f} of {result.ns_per_io:12,.0f} instructions per I/O"
+                # Of a machine whose clock counts instructions, that is all there is.
+                of = f" of {result.ns_per_io:12,.0f}" if peer not in MODES else ""
+                seen = f"counted {total:12,.0f}{of} instructions per I/O"
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {seen} {time.monotonic() - started:6.1f} s")
 
 

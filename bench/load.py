@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import peers
 from machine import Machine
-from rows import VERBS, Load, Row
+from rows import MODES, VERBS, Load, Row
 
 # Submissions and completions come in batches at this depth and above.
 BATCH_DEPTH = 32
@@ -36,11 +37,13 @@ def counts(load: Load) -> tuple[int, int]:
     return load.depth + 32, max(48, measured)
 
 
-def command(load: Load, disk: str) -> str:
+def command(load: Load, disk: str, mib: int = 0) -> str:
     """Two jobs, one after the other: a short one, and one that is longer by what is measured. What it takes to begin
-    and to end a job is the same in both, and goes with the difference."""
+    and to end a job is the same in both, and goes with the difference. `mib`: use so much of the disk only."""
     warm, measured = counts(load)
     options = f"{FIO} --filename={disk} --rw={load.pattern} --bs={load.bytes} --iodepth={load.depth}"
+    if mib:
+        options += f" --size={mib}m"
     if load.depth >= BATCH_DEPTH:
         options += f" --iodepth_batch={BATCH} --iodepth_batch_complete_min={BATCH}"
     jobs = f"--name=short --number_ios={warm} --name=long --stonewall --number_ios={warm + measured}"
@@ -54,9 +57,10 @@ def measure(machine: Machine, row: Row, disk: str) -> Result:
     """Run one row."""
     load = row.load
     ios = counts(load)[1]
+    mib = peers.DRIVE_MIB if row.peer in MODES else 0
     if row.peer == VERBS:
         script = f"hcablk-verbs {load.pattern} {load.bytes} {load.depth} {ios}"
         return Result(ios, float(machine.shell(machine.guest, script)))
-    said = machine.shell(machine.guest, f"cd /tmp && {command(load, disk)}").split()
+    said = machine.shell(machine.guest, f"cd /tmp && {command(load, disk, mib)}").split()
     begin, end, begin2, end2 = (int(word) for word in said)
     return Result(ios, ((end2 - begin2) - (end - begin)) / ios)

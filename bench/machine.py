@@ -55,6 +55,8 @@ class Kind:
     guests: int = 1
     counting: bool = False
     unit: str = "instructions"
+    # MiB of an emulated NVMe drive, and of the memory that it has for others.
+    drive: tuple[int, int] = (0, 0)
 
 
 # One CPU, and a clock that counts instructions: each takes a nanosecond. The same work then takes the same time,
@@ -62,6 +64,15 @@ class Kind:
 EXACT = Kind("one guest, instructions", "tcg,thread=single", ["-icount", "shift=0,sleep=off"], "tsc=reliable nokaslr")
 # The same on a QEMU that counts what is executed.
 COUNTING = replace(EXACT, counting=True)
+# A drive takes its time, which is real: the clock has to wait for it, and only what is executed counts. The drive takes
+# a list of its own memory's pages for one of RAM's when the list is in RAM (QEMU's nvme_map_sgl()): no such lists.
+DRIVES = replace(
+    COUNTING,
+    name="one guest with an emulated NVMe drive, instructions executed",
+    arguments=["-icount", "shift=0,sleep=on"],
+    append="tsc=reliable nokaslr nvme.sgl_threshold=0",
+    drive=(256, 16),
+)
 # Two guests, and a virtual network between them, in real time.
 LINK = Kind("two guests, real time", "", guests=2, unit="nanoseconds")
 
@@ -117,7 +128,9 @@ class Machine:
             self.counts = work / "counts"
             settings.arguments = [*kind.arguments, "-plugin", f"{plugin(parts.cache)},out={self.counts}"]
         if kind.guests == 1:
-            self.target = self.guest = Guest(settings, Spec("bench", 1, [("", False)]))
+            size, memory = kind.drive
+            spec = Spec("bench", 1, [("", False)], drives=[size] if size else [], drive_memory=memory)
+            self.target = self.guest = Guest(settings, spec)
         else:
             self.target = Guest(settings, Spec("target", 1, [("wire", True)]))
             self.guest = Guest(settings, Spec("bench", 2, [("wire", False)]))
@@ -164,7 +177,7 @@ class Machine:
         """A peer's disk, there for as long as the context lasts."""
         peer = peers.PEERS[name]
         words = {
-            "backing": peers.BACKING,
+            "backing": peer.backing,
             "address": self.target.spec.address,
             "host": shlex.quote(self.shell(self.guest, "cat /etc/hcablk/host_id").strip()),
         }
@@ -172,9 +185,15 @@ class Machine:
         def do(guest: Guest, script: str) -> str:
             return self.shell(guest, peers.COMMON + script.format(**words)) if script else ""
 
-        do(self.target, peers.SERVE_BACKING)
+        do(self.target, peer.serve_backing)
         do(self.target, peer.serve)
         yield do(self.guest, peer.attach).split()[-1]
         do(self.guest, peer.detach)
         do(self.target, peer.unserve)
-        do(self.target, peers.DROP_BACKING)
+        do(self.target, peer.drop_backing)
+
+    def counters(self, name: str) -> dict[str, int]:
+        """What the target has counted for a peer's disk."""
+        script = peers.PEERS[name].counters
+        lines = self.shell(self.target, script).splitlines() if script else []
+        return {word: int(value) for word, value in (line.split() for line in lines)}

@@ -7,7 +7,7 @@ Without a second guest both run in the same one.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # What all of them export. It moves no data: what is measured is the way to it.
 BACKING = "/dev/nullb0"
@@ -41,10 +41,15 @@ class Peer:
     """How to export and to attach a disk, and how to undo that."""
 
     title: str
+    backing: str = BACKING
+    serve_backing: str = SERVE_BACKING
+    drop_backing: str = DROP_BACKING
     serve: str = ""
     attach: str = ""
     detach: str = ""
     unserve: str = ""
+    # Prints counters of the target, `NAME VALUE` each.
+    counters: str = ""
 
 
 HCABLK = Peer(
@@ -128,4 +133,49 @@ PEERS: dict[str, Peer] = {
     "rnbd": RNBD,
     "nbd": NBD,
     "verbs": Peer(title="raw verbs", attach="echo none"),
+}
+
+# On an emulated NVMe drive, which has memory of its own for peers.
+DRIVE = "/dev/drive0"
+# What is read and written of it. It is read once first: what keeps data has it then.
+DRIVE_MIB = 64
+WARM = f"dd if=$disk of=/dev/null bs=1M count={DRIVE_MIB} iflag=direct 2> /dev/null"
+
+
+def on_drive(peer: Peer, **more: str) -> Peer:
+    """The same peer on that drive."""
+    own = {"backing": DRIVE, "serve_backing": "", "drop_backing": ""}
+    return replace(peer, **{**own, **more})
+
+
+def mode(title: str, options: str, module: str = "") -> Peer:
+    """A way of our target; its options, and its module's."""
+    return on_drive(
+        HCABLK,
+        title=title,
+        serve=f"modprobe hcablk_target {module}; hcablk target listen --buffer-mib 4; "
+        f"hcablk target export bench {{backing}} --allow {{host}} {options}",
+        attach=f"disk=$(hcablk connect {{address}} bench); {WARM}; appears $disk",
+        counters="cat /sys/kernel/config/hcablk_target/volumes/bench/stats",
+    )
+
+
+PEERS |= {
+    "drive": on_drive(PEERS["null"], title="the drive itself", attach=f"disk={{backing}}; {WARM}; appears $disk"),
+    "direct": mode("mode direct", "--mode direct"),
+    "cached": mode("mode cached: the page cache", "--mode cached"),
+    "mixed": mode("mode mixed: cached writes, direct reads", "--mode mixed"),
+    "mqcache": mode("mode direct with a cache of its own", f"--mode direct --cache-mib {2 * DRIVE_MIB}"),
+    "p2p": mode("mode p2p, copied between PCI memory and RAM for soft-RoCE", "--mode p2p"),
+    "p2p-hca": mode("mode p2p, soft-RoCE taken for an HCA that reaches PCI memory", "--mode p2p", "p2p_virtual=1"),
+    # Its own peer-to-peer mode wants an RDMA device with DMA of its own, and takes RAM without one.
+    "nvmet": on_drive(
+        NVME,
+        title="nvme-rdma/nvmet-rdma",
+        # The drive is nvme0.
+        attach=NVME.attach.replace("nvme0n1", "nvme1n1").replace("'nvme0*n1'", "'nvme1*n1'").replace(
+            "appears /dev/nvme1n1", f"disk=/dev/nvme1n1; until [ -b $disk ]; do usleep 20000; done; {WARM}; appears $disk"
+        ),
+        detach=NVME.detach.replace("nvme/nvme0/", "nvme/nvme1/"),
+    ),
 }

@@ -30,15 +30,19 @@ def results(made: dict[str, object], found: dict[Row, load.Result], counted: dic
         result: dict[str, object] = {
             "peer": row.peer, "size": row.load.size, "pattern": row.load.pattern, "depth": row.load.depth,
         }  # fmt: skip
-        # The clock is the same when QEMU counts.
-        if cost := found.get(row) or (counted[row].cost if row in counted else None):
+        # The clock is the same when QEMU counts, but for one that waits for a drive.
+        if row.peer in rows.MODES:
+            result |= {"ios": counted[row].cost.ios}
+        elif cost := found.get(row) or (counted[row].cost if row in counted else None):
             result |= {"ios": cost.ios, "ns_per_io": round(cost.ns_per_io, 1), "iops": round(cost.iops, 1)}
         if row in counted:
             modules = {name: round(n, 1) for name, n in counted[row].modules.items() if n >= 0.5}
             result |= {"verbs": counted[row].verbs, "instructions_by_module": modules}
+            if row.peer in rows.MODES:
+                result |= {"instructions": round(counted[row].instructions, 1), "moved": counted[row].moved}
         return result
 
-    everything = [row for row in rows.matrix() if row in found or row in counted]
+    everything = [row for row in (*rows.matrix(), *rows.mode_rows()) if row in found or row in counted]
     return {"version": 1, "made": made, "rows": [one(row) for row in everything]}
 
 
@@ -120,6 +124,21 @@ def verbs(results: Results) -> Iterator[str]:
         yield f"{name:27} {side:10}" + "".join(f"{numbers.get(column, 0):17.3f}" for column in VERBS) + f"   {kinds}"
 
 
+def modes(results: Results) -> Iterator[str]:
+    """What the target's modes cost on an emulated drive, and where their bytes have been."""
+    of_modes = [row for row in results["rows"] if "instructions" in row]
+    if not of_modes:
+        return
+    yield from ("", f"{'on an NVMe drive':24}{'instructions per I/O':>22}{'to mode direct':>16}   bytes per byte served")
+    alike = {(row["size"], row["pattern"], row["depth"]): row["instructions"] for row in of_modes if row["peer"] == "direct"}
+    for row in of_modes:
+        direct = alike.get((row["size"], row["pattern"], row["depth"]))
+        ratio = f"{row['instructions'] / direct:16.3f}" if direct else f"{'-':>16}"
+        where = ", ".join(f"{n:g} {name}" for name, n in row["moved"].items())
+        name = f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}"
+        yield f"{name:24}{row['instructions']:22,.0f}{ratio}   {where}".rstrip()
+
+
 def report(results: Results) -> Iterator[str]:
     """The whole of it."""
     made = results["made"]
@@ -132,6 +151,7 @@ def report(results: Results) -> Iterator[str]:
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)
     yield from verbs(results)
+    yield from modes(results)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,11 @@ VERBS = "verbs"
 VERBS_SIZES = {"64": 64, **SIZES}
 OPERATIONS = ("send", "rdmawrite", "rdmaread")
 VERBS_DEPTHS = (1, 64)
+# The ways of the target from an emulated NVMe drive to the wire, that drive without any network, and nvmet on it.
+MODES = ("drive", "direct", "cached", "mixed", "mqcache", "p2p", "p2p-hca", "nvmet")
+MODE_SIZES = ("4k", "128k")
+MODE_PATTERNS = ("randread", "randwrite")
+MODE_DEPTHS = (1, 32)
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,12 @@ def matrix() -> list[Row]:
     return [Row(peer, Load(size, pattern, depth)) for peer, size, pattern, depth in (*disks, *verbs)]
 
 
+def mode_rows() -> list[Row]:
+    """Every row on an emulated drive."""
+    loads = [Load(*load) for load in itertools.product(MODE_SIZES, MODE_PATTERNS, MODE_DEPTHS)]
+    return [Row(peer, load) for peer in MODES for load in loads]
+
+
 def figure_rows() -> list[Row]:
     """The rows that the figures need."""
     wanted = {Row(peer, load) for figure in FIGURES for load in figure.loads() for peer in ("hcablk", figure.peer)}
@@ -92,14 +103,16 @@ def figure_rows() -> list[Row]:
 
 def select(words: list[str], quick: bool) -> list[Row]:
     """The rows that are asked for: by peer, by name, or by a glob of names."""
-    rows = figure_rows() if quick else matrix()
+    everything = [*matrix(), *mode_rows()]
     if not words:
-        return rows
+        return figure_rows() if quick else everything
     for word in words:
-        if not any(matches(row, word) for row in matrix()):
-            raise SystemExit(f"no row is called {word}; they are called PEER-SIZE-PATTERN-qdN, such as {rows[0].name}")
-    return [row for row in matrix() if any(matches(row, word) for word in words)]
+        if not any(matches(row, word) for row in everything):
+            name = everything[0].name
+            raise SystemExit(f"no row is called {word}; they are called PEER-SIZE-PATTERN-qdN, such as {name}")
+    return [row for row in everything if any(matches(row, word) for word in words)]
 
 
 def matches(row: Row, word: str) -> bool:
-    return word in (row.peer, row.load.name) or fnmatch.fnmatch(row.name, word)
+    group = ["modes"] if row.peer in MODES else []
+    return word in (row.peer, row.load.name, *group) or fnmatch.fnmatch(row.name, word)

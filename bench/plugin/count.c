@@ -39,7 +39,7 @@ enum { QP_SEND_CQ = 16, QP_RECV_CQ = 24, CQ_HANDLER = 16, WR_NEXT = 0, WR_OPCODE
 enum { SIGNALED = 1 << 1 };
 
 /* As many blocks as there are counters; a block that is translated again keeps its own. */
-enum { BLOCKS = 1 << 18 };
+enum { BLOCKS_SHIFT = 20, BLOCKS = 1 << BLOCKS_SHIFT };
 
 struct block {
 	uint64_t address, instructions;
@@ -234,7 +234,7 @@ static void marked(unsigned int vcpu, void *data)
 
 static unsigned int find_block(uint64_t address, uint64_t instructions)
 {
-	unsigned int n = (address * 0x9e3779b97f4a7c15 + instructions) >> 46;
+	unsigned int n = (address * 0x9e3779b97f4a7c15 + instructions) >> (64 - BLOCKS_SHIFT);
 
 	for (unsigned int tries = 0; tries < 256; tries++, n = (n + 1) % BLOCKS) {
 		if (!blocks[n].instructions)
