@@ -19,7 +19,7 @@ served() {
 }
 
 lend "$card"
-for how in bounce direct; do
+for how in $ways; do
 	must on target "modprobe hcablk_target p2p_virtual=$(virtual $how)"
 	export_volume p "$drive" --mode=p2p --provider="$card" c1
 	connect c1 p

@@ -27,6 +27,10 @@ if [ -z "${card:-}" ] || [ -z "${small_card:-}" ] || [ -z "${far_card:-}" ]; the
 	die "the target lacks its memory cards: $_cards"
 fi
 
+# The ways there are between peer memory and the wire: what is registered, as everything is on iWARP, is RAM.
+ways="bounce direct"
+[ "$rdma" = rxe ] || ways=bounce
+
 # virtual bounce|direct: the target's parameter that makes soft-RoCE take this way.
 virtual() {
 	case $1 in
