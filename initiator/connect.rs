@@ -108,7 +108,7 @@ impl Link {
                 state <- new_irq_lock!(LinkState {
                     news: News::Nothing,
                     session: None,
-                }),
+                }, "hcablk_link"),
                 changed <- Event::new(),
             }),
             GFP_KERNEL,

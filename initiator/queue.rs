@@ -249,6 +249,8 @@ pub(crate) struct Queue {
     index: u8,
     /// Completions are found by who polls for them: nothing interrupts.
     polled: bool,
+    /// That a probe has completed does not prove that the target is there.
+    unproven: bool,
     /// Tags of the block layer; the next one asks for the size.
     depth: u16,
     session: Arc<Session>,
@@ -339,6 +341,7 @@ impl Queue {
             pin_init!(Self {
                 index,
                 polled,
+                unproven: id.is_iwarp(),
                 depth: shape.depth,
                 session: session.clone(),
                 pair,
@@ -368,7 +371,7 @@ impl Queue {
                     granting: Granting::Nothing,
                     ring: Ring::new(0, taken),
                     backlog,
-                }),
+                }, "hcablk_send"),
                 sent: Sent::default(),
                 done: Done::default(),
                 times: Times::default(),

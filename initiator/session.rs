@@ -73,7 +73,7 @@ enum State {
 }
 
 /// Milliseconds between probes of a queue pair.
-const PROBE_PERIOD_MS: u32 = 5_000;
+pub(crate) const PROBE_PERIOD_MS: u32 = 5_000;
 
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
@@ -127,7 +127,7 @@ impl Session {
                 pd,
                 requests,
                 teardown: teardown.clone(),
-                state <- new_irq_lock!(State::Connecting),
+                state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 prober <- new_mutex!(None),
                 ended <- Event::new(),

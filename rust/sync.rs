@@ -72,12 +72,16 @@ unsafe impl Backend for IrqBackend {
     }
 }
 
-/// Makes an initialiser for an [`IrqLock`] with a lock class of its own.
+/// Makes an initialiser for an [`IrqLock`] with a lock class of its own. Its name
+/// begins with `hcablk_`: that is how `/proc/lock_stat` tells ours from others.
 #[macro_export]
 macro_rules! new_irq_lock {
-    ($inner:expr $(, $name:literal)? $(,)?) => {
+    ($inner:expr, $name:literal $(,)?) => {
         $crate::sync::IrqLock::new(
-            $inner, ::kernel::optional_name!($($name)?), ::kernel::static_lock_class!())
+            $inner,
+            ::kernel::optional_name!($name),
+            ::kernel::static_lock_class!(),
+        )
     };
 }
 pub use new_irq_lock;

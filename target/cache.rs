@@ -122,7 +122,7 @@ impl Cache {
             memory.push(chunk, flags).map_err(|e| short(e.into()))?;
         }
         let cache = pin_init!(Self {
-            lines <- new_irq_lock!(lines),
+            lines <- new_irq_lock!(lines, "hcablk_cache"),
             memory,
         });
         Arc::pin_init(cache, GFP_KERNEL).map_err(short)

@@ -139,7 +139,7 @@ pub(crate) fn begin(
             state <- new_irq_lock!(LinkState {
                 session: None,
                 lost: false,
-            }),
+            }, "hcablk_link"),
         }),
         GFP_KERNEL,
     )?;

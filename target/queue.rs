@@ -163,6 +163,8 @@ struct Work {
     probing: bool,
     /// The initiator must send first, and has not yet.
     silent: bool,
+    /// Probes since it was last heard of.
+    unheard: u32,
 }
 
 /// See the module. Its completion queue and its `Io`s hold references to it
@@ -174,6 +176,11 @@ pub(crate) struct Queue {
     backing: Arc<Backing>,
     pair: QueuePair<Queue>,
     shape: Shape,
+    /// That a probe has completed does not prove that the initiator is there.
+    unproven: bool,
+    /// Something has come, or was taken, since the last probe. Only kept if that
+    /// is what tells.
+    heard: Atomic<bool>,
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
     /// Data is sent by requests that are reported each by itself. Of one that is
@@ -274,6 +281,7 @@ impl Queue {
             probing: true,
             // MPA wants the side that connected to be first.
             silent: id.is_iwarp(),
+            unheard: 0,
         };
         let inflight = SlotTable::new(ios)?;
         let outbox = Outbox::new()?;
@@ -285,6 +293,8 @@ impl Queue {
                 backing,
                 pair,
                 shape,
+                unproven: id.is_iwarp(),
+                heard: Atomic::new(false),
                 immediates: !id.is_iwarp(),
                 all_reported: id.is_iwarp(),
                 incoming,
@@ -296,7 +306,7 @@ impl Queue {
                 inflight,
                 cut <- cut,
                 fetching: Atomic::new(0),
-                work <- new_irq_lock!(work),
+                work <- new_irq_lock!(work, "hcablk_work"),
                 outbox <- outbox,
                 home <- Event::new(),
                 counters: Counters::default(),
@@ -335,7 +345,10 @@ impl Queue {
             return Ok(None);
         }
         let sink = Sink::new(self.session.pd(), CHUNKS_MAX, TRANSFER_MAX)?;
-        Ok(Some(Arc::pin_init(new_irq_lock!(sink), GFP_KERNEL)?))
+        Ok(Some(Arc::pin_init(
+            new_irq_lock!(sink, "hcablk_sink"),
+            GFP_KERNEL,
+        )?))
     }
 
     pub(crate) fn index(&self) -> u8 {

@@ -68,7 +68,7 @@ enum State {
 }
 
 /// Milliseconds between probes of a queue pair.
-const PROBE_PERIOD_MS: u32 = 5_000;
+pub(crate) const PROBE_PERIOD_MS: u32 = 5_000;
 
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
@@ -129,7 +129,7 @@ impl Session {
                 pd,
                 backing <- new_mutex!(Some(backing)),
                 told <- new_mutex!(told),
-                state <- new_irq_lock!(State::Live),
+                state <- new_irq_lock!(State::Live, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 prober <- new_mutex!(None),
                 ended <- Event::new(),

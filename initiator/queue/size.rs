@@ -12,14 +12,19 @@
 //! Every probe of the session's first queue pair is a question for the size, if
 //! there is a credit for it. It has a tag of its own behind those of the block
 //! layer, and the message buffer of that number. A question that is not
-//! answered keeps the place, and probes go on without one.
+//! answered keeps the place, and probes go on without one. On iWARP these prove
+//! nothing, for they complete when TCP has taken them: there a question has the
+//! I/O timeout, as requests have.
 
 use super::{
     kind,
     Queue,
     SendState, //
 };
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    session::PROBE_PERIOD_MS, //
+};
 use hcablk_core::{
     proto::message::{
         self,
@@ -50,7 +55,8 @@ use kernel::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Nothing,
-    Asked,
+    /// So many probes ago.
+    Asked(u32),
     Told(u64),
 }
 
@@ -64,6 +70,10 @@ impl Queue {
             self.pair.cq().settle();
         }
         let mut send = self.send.lock();
+        if self.live.load(Acquire) && self.is_unanswered(&send) {
+            drop(send);
+            return self.session.fail(Failure::RequestTimeout);
+        }
         if !self.live.load(Acquire) || self.probing.load(Acquire) || !send.space.reserve(1) {
             return;
         }
@@ -92,6 +102,9 @@ impl Queue {
     /// Posts a question instead of a probe; `None`: it is not the time for one.
     /// A slot was reserved.
     pub(super) fn ask_size(&self, send: &mut SendState) -> Option<Result> {
+        if let Size::Asked(probes) = &mut send.size {
+            *probes += 1;
+        }
         if send.size != Size::Nothing {
             return None;
         }
@@ -110,7 +123,7 @@ impl Queue {
         if !send.credits.take() {
             return None;
         }
-        send.size = Size::Asked;
+        send.size = Size::Asked(0);
         let entries = [Entry::new(slice)];
         let mut wr = Send::new(&entries);
         wr.solicited();
@@ -121,9 +134,16 @@ impl Queue {
         Some(self.ring(send, &chain))
     }
 
+    /// Whether a question, which nothing else would tell to be lost, was not
+    /// answered in time.
+    pub(super) fn is_unanswered(&self, send: &SendState) -> bool {
+        let probes = self.session.settings().io_timeout_s * 1000 / PROBE_PERIOD_MS;
+        self.unproven && matches!(send.size, Size::Asked(n) if n > probes)
+    }
+
     /// The answer to a question; `false`: there was none, or it is no answer.
     pub(super) fn size_told(&self, send: &mut SendState, response: &Response) -> bool {
-        if send.size != Size::Asked || response.tag.generation != 0 {
+        if !matches!(send.size, Size::Asked(_)) || response.tag.generation != 0 {
             return false;
         }
         send.size = match response.status {

@@ -163,7 +163,7 @@ impl<H: Handler> CompletionQueue<H> {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_init_work(slot, Some(Self::on_work)) };
                 }),
-                direct <- new_spinlock!(()),
+                direct <- new_spinlock!((), "hcablk_direct"),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Atomic::new(0),
                 // Soft-iWARP takes no message for one that asks for being

@@ -224,7 +224,7 @@ impl CutRequests {
             home,
             wire,
             grains,
-            requests <- new_irq_lock!(requests),
+            requests <- new_irq_lock!(requests, "hcablk_cut"),
         }))
     }
 

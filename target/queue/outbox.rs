@@ -96,7 +96,7 @@ impl Outbox {
             gathering: Atomic::new(0),
             doorbells: Atomic::new(0),
             work_requests: Atomic::new(0),
-            waiting <- new_irq_lock!(waiting),
+            waiting <- new_irq_lock!(waiting, "hcablk_outbox"),
         }))
     }
 

@@ -6,12 +6,24 @@ use super::{
     kind,
     Queue, //
 };
+use crate::{
+    session::PROBE_PERIOD_MS,
+    volume::Printed, //
+};
 use hcablk_core::rdma::wr::{
     Chain,
     Rdma,
     WorkId,
     WorkRequest, //
 };
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+
+/// Probes without a sign of the initiator after which it is taken for dead,
+/// where nothing else tells: in that time it asks as often for the size.
+const UNHEARD_MAX: u32 = 6;
 
 impl Queue {
     /// The connection was granted: from here on silence is watched.
@@ -28,7 +40,19 @@ impl Queue {
     /// repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes
     /// the length of the last request for this one's), and breaks the
     /// connection with a warning.
+    ///
+    /// On iWARP it completes when TCP has taken it. There the initiator has to
+    /// ask for the size now and then, on its first queue pair.
     pub(crate) fn probe(&self) {
+        if self.unproven && self.index == 0 && self.is_unheard() {
+            pr_warn!(
+                "{}: nothing was heard of {} for {} s\n",
+                **self.session.volume(),
+                Printed(self.session.host()),
+                UNHEARD_MAX * PROBE_PERIOD_MS / 1000
+            );
+            return self.session.end();
+        }
         if !self.inflight.is_empty() || !self.cut.is_empty() {
             // Perhaps of those that have completed.
             return self.pair.cq().kick();
@@ -49,5 +73,19 @@ impl Queue {
             self.session.end();
         }
         self.pair.cq().kick();
+    }
+
+    /// Whether the initiator is silent for too long, and does not wait for the
+    /// drive. Called at every probe.
+    fn is_unheard(&self) -> bool {
+        let heard = self.heard.xchg(false, Relaxed);
+        let on_wire = !self.inflight.is_empty() || !self.cut.is_empty();
+        let mut work = self.work.lock();
+        if heard || (!on_wire && work.idle.len() != work.made) {
+            work.unheard = 0;
+        } else {
+            work.unheard += 1;
+        }
+        !work.closing && work.unheard > UNHEARD_MAX
     }
 }

@@ -386,6 +386,8 @@ impl Handler for Queue {
         let ok = completion.is_ok();
         if !ok {
             self.session.end();
+        } else if self.unproven && work.kind != kind::PROBE {
+            self.heard.store(true, Relaxed);
         }
         match work.kind {
             kind::RECEIVE if ok => self.receive(Received {

@@ -110,7 +110,7 @@ mod tests {
             Counted::new(&alive, 2)?,
             Counted::new(&alive, 3)?,
         );
-        let lock = KBox::pin_init(new_irq_lock!(()), GFP_KERNEL)?;
+        let lock = KBox::pin_init(new_irq_lock!((), "hcablk_kunit"), GFP_KERNEL)?;
         {
             // Interrupts are off: nothing here may sleep.
             let _guard = lock.lock();
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_fifo_keeps_order_and_bounds_under_a_lock() -> Result {
-        let lock = KBox::pin_init(new_irq_lock!(Fifo::new(3)?), GFP_KERNEL)?;
+        let lock = KBox::pin_init(new_irq_lock!(Fifo::new(3)?, "hcablk_kunit"), GFP_KERNEL)?;
         let mut fifo = lock.lock();
         // Goes round several times.
         for start in 0..10 {
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn an_irq_lock_is_tried_without_waiting() -> Result {
-        let lock = KBox::pin_init(new_irq_lock!(1), GFP_KERNEL)?;
+        let lock = KBox::pin_init(new_irq_lock!(1, "hcablk_kunit"), GFP_KERNEL)?;
         {
             let mut guard = lock.lock();
             *guard += 1;

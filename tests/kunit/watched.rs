@@ -32,7 +32,7 @@ impl<T: Unpin> Watched<T> {
     pub(crate) fn new(state: T) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                state <- new_irq_lock!(state),
+                state <- new_irq_lock!(state, "hcablk_kunit"),
                 changed <- Event::new(),
             }),
             GFP_KERNEL,
