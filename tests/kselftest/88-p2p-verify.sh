@@ -20,7 +20,7 @@ served() {
 
 lend "$card"
 for how in $ways; do
-	must on target "modprobe hcablk_target p2p_virtual=$(virtual $how)"
+	must on target "modprobe hcablk_target p2p_virtual=$(virtual "$how")"
 	export_volume p "$drive" --mode=p2p --provider="$card" c1
 	connect c1 p
 	like "$how: the card's memory is in use" "^$(host_id c1) [0-9a-f]{16} 0 $card [0-9]+ $how" \

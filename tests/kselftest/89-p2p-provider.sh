@@ -67,7 +67,7 @@ same "all of it is back" "$((4 << 20))" "$(on target "cat $(of "$small_card")/p2
 
 # Taken away under I/O: by each of the ways that the data can take to the wire.
 for how in $ways; do
-	must on target "hcablk target unlisten --all && modprobe -r hcablk_target && modprobe hcablk_target p2p_virtual=$(virtual $how)"
+	must on target "hcablk target unlisten --all && modprobe -r hcablk_target && modprobe hcablk_target p2p_virtual=$(virtual "$how")"
 	lend "$card"
 	export_volume p "$drive" --mode=p2p --provider="$card" c1
 	connect c1 p

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034 # names are for the tests
+# shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, and from lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
 # What the tests of peer-to-peer DMA share. The target's drives are below one PCIe switch, with two cards that are
