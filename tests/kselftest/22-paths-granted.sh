@@ -83,7 +83,7 @@ disconnect c1 vol1
 
 # As little memory as there can be, and few credits: some find no room.
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 1'
-connect c1 vol1 --queues 1
+connect c1 vol1 --queues 1 --eager-write 131072
 all "little memory" 7
 less "some found no room" 0 "$(count eager_misses "$client")"
 less "others did" 0 "$(count eager_writes "$client")"
