@@ -3,6 +3,7 @@
 #include <linux/highmem.h>
 #include <linux/idr.h>
 #include <linux/module.h>
+#include <linux/pagemap.h>
 
 #include "block_helpers.h"
 
@@ -108,6 +109,14 @@ bool hcablk_c_bdev_read_only(struct block_device *bdev)
 void hcablk_c_follow_read_ahead(struct file *file)
 {
 	file->f_ra.ra_pages = inode_to_bdi(file->f_mapping->host)->ra_pages;
+}
+
+bool hcablk_c_stable_writes(struct file *file)
+{
+	struct inode *inode = file->f_mapping->host;
+
+	return S_ISBLK(inode->i_mode) ? bdev_stable_writes(I_BDEV(inode)) :
+					mapping_stable_writes(file->f_mapping);
 }
 
 void hcablk_c_kiocb_end_write(struct kiocb *iocb)

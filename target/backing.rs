@@ -239,6 +239,14 @@ impl Backing {
         }
     }
 
+    /// Whether a write's data may change until the write is done. A copy of the
+    /// target's own, a checksum or a parity would not be that of what is written.
+    pub(crate) fn bears_change(&self) -> bool {
+        // The page cache is written by copying.
+        let copied = self.write_route() == Route::Cache;
+        self.cache.is_none() && (copied || !self.file().wants_stable_data())
+    }
+
     /// How large requests are cut: not at all if none goes straight to a device.
     pub(crate) fn cut(&self) -> Cut {
         match self.device() {

@@ -353,14 +353,15 @@ impl Connect {
             limit => limit.min(request.depth),
         };
         let bytes = (limits.buffer_mib << 20) / usize::from(request.queues.max(1));
-        let ways = Ways {
-            sinks: id.is_iwarp() || crate::force_mr(),
-            grants: !session.geometry().read_only,
-            no_read: !crate::rdma_read(),
-        };
         let backing = session
             .backing()
             .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+        let ways = Ways {
+            sinks: id.is_iwarp() || crate::force_mr(),
+            writes: !session.geometry().read_only,
+            grants: backing.bears_change(),
+            no_read: !crate::rdma_read(),
+        };
         let attributes = session.pd().attributes();
         let shape = Shape::new(attributes, credits, bytes, ways, backing.cut())
             .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;

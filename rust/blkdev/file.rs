@@ -142,6 +142,15 @@ impl<'a> FileRef<'a> {
         })
     }
 
+    /// Whether data must not change while it is being written, because
+    /// something is computed of it on the way: a checksum, a parity.
+    ///
+    /// C: `bdev_stable_writes()`, `mapping_stable_writes()`.
+    pub fn wants_stable_data(self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::hcablk_c_stable_writes(self.file.as_ptr()) }
+    }
+
     /// Whether it knows [`Self::empty`] at all.
     pub fn can_empty(self) -> bool {
         // SAFETY: By the type invariant; every file has operations.

@@ -57,7 +57,9 @@ const GRANTED_MAX: usize = 2 << 20;
 pub(crate) struct Ways {
     /// It may be fetched, by way of sinks if so.
     pub(crate) sinks: bool,
-    /// Memory is granted.
+    /// There are any.
+    pub(crate) writes: bool,
+    /// Memory may be granted: it can change while it is written.
     pub(crate) grants: bool,
     /// Nothing is fetched.
     pub(crate) no_read: bool,
@@ -183,11 +185,18 @@ impl Shape {
 /// Bytes of granted memory, of `bytes` for all buffers. A quarter; all that the largest
 /// write needs when nothing is fetched, if that leaves as much for reads.
 fn granted(attributes: Attributes, bytes: usize, ways: Ways) -> Result<usize, &'static str> {
-    if !attributes.fast_registration || !ways.grants {
-        return match ways.no_read && ways.grants {
-            true => Err("the RDMA device cannot register memory by work requests"),
-            false => Ok(0),
-        };
+    let lacking = if !ways.grants {
+        Some("without RDMA READ its drive must bear data that changes, and cache_mib be 0")
+    } else if !attributes.fast_registration {
+        Some("the RDMA device cannot register memory by work requests")
+    } else {
+        None
+    };
+    if !ways.writes {
+        return Ok(0);
+    }
+    if let Some(lacking) = lacking {
+        return if ways.no_read { Err(lacking) } else { Ok(0) };
     }
     let largest = TRANSFER_MAX as usize;
     if !ways.no_read {

@@ -94,6 +94,29 @@ all "few credits" 8
 disconnect c1 vol1
 must on target 'hcablk target unlisten --all && hcablk target listen'
 
+# What an initiator could change while something is computed of it is not granted: a parity, a checksum, a copy.
+name=$(basename "$(on target "readlink -f $drive")")
+granted() {
+	begin --small-write 0
+	counters
+	writes "$1" 16384 $2
+	disconnect c1 vol1
+}
+must on target "echo 1 > /sys/block/$name/queue/stable_writes"
+granted "not for a drive that wants data to stay" not
+must on target "hcablk target unexport vol1 && hcablk target unlisten --all && rmmod hcablk_target && modprobe hcablk_target rdma_read=0"
+export_volume vol1 "$drive" c1
+refuse "which needs RDMA READ" on c1 "hcablk connect $target_address vol1"
+check "and says so" in_log target 'without RDMA READ its drive must bear data that changes'
+must on target "hcablk target unexport vol1 && hcablk target unlisten --all && rmmod hcablk_target"
+must on target "echo 0 > /sys/block/$name/queue/stable_writes"
+export_volume vol1 "$drive" --cache-mib=8 c1
+granted "nor for a volume with a cache" not
+must on target "hcablk target unexport vol1"
+export_volume vol1 "$drive" c1
+granted "but for others" granted
+must on target "hcablk target unexport vol1"
+
 # A drive that answers at once, so that answers come together.
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/fast && cd /sys/kernel/config/nullb/fast &&
 	echo 64 > size && echo 1 > memory_backed && echo 0 > irqmode && echo 1 > power'
