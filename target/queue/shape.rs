@@ -108,7 +108,8 @@ impl Shape {
         let read_entries = entries(attributes.max_sge_rd.min(attributes.max_send_sge));
         let write_parts = CHUNKS_MAX.div_ceil(write_entries);
         let read_parts = CHUNKS_MAX.div_ceil(read_entries);
-        if write_parts > PARTS_MAX || !sinks && read_parts > PARTS_MAX {
+        let plain_reads = !sinks && !ways.no_read;
+        if write_parts > PARTS_MAX || plain_reads && read_parts > PARTS_MAX {
             return Err("the RDMA device takes too few scatter-gather entries");
         }
         if sinks && !attributes.fast_registration {
@@ -119,14 +120,18 @@ impl Shape {
         }
         // Data is fetched, and that has completed before the answer is posted;
         // or it is written, together with the answer.
-        let fetch = if sinks { SINK_REQUESTS } else { read_parts };
+        let fetch = match (sinks, plain_reads) {
+            (true, _) => SINK_REQUESTS,
+            (_, true) => read_parts,
+            _ => 0,
+        };
         let slots = fetch.max(write_parts + 1) as u32;
         let buffers = (bytes.saturating_sub(granted) / CHUNK_BYTES).max(CHUNKS_MAX);
         // A grain is one work request, written, or fetched if that is by grains.
-        let least_entries = if sinks {
-            write_entries
-        } else {
+        let least_entries = if plain_reads {
             write_entries.min(read_entries)
+        } else {
+            write_entries
         };
         let cut = cut.within(least_entries.saturating_sub(1) * CHUNK_BYTES);
         let grains = cut.most(buffers * CHUNK_BYTES).min(GRAINS_LIMIT);

@@ -124,5 +124,5 @@ export_volume fast /dev/fast c1
 connect c1 fast --queues 1
 check "many at a time on a drive that is fast" fio c1 "--name=f --filename=$device --rw=randwrite --bs=4k --iodepth=64 \
 	--iodepth_batch=32 --iodepth_batch_complete_min=32 --size=32m --number_ios=$(few 6400)"
-# How many depends on how far the target is behind: on a slow kernel, few.
-less "some answers share a message" "$(stat_of c1 $initiator/fast receives)" "$(stat_of c1 $initiator/fast eager_writes)"
+# How many depends on how far the target is behind: on a slow kernel, few; on soft-iWARP, where each completion is an event, none.
+[ "$rdma" = siw ] || less "some answers share a message" "$(stat_of c1 $initiator/fast receives)" "$(stat_of c1 $initiator/fast eager_writes)"
