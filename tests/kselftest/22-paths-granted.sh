@@ -99,7 +99,7 @@ name=$(basename "$(on target "readlink -f $drive")")
 granted() {
 	begin --small-write 0
 	counters
-	writes "$1" 16384 $2
+	writes "$1" 16384 "$2"
 	disconnect c1 vol1
 }
 must on target "echo 1 > /sys/block/$name/queue/stable_writes"
