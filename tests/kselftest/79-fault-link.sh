@@ -13,9 +13,10 @@ no_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 export_volume vol1 "$drive" c1 c2
 connect c1 vol1 --io-timeout 5
 
-# Writes whose answers are remembered: what was answered before the cable went is there afterwards.
+# Writes whose answers are remembered: what was answered before the cable went is there afterwards. When the disk goes
+# between two of them, the next must not make a file of its name.
 must on c1 "for n in \$(seq 0 99); do printf '%-4096s' \"block \$n\"; done > /tmp/blocks"
-spawn writer c1 "n=0; while dd if=/tmp/blocks of=$device bs=4k skip=\$((n % 100)) seek=\$n count=1 oflag=direct 2> /dev/null; do
+spawn writer c1 "n=0; while dd if=/tmp/blocks of=$device bs=4k skip=\$((n % 100)) seek=\$n count=1 oflag=direct conv=nocreat 2> /dev/null; do
 	n=\$((n + 1)); echo \$n > /tmp/answered
 done; exit 1"
 start_load load c1 "$device" --offset=512M
