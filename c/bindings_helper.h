@@ -8,6 +8,8 @@
 #include <rdma/rdma_cm.h>
 
 #include "helpers.h"
+#include "trace_initiator.h"
+#include "trace_target.h"
 
 /* Casts with __force are invisible to bindgen: name the values here, as rust/bindings does. */
 const blk_features_t RUST_CONST_HELPER_BLK_FEAT_WRITE_CACHE = BLK_FEAT_WRITE_CACHE;

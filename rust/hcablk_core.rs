@@ -27,6 +27,7 @@ pub mod sync;
 pub mod system;
 pub mod text;
 pub mod times;
+pub mod trace;
 
 use kernel::{
     ffi,

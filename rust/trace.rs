@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tracepoints: what users of the kernel's tracing see of sessions, queues and
+//! requests. What the events and their fields mean is in `docs/tracing.md`.
+//!
+//! Each function may be called in any context. One that nobody listens to costs a
+//! branch that the kernel has patched out: what it would tell is made by a
+//! closure, which is called only if somebody listens.
+//!
+//! C headers: `c/trace_initiator.h`, `c/trace_target.h`, with
+//! [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h). The
+//! kernel's `declare_trace!` looks for tracepoints among the kernel's own
+//! bindings, so there is a macro here.
+
+use crate::{
+    bindings,
+    proto::message::{
+        Answer,
+        Op,
+        Tag, //
+    },
+};
+
+/// How the data of a request travels, by the numbers of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Way {
+    /// There is none, or it is not settled yet.
+    None = 0,
+    /// By a key.
+    Key = 1,
+    /// By a key, with an immediate value as the answer.
+    Immediate = 2,
+    /// Behind the request in its message.
+    Inline = 3,
+    /// In granted memory.
+    Granted = 4,
+}
+
+/// What kind a request is, by the numbers of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A message that could not be understood.
+    Bad = 0,
+    /// Volume to initiator.
+    Read = 1,
+    /// Initiator to volume.
+    Write = 2,
+    /// What was answered is to be stable.
+    Flush = 3,
+    /// Blocks are not needed any more.
+    Discard = 4,
+    /// Blocks shall read as zeroes.
+    WriteZeroes = 5,
+    /// How large the volume is.
+    Size = 6,
+}
+
+/// What an event tells of a request.
+#[derive(Clone, Copy)]
+pub struct Request {
+    /// The session's id.
+    pub session: u64,
+    /// The queue pair's number within it.
+    pub queue: u8,
+    /// What the request is called on the wire.
+    pub tag: Tag,
+    /// What is asked for.
+    pub kind: Kind,
+    /// How its data travels.
+    pub way: Way,
+    /// A granted write's number; else 0.
+    pub number: u16,
+    /// Bytes from the start of the volume.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u32,
+    /// How it ended; 0: well, or not yet.
+    pub status: i32,
+}
+
+impl Request {
+    /// What the message of a request says of it.
+    #[inline]
+    pub fn of(session: u64, queue: u8, tag: Tag, op: Option<&Op>) -> Self {
+        let keyed = |answer| match answer {
+            Answer::Immediate => Way::Immediate,
+            Answer::Response | Answer::Invalidating => Way::Key,
+        };
+        let (kind, way, extent) = match op {
+            None => (Kind::Bad, Way::None, None),
+            Some(Op::Read(extent, remote)) => (Kind::Read, keyed(remote.answer), Some(extent)),
+            Some(Op::Write { extent, .. }) => (Kind::Write, Way::Key, Some(extent)),
+            Some(Op::WriteInline { extent, .. }) => (Kind::Write, Way::Inline, Some(extent)),
+            Some(Op::WriteGranted { extent, .. }) => (Kind::Write, Way::Granted, Some(extent)),
+            Some(Op::Flush) => (Kind::Flush, Way::None, None),
+            Some(Op::Discard(extent)) => (Kind::Discard, Way::None, Some(extent)),
+            Some(Op::WriteZeroes { extent, .. }) => (Kind::WriteZeroes, Way::None, Some(extent)),
+            Some(Op::Size) => (Kind::Size, Way::None, None),
+        };
+        Self {
+            session,
+            queue,
+            tag,
+            kind,
+            way,
+            number: 0,
+            offset: extent.map_or(0, |extent| extent.offset),
+            bytes: extent.map_or(0, |extent| extent.length),
+            status: 0,
+        }
+    }
+
+    /// With how it ended.
+    #[inline]
+    pub fn ended(self, status: i32) -> Self {
+        Self { status, ..self }
+    }
+}
+
+impl From<Request> for bindings::hcablk_trace_request {
+    fn from(request: Request) -> Self {
+        Self {
+            session: request.session,
+            sector: request.offset >> 9,
+            bytes: request.bytes,
+            status: request.status,
+            queue: request.queue.into(),
+            tag: request.tag.index,
+            generation: request.tag.generation,
+            number: request.number,
+            op: request.kind as u8,
+            way: request.way as u8,
+        }
+    }
+}
+
+/// Where a session or a queue pair has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// It comes up.
+    Connecting = 0,
+    /// Requests may come.
+    Live = 1,
+    /// It is being taken down.
+    Ending = 2,
+    /// Nothing is left of it.
+    Ended = 3,
+}
+
+/// What an event tells of a session or a queue pair.
+#[derive(Clone, Copy)]
+pub struct Change {
+    /// The session's id.
+    pub session: u64,
+    /// Its epoch.
+    pub epoch: u32,
+    /// The queue pair's number, if it is about one.
+    pub queue: Option<u8>,
+    /// Where it has come.
+    pub state: State,
+    /// Why, as a negative errno; 0: nothing is wrong, or not known.
+    pub error: i32,
+}
+
+impl From<Change> for bindings::hcablk_trace_state {
+    fn from(change: Change) -> Self {
+        Self {
+            session: change.session,
+            epoch: change.epoch,
+            error: change.error,
+            queue: change.queue.map_or(u16::MAX, u16::from),
+            state: change.state as u8,
+        }
+    }
+}
+
+/// Makes the function of a tracepoint.
+macro_rules! event {
+    ($(#[$doc:meta])* $name:ident($what:ident): $point:ident, $trace:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(tell: impl FnOnce() -> $what) {
+            #[cold]
+            fn emit(what: $what) {
+                let what = what.into();
+                // SAFETY: The tracepoint reads the structure while it is called.
+                unsafe { bindings::$trace(&what) };
+            }
+
+            // SAFETY: It is the static key of a tracepoint that `c/trace.c` defines.
+            let wanted = unsafe {
+                static_branch_unlikely!(bindings::$point, bindings::tracepoint, key)
+            };
+            if wanted {
+                emit(tell());
+            }
+        }
+    };
+}
+
+/// The events of the initiator.
+pub mod initiator {
+    use super::{
+        bindings,
+        Change,
+        Request, //
+    };
+    use kernel::jump_label::static_branch_unlikely;
+
+    event! {
+        /// The block layer has handed over a request, once more if it had to wait.
+        queued(Request): __tracepoint_hcablk_queued, rust_do_trace_hcablk_queued
+    }
+
+    event! {
+        /// It was given to the HCA, or waits for its doorbell.
+        sent(Request): __tracepoint_hcablk_sent, rust_do_trace_hcablk_sent
+    }
+
+    event! {
+        /// The target's answer is here.
+        answered(Request): __tracepoint_hcablk_answered, rust_do_trace_hcablk_answered
+    }
+
+    event! {
+        /// It ends: no peer can reach its memory any more.
+        completed(Request): __tracepoint_hcablk_completed, rust_do_trace_hcablk_completed
+    }
+
+    event! {
+        /// A session has come so far.
+        session(Change): __tracepoint_hcablk_session, rust_do_trace_hcablk_session
+    }
+
+    event! {
+        /// A queue pair has.
+        queue(Change): __tracepoint_hcablk_queue, rust_do_trace_hcablk_queue
+    }
+}
+
+/// The events of the target.
+pub mod target {
+    use super::{
+        bindings,
+        Change,
+        Request, //
+    };
+    use kernel::jump_label::static_branch_unlikely;
+
+    event! {
+        /// A request is here.
+        received(Request): __tracepoint_hcablk_target_received, rust_do_trace_hcablk_target_received
+    }
+
+    event! {
+        /// The drive, a file or the page cache is asked for it.
+        drive_start(Request): __tracepoint_hcablk_target_drive_start, rust_do_trace_hcablk_target_drive_start
+    }
+
+    event! {
+        /// And is done.
+        drive_end(Request): __tracepoint_hcablk_target_drive_end, rust_do_trace_hcablk_target_drive_end
+    }
+
+    event! {
+        /// The answer is about to be given to the HCA.
+        answered(Request): __tracepoint_hcablk_target_answered, rust_do_trace_hcablk_target_answered
+    }
+
+    event! {
+        /// The answer was found to have left.
+        completed(Request): __tracepoint_hcablk_target_completed, rust_do_trace_hcablk_target_completed
+    }
+
+    event! {
+        /// A session has come so far.
+        session(Change): __tracepoint_hcablk_target_session, rust_do_trace_hcablk_target_session
+    }
+
+    event! {
+        /// A queue pair has.
+        queue(Change): __tracepoint_hcablk_target_queue, rust_do_trace_hcablk_target_queue
+    }
+}
