@@ -160,10 +160,10 @@ impl Batching {
         self.lingering += 1;
     }
 
-    /// It does so no more.
+    /// So many do so no more.
     #[inline]
-    pub(crate) fn lingered(&mut self) {
-        self.lingering = self.lingering.saturating_sub(1);
+    pub(crate) fn lingered(&mut self, count: u32) {
+        self.lingering = self.lingering.saturating_sub(count);
     }
 
     /// What to listen for now.

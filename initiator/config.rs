@@ -30,7 +30,8 @@ use hcablk_core::{
         DEPTH_MIN,
         INLINE_MAX,
         QUEUES_MAX,
-        TRANSFER_MAX, //
+        TRANSFER_MAX,
+        TRANSFER_USUAL, //
     },
     rdma::address::parse_ip,
     sync::WorkQueue, //
@@ -183,7 +184,16 @@ impl Node for Device {
             c"eager_write",
             eager_write,
             |out: &mut Output<'_>, bytes| writeln!(out, "{bytes}"),
-            |text| number(text, 0, TRANSFER_MAX)
+            |text| number(text, 0, TRANSFER_USUAL)
+        ),
+        setting!(
+            c"max_io_kib",
+            max_io_kib,
+            |out: &mut Output<'_>, kib| writeln!(out, "{kib}"),
+            |text| match number(text, 4, TRANSFER_MAX >> 10)? {
+                kib if kib % 4 == 0 => Ok(kib),
+                _ => Err(EINVAL),
+            }
         ),
         setting!(
             c"batch_upper",

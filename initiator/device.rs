@@ -31,9 +31,6 @@ use core::{
     fmt,
     net::SocketAddr, //
 };
-mod past;
-
-use self::past::Past;
 use hcablk_core::{
     blkdev::{
         Disk,
@@ -55,7 +52,7 @@ use hcablk_core::{
         },
         name::VolumeId,
         QUEUES_MAX,
-        TRANSFER_MAX, //
+        TRANSFER_USUAL, //
     },
     rdma::{
         mr::REGION_PAGE,
@@ -74,6 +71,10 @@ use kernel::{
     },
     ThisModule, //
 };
+
+mod past;
+
+use self::past::Past;
 
 /// See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,7 +375,7 @@ impl Device {
         let mut shape = Shape::fit(
             id.attributes().map_err(device)?,
             settings.depth,
-            TRANSFER_MAX,
+            settings.max_io_kib << 10,
         )?;
         // iWARP has no RDMA WRITE that tells the peer that it is done.
         if !id.is_iwarp() {
@@ -409,6 +410,7 @@ impl Device {
             depth: shape.depth,
             queue: 0,
             queues: session.queue_count(),
+            largest: shape.bytes.max(TRANSFER_USUAL),
             session: self.identity,
             epoch,
             host,

@@ -57,9 +57,11 @@
 //!
 //! One lock, `send`: taken once to issue a request and once for its answer. It
 //! orders the accounts of credits and of send queue slots, the doorbells, and
-//! parking before taking. Issuing runs in process or softirq context,
-//! completions run in softirq context, or in that of who polls, one at a time
-//! for a queue.
+//! parking before taking. The completion of a SEND does without: what it frees is
+//! added to a sum, at which the account looks when it is short. That a request
+//! lingers no more is told with the next answer, or by a lock at a round's end.
+//! Issuing runs in process or softirq context, completions run in softirq context,
+//! or in that of who polls, one at a time for a queue.
 
 use crate::{
     batching::{
@@ -83,7 +85,6 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         PerTag,
-        Request,
         Requests,
         Status, //
     },
@@ -122,6 +123,7 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
+    trace::State, //
 };
 use kernel::{
     pr_info_once,
@@ -138,6 +140,8 @@ use kernel::{
 
 mod complete;
 mod driver;
+mod end;
+mod events;
 mod granted;
 mod issue;
 mod size;
@@ -213,8 +217,8 @@ struct SendState {
 impl SendState {
     /// Takes a credit and `slots`, or neither and remembers that somebody waits.
     #[inline]
-    fn reserve(&mut self, slots: u32) -> bool {
-        if self.space.reserve(slots) {
+    fn reserve(&mut self, slots: u32, freed: impl FnOnce() -> u32) -> bool {
+        if self.space.reserve(slots, freed) {
             if self.credits.take() {
                 return true;
             }
@@ -276,6 +280,12 @@ pub(crate) struct Queue {
     immediates: bool,
     outgoing: MessageBuffers,
     incoming: MessageBuffers,
+    /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
+    /// by the completion handler only.
+    freed: Atomic<u32>,
+    /// Requests that linger no more, but for which `batching` still listens. The
+    /// completion handler's only.
+    lingered: Atomic<u32>,
     /// A probe is under way.
     probing: Atomic<bool>,
     /// What [`Batching::listen`] said last: a [`Listen`]. Written under the lock.
@@ -357,6 +367,8 @@ impl Queue {
                 immediates: !id.is_iwarp(),
                 outgoing,
                 incoming,
+                freed: Atomic::new(0),
+                lingered: Atomic::new(0),
                 probing: Atomic::new(false),
                 listen: Atomic::new(Listen::Loud as u32),
                 timing: Atomic::new(false),
@@ -382,6 +394,7 @@ impl Queue {
             queue.post_receive(buffer)?;
         }
         cq.start(queue.clone());
+        queue.comes_to(State::Connecting);
         Ok(queue)
     }
 
@@ -410,7 +423,7 @@ impl Queue {
             }
         }
         if let Some(landing) = &self.landing {
-            if !send.space.reserve(1) {
+            if !send.space.reserve(1, || self.freed()) {
                 return Err(ENOMEM);
             }
             let slots = send.space.post_signaled(1);
@@ -420,21 +433,14 @@ impl Queue {
             chain.push(&mut register);
             self.ring(&mut send, &chain)?;
         }
-        if reply.no_read && send.space.reserve(1) {
+        if reply.no_read && send.space.reserve(1, || self.freed()) {
             // Nothing can be written before something was answered.
             self.ask_size(&mut send).ok_or(EIO)??;
         }
         self.live.store(true, Release);
+        drop(send);
+        self.comes_to(State::Live);
         Ok(())
-    }
-
-    /// No request is accepted from here on, not even if the queue has yet to
-    /// go live; those being issued may still be.
-    pub(crate) fn stop(&self) {
-        // The lock makes a probe that saw the queue live come before.
-        let mut send = self.send.lock();
-        send.stopped = true;
-        self.live.store(false, Release);
     }
 
     /// Whether to measure how long requests take that are issued from now on.
@@ -446,6 +452,12 @@ impl Queue {
     fn reap(&self) {
         self.reaps.fetch_add(1, Relaxed);
         self.pair.cq().reap();
+    }
+
+    /// Slots that completions have freed so far.
+    #[inline]
+    fn freed(&self) -> u32 {
+        self.freed.load(Relaxed)
     }
 
     /// What is outstanding has changed: the completion handler shall know what
@@ -470,19 +482,6 @@ impl Queue {
     /// The queue pair, to take it down.
     pub(crate) fn pair(&self) -> &QueuePair<Self> {
         &self.pair
-    }
-
-    /// Ends a request that the target will not answer any more. The completion
-    /// queue must have been stopped. Process context, sleeps.
-    pub(crate) fn abandon(&self, mut request: Request<Driver>) {
-        if let Some((_, data)) = self.tags.of(&mut request) {
-            data.phase = Phase::Idle;
-            data.list.revoke();
-            let _ = data.list.release();
-        }
-        // Completions are over: the counter has no other writer.
-        self.done.errors.bump();
-        request.end(Status::Transport);
     }
 
     fn post_receive(&self, buffer: u32) -> Result {

@@ -46,6 +46,7 @@ use hcablk_core::{
         Tick,
         WorkQueue, //
     },
+    trace, //
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -117,7 +118,7 @@ impl Session {
     ) -> Result<Arc<Self>> {
         let queues = u32::from(settings.queues) + u32::from(settings.poll_queues);
         let requests = Requests::new(queues, shape.depth.into())?;
-        Arc::pin_init(
+        let session = Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
                 id,
@@ -134,7 +135,9 @@ impl Session {
                 work <- new_work!("hcablk::Session"),
             }),
             GFP_KERNEL,
-        )
+        )?;
+        session.comes_to(trace::State::Connecting);
+        Ok(session)
     }
 
     pub(crate) fn id(&self) -> SessionId {
@@ -193,7 +196,7 @@ impl Session {
         };
         drop(queues);
         if result.is_err() {
-            close(queue);
+            queue.close();
         }
         result
     }
@@ -209,6 +212,7 @@ impl Session {
                 _ => *state = State::Live,
             }
         }
+        self.comes_to(trace::State::Live);
         let prober = Periodic::start(self.clone(), PROBE_PERIOD_MS)
             .map_err(|e| Failure::Setup("the prober", e))?;
         // A teardown that has run already would not find it.
@@ -228,6 +232,23 @@ impl Session {
             State::Ending(failure) | State::Ended(failure) => failure,
             _ => None,
         }
+    }
+
+    /// The same as a negative errno; 0: it has not failed.
+    pub(crate) fn errno(&self) -> i32 {
+        self.failure()
+            .map_or(0, |failure| failure.errno().to_errno())
+    }
+
+    /// Tells of a state to who listens.
+    fn comes_to(&self, state: trace::State) {
+        trace::initiator::session(|| trace::Change {
+            session: self.id.0,
+            epoch: self.epoch.0,
+            queue: None,
+            state,
+            error: self.errno(),
+        });
     }
 
     /// Ends the session because of `failure`. Any context.
@@ -258,6 +279,7 @@ impl Session {
             }
             *state = State::Ending(failure);
         }
+        self.comes_to(trace::State::Ending);
         // Queued once: the state never comes back.
         let _ = self.teardown.enqueue(self.clone());
     }
@@ -281,7 +303,7 @@ impl Session {
             let _ = queue.pair().fail();
         }
         for queue in queues.iter() {
-            close(queue);
+            queue.close();
         }
         for (index, queue) in queues.iter().enumerate() {
             self.requests
@@ -291,20 +313,12 @@ impl Session {
         drop(queues);
         let failure = self.failure();
         *self.state.lock() = State::Ended(failure);
+        self.comes_to(trace::State::Ended);
         self.ended.set();
         if let Some(failure) = failure {
             self.device.session_failed(self, failure);
         }
     }
-}
-
-/// Takes a queue pair down and cuts the references back to it.
-fn close(queue: &Queue) {
-    let pair = queue.pair();
-    pair.id().disconnect();
-    pair.drain();
-    pair.cq().stop();
-    pair.id().detach();
 }
 
 impl WorkItem for Session {

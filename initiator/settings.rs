@@ -9,16 +9,19 @@ use hcablk_core::proto::{
         VolumeId,
         VolumeName, //
     },
+    TRANSFER_USUAL,
     VERSION_MAX,
     VERSION_MIN, //
 };
 
-/// Default of `small_read`.
-const SMALL_READ: u32 = 4096;
+/// Default of `small_read`: up to here copies were cheaper, see `bench/README.md`.
+const SMALL_READ: u32 = 8192;
 /// Default of `small_write`.
 const SMALL_WRITE: u32 = 4096;
-/// Default of `eager_write`.
-const EAGER_WRITE: u32 = 16384;
+/// Default of `eager_write`: above it little is won, and granted memory is soon full.
+const EAGER_WRITE: u32 = 32768;
+/// Default of `max_io_kib`: a larger one takes more memory for each request in flight.
+const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
 /// Default of `batch_upper`.
 const BATCH_UPPER: u32 = 32;
 /// Default of `batch_lower`.
@@ -49,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) small_write: u32,
     /// Bytes of the largest write whose data is put into granted memory.
     pub(crate) eager_write: u32,
+    /// KiB of the largest request.
+    pub(crate) max_io_kib: u32,
     /// Requests outstanding on a queue from which interrupts are batched, 0: none are.
     pub(crate) batch_upper: u32,
     /// Requests outstanding below which they are batched no more.
@@ -74,6 +79,7 @@ impl Default for Settings {
             small_read: SMALL_READ,
             small_write: SMALL_WRITE,
             eager_write: EAGER_WRITE,
+            max_io_kib: MAX_IO_KIB,
             batch_upper: BATCH_UPPER,
             batch_lower: BATCH_LOWER,
             protocol: (VERSION_MIN, VERSION_MAX),

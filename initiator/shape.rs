@@ -8,6 +8,7 @@ use crate::{
 };
 use hcablk_core::{
     landing::Landing,
+    proto::TRANSFER_MAX,
     rdma::{
         device::Attributes,
         mr::REGION_PAGE,
@@ -26,8 +27,8 @@ pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
 /// Segments that a write may have at most whose data goes with the request.
 pub(crate) const INLINE_SEGMENTS: usize = 8;
 
-/// Segments that a request may have at most, whatever the device can.
-const SEGMENTS_MAX: u32 = 256;
+/// Segments that a request may have at most, whatever the device can: a page each.
+const SEGMENTS_MAX: u32 = TRANSFER_MAX / REGION_PAGE;
 
 /// Sizes of a queue and of the requests on it.
 #[derive(Clone, Copy, Debug)]

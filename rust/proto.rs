@@ -35,5 +35,7 @@ pub const DEPTH_MAX: u16 = 1024;
 pub const QUEUES_MAX: u8 = 128;
 /// Largest data in bytes that may follow a request in its message.
 pub const INLINE_MAX: u32 = 65536;
-/// Largest data length of one request in bytes.
-pub const TRANSFER_MAX: u32 = 1 << 20;
+/// Largest data length of one request in bytes, unless both sides know more.
+pub const TRANSFER_USUAL: u32 = 1 << 20;
+/// The same if they do.
+pub const TRANSFER_MAX: u32 = 4 << 20;

@@ -113,6 +113,7 @@ mod tests {
             depth: 128,
             queue,
             queues: 4,
+            largest: 1 << 20,
             session: SessionId(1),
             epoch: Epoch(epoch),
             host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),

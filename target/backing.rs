@@ -37,7 +37,7 @@ use hcablk_core::{
     errno,
     proto::{
         connect::Geometry,
-        TRANSFER_MAX, //
+        TRANSFER_USUAL, //
     },
 };
 use kernel::{
@@ -330,7 +330,7 @@ impl Backing {
             // The block layer or the page cache flushes after the write when
             // the device cannot.
             fua: true,
-            max_transfer: TRANSFER_MAX,
+            max_transfer: TRANSFER_USUAL,
             max_discard: if discards { discard } else { 0 },
             discard_granularity: if discards { granularity } else { 0 },
             max_zeroes: zeroes,

@@ -237,10 +237,10 @@ impl Connect {
         };
         let reply = Reply {
             version: request.version(),
-            credits: queue.credits(),
+            credits: queue.shape().credits,
             session: request.session,
             epoch: request.epoch,
-            geometry: *session.geometry(),
+            geometry: *queue.geometry(),
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),
@@ -363,7 +363,12 @@ impl Connect {
             no_read: !crate::rdma_read(),
         };
         let attributes = session.pd().attributes();
-        let shape = Shape::new(attributes, credits, bytes, ways, backing.cut())
+        if request.queue == 0 {
+            let largest = Shape::largest(attributes, bytes, ways, request.largest);
+            session.set_largest(largest);
+        }
+        let largest = session.largest();
+        let shape = Shape::new(attributes, credits, bytes, largest, ways, backing.cut())
             .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
         let queue =
             Queue::new(session, backing, request.queue, id, shape).map_err(|_| NO_MEMORY)?;

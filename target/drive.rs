@@ -69,6 +69,7 @@ use hcablk_core::{
         Op,
         Status, //
     },
+    trace, //
 };
 use kernel::prelude::*;
 
@@ -175,11 +176,21 @@ impl Queue {
         io.step = Step::Start;
         io.cached = false;
         io.met_pages = false;
-        let backing = self.backing();
         match io.task() {
             Some(task) if self.enter_cache(&mut io, task.op, task.extent) => {
                 self.answer(io, Status::Ok);
             }
+            task => {
+                trace::target::drive_start(|| io.about());
+                self.ask_drive(io, task);
+            }
+        }
+    }
+
+    #[inline]
+    fn ask_drive(&self, mut io: KBox<Io>, task: Option<Task>) {
+        let backing = self.backing();
+        match task {
             Some(task) => match task.route {
                 Route::Device if !task.is_cached_in(backing.file()) => {
                     if task.op == BioOp::Read && io.share.is_some() {
@@ -191,7 +202,7 @@ impl Queue {
                 Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
                     io.cached = true;
                     match transfer(io, FileOp::Read, Way::CachedNow, task.extent.offset) {
-                        Some((io, Ok(()))) => self.answer(io, Status::Ok),
+                        Some((io, Ok(()))) => self.finish(io, Ok(())),
                         Some((io, Err(_))) => defer(io, self.io_work()),
                         None => {}
                     }
@@ -208,7 +219,7 @@ impl Queue {
 
     fn submit(&self, io: KBox<Io>, op: BioOp, offset: u64) {
         if let Err((_, io)) = submit(io, op, offset >> 9) {
-            self.answer(io, Status::IoError);
+            self.finish(io, Err(DriveStatus::IoErr));
         }
     }
 
@@ -298,16 +309,15 @@ impl Queue {
 
     /// Answers by what became of the drive's part. Any context.
     pub(crate) fn finish(&self, io: KBox<Io>, result: Result<(), DriveStatus>) {
-        self.answer(
-            io,
-            match result {
-                Ok(()) => Status::Ok,
-                Err(DriveStatus::NoSpace) => Status::NoSpace,
-                Err(DriveStatus::Medium) => Status::Medium,
-                Err(DriveStatus::NotSupported) => Status::Unsupported,
-                Err(_) => Status::IoError,
-            },
-        );
+        let status = match result {
+            Ok(()) => Status::Ok,
+            Err(DriveStatus::NoSpace) => Status::NoSpace,
+            Err(DriveStatus::Medium) => Status::Medium,
+            Err(DriveStatus::NotSupported) => Status::Unsupported,
+            Err(_) => Status::IoError,
+        };
+        trace::target::drive_end(|| io.about().ended(status as i32));
+        self.answer(io, status);
     }
 }
 

@@ -25,9 +25,8 @@ use crate::{
         Pool,
         Queue,
         Share,
-        CHUNKS_MAX, //
-        CHUNK_BYTES,
-        PIECES_MAX,
+        CHUNKS_MAX,
+        CHUNK_BYTES, //
     },
     stats::Marks,
 };
@@ -51,12 +50,14 @@ use hcablk_core::{
             Op,
             Tag, //
         },
+        TRANSFER_USUAL, //
     },
     rdma::{
         buffer::DmaBuffer,
         sink::Sink, //
     },
     sync::IrqLock,
+    trace, //
 };
 use kernel::{
     prelude::*,
@@ -114,6 +115,7 @@ pub(crate) struct Io {
 impl Io {
     /// Makes an idle one. May sleep.
     pub(crate) fn new(queue: &Arc<Queue>, index: u32) -> Result<KBox<Self>> {
+        let pieces = u16::try_from(queue.shape().pieces())?;
         Ok(KBox::new(
             Self {
                 queue: queue.clone(),
@@ -144,8 +146,8 @@ impl Io {
                 share: Share::NONE,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
-                slot: BioSlot::new(PIECES_MAX as u16)?,
-                file: FileSlot::new(PIECES_MAX as u16)?,
+                slot: BioSlot::new(pieces)?,
+                file: FileSlot::new(pieces)?,
                 work: WorkSlot::new()?,
             },
             GFP_KERNEL,
@@ -163,6 +165,27 @@ impl Io {
             ) => extent.length as usize,
             _ => 0,
         }
+    }
+
+    /// What events tell of it.
+    #[cold]
+    pub(crate) fn about(&self) -> trace::Request {
+        let queue = &self.queue;
+        let session = queue.session().id().0;
+        let about = trace::Request::of(session, queue.index(), self.tag, self.op.as_ref().ok());
+        trace::Request {
+            number: match self.op {
+                Ok(Op::WriteGranted { .. }) => self.place.number,
+                _ => 0,
+            },
+            ..about.ended(self.status as i32)
+        }
+    }
+
+    /// Whether it has more data than most initiators ask for.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.length() > TRANSFER_USUAL as usize
     }
 
     /// Where the data came with the request.

@@ -6,7 +6,7 @@
 //!
 //! Completions are handled in process context, one at a time for a queue; the
 //! drive's may come in any context. One lock, `work`: taken once when a request
-//! is admitted and once when everything of it is back. Between these the
+//! is admitted, by which one that is over comes [`home`]. Between these the
 //! request belongs to whoever works on it.
 //!
 //! # Patience
@@ -42,6 +42,7 @@ use hcablk_core::{
     granted::Granted,
     p2p::Loan,
     proto::{
+        connect::Geometry,
         grant::{
             open_writes,
             Ring,
@@ -50,8 +51,7 @@ use hcablk_core::{
         message::{
             BUFFER_LEN,
             REQUEST_LEN, //
-        },
-        TRANSFER_MAX, //
+        }, //
     },
     rdma::{
         buffer::{
@@ -65,7 +65,6 @@ use hcablk_core::{
         },
         device::Direction,
         qp::QueuePair,
-        sink::Sink,
         wr::{Entry, WorkId},
     },
     slots::SlotTable,
@@ -76,6 +75,7 @@ use hcablk_core::{
         IrqLock,
         WorkQueue, //
     },
+    trace::State, //
 };
 use kernel::{
     prelude::*,
@@ -94,6 +94,7 @@ mod cut;
 mod grain;
 mod grains;
 mod granted;
+mod home;
 mod lent;
 mod outbox;
 mod pool;
@@ -103,6 +104,8 @@ mod transfer;
 
 use self::{
     cut::CutRequests,
+    granted::Left,
+    home::Returned,
     outbox::Outbox,
     shape::CHUNK_ORDER, //
 };
@@ -114,8 +117,7 @@ pub(crate) use self::{
         Shape,
         Ways,
         CHUNKS_MAX,
-        CHUNK_BYTES,
-        PIECES_MAX, //
+        CHUNK_BYTES, //
     }, //
 };
 
@@ -173,6 +175,8 @@ struct Work {
 pub(crate) struct Queue {
     index: u8,
     session: Arc<Session>,
+    /// The volume, as this queue's initiator is told.
+    geometry: Geometry,
     backing: Arc<Backing>,
     pair: QueuePair<Queue>,
     shape: Shape,
@@ -203,6 +207,10 @@ pub(crate) struct Queue {
     cut: CutRequests,
     /// Writes whose data is being fetched. Counted by the completion handler.
     fetching: Atomic<u32>,
+    /// Every completion is to be reported at once: see [`Self::heed`].
+    hurried: Atomic<bool>,
+    returned: Returned,
+    left: Left,
     #[pin]
     work: IrqLock<Work>,
     #[pin]
@@ -285,11 +293,16 @@ impl Queue {
         };
         let inflight = SlotTable::new(ios)?;
         let outbox = Outbox::new()?;
+        let left = Left::new(open_writes(shape.credits))?;
         let cut = CutRequests::new(shape.grains, ios)?;
         let queue = Arc::pin_init(
             pin_init!(Self {
                 index,
                 session: session.clone(),
+                geometry: Geometry {
+                    max_transfer: shape.largest,
+                    ..*session.geometry()
+                },
                 backing,
                 pair,
                 shape,
@@ -306,6 +319,9 @@ impl Queue {
                 inflight,
                 cut <- cut,
                 fetching: Atomic::new(0),
+                hurried: Atomic::new(true),
+                returned: Returned::new(),
+                left,
                 work <- new_irq_lock!(work, "hcablk_work"),
                 outbox <- outbox,
                 home <- Event::new(),
@@ -315,6 +331,7 @@ impl Queue {
             }),
             GFP_KERNEL,
         )?;
+        queue.comes_to(State::Connecting);
         let filled = queue.fill();
         cq.start(queue.clone());
         if let Err(e) = filled {
@@ -339,18 +356,6 @@ impl Queue {
         Ok(())
     }
 
-    /// What an `Io` needs on a device that wants a sink. May sleep.
-    pub(crate) fn make_sink(&self) -> Result<Option<Arc<IrqLock<Sink>>>> {
-        if !self.shape.sinks {
-            return Ok(None);
-        }
-        let sink = Sink::new(self.session.pd(), CHUNKS_MAX, TRANSFER_MAX)?;
-        Ok(Some(Arc::pin_init(
-            new_irq_lock!(sink, "hcablk_sink"),
-            GFP_KERNEL,
-        )?))
-    }
-
     pub(crate) fn index(&self) -> u8 {
         self.index
     }
@@ -358,6 +363,10 @@ impl Queue {
     #[inline]
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -372,7 +381,7 @@ impl Queue {
     /// Bytes of the volume at this moment, in whole blocks; 0: the drive is gone.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
-        let block = 1u64 << self.session.geometry().logical_block_shift;
+        let block = 1u64 << self.geometry.logical_block_shift;
         self.backing.size_bytes() & !(block - 1)
     }
 
@@ -401,8 +410,8 @@ impl Queue {
         self.timing.store(on, Relaxed);
     }
 
-    pub(crate) fn credits(&self) -> u16 {
-        self.shape.credits
+    pub(crate) fn shape(&self) -> &Shape {
+        &self.shape
     }
 
     /// Begins to take the queue pair down: nothing new is begun, what is posted
@@ -417,6 +426,7 @@ impl Queue {
                 let _ = work.idle.push_within_capacity(io);
             }
             self.check_home(&work);
+            self.heed(&work);
         }
         self.pair.id().disconnect();
         let _ = self.pair.fail();
@@ -450,6 +460,16 @@ impl Queue {
         let ios = core::mem::take(&mut self.work.lock().idle);
         drop(ios);
         self.cut.clear();
+        self.comes_to(State::Ended);
+    }
+
+    /// What is behind the lock has changed: the completion handler shall know whether
+    /// it may be patient.
+    #[inline]
+    fn heed(&self, work: &Work) {
+        let hurried =
+            work.closing || work.probing || !work.waiting.is_empty() || !work.received.is_empty();
+        self.hurried.store(hurried, Relaxed);
     }
 
     fn check_home(&self, work: &Work) {

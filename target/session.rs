@@ -44,11 +44,16 @@ use hcablk_core::{
         Tick,
         WorkQueue, //
     },
+    trace, //
 };
 use kernel::{
     impl_has_work, new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -77,6 +82,8 @@ pub(crate) struct Session {
     port: Arc<Port>,
     volume: Arc<Volume>,
     geometry: Geometry,
+    /// Bytes of the largest request; set with the first queue pair, which the others follow.
+    largest: Atomic<u32>,
     id: SessionId,
     epoch: Epoch,
     host: HostId,
@@ -121,6 +128,7 @@ impl Session {
                 registry: registry.clone(),
                 port: port.clone(),
                 volume: volume.clone(),
+                largest: Atomic::new(geometry.max_transfer),
                 geometry,
                 id: request.session,
                 epoch: request.epoch,
@@ -137,6 +145,7 @@ impl Session {
             }),
             GFP_KERNEL,
         )?;
+        session.comes_to(trace::State::Live);
         *session.prober.lock() = Some(Periodic::start(session.clone(), PROBE_PERIOD_MS)?);
         Ok(session)
     }
@@ -157,6 +166,16 @@ impl Session {
 
     pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Bytes of the largest request on every queue pair.
+    pub(crate) fn largest(&self) -> u32 {
+        self.largest.load(Relaxed)
+    }
+
+    /// See [`Self::largest`]. By whoever makes the first queue pair.
+    pub(crate) fn set_largest(&self, bytes: u32) {
+        self.largest.store(bytes, Relaxed);
     }
 
     pub(crate) fn host(&self) -> HostId {
@@ -242,6 +261,17 @@ impl Session {
         result
     }
 
+    /// Tells of a state to who listens.
+    fn comes_to(&self, state: trace::State) {
+        trace::target::session(|| trace::Change {
+            session: self.id.0,
+            epoch: self.epoch.0,
+            queue: None,
+            state,
+            error: 0,
+        });
+    }
+
     /// Ends the session. Any context.
     pub(crate) fn end(self: &Arc<Self>) {
         {
@@ -251,6 +281,7 @@ impl Session {
             }
             *state = State::Ending;
         }
+        self.comes_to(trace::State::Ending);
         // Queued once: the state never comes back.
         let _ = self.registry.work().enqueue(self.clone());
     }
@@ -267,6 +298,7 @@ impl Session {
         drop(self.prober.lock().take());
         let queues = core::mem::take(&mut *self.queues.lock());
         for queue in queues.iter() {
+            queue.comes_to(trace::State::Ending);
             queue.shut();
         }
         for queue in queues.iter() {
@@ -277,6 +309,7 @@ impl Session {
         drop(queues);
         drop(self.backing.lock().take());
         *self.state.lock() = State::Ended;
+        self.comes_to(trace::State::Ended);
         self.registry.remove_session(self);
         pr_info!(
             "{}: session {:016x} of {} ended ({count} queues)\n",

@@ -106,7 +106,7 @@ impl Queue {
                     self.lingering += 1;
                 }
                 Completion::OwnWork => {
-                    self.batching.lingered();
+                    self.batching.lingered(1);
                     self.seen += 1;
                 }
             }

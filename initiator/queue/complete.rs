@@ -8,7 +8,8 @@ use super::{
     kind,
     Driver,
     Phase,
-    Queue, //
+    Queue,
+    SendState, //
 };
 use crate::{
     batching::Listen,
@@ -41,6 +42,7 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    trace, //
 };
 use kernel::{
     pr_warn_once,
@@ -127,6 +129,7 @@ impl Queue {
             self.violation("it granted more credits than it has");
             return false;
         }
+        self.tell_lingered(&mut send);
         let hungry = core::mem::take(&mut send.starved);
         let request = send.ring.free(number).and_then(|owner| {
             let Tag { index, generation } = Tag::from_immediate(owner);
@@ -137,6 +140,7 @@ impl Queue {
             self.violation("it answered what was not asked");
             return false;
         };
+        trace::initiator::answered(|| self.about(&request).ended(status as i32));
         let Some((_, data)) = self.tags.of(&mut request) else {
             return false;
         };
@@ -165,6 +169,7 @@ impl Queue {
             drop(send);
             return self.violation("it granted more credits than it has");
         }
+        self.tell_lingered(&mut send);
         let hungry = core::mem::take(&mut send.starved);
         Self::heard(&mut send);
         let Tag { index, generation } = response.tag;
@@ -181,6 +186,7 @@ impl Queue {
             drop(send);
             return self.violation("it answered what was not asked");
         };
+        trace::initiator::answered(|| self.about(&request).ended(response.status as i32));
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
@@ -344,14 +350,24 @@ impl Queue {
             self.done.errors.bump();
         }
         data.marks.end(&self.times);
+        trace::initiator::completed(|| self.about(&request).ended(status.to_errno()));
         request.end(status);
     }
 
-    /// A request that was answered waits for nothing more.
+    /// A request that was answered waits for nothing more. Whoever takes the lock for
+    /// the next answer says so, or the round's end.
     fn lingered(&self) {
-        let mut send = self.send.lock();
-        send.batching.lingered();
-        self.heed(&send);
+        self.lingered
+            .store(self.lingered.load(Relaxed) + 1, Relaxed);
+    }
+
+    #[inline]
+    fn tell_lingered(&self, send: &mut SendState) {
+        let count = self.lingered.load(Relaxed);
+        if count != 0 {
+            self.lingered.store(0, Relaxed);
+            send.batching.lingered(count);
+        }
     }
 
     fn violation(&self, what: &'static str) {
@@ -368,6 +384,11 @@ impl Handler for Queue {
     fn patience(&self) -> Patience {
         if !self.live.load(Acquire) || self.probing.load(Acquire) {
             return Patience::None;
+        }
+        if self.lingered.load(Relaxed) != 0 {
+            let mut send = self.send.lock();
+            self.tell_lingered(&mut send);
+            self.heed(&send);
         }
         match self.listen.load(Relaxed) {
             LOUD => Patience::Unsolicited,
@@ -389,22 +410,16 @@ impl Handler for Queue {
             // event comes, and that says why.
             return;
         }
+        if work.kind == kind::RECEIVE {
+            return self.receive(work.index, completion);
+        }
+        self.freed
+            .store(self.freed().wrapping_add(work.slots.into()), Relaxed);
         match work.kind {
-            kind::RECEIVE => self.receive(work.index, completion),
-            kind::SEND => self.send.lock().space.complete(work.slots),
-            kind::INLINE => {
-                self.send.lock().space.complete(work.slots);
-                self.sent(work.index);
-            }
-            kind::INVALIDATE => {
-                self.send.lock().space.complete(work.slots);
-                self.invalidated(work.index);
-            }
-            kind::LANDING => self.send.lock().space.complete(work.slots),
-            kind::PROBE => {
-                self.send.lock().space.complete(work.slots);
-                self.probing.store(false, Release);
-            }
+            kind::INLINE => self.sent(work.index),
+            kind::INVALIDATE => self.invalidated(work.index),
+            kind::PROBE => self.probing.store(false, Release),
+            // Of `SEND` and `LANDING` that is all.
             _ => {}
         }
     }

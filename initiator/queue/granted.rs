@@ -63,6 +63,7 @@ use hcablk_core::{
         },
     },
     sglist::SegmentList,
+    trace, //
 };
 use kernel::{
     prelude::*,
@@ -84,6 +85,15 @@ pub(super) struct Eager {
     fua: bool,
     /// It is told by an immediate value.
     told: bool,
+}
+
+impl Eager {
+    fn op(&self) -> message::Op {
+        message::Op::WriteGranted {
+            extent: self.extent,
+            fua: self.fua,
+        }
+    }
 }
 
 impl Queue {
@@ -154,7 +164,7 @@ impl Queue {
         };
 
         let mut send = self.send.lock();
-        if !send.reserve(used) {
+        if !send.reserve(used, || self.freed()) {
             self.sent.credit_waits.bump();
             return Err(self.turned_away(request, send));
         }
@@ -203,6 +213,7 @@ impl Queue {
             self.sent.sends.bump();
             self.ask(&mut send, &mut data.list, &eager, &way, (tag, quiet), done)
         };
+        trace::initiator::sent(|| self.about_sent(tag, &eager.op(), place.number));
         // Whoever answers takes the lock first, so that the request is there.
         request.park();
         drop(send);
@@ -269,10 +280,7 @@ impl Queue {
         }
         let request = message::Request {
             tag,
-            op: message::Op::WriteGranted {
-                extent: eager.extent,
-                fua: eager.fua,
-            },
+            op: eager.op(),
             quiet,
         };
         let slice = self.outgoing.write(tag.index.into(), &request.encode())?;

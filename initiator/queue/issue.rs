@@ -47,6 +47,7 @@ use hcablk_core::{
         },
     },
     sync::IrqGuard,
+    trace, //
 };
 use kernel::{
     prelude::*,
@@ -112,6 +113,7 @@ impl Queue {
             index: request.tag(),
             generation: request.generation(),
         };
+        trace::initiator::queued(|| self.about(&request));
         let Some((view, _)) = self.tags.of(&mut request) else {
             return Err(Rejected::new(request, Status::IoErr));
         };
@@ -206,7 +208,7 @@ impl Queue {
         let slots = if used == 1 { 1 } else { SLOTS_PER_REQUEST };
 
         let mut send = self.send.lock();
-        if !send.reserve(slots) {
+        if !send.reserve(slots, || self.freed()) {
             self.sent.credit_waits.bump();
             return Err(self.turned_away(request, send));
         }
@@ -256,6 +258,7 @@ impl Queue {
             chain.push(&mut wr);
             self.ring(&mut send, &chain)
         };
+        trace::initiator::sent(|| self.about_sent(tag, &op, 0));
         // Whoever answers takes the lock first, so that the request is there.
         request.park();
         drop(send);

@@ -74,7 +74,10 @@ impl Queue {
             drop(send);
             return self.session.fail(Failure::RequestTimeout);
         }
-        if !self.live.load(Acquire) || self.probing.load(Acquire) || !send.space.reserve(1) {
+        if !self.live.load(Acquire)
+            || self.probing.load(Acquire)
+            || !send.space.reserve(1, || self.freed())
+        {
             return;
         }
         self.probing.store(true, Release);

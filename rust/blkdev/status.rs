@@ -63,6 +63,12 @@ impl Status {
         }
     }
 
+    /// What users are told: 0 or a negative errno. C: `blk_status_to_errno()`.
+    pub fn to_errno(self) -> i32 {
+        // SAFETY: No requirements.
+        unsafe { bindings::blk_status_to_errno(self.to_raw()) }
+    }
+
     /// What an error of the page cache or of a file system is to a request.
     /// C: `errno_to_blk_status()`.
     pub fn from_error(error: Error) -> Self {

@@ -7,7 +7,8 @@ use super::{
     grant::Grant,
     name::{HostId, VolumeId, VolumeName},
     wire::{prefix, Reader, Writer},
-    DEPTH_MAX, DEPTH_MIN, INLINE_MAX, MAGIC, QUEUES_MAX, TRANSFER_MAX, VERSION_MAX, VERSION_MIN,
+    DEPTH_MAX, DEPTH_MIN, INLINE_MAX, MAGIC, QUEUES_MAX, TRANSFER_MAX, TRANSFER_USUAL, VERSION_MAX,
+    VERSION_MIN,
 };
 
 /// Bytes of a request: all that InfiniBand leaves of the 92 bytes of a
@@ -69,6 +70,9 @@ impl Reason {
     }
 }
 
+/// What the largest data length is a multiple of.
+const TRANSFER_UNIT: u32 = 4096;
+
 /// An initiator's request to connect one queue pair of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -82,6 +86,9 @@ pub struct Request {
     pub queue: u8,
     /// How many queue pairs the session has.
     pub queues: u8,
+    /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
+    /// [`TRANSFER_USUAL`] to [`TRANSFER_MAX`].
+    pub largest: u32,
     /// The session.
     pub session: SessionId,
     /// Its epoch.
@@ -102,7 +109,10 @@ impl Request {
             .u16(self.depth)
             .u8(self.queue)
             .u8(self.queues)
-            .u16(0)
+            .u16(match self.largest {
+                0..=TRANSFER_USUAL => 0,
+                largest => (largest / TRANSFER_UNIT) as u16,
+            })
             .u64(self.session.0)
             .u32(self.epoch.0)
             .bytes(self.host.to_wire())
@@ -133,12 +143,11 @@ impl Request {
             version_max,
             depth: r.u16(),
             queue: r.u8(),
-            queues: {
-                let queues = r.u8();
-                if r.u16() != 0 {
-                    return Err(Reason::Malformed);
-                }
-                queues
+            queues: r.u8(),
+            largest: match u32::from(r.u16()) * TRANSFER_UNIT {
+                0 => TRANSFER_USUAL,
+                1..=TRANSFER_USUAL => return Err(Reason::Malformed),
+                largest => largest,
             },
             session: SessionId(r.u64()),
             epoch: Epoch(r.u32()),
@@ -148,6 +157,7 @@ impl Request {
         if !(DEPTH_MIN..=DEPTH_MAX).contains(&request.depth)
             || !(1..=QUEUES_MAX).contains(&request.queues)
             || request.queue >= request.queues
+            || request.largest > TRANSFER_MAX
             || request.session.0 == 0
             || request.epoch.0 == 0
         {
@@ -303,8 +313,8 @@ impl Reply {
             && (1..=request.depth).contains(&credits)
             && (9..=12).contains(&logical_block_shift)
             && (logical_block_shift..=24).contains(&physical_block_shift)
-            && (1 << 12..=TRANSFER_MAX).contains(&max_transfer)
-            && max_transfer % (1 << 12) == 0
+            && (TRANSFER_UNIT..=request.largest).contains(&max_transfer)
+            && max_transfer % TRANSFER_UNIT == 0
             && max_discard % block == 0
             && max_zeroes % block == 0
             && (max_discard == 0

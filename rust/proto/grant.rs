@@ -283,6 +283,12 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         self.next.wrapping_sub(self.oldest)
     }
 
+    /// Number of the oldest write whose place is not free, if there is any.
+    #[inline]
+    pub fn oldest(&self) -> Option<u16> {
+        (self.open() != 0).then_some(self.oldest)
+    }
+
     /// Takes the next place for `length` bytes: behind the last one, or at the
     /// beginning if there is no room before the end. `None`: that is not free,
     /// and nothing was changed.

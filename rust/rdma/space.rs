@@ -9,10 +9,16 @@
 
 /// The account of one send queue. It is kept under the lock under which work
 /// requests are posted, so that the order of accounts is the order of slots.
+///
+/// Who sees completions need not take that lock: he adds up the slots that they
+/// have freed, modulo 2^32, and the account looks at the sum when it is short.
 #[derive(Debug)]
 pub struct SendSpace {
+    /// Those that completions have freed since `settled` not included.
     free: u32,
     size: u32,
+    /// The sum of freed slots when it was looked at last.
+    settled: u32,
     /// Slots used since the last signaled request.
     unsignaled: u32,
     /// A request is signaled at the latest when this many slots went before it.
@@ -25,15 +31,20 @@ impl SendSpace {
         Self {
             free: size,
             size,
+            settled: 0,
             unsignaled: 0,
             period,
         }
     }
 
-    /// Reserves `count` slots; `false`: there are not so many.
+    /// Reserves `count` slots; `false`: there are not so many. `freed` is asked for
+    /// the sum of what completions have freed, if it matters.
     #[must_use]
     #[inline]
-    pub fn reserve(&mut self, count: u32) -> bool {
+    pub fn reserve(&mut self, count: u32, freed: impl FnOnce() -> u32) -> bool {
+        if self.free < count {
+            self.settle(freed());
+        }
         match self.free.checked_sub(count) {
             Some(free) => {
                 self.free = free;
@@ -41,6 +52,12 @@ impl SendSpace {
             }
             None => false,
         }
+    }
+
+    /// Completions have freed so many slots by now.
+    fn settle(&mut self, freed: u32) {
+        self.release(freed.wrapping_sub(self.settled));
+        self.settled = freed;
     }
 
     /// Gives back slots that were reserved and will not be used.
@@ -71,14 +88,9 @@ impl SendSpace {
         covered as u16
     }
 
-    /// A signaled request completed that stood for `count` slots.
-    #[inline]
-    pub fn complete(&mut self, count: u16) {
-        self.release(count.into());
-    }
-
-    /// Slots free now.
-    pub fn free(&self) -> u32 {
+    /// Slots free when completions have freed so many.
+    pub fn free(&mut self, freed: u32) -> u32 {
+        self.settle(freed);
         self.free
     }
 }
@@ -90,60 +102,71 @@ mod tests {
     #[test]
     fn a_signaled_request_frees_those_before_it() {
         let mut s = SendSpace::new(8, 4);
-        assert!(s.reserve(2));
+        assert!(s.reserve(2, || 0));
         assert_eq!(s.post(2), None);
-        assert!(s.reserve(2));
+        assert!(s.reserve(2, || 0));
         let covered = s.post(2).unwrap();
         assert_eq!(covered, 4);
-        assert_eq!(s.free(), 4);
-        s.complete(covered);
-        assert_eq!(s.free(), 8);
+        assert_eq!(s.free(0), 4);
+        assert_eq!(s.free(covered.into()), 8);
     }
 
     #[test]
     fn nothing_is_reserved_beyond_the_size() {
         let mut s = SendSpace::new(3, 1);
-        assert!(!s.reserve(4));
-        assert!(s.reserve(3));
-        assert!(!s.reserve(1));
+        assert!(!s.reserve(4, || 0));
+        assert!(s.reserve(3, || 0));
+        assert!(!s.reserve(1, || 0));
         s.release(3);
-        assert_eq!(s.free(), 3);
+        assert_eq!(s.free(0), 3);
         assert_eq!(s.post(0), None);
     }
 
     #[test]
     fn a_slot_reserved_for_later_is_there_when_everything_else_is_taken() {
         let mut s = SendSpace::new(6, 100);
-        assert!(s.reserve(3));
+        assert!(s.reserve(3, || 0));
         assert_eq!(s.post(2), None);
-        assert!(s.reserve(3));
+        assert!(s.reserve(3, || 0));
         assert_eq!(s.post(2), None);
-        assert!(!s.reserve(1));
+        assert!(!s.reserve(1, || 0));
         assert_eq!(s.post_signaled(1), 5, "covers all before it");
-        s.complete(5);
         s.release(1);
-        assert_eq!(s.free(), 6);
+        assert_eq!(s.free(5), 6);
+    }
+
+    #[test]
+    fn what_completions_freed_is_asked_for_only_when_the_account_is_short() {
+        let mut s = SendSpace::new(4, 1);
+        assert!(s.reserve(4, || unreachable!("there are enough")));
+        assert!(!s.reserve(1, || 0), "nothing was freed");
+        assert!(s.reserve(1, || 2));
+        assert!(s.reserve(1, || unreachable!("two were freed")));
+        assert!(!s.reserve(1, || 2), "those were these");
     }
 
     #[test]
     fn the_account_balances_whatever_the_sizes() {
         let mut s = SendSpace::new(64, 8);
         let mut inflight = std::collections::VecDeque::new();
+        // It passes 2^32 on the way.
+        let start = u32::MAX - 1000;
+        s.settled = start;
+        let mut freed = start;
         for i in 0..10_000u32 {
             let count = 1 + i % 3;
-            while !s.reserve(count) {
-                s.complete(
-                    inflight
-                        .pop_front()
-                        .expect("a full queue has signaled requests"),
-                );
+            while !s.reserve(count, || freed) {
+                let covered: u16 = inflight
+                    .pop_front()
+                    .expect("a full queue has signaled requests");
+                freed = freed.wrapping_add(covered.into());
             }
             inflight.extend(s.post(count));
         }
         inflight.push_back(s.post_signaled(0));
         for covered in inflight {
-            s.complete(covered);
+            freed = freed.wrapping_add(covered.into());
         }
-        assert_eq!(s.free(), 64);
+        assert_eq!(s.free(freed), 64);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Admission: from a message to a request with buffers, and back again.
+//! Admission: from a message to a request with buffers.
 
 use super::{
     Queue,
@@ -12,13 +12,17 @@ use crate::{
     io::Io,
     stats::Marks, //
 };
-use hcablk_core::proto::message::{
-    BadRequest,
-    Op,
-    Request,
-    Status,
-    BUFFER_LEN,
-    REQUEST_LEN, //
+use hcablk_core::{
+    proto::message::{
+        BadRequest,
+        Op,
+        Request,
+        Status,
+        BUFFER_LEN,
+        REQUEST_LEN, //
+    },
+    sync::IrqGuard,
+    trace, //
 };
 use kernel::{
     prelude::*,
@@ -36,7 +40,11 @@ impl Queue {
     /// A message or an immediate value has come.
     pub(super) fn receive(&self, message: Received) {
         self.counters.receives.bump();
+        let home = self.take_returned();
         let mut work = self.work.lock();
+        if let Some(io) = home {
+            self.put(&mut work, io);
+        }
         work.silent = false;
         if work.closing {
             return;
@@ -54,13 +62,16 @@ impl Queue {
         let Some(io) = idle else {
             // There is room: a place for every receive buffer.
             let _ = work.received.push(message);
-            return;
+            return self.begin_waiting(work);
         };
         let admitted = self.admit(&mut work, io, message);
         self.outbox.heed(work.made - work.idle.len());
-        drop(work);
-        if let Admitted::Go(io) = admitted {
-            self.go(io);
+        match admitted {
+            Admitted::Go(io) => {
+                drop(work);
+                self.go(io);
+            }
+            Admitted::Later => self.begin_waiting(work),
         }
     }
 
@@ -103,7 +114,7 @@ impl Queue {
                 io.tag = request.tag;
                 io.quiet = request.quiet;
                 io.op = Ok(request.op);
-                if let Err(status) = check(&request.op, self.session.geometry(), self.capacity()) {
+                if let Err(status) = check(&request.op, &self.geometry, self.capacity()) {
                     io.status = status;
                 } else if let Some(status) = self.refuses(&request.op) {
                     io.status = status;
@@ -122,6 +133,7 @@ impl Queue {
                 return Admitted::Later;
             }
         }
+        trace::target::received(|| io.about());
         if io.status != Status::Ok {
             return Admitted::Go(io);
         }
@@ -135,26 +147,8 @@ impl Queue {
         Admitted::Later
     }
 
-    /// Makes an `Io` idle again after an error that ends the session, and lets
-    /// nothing new begin: the HCA may still use its buffers. Any context.
-    pub(super) fn give_up(&self, io: KBox<Io>) {
-        let mut work = self.work.lock();
-        work.closing = true;
-        self.put(&mut work, io);
-    }
-
-    fn put(&self, work: &mut Work, mut io: KBox<Io>) {
-        io.return_chunks(&mut work.free);
-        io.share.give(&mut work.grains);
-        let _ = work.idle.push_within_capacity(io);
-        self.check_home(work);
-    }
-
-    /// Makes an `Io` idle again and begins what waited for it or its buffers.
-    /// Process context: the drive may let us wait.
-    pub(super) fn bring_home(&self, io: KBox<Io>) {
-        let mut work = self.work.lock();
-        self.put(&mut work, io);
+    /// Begins what can be begun of that which waits. Process context.
+    pub(super) fn begin_waiting<'a>(&'a self, mut work: IrqGuard<'a, Work>) {
         while !work.closing {
             let Some(io) = self.next(&mut work) else {
                 break;
@@ -163,6 +157,7 @@ impl Queue {
             self.go(io);
             work = self.work.lock();
         }
+        self.heed(&work);
     }
 
     /// The next request that can be begun.

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  read:   all grains to the drive, under one plug ── each: done ──► RDMA WRITE ──┐
-//!  write:  an RDMA READ each, with one doorbell ── each: here ──► drive ──────────┴─► settled
+//!  write:  an RDMA READ each, a doorbell for a MiB ─── each: here ──► drive ──────┴─► settled
 //!                                                               the last one settled ──► answer
 //! ```
 //!
@@ -44,10 +44,15 @@ use super::{
     grain::Grain,
     grains::{
         Tally,
-        GRAINS_MAX, //
+        GRAINS_MAX,
+        GRAINS_USUAL,
+        GRAIN_MAX, //
     },
     kind,
-    shape::CHUNKS_MAX,
+    shape::{
+        CHUNKS_USUAL,
+        CHUNK_BYTES, //
+    },
     Queue,
     Work, //
 };
@@ -66,11 +71,14 @@ use hcablk_core::{
         BioOp,
         Status as DriveStatus, //
     },
-    proto::message::{
-        self,
-        Answer,
-        Op,
-        Remote, //
+    proto::{
+        message::{
+            self,
+            Answer,
+            Op,
+            Remote, //
+        },
+        TRANSFER_USUAL, //
     },
     rdma::wr::{
         Chain,
@@ -84,6 +92,7 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
+    trace, //
 };
 use kernel::{
     pr_info_once,
@@ -94,8 +103,13 @@ use kernel::{
     },
 };
 
-/// Entries of the grains of a request: each border may cut a buffer in two.
-const ENTRIES_MAX: usize = CHUNKS_MAX + GRAINS_MAX;
+/// Grains that are fetched with one doorbell: of 1 MiB and one more.
+const ROUND: usize = GRAINS_USUAL;
+/// Entries of those: each border may cut a buffer in two.
+const ROUND_ENTRIES: usize = {
+    let grain_chunks = GRAIN_MAX as usize / CHUNK_BYTES;
+    CHUNKS_USUAL + grain_chunks + ROUND + 1
+};
 
 /// Why a grain did not move.
 #[derive(Clone, Copy, Debug)]
@@ -176,6 +190,7 @@ impl Requests {
         if let Some(Some(io)) = self.places.get_mut(io as usize) {
             if io.share.tally.is_new() {
                 io.marks.ask_drive();
+                trace::target::drive_start(|| io.about());
             }
             io.share.tally.arrive();
         }
@@ -386,38 +401,51 @@ impl Queue {
         let count = io.share.count as u32;
         self.fetching
             .store(self.fetching.load(Relaxed) + count, Relaxed);
+        self.counters.rdma_reads.add(count.into());
 
-        let mut entries = [Entry::EMPTY; ENTRIES_MAX];
-        let mut left = &mut entries[..];
-        let mut reads: [Option<Rdma<'_>>; GRAINS_MAX] = [const { None }; GRAINS_MAX];
-        for (grain, read) in grains.iter().zip(reads.iter_mut()) {
-            if let Some(grain) = grain {
-                let count = grain.entries(left);
-                // There are enough: see `ENTRIES_MAX`.
-                let (mine, others) = mem::take(&mut left).split_at_mut(count);
-                left = others;
-                let (address, key) = grain.remote();
-                let read = read.insert(Rdma::read(mine, address, key));
-                read.signal(WorkId::new(kind::GRAIN, grain.places_of().0));
-            }
-        }
         if !self.park_cut(io) {
             return;
         }
-        for grain in grains.into_iter().flatten() {
-            // Its place is free: nobody else has it.
-            let _ = self.cut.wire.park(grain.places_of().0, grain);
+        let round = (TRANSFER_USUAL as usize)
+            .checked_div(self.shape.cut.grain())
+            .map_or(1, |grains| (grains + 1).min(ROUND));
+        let mut grains = grains.into_iter().flatten().peekable();
+        while grains.peek().is_some() {
+            if self.fetch_round(grains.by_ref().take(round)).is_err() {
+                // Some of it may have been posted; nothing more comes from this pair.
+                self.session.end();
+                self.cut.give_up();
+                for grain in grains {
+                    grain.settle(false, Err(Failure::Wire));
+                }
+                return;
+            }
+        }
+    }
+
+    /// Fetches the data of up to [`ROUND`] grains, of 1 MiB and one more.
+    fn fetch_round(&self, grains: impl Iterator<Item = KBox<Grain>>) -> Result {
+        let mut entries = [Entry::EMPTY; ROUND_ENTRIES];
+        let mut left = &mut entries[..];
+        let mut reads: [Option<Rdma<'_>>; ROUND] = [const { None }; ROUND];
+        for (grain, read) in grains.zip(reads.iter_mut()) {
+            let count = grain.entries(left);
+            // There are enough: see `ROUND_ENTRIES`.
+            let (mine, others) = mem::take(&mut left).split_at_mut(count);
+            left = others;
+            let (address, key) = grain.remote();
+            let place = grain.places_of().0;
+            let read = read.insert(Rdma::read(mine, address, key));
+            read.signal(WorkId::new(kind::GRAIN, place));
+            // It is free: nobody else has it.
+            let _ = self.cut.wire.park(place, grain);
         }
         let mut chain = Chain::new();
         for read in reads.iter_mut().flatten() {
             chain.push(read);
         }
         self.outbox.rang(chain.len().into());
-        if self.pair.post(&chain).is_err() {
-            // Some of it may have been posted; nothing more comes from this pair.
-            self.session.end();
-            self.cut.give_up();
-        }
+        self.pair.post(&chain)
     }
 
     /// An RDMA READ is over. Completion handler.

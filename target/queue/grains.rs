@@ -18,8 +18,10 @@
 //! one goes on with the request: until then neither a buffer nor the
 //! initiator's key is given up. The first failure is the request's.
 
-/// Grains of one request at most.
-pub(super) const GRAINS_MAX: usize = 17;
+/// Grains of one request at most: of 4 MiB, which begins anywhere in one.
+pub(super) const GRAINS_MAX: usize = 65;
+/// Grains of one request of 1 MiB at most.
+pub(super) const GRAINS_USUAL: usize = 17;
 /// Bytes of a grain at least, but for a request's first and last.
 pub(super) const GRAIN_MIN: u32 = 64 << 10;
 /// Bytes of a grain at most.

@@ -5,7 +5,8 @@
 //! [`grant`](hcablk_core::proto::grant); the account is kept under
 //! `Queue::work`, in the order in which requests come.
 //!
-//! A place is free again just before its answer is posted. The initiator can
+//! A place is given back just before its answer is posted, without that lock ([`Left`]):
+//! who takes the next place looks for it. The initiator can
 //! write into all of the memory at any time, but reads nothing there; what is in
 //! it decides nothing here.
 
@@ -23,6 +24,8 @@ use hcablk_core::{
             Answers,
             Grant,
             Immediate,
+            Ring,
+            Taken,
             UNIT, //
         },
         message::{
@@ -42,7 +45,55 @@ use hcablk_core::{
         WorkRequest, //
     },
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
+};
+
+/// Which places are about to be answered: one for each write that may be open.
+pub(super) struct Left(KVec<Atomic<u32>>);
+
+impl Left {
+    /// May sleep.
+    pub(super) fn new(open_writes: usize) -> Result<Self> {
+        let mut places = KVec::with_capacity(open_writes, GFP_KERNEL)?;
+        for _ in 0..open_writes {
+            places.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        Ok(Self(places))
+    }
+
+    #[inline]
+    fn place(&self, number: u16) -> Option<&Atomic<u32>> {
+        // Their number is a power of two.
+        let mask = self.0.len().checked_sub(1)?;
+        self.0.get(usize::from(number) & mask)
+    }
+
+    /// Write `number` is about to be answered. Any context.
+    #[inline]
+    fn set(&self, number: u16) {
+        if let Some(place) = self.place(number) {
+            place.store(1, Release);
+        }
+    }
+
+    /// Makes the places free that can be: the oldest ones.
+    #[inline]
+    fn sweep(&self, ring: &mut Ring<KVec<Taken>>) {
+        while let Some(number) = ring.oldest() {
+            match self.place(number) {
+                Some(place) if place.load(Acquire) != 0 => place.store(0, Release),
+                _ => break,
+            }
+            let _ = ring.free(number);
+        }
+    }
+}
 
 impl Queue {
     /// The memory that is granted, if any is.
@@ -98,6 +149,7 @@ impl Queue {
     /// broken the protocol.
     #[inline]
     pub(super) fn take_place(&self, work: &mut Work, io: &mut Io, length: u32) -> bool {
+        self.left.sweep(&mut work.ring);
         let Some(place) = work.ring.place(length, 0) else {
             return false;
         };
@@ -119,7 +171,7 @@ impl Queue {
         if let Some(granted) = self.granted() {
             granted.sync_for_device(io.place.offset as usize, io.length());
         }
-        let _ = self.work.lock().ring.free(io.place.number);
+        self.left.set(io.place.number);
         if self.outbox.gathers() {
             return self.gather_granted(io);
         }
@@ -180,19 +232,6 @@ impl Queue {
         match self.ring(&mut waiting.backlog, &chain) {
             Ok(()) => None,
             Err(_) => Some(first),
-        }
-    }
-
-    /// Counts and ends what a message has answered.
-    #[inline]
-    pub(super) fn all_answered(&self, first: u32, ok: bool) {
-        let mut next = Some(first);
-        while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
-            next = io.next;
-            if ok {
-                self.answered(&io, next.is_none());
-            }
-            self.bring_home(io);
         }
     }
 

@@ -170,10 +170,11 @@ impl Queue {
         }
     }
 
-    /// The handler's round is over: what waits is posted, what was counted
+    /// The handler's round is over: what has left comes home, what waits is posted, what was counted
     /// elsewhere is added to the counters. Completion handler.
     #[inline]
     pub(super) fn round_over(&self) {
+        self.all_home();
         let outbox = &self.outbox;
         if outbox.gathering.load(Relaxed) != 0 {
             outbox.gathering.store(0, Relaxed);

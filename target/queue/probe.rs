@@ -10,11 +10,18 @@ use crate::{
     session::PROBE_PERIOD_MS,
     volume::Printed, //
 };
-use hcablk_core::rdma::wr::{
-    Chain,
-    Rdma,
-    WorkId,
-    WorkRequest, //
+use hcablk_core::{
+    rdma::wr::{
+        Chain,
+        Rdma,
+        WorkId,
+        WorkRequest, //
+    },
+    trace::{
+        self,
+        Change,
+        State, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -28,7 +35,26 @@ const UNHEARD_MAX: u32 = 6;
 impl Queue {
     /// The connection was granted: from here on silence is watched.
     pub(crate) fn go_live(&self) {
-        self.work.lock().probing = false;
+        self.probed();
+        self.comes_to(State::Live);
+    }
+
+    /// Tells of a state to who listens.
+    pub(crate) fn comes_to(&self, state: State) {
+        trace::target::queue(|| Change {
+            session: self.session.id().0,
+            epoch: self.session.epoch().0,
+            queue: Some(self.index),
+            state,
+            error: 0,
+        });
+    }
+
+    /// A probe is over.
+    pub(super) fn probed(&self) {
+        let mut work = self.work.lock();
+        work.probing = false;
+        self.heed(&work);
     }
 
     /// Makes sure that the initiator is still there, as the initiator does.
@@ -63,6 +89,7 @@ impl Queue {
                 return;
             }
             work.probing = true;
+            self.heed(&work);
         }
         let mut probe = Rdma::probe();
         probe.signal(WorkId::new(kind::PROBE, 0));

@@ -3,13 +3,16 @@
 //! How large a queue is: what was asked for and what the device allows.
 
 use super::{
-    grains::GRAINS_MAX,
+    grains::GRAINS_USUAL,
     Cut,
     Queue, //
 };
 use hcablk_core::{
     granted::Granted,
-    proto::TRANSFER_MAX,
+    proto::{
+        TRANSFER_MAX,
+        TRANSFER_USUAL, //
+    },
     rdma::{
         device::Attributes,
         qp::{
@@ -19,22 +22,16 @@ use hcablk_core::{
         sink::Sink, //
     },
 };
+use kernel::page::PAGE_SIZE;
 
 /// log2 of the pages of a transfer buffer.
 pub(super) const CHUNK_ORDER: u32 = 3;
 /// Bytes of a transfer buffer.
-pub(crate) const CHUNK_BYTES: usize = kernel::page::PAGE_SIZE << CHUNK_ORDER;
+pub(crate) const CHUNK_BYTES: usize = PAGE_SIZE << CHUNK_ORDER;
 /// Transfer buffers of the largest request.
 pub(crate) const CHUNKS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(CHUNK_BYTES);
-/// Pieces of memory of the largest request, wherever they are.
-pub(crate) const PIECES_MAX: usize = {
-    let granted = Granted::pieces(TRANSFER_MAX as usize);
-    if granted > CHUNKS_MAX {
-        granted
-    } else {
-        CHUNKS_MAX
-    }
-};
+/// Transfer buffers of the largest request, unless an initiator asks for more.
+pub(super) const CHUNKS_USUAL: usize = (TRANSFER_USUAL as usize).div_ceil(CHUNK_BYTES);
 /// RDMA work requests that a request may be split into, for devices that take
 /// few entries in each.
 pub(super) const PARTS_MAX: usize = 8;
@@ -45,7 +42,7 @@ const SINK_REQUESTS: usize = 3;
 const GRAINS_LIMIT: usize = 1024;
 
 /// Bytes of data that a request may bring with it, a page.
-const INLINE: u32 = kernel::page::PAGE_SIZE as u32;
+const INLINE: u32 = PAGE_SIZE as u32;
 
 /// Granted memory of a queue pair: at least, and at most when data can be fetched.
 const GRANTED_MIN: usize = 256 << 10;
@@ -70,6 +67,8 @@ pub(crate) struct Ways {
 pub(crate) struct Shape {
     /// Receive buffers.
     pub(crate) credits: u16,
+    /// Bytes of the largest request.
+    pub(crate) largest: u32,
     pub(super) ios: u32,
     pub(super) buffers: usize,
     pub(super) write_entries: usize,
@@ -91,23 +90,50 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// What a device allows of `credits` requests in flight, with `bytes` for
-    /// transfer buffers and granted memory; what is lacking when that is not
-    /// enough for one.
+    /// Bytes of the largest request of a session whose initiator would like to ask for
+    /// `asked`, with `bytes` for the transfer buffers and granted memory of each of its
+    /// queues: never less than the usual.
+    pub(crate) fn largest(attributes: Attributes, bytes: usize, ways: Ways, asked: u32) -> u32 {
+        if asked <= TRANSFER_USUAL || ways.no_read {
+            return TRANSFER_USUAL;
+        }
+        let granted = granted(attributes, bytes, ways).unwrap_or(0);
+        let (entries, registered) = if ways.sinks {
+            let pages = attributes.max_fast_reg_pages as usize;
+            (attributes.max_send_sge, pages * PAGE_SIZE)
+        } else {
+            let both = attributes.max_send_sge.min(attributes.max_sge_rd);
+            (both, usize::MAX)
+        };
+        let most = bytes
+            .saturating_sub(granted)
+            .min((entries as usize).saturating_mul(PARTS_MAX * CHUNK_BYTES))
+            .min(registered);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        asked
+            .min(most - most % PAGE_SIZE as u32)
+            .max(TRANSFER_USUAL)
+    }
+
+    /// What a device allows of `credits` requests in flight of up to `largest` bytes, as
+    /// [`Self::largest`] has said, with `bytes` for transfer buffers and granted
+    /// memory; what is lacking when that is not enough for one.
     pub(crate) fn new(
         attributes: Attributes,
         credits: u16,
         bytes: usize,
+        largest: u32,
         ways: Ways,
         cut: Cut,
     ) -> Result<Self, &'static str> {
         let sinks = ways.sinks && !ways.no_read;
         let granted = granted(attributes, bytes, ways)?;
-        let entries = |max: u32| (max as usize).clamp(1, CHUNKS_MAX);
+        let chunks = (largest as usize).div_ceil(CHUNK_BYTES);
+        let entries = |max: u32| (max as usize).clamp(1, chunks);
         let write_entries = entries(attributes.max_send_sge);
         let read_entries = entries(attributes.max_sge_rd.min(attributes.max_send_sge));
-        let write_parts = CHUNKS_MAX.div_ceil(write_entries);
-        let read_parts = CHUNKS_MAX.div_ceil(read_entries);
+        let write_parts = chunks.div_ceil(write_entries);
+        let read_parts = chunks.div_ceil(read_entries);
         let plain_reads = !sinks && !ways.no_read;
         if write_parts > PARTS_MAX || plain_reads && read_parts > PARTS_MAX {
             return Err("the RDMA device takes too few scatter-gather entries");
@@ -115,7 +141,7 @@ impl Shape {
         if sinks && !attributes.fast_registration {
             return Err("the RDMA device cannot register memory by work requests");
         }
-        if sinks && attributes.max_fast_reg_pages < Sink::pages(TRANSFER_MAX) {
+        if sinks && attributes.max_fast_reg_pages < Sink::pages(largest) {
             return Err("the RDMA device's memory regions are too small");
         }
         // Data is fetched, and that has completed before the answer is posted;
@@ -126,7 +152,7 @@ impl Shape {
             _ => 0,
         };
         let slots = fetch.max(write_parts + 1) as u32;
-        let buffers = (bytes.saturating_sub(granted) / CHUNK_BYTES).max(CHUNKS_MAX);
+        let buffers = (bytes.saturating_sub(granted) / CHUNK_BYTES).max(chunks);
         // A grain is one work request, written, or fetched if that is by grains.
         let least_entries = if plain_reads {
             write_entries.min(read_entries)
@@ -137,6 +163,7 @@ impl Shape {
         let grains = cut.most(buffers * CHUNK_BYTES).min(GRAINS_LIMIT);
         let mut shape = Self {
             credits,
+            largest,
             ios: u32::from(credits) * 2,
             buffers,
             write_entries,
@@ -155,7 +182,7 @@ impl Shape {
             slots,
         };
         while shape.sends() + 1 > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
-            if usize::from(shape.grains) > GRAINS_MAX {
+            if usize::from(shape.grains) > GRAINS_USUAL {
                 shape.grains /= 2;
                 continue;
             }
@@ -166,6 +193,13 @@ impl Shape {
             shape.ios = u32::from(shape.credits) * 2;
         }
         Ok(shape)
+    }
+
+    /// Pieces of memory of the largest request, wherever they are.
+    pub(crate) fn pieces(self) -> usize {
+        let largest = self.largest as usize;
+        let granted = Granted::pieces(largest.min(self.granted));
+        granted.max(largest.div_ceil(CHUNK_BYTES))
     }
 
     /// Each request's work, each grain's, a probe, and the registration of granted memory.
@@ -203,7 +237,7 @@ fn granted(attributes: Attributes, bytes: usize, ways: Ways) -> Result<usize, &'
     if let Some(lacking) = lacking {
         return if ways.no_read { Err(lacking) } else { Ok(0) };
     }
-    let largest = TRANSFER_MAX as usize;
+    let largest = TRANSFER_USUAL as usize;
     if !ways.no_read {
         let quarter = (bytes / 4).clamp(GRANTED_MIN, GRANTED_MAX);
         return Ok(Granted::fit(attributes, quarter));

@@ -6,6 +6,7 @@ use super::{
     kind,
     shape::{
         CHUNKS_MAX,
+        CHUNKS_USUAL,
         CHUNK_BYTES,
         PARTS_MAX, //
     },
@@ -37,11 +38,18 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
-    sync::IrqLock,
+    sync::{
+        new_irq_lock,
+        IrqLock, //
+    },
+    trace, //
 };
 use kernel::{
     prelude::*,
-    sync::atomic::Relaxed, //
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
 };
 
 impl Queue {
@@ -104,8 +112,23 @@ impl Queue {
         if let Some(sink) = io.sink.clone() {
             return self.fetch_into(&sink, io, remote);
         }
+        if io.is_large() {
+            return self.fetch_large(io, remote);
+        }
+        self.fetch_parts::<CHUNKS_USUAL>(io, remote);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fetch_large(&self, io: KBox<Io>, remote: Remote) {
+        self.fetch_parts::<CHUNKS_MAX>(io, remote);
+    }
+
+    /// Reads data of up to `CHUNKS` transfer buffers.
+    #[inline(always)]
+    fn fetch_parts<const CHUNKS: usize>(&self, io: KBox<Io>, remote: Remote) {
         let index = io.index;
-        let mut entries = [Entry::EMPTY; CHUNKS_MAX];
+        let mut entries = [Entry::EMPTY; CHUNKS];
         let count = self.entries(&io, &mut entries);
         let per_part = self.shape.read_entries;
         let mut parts = entries
@@ -130,6 +153,20 @@ impl Queue {
             chain.push(read);
         }
         self.post(io, &chain);
+    }
+
+    /// What an `Io` needs on a device that wants a sink. May sleep.
+    pub(crate) fn make_sink(&self) -> Result<Option<Arc<IrqLock<Sink>>>> {
+        if !self.shape.sinks {
+            return Ok(None);
+        }
+        let largest = self.shape.largest;
+        let pieces = (largest as usize).div_ceil(CHUNK_BYTES);
+        let sink = Sink::new(self.session.pd(), pieces, largest)?;
+        Ok(Some(Arc::pin_init(
+            new_irq_lock!(sink, "hcablk_sink"),
+            GFP_KERNEL,
+        )?))
     }
 
     /// As [`Self::fetch`], into memory that is registered for just that. The
@@ -179,7 +216,7 @@ impl Queue {
         io.status = status;
         io.marks.know_answer();
         self.leave_cache(&mut io, status == Status::Ok);
-        let index = io.index;
+        trace::target::answered(|| io.about());
         // The credit that the answer grants must be there before the answer.
         if self.post_receive(io.receive).is_err() {
             self.session.end();
@@ -189,7 +226,23 @@ impl Queue {
             return self.answer_granted(io);
         }
 
-        let mut entries = [Entry::EMPTY; CHUNKS_MAX];
+        if io.is_large() {
+            return self.send_large(io);
+        }
+        self.send_answer::<CHUNKS_USUAL>(io);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_large(&self, io: KBox<Io>) {
+        self.send_answer::<CHUNKS_MAX>(io);
+    }
+
+    /// Sends an answer, with data of up to `CHUNKS` transfer buffers.
+    #[inline(always)]
+    fn send_answer<const CHUNKS: usize>(&self, mut io: KBox<Io>) {
+        let (index, status) = (io.index, io.status);
+        let mut entries = [Entry::EMPTY; CHUNKS];
         let mut count = 0;
         let mut data = None;
         if let (Ok(Op::Read(_, remote)), Status::Ok) = (io.op, status) {
@@ -267,7 +320,7 @@ impl Queue {
 
     /// The pieces of memory that `io`'s data is in.
     #[inline]
-    fn entries(&self, io: &Io, entries: &mut [Entry; CHUNKS_MAX]) -> usize {
+    fn entries(&self, io: &Io, entries: &mut [Entry]) -> usize {
         let mut count = 0;
         for ((chunk, length), entry) in io.chunks().zip(entries.iter_mut()) {
             let ram = || Some(Entry::new(self.buffer(chunk)?.slice(0, length)));
@@ -299,6 +352,7 @@ impl Queue {
 
     /// The answer has been sent, by a message that is counted with it if `counts`.
     pub(super) fn answered(&self, io: &Io, counts: bool) {
+        trace::target::completed(|| io.about());
         let c = &self.counters;
         let length = io.length() as u64;
         let ok = io.status == Status::Ok;
@@ -395,7 +449,7 @@ impl Handler for Queue {
                 length: completion.byte_len(),
                 immediate: completion.immediate(),
             }),
-            kind::ANSWER => self.all_answered(work.index, ok),
+            kind::ANSWER => self.answer_left(work.index, ok),
             kind::FETCH => {
                 self.fetching
                     .store(self.fetching.load(Relaxed) - 1, Relaxed);
@@ -406,7 +460,7 @@ impl Handler for Queue {
                 }
             }
             kind::GRAIN => self.grain_fetched(work.index, ok),
-            kind::PROBE => self.work.lock().probing = false,
+            kind::PROBE => self.probed(),
             _ => {}
         }
     }
@@ -416,13 +470,10 @@ impl Handler for Queue {
     }
 
     fn patience(&self) -> Patience {
-        if self.fetching.load(Relaxed) != 0 {
-            return Patience::None;
+        if self.fetching.load(Relaxed) != 0 || self.hurried.load(Relaxed) {
+            Patience::None
+        } else {
+            Patience::Unsolicited
         }
-        let work = self.work.lock();
-        if work.closing || work.probing || !work.waiting.is_empty() || !work.received.is_empty() {
-            return Patience::None;
-        }
-        Patience::Unsolicited
     }
 }

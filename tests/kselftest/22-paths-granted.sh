@@ -56,13 +56,13 @@ all() {
 
 export_volume vol1 "$drive" c1
 must on c1 "modprobe hcablk"
-for limit in 0 16384; do
+for limit in 0 32768; do
 	begin --small-write 512 --eager-write $limit
 	same "$limit: it is told" $limit "$(on c1 "cat $initiator/vol1/eager_write")"
 	counters
 	# The target goes on counting over connections.
 	before=$(count eager_writes "$server")
-	for bytes in 4096 16384 131072; do
+	for bytes in 4096 32768 131072; do
 		way=not
 		[ $bytes -gt $limit ] || way=granted
 		writes "$limit: writes of $bytes bytes: $way" $bytes $way

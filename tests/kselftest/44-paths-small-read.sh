@@ -45,10 +45,10 @@ export_volume vol1 "$drive" c1
 must on c1 "modprobe hcablk"
 
 # As many slots of 64 KiB as there are tags here: a region of soft-RoCE has 512 pages.
-for limit in 0 512 4096 65536; do
+for limit in 0 512 8192 65536; do
 	options="--queue-depth 32 --small-write 0 --eager-write 0"
 	# The default is not set.
-	[ $limit = 4096 ] || options+=" --small-read $limit"
+	[ $limit = 8192 ] || options+=" --small-read $limit"
 	connect c1 vol1 "$options"
 	same "$limit: it is told" $limit "$(on c1 "cat $initiator/vol1/small_read")"
 	counters_of_both vol1

@@ -24,7 +24,7 @@ dev=$initiator/dev
 must on c1 "mkdir $dev"
 same "a new device's state" new "$(on c1 "cat $dev/state")"
 for default in port=7744 queues=0 poll_queues=0 queue_depth=128 io_timeout=30 connect_timeout=10 remote_invalidate=1 \
-	small_read=4096 small_write=4096 eager_write=16384 batch_upper=32 batch_lower=16; do
+	small_read=8192 small_write=4096 eager_write=32768 max_io_kib=1024 batch_upper=32 batch_lower=16; do
 	same "the default of ${default%=*}" "${default#*=}" "$(on c1 "cat $dev/${default%=*}")"
 done
 like "it is not enabled without settings" Invalid "$(set_error c1 $dev enable 1)"

@@ -40,8 +40,10 @@ stripe stripes slow fast1 fast2 fast3
 export_volume s "$striped" c1
 connect c1 s
 moves s "what is shorter than two chunks moves whole" 0 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc"
+fetched=$(count s rdma_reads)
 moves s "1 MiB is written in a chunk for each stripe" 16 \
 	"dd if=/dev/urandom of=/tmp/data bs=1M count=1 && dd if=/tmp/data of=$device bs=1M seek=1 oflag=direct conv=notrunc"
+same "by an RDMA READ each" 16 $(($(count s rdma_reads) - fetched))
 early=$(count s early_chunks)
 moves s "it is read so" 16 "dd if=$device of=/tmp/back bs=1M skip=1 count=1 iflag=direct && cmp /tmp/data /tmp/back"
 less "chunks of the fast drives did not wait for the slow one's" 11 $(($(count s early_chunks) - early))

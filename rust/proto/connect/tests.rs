@@ -9,6 +9,7 @@ fn request() -> Request {
         depth: 128,
         queue: 1,
         queues: 4,
+        largest: 3 << 20,
         session: SessionId(0x1122_3344_5566_7788),
         epoch: Epoch(7),
         host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
@@ -29,7 +30,7 @@ fn reply() -> Reply {
             read_only: false,
             write_cache: true,
             fua: true,
-            max_transfer: 1 << 20,
+            max_transfer: 2 << 20,
             max_discard: 1 << 30,
             discard_granularity: 4096,
             max_zeroes: 1 << 24,
@@ -38,7 +39,7 @@ fn reply() -> Reply {
         quiet: true,
         no_read: false,
         grant: Some(Grant {
-            bytes: 1 << 20,
+            bytes: 2 << 20,
             key: 0xa5a5_5a5a,
             base: 0x1234_5678,
         }),
@@ -56,12 +57,34 @@ fn requests_round_trip() {
 }
 
 #[test]
+fn larger_requests_are_asked_for_in_so_many_words() {
+    let with = |units: u16| {
+        let mut bytes = request().encode();
+        bytes[10..12].copy_from_slice(&units.to_le_bytes());
+        Request::decode(&bytes).map(|request| request.largest)
+    };
+    assert_eq!(with(0), Ok(1 << 20));
+    assert_eq!(with(257), Ok((1 << 20) + 4096));
+    assert_eq!(with(1024), Ok(4 << 20));
+    for units in [1, 255, 256, 1025, u16::MAX] {
+        assert_eq!(with(units), Err(Reason::Malformed), "{units}");
+    }
+    let usual = Request {
+        largest: 1 << 20,
+        ..request()
+    };
+    assert_eq!(usual.encode()[10..12], [0, 0]);
+    assert_eq!(Request::decode(&usual.encode()), Ok(usual));
+}
+
+#[test]
 fn the_layout_is_the_documented_one() {
     let bytes = request().encode();
     assert_eq!(&bytes[..4], b"HCAB");
     assert_eq!(bytes[4..6], [1, 3]);
     assert_eq!(bytes[6..8], [128, 0]);
-    assert_eq!(bytes[8..12], [1, 4, 0, 0]);
+    // 3 MiB in units of 4 KiB.
+    assert_eq!(bytes[8..12], [1, 4, 0, 3]);
     assert_eq!(bytes[12..20], 0x1122_3344_5566_7788u64.to_le_bytes());
     assert_eq!(bytes[20..24], [7, 0, 0, 0]);
     assert_eq!(bytes[24], 0x6f);
@@ -109,7 +132,7 @@ fn every_field_of_a_request_is_checked() {
     );
     for (at, what) in [
         (0, "magic"),
-        (10, "flags"),
+        (11, "largest request"),
         (40, "name"),
         (55, "name's end"),
     ] {
@@ -144,6 +167,7 @@ fn replies_round_trip_and_are_checked() {
     assert_eq!(bad(|r| r.geometry.physical_block_shift = 255), None);
     assert_eq!(bad(|r| r.geometry.max_transfer = 0), None);
     assert_eq!(bad(|r| r.geometry.max_transfer = u32::MAX), None);
+    assert_eq!(bad(|r| r.geometry.max_transfer = (3 << 20) + 4096), None);
     assert_eq!(bad(|r| r.geometry.max_discard += 1), None);
     assert_eq!(bad(|r| r.geometry.discard_granularity += 1), None);
     assert_eq!(bad(|r| r.geometry.discard_granularity = 0), None);
@@ -162,7 +186,7 @@ fn a_reply_need_not_have_an_id() {
         Reply::decode(&bytes[..REPLY_MIN_LEN], &request()),
         Some(without)
     );
-    assert_eq!(bytes[52..56], [0, 0, 16, 0]);
+    assert_eq!(bytes[52..56], [0, 0, 32, 0]);
     assert_eq!(bytes[60..64], [0x78, 0x56, 0x34, 0x12]);
     assert_eq!(Reply::decode(&without.encode(), &request()), Some(without));
     assert_eq!(bytes[64..66], [0x0b, 0x6c]);

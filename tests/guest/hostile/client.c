@@ -177,7 +177,7 @@ static unsigned int judge_request(const struct asked *a)
 			named = false;
 	if (!end || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
 	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 128 || b[8] >= b[9] ||
-	    !zero(b + 10, 2) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
+	    (get(b + 10, 2) && (get(b + 10, 2) <= 256 || get(b + 10, 2) > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;
 	if (memcmp(b + 40, volume, 16))
 		return UNKNOWN_VOLUME;
@@ -199,6 +199,9 @@ static void good_request(struct rng *r, struct asked *a)
 	memcpy(b, "HCAB\1\1", 6);
 	put(b + 6, 2, 1 + below(r, 24));
 	b[9] = 1;
+	/* Up to 4 MiB in one request. */
+	if (chance(r, 300))
+		put(b + 10, 2, 257 + below(r, 768));
 	put(b + 12, 8, next(r) | 1);
 	put(b + 20, 4, 1 + below(r, 1000));
 	memcpy(b + 24, host, 16);
@@ -392,6 +395,9 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 		block = 1 << a.reply[16];
 		read_only = a.reply[18] & 1;
 		max_transfer = get(a.reply + 20, 4);
+		if (max_transfer % 4096 || max_transfer < 1 << 20 ||
+		    (max_transfer > 1 << 20 && max_transfer > get(a.request + 10, 2) * 4096))
+			failed("the target takes requests of %u bytes", max_transfer);
 		max_discard = get(a.reply + 40, 4);
 		max_zeroes = get(a.reply + 48, 4);
 		grant_bytes = get(a.reply + 52, 4);

@@ -81,13 +81,19 @@ enum trick pick(struct rng *r, enum stage stage, uint64_t n)
 	return FAIR;
 }
 
+/* The largest data of a request that an initiator would like to ask for. */
+static uint64_t asked_for(const unsigned char *request)
+{
+	return get(request + 10, 2) ? get(request + 10, 2) * 4096 : 1 << 20;
+}
+
 bool good_reply(const unsigned char *b, const unsigned char *request)
 {
 	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4), grant = get(b + 52, 4);
 
 	return !memcmp(b, "HCAB\1", 5) && get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2) &&
 	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
-	       transfer >= 4096 && transfer <= 1 << 20 && !(transfer % 4096) &&
+	       transfer >= 4096 && transfer <= asked_for(request) && !(transfer % 4096) &&
 	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
 	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4) && get(b + 36, 4) <= 65536 &&
 	       !(grant % 4096) && grant <= 1 << 24 && (!(b[5] & 2) || b[18] & 1 || grant >= transfer);
@@ -138,7 +144,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		put(b + fields[f].at, fields[f].size, odd_number(r));
 	}
 	/* More at a time than there is room for here. */
-	if (get(b + 20, 4) > SLOT && get(b + 20, 4) <= 1 << 20)
+	if (get(b + 20, 4) > SLOT && get(b + 20, 4) <= asked_for(request))
 		put(b + 20, 4, SLOT);
 	if (get(b + 6, 2) > CREDITS && get(b + 6, 2) <= depth)
 		put(b + 6, 2, CREDITS);

@@ -228,6 +228,7 @@ fn connection() -> Connect {
         depth: 128,
         queue: 0,
         queues: 4,
+        largest: 3 << 20,
         session: SessionId(7),
         epoch: Epoch(1),
         host: HostId::from_wire(*b"0123456789abcdef").expect("a host id"),
@@ -262,7 +263,7 @@ fn replies() -> Vec<Vec<u8>> {
             read_only: false,
             write_cache: true,
             fua: true,
-            max_transfer: 1 << 20,
+            max_transfer: 2 << 20,
             max_discard: 1 << 30,
             discard_granularity: 512,
             max_zeroes: 1 << 24,
@@ -270,7 +271,7 @@ fn replies() -> Vec<Vec<u8>> {
         inline: 4096,
         quiet: true,
         no_read: true,
-        grant: Some(Grant { bytes: 1 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
+        grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),
     };
     vec![

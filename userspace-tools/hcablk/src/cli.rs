@@ -264,7 +264,7 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub no_remote_invalidate: bool,
 
-    /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 4096]
+    /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 8192]
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
     pub small_read: Option<u32>,
 
@@ -272,9 +272,13 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
     pub small_write: Option<u32>,
 
-    /// Write the data of writes up to this size into memory that the target has granted; 0: never [default: 16384]
+    /// Write the data of writes up to this size into memory that the target has granted; 0: never [default: 32768]
     #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub eager_write: Option<u32>,
+
+    /// Ask for up to so much in one request, a multiple of 4; more takes more memory [default: 1024]
+    #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
+    pub max_io_kib: Option<u32>,
 
     /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
@@ -283,6 +287,14 @@ pub struct ConnectArgs {
     /// Batch them no more when fewer than so many are outstanding [default: 16]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_lower: Option<u32>,
+}
+
+/// A size of requests.
+fn max_io_kib(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(kib @ 4..=4096) if kib % 4 == 0 => Ok(kib),
+        _ => Err("not a multiple of 4 from 4 to 4096".to_owned()),
+    }
 }
 
 impl From<&ConnectArgs> for Connect {
@@ -303,6 +315,7 @@ impl From<&ConnectArgs> for Connect {
             small_read: args.small_read,
             small_write: args.small_write,
             eager_write: args.eager_write,
+            max_io_kib: args.max_io_kib,
             batch_upper: args.batch_upper,
             batch_lower: args.batch_lower,
         }
@@ -655,6 +668,9 @@ mod tests {
             "connect 10.0.0.1 data --small-read 4k",
             "connect 10.0.0.1 data --small-write 65537",
             "connect 10.0.0.1 data --eager-write 1048577",
+            "connect 10.0.0.1 data --max-io-kib 0",
+            "connect 10.0.0.1 data --max-io-kib 1022",
+            "connect 10.0.0.1 data --max-io-kib 4100",
             "connect 10.0.0.1 data --batch-upper 1025",
             "connect 10.0.0.1 data --batch-lower -1",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",

@@ -56,6 +56,8 @@ pub struct Connect {
     pub small_write: Option<u32>,
     /// Bytes of the largest write whose data is put into granted memory.
     pub eager_write: Option<u32>,
+    /// KiB of the largest request.
+    pub max_io_kib: Option<u32>,
     /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
     pub batch_upper: Option<u32>,
     /// Requests outstanding below which they are batched no more.
@@ -89,6 +91,7 @@ impl Connect {
         add("small_read", self.small_read.map(|v| v.to_string()));
         add("small_write", self.small_write.map(|v| v.to_string()));
         add("eager_write", self.eager_write.map(|v| v.to_string()));
+        add("max_io_kib", self.max_io_kib.map(|v| v.to_string()));
         add("batch_upper", self.batch_upper.map(|v| v.to_string()));
         add("batch_lower", self.batch_lower.map(|v| v.to_string()));
         settings
@@ -648,6 +651,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         small_read: group.value("small_read")?,
         small_write: group.value("small_write")?,
         eager_write: group.value("eager_write")?,
+        max_io_kib: group.value("max_io_kib")?,
         batch_upper: group.value("batch_upper")?,
         batch_lower: group.value("batch_lower")?,
         session: Session::parse(&group.get("session")?),

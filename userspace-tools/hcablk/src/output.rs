@@ -57,6 +57,8 @@ pub struct Device {
     pub small_write: u32,
     /// Bytes of the largest write whose data is put into memory that the target has granted.
     pub eager_write: u32,
+    /// KiB of the largest request that is asked for.
+    pub max_io_kib: u32,
     /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
     pub batch_upper: u32,
     /// Requests outstanding below which they are batched no more.

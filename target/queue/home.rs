@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Coming home: from an answer that has left to an idle `Io`.
+//!
+//! ```text
+//!            answer completed               a request comes, or the round is over
+//!  Posted ────────────────────► Returned ──────────────────────────────────────► Idle
+//! ```
+//!
+//! A round of the completion handler finds answers that have left and requests
+//! that came. The first wait, by number, for one of the others, which takes the
+//! lock in any case, or for the round's end: so a request in the regular course
+//! takes the lock once for both. They stay in the table of work under way
+//! meanwhile. All of this is the completion handler's.
+
+use super::{
+    Queue,
+    Work, //
+};
+use crate::io::Io;
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+};
+
+/// Answers that wait at most.
+const ROOM: usize = 16;
+
+/// See the module. Changed by the completion handler only.
+pub(super) struct Returned {
+    count: Atomic<usize>,
+    /// The `Io` that each was posted as, which may be the first of a list.
+    first: [Atomic<u32>; ROOM],
+}
+
+impl Returned {
+    pub(super) fn new() -> Self {
+        Self {
+            count: Atomic::new(0),
+            first: [const { Atomic::new(0) }; ROOM],
+        }
+    }
+
+    /// Adds one; `false`: there is no room.
+    #[inline]
+    fn push(&self, first: u32) -> bool {
+        let count = self.count.load(Relaxed);
+        let Some(place) = self.first.get(count) else {
+            return false;
+        };
+        place.store(first, Relaxed);
+        self.count.store(count + 1, Relaxed);
+        true
+    }
+}
+
+impl Queue {
+    /// An answer, or a message of several, has left, or was flushed.
+    #[inline]
+    pub(super) fn answer_left(&self, first: u32, ok: bool) {
+        if !ok {
+            let mut next = Some(first);
+            while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
+                next = io.next;
+                self.bring_home(io);
+            }
+        } else if !self.returned.push(first) {
+            self.all_home();
+            let _ = self.returned.push(first);
+        }
+    }
+
+    /// One whose answer has left, counted.
+    #[inline]
+    pub(super) fn take_returned(&self) -> Option<KBox<Io>> {
+        loop {
+            let last = self.returned.count.load(Relaxed).checked_sub(1)?;
+            let place = self.returned.first.get(last)?;
+            let io = self.inflight.take(place.load(Relaxed));
+            match io.as_ref().and_then(|io| io.next) {
+                Some(next) => place.store(next, Relaxed),
+                None => self.returned.count.store(last, Relaxed),
+            }
+            // Nobody is there if the queue gave up waiting for the HCA.
+            if let Some(io) = io {
+                self.answered(&io, io.next.is_none());
+                return Some(io);
+            }
+        }
+    }
+
+    /// Brings all home whose answers have left.
+    #[inline]
+    pub(super) fn all_home(&self) {
+        if self.returned.count.load(Relaxed) != 0 {
+            self.bring_all_home();
+        }
+    }
+
+    fn bring_all_home(&self) {
+        loop {
+            let mut group: [_; ROOM] = core::array::from_fn(|_| self.take_returned());
+            if group[0].is_none() {
+                return;
+            }
+            let mut work = self.work.lock();
+            for io in group.iter_mut().filter_map(Option::take) {
+                self.put(&mut work, io);
+            }
+            self.begin_waiting(work);
+        }
+    }
+
+    /// Makes an `Io` idle again and begins what waited for it or its buffers.
+    /// Process context: the drive may let us wait.
+    pub(super) fn bring_home(&self, io: KBox<Io>) {
+        let mut work = self.work.lock();
+        self.put(&mut work, io);
+        self.begin_waiting(work);
+    }
+
+    /// Makes an `Io` idle again after an error that ends the session, and lets
+    /// nothing new begin: the HCA may still use its buffers. Any context.
+    pub(super) fn give_up(&self, io: KBox<Io>) {
+        let mut work = self.work.lock();
+        work.closing = true;
+        self.put(&mut work, io);
+        self.heed(&work);
+    }
+
+    /// Makes an `Io` idle again.
+    pub(super) fn put(&self, work: &mut Work, mut io: KBox<Io>) {
+        io.return_chunks(&mut work.free);
+        io.share.give(&mut work.grains);
+        let _ = work.idle.push_within_capacity(io);
+        self.check_home(work);
+    }
+}

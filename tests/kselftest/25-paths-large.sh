@@ -1,0 +1,95 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: requests beyond 1 MiB go over the wire whole, up to what was asked for and HCA and buffers hold, and their data is right.
+# group: paths
+# timeout: 240
+
+. "${0%/*}/lib.sh"
+
+# limit: KiB of the largest request of the disk
+limit() {
+	on c1 "cat /sys/block/$disk/queue/max_hw_sectors_kb"
+}
+# moved COUNTER: at the target
+moved() {
+	stat_of target $target/volumes/vol1 "$1"
+}
+seed=$RANDOM
+echo "# seed $seed"
+
+# whole "DESCRIPTION": requests of the largest size, verified, none of which is split
+whole() {
+	local what=$1 kib writes reads
+	kib=$(limit)
+	must on c1 "echo none > /sys/block/$disk/queue/scheduler"
+	writes=$(moved writes)
+	check "$what: $kib KiB are written" fio c1 "--name=v --filename=$device --rw=write --bs=${kib}k --size=$((kib * 4))k \
+		--iodepth=2 --offset=64k --verify=crc32c --do_verify=0"
+	# The block layer makes two bios of each and puts them together, if nothing comes between.
+	less "$what: they are not split" $(($(moved writes) - writes)) 8
+	reads=$(moved reads)
+	check "$what: and read back" fio c1 "--name=v --filename=$device --rw=read --bs=${kib}k --size=$((kib * 4))k \
+		--iodepth=2 --offset=64k --verify=crc32c --verify_fatal=1"
+	less "$what: nor are reads" $(($(moved reads) - reads)) 8
+	check "$what: from memory of every shape" on c1 "hcablk-scatter $device random $seed 8"
+	same "$what: no errors" "0 0" "$(stat_of c1 $initiator/vol1 errors) $(stat_of c1 $initiator/vol1 protocol_errors)"
+}
+
+export_volume vol1 "$drive" c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+largest=$(limit)
+[ "$largest" -gt 1024 ] || skip "the RDMA device's memory regions hold no more than 1 MiB"
+disconnect c1 vol1
+connect c1 vol1 --queues 1
+same "1 MiB unless more is asked for" 1024 "$(limit)"
+disconnect c1 vol1
+connect c1 vol1 --queues 1 --max-io-kib 256
+same "or less" 256 "$(limit)"
+disconnect c1 vol1
+
+connect c1 vol1 --queues 1 --max-io-kib 4096
+echo "# $largest KiB"
+whole "in chunks"
+less "chunks were moved" 0 "$(moved chunks)"
+same "all of them were" 0 "$(moved unchunked)"
+disconnect c1 vol1
+
+must on target 'hcablk target unexport vol1'
+export_volume vol1 "$drive" --chunk-kib=64 c1
+connect c1 vol1 --queues 1 --max-io-kib 1536
+same "as much as was asked for" 1536 "$(limit)"
+whole "in many chunks"
+disconnect c1 vol1
+
+must on target 'hcablk target unexport vol1'
+export_volume vol1 "$drive" --chunk-kib=0 c1
+connect c1 vol1 --queues 1 --max-io-kib 4096 --no-remote-invalidate
+whole "in one piece"
+disconnect c1 vol1
+
+must on target "hcablk target unexport vol1 && truncate -s 64M /tmp/image"
+export_volume vol1 /tmp/image --mode=cached c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "no less for a file" "$largest" "$(limit)"
+whole "through the page cache"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1 && rm /tmp/image'
+
+# As much as there are transfer buffers for.
+must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 2'
+export_volume vol1 "$drive" c1
+connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
+same "three quarters of 2 MiB are for it" 1536 "$(limit)"
+check "several take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \
+	--verify=crc32c --verify_fatal=1"
+disconnect c1 vol1
+connect c1 vol1 --queues 2 --max-io-kib 4096
+[ "$(queue_pairs c1)" = 1 ] || same "never less than 1 MiB" 1024 "$(limit)"
+check "which it does" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
+disconnect c1 vol1
+
+must on target 'hcablk target unexport vol1; hcablk target unlisten --all; rmmod hcablk_target && modprobe hcablk_target rdma_read=0'
+export_volume vol1 "$drive" c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "1 MiB where nothing is fetched" 1024 "$(limit)"
+check "which still works" on c1 "hcablk-scatter $device random $((seed + 2)) 4"

@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a request takes one lock of ours when it is issued and one when it is answered; and two at the target, or three if its data is fetched.
+# group: paths
+# timeout: 150
+
+. "${0%/*}/lib.sh"
+
+on target '[ -e /proc/lock_stat ]' || skip "this kernel does not count locks"
+# It costs something, so the kernel does it when told to only.
+for guest in c1 target; do
+	must on $guest 'echo 1 > /proc/sys/kernel/lock_stat'
+done
+
+# taken GUEST: how often locks of ours were
+taken() {
+	on "$1" 'cat /proc/lock_stat' | awk '
+		/^ *&?hcablk_[a-z_]*:/ { print "# ", $1, $9 > "/dev/stderr"; n += $9 }
+		END { print n + 0 }'
+}
+
+# locks LOAD MOST: at the target MOST tenths of a lock are taken for each of LOAD's requests; here two.
+locks() {
+	local load=$1 most=$2 guest count
+	for guest in c1 target; do
+		must on $guest 'echo 0 > /proc/lock_stat'
+	done
+	must on c1 "fio --output-format=terse --name=l --filename=$device --direct=1 --ioengine=libaio --rw=$load \
+		--iodepth=16 --number_ios=$n --size=256m --randrepeat=1 > /dev/null"
+	for guest in c1 target; do
+		count=$(taken $guest)
+		echo "# $load at $guest: $count locks for $n requests" >&2
+		# Each is taken in one place at least: else they are not counted.
+		less "$load: $guest's locks are counted" $((n - 1)) "$count"
+	done
+	# Probes, questions for the size and the beginning take a few more, and so does a SEND that is out after its answer came.
+	less "$load: two locks a request at the initiator" "$(taken c1)" $((n * 24 / 10))
+	less "$load: at most $most tenths of a lock a request at the target" "$(taken target)" $((n * most / 10))
+}
+
+share c1
+n=200
+locks "randread --bs=4k" 24
+locks "randread --bs=64k" 24
+locks "randwrite --bs=4k" 24
+# That the data was fetched is waited for, and so are answers that have left meanwhile, each by itself.
+locks "randwrite --bs=64k" 30
+for guest in c1 target; do
+	must on $guest 'echo 0 > /proc/sys/kernel/lock_stat && echo 0 > /proc/lock_stat'
+done
