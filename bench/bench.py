@@ -89,8 +89,7 @@ def merged(results: report.Results, path: Path) -> report.Results:
     known = {(row["peer"], row["size"], row["pattern"], row["depth"]): row for row in older["rows"]}
     for row in results["rows"]:
         known.setdefault((row["peer"], row["size"], row["pattern"], row["depth"]), {}).update(row)
-    every = (*rows.matrix(), *rows.mode_rows())
-    order = [(row.peer, row.load.size, row.load.pattern, row.load.depth) for row in every]
+    order = [(row.peer, row.load.size, row.load.pattern, row.load.depth) for row in rows.all_rows()]
     return {**results, "rows": [known[key] for key in order if key in known]}
 
 

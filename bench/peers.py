@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from rows import SMALL_READ_MAX, SMALL_WRITE_MAX
+
 # What all of them export. It moves no data: what is measured is the way to it.
 BACKING = "/dev/nullb0"
 SERVE_BACKING = """
@@ -133,6 +135,24 @@ PEERS: dict[str, Peer] = {
     "rnbd": RNBD,
     "nbd": NBD,
     "verbs": Peer(title="raw verbs", attach="echo none"),
+}
+
+
+
+def path(title: str, options: str) -> Peer:
+    """Our initiator with limits that leave one way for what is measured."""
+    return replace(HCABLK, title=title, attach=f"appears $(hcablk connect {{address}} bench {options})")
+
+
+# So that soft-RoCE's memory regions, of 2 MiB, have a landing slot for each request.
+SHALLOW = "--queue-depth 16"
+
+PEERS |= {
+    "landed": path("reads copied out of a landing slot", f"--small-read {SMALL_READ_MAX} {SHALLOW}"),
+    "registered": path("reads into registered memory", f"--small-read 0 {SHALLOW}"),
+    "inline": path("writes within the request's message", f"--eager-write 0 --small-write {SMALL_WRITE_MAX}"),
+    "granted": path("writes into granted memory", "--eager-write 1048576"),
+    "fetched": path("writes fetched by RDMA READ", "--eager-write 0 --small-write 0"),
 }
 
 # On an emulated NVMe drive, which has memory of its own for peers.

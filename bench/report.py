@@ -42,7 +42,7 @@ def results(made: dict[str, object], found: dict[Row, load.Result], counted: dic
                 result |= {"instructions": round(counted[row].instructions, 1), "moved": counted[row].moved}
         return result
 
-    everything = [row for row in (*rows.matrix(), *rows.mode_rows()) if row in found or row in counted]
+    everything = [row for row in rows.all_rows() if row in found or row in counted]
     return {"version": 1, "made": made, "rows": [one(row) for row in everything]}
 
 
@@ -56,8 +56,8 @@ def costs(results: Results) -> Costs:
 
 def loads(found: Costs) -> list[Load]:
     """The loads that any peer was measured with, in the matrix's order."""
-    present = {load for _, load in found}
-    return list(dict.fromkeys(row.load for row in rows.matrix() if row.load in present and row.peer != rows.VERBS))
+    present = {load for peer, load in found if peer in rows.PEERS}
+    return list(dict.fromkeys(row.load for row in rows.matrix() if row.load in present))
 
 
 def table(found: Costs, unit: str) -> Iterator[str]:
@@ -91,6 +91,25 @@ def raw(found: Costs) -> Iterator[str]:
     if lines:
         heads = "".join(f"{f'{operation} qd{depth}':>16}" for operation, depth in columns)
         yield from ("", f"{'raw verbs':20}{heads}", *lines)
+
+
+def paths(found: Costs) -> Iterator[str]:
+    """What each way of the data costs by itself; the cheapest for a load has a star."""
+    for pattern in rows.MODE_PATTERNS:
+        ways = [path for path, (of, _) in rows.PATHS.items() if of == pattern and any(path == p for p, _ in found)]
+        if not ways:
+            continue
+        yield from ("", f"{pattern + ', by way':20}" + "".join(f"{way:>13}" for way in ways))
+        for depth in rows.PATH_DEPTHS:
+            for size in rows.PATH_SIZES:
+                costs = {way: found[way, Load(size, pattern, depth)] for way in ways if (way, Load(size, pattern, depth)) in found}
+                if not costs:
+                    continue
+                line = f"{f'{size} qd{depth}':20}"
+                for way in ways:
+                    star = "*" if len(costs) > 1 and costs.get(way) == min(costs.values()) else " "
+                    line += f"{costs[way]:12,.0f}{star}" if way in costs else f"{'-':>12} "
+                yield line.rstrip()
 
 
 def figures(found: Costs) -> Iterator[str]:
@@ -147,6 +166,7 @@ def report(results: Results) -> Iterator[str]:
     found = costs(results)
     yield from table(found, made["unit"])
     yield from raw(found)
+    yield from paths(found)
     lines = list(figures(found)) if made["unit"] == "instructions" else []
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)

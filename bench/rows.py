@@ -23,6 +23,20 @@ MODES = ("drive", "direct", "cached", "mixed", "mqcache", "p2p", "p2p-hca", "nvm
 MODE_SIZES = ("4k", "128k")
 MODE_PATTERNS = ("randread", "randwrite")
 MODE_DEPTHS = (1, 32)
+# Each way of a request's data by itself, for the sizes that it takes: where one becomes cheaper than another is where
+# the initiator's default limits ought to be.
+PATH_SIZES = {"512": 512, "4k": 4 << 10, "8k": 8 << 10, "16k": 16 << 10, "32k": 32 << 10, "64k": 64 << 10, "128k": 128 << 10}
+SMALL_WRITE_MAX = 4 << 10
+SMALL_READ_MAX = 64 << 10
+PATHS = {
+    "landed": ("randread", SMALL_READ_MAX),
+    "registered": ("randread", 128 << 10),
+    "inline": ("randwrite", SMALL_WRITE_MAX),
+    "granted": ("randwrite", 128 << 10),
+    "fetched": ("randwrite", 128 << 10),
+}
+# All that is outstanding at the deeper one fits into granted memory.
+PATH_DEPTHS = (1, 8)
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        return VERBS_SIZES[self.size]
+        return {**VERBS_SIZES, **PATH_SIZES}[self.size]
 
 
 @dataclass(frozen=True)
@@ -95,6 +109,22 @@ def mode_rows() -> list[Row]:
     return [Row(peer, load) for peer in MODES for load in loads]
 
 
+def path_rows() -> list[Row]:
+    """Every way by itself."""
+    return [
+        Row(path, Load(size, pattern, depth))
+        for path, (pattern, most) in PATHS.items()
+        for depth in PATH_DEPTHS
+        for size, count in PATH_SIZES.items()
+        if count <= most
+    ]
+
+
+def all_rows() -> list[Row]:
+    """Everything that can be asked for."""
+    return [*matrix(), *path_rows(), *mode_rows()]
+
+
 def figure_rows() -> list[Row]:
     """The rows that the figures need."""
     wanted = {Row(peer, load) for figure in FIGURES for load in figure.loads() for peer in ("hcablk", figure.peer)}
@@ -103,7 +133,7 @@ def figure_rows() -> list[Row]:
 
 def select(words: list[str], quick: bool) -> list[Row]:
     """The rows that are asked for: by peer, by name, or by a glob of names."""
-    everything = [*matrix(), *mode_rows()]
+    everything = all_rows()
     if not words:
         return figure_rows() if quick else everything
     for word in words:
@@ -114,5 +144,5 @@ def select(words: list[str], quick: bool) -> list[Row]:
 
 
 def matches(row: Row, word: str) -> bool:
-    group = ["modes"] if row.peer in MODES else []
-    return word in (row.peer, row.load.name, *group) or fnmatch.fnmatch(row.name, word)
+    groups = [name for name, peers in (("modes", MODES), ("paths", PATHS)) if row.peer in peers]
+    return word in (row.peer, row.load.name, *groups) or fnmatch.fnmatch(row.name, word)
