@@ -12,6 +12,13 @@ int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl)
 	return blk_rq_map_sg(rq, sgl);
 }
 
+/* Those that cannot wait for others end at once. */
+void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch)
+{
+	if (!blk_mq_add_to_batch(rq, batch, false, blk_mq_end_request_batch))
+		blk_mq_end_request(rq, BLK_STS_OK);
+}
+
 /* rq_for_each_segment() is a macro; the first @len bytes of the data are copied. */
 void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len)
 {

@@ -9,6 +9,7 @@
 #include <linux/fs.h>
 
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
+void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
 void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len);
 void hcablk_c_rq_copy_from(struct request *rq, void *to, size_t len);
 

@@ -154,6 +154,12 @@ impl Batching {
         self.unseen = 0;
     }
 
+    /// Whether no request waits for its answer.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.loud + self.quiet == 0
+    }
+
     /// An answered request lingers.
     #[inline]
     pub(crate) fn linger(&mut self) {

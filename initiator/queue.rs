@@ -39,6 +39,9 @@
 //! the teardown finds nothing that waits. It is parked from the beginning; if posting
 //! fails, or the queue pair has failed before, it ends with all others.
 //!
+//! Invalidations of our own wait there, too, until the round of completions is over
+//! (`queue/invalidate.rs`). Requests that a round ends are given back to the block layer together.
+//!
 //! # Patience
 //!
 //! Only answers ask to be reported at once. That a SEND is out need not be
@@ -143,6 +146,7 @@ mod driver;
 mod end;
 mod events;
 mod granted;
+mod invalidate;
 mod issue;
 mod size;
 
@@ -194,6 +198,8 @@ pub(crate) struct TagData {
     marks: Marks,
     /// It is a granted write: it is answered by its number.
     granted: bool,
+    /// Whose key goes together with that of this request, and before it.
+    before: Option<u16>,
     list: SegmentList,
 }
 
@@ -212,6 +218,8 @@ struct SendState {
     ring: Ring<KVec<Taken>>,
     /// What waits for the last of a plug, or for whatever else is posted.
     backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
+    /// The last invalidation in it.
+    invalidation: Option<invalidate::Last>,
 }
 
 impl SendState {
@@ -335,6 +343,7 @@ impl Queue {
                 sending: false,
                 marks: Marks::default(),
                 granted: false,
+                before: None,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
@@ -383,6 +392,7 @@ impl Queue {
                     granting: Granting::Nothing,
                     ring: Ring::new(0, taken),
                     backlog,
+                    invalidation: None,
                 }, "hcablk_send"),
                 sent: Sent::default(),
                 done: Done::default(),

@@ -23,6 +23,7 @@
 mod bdev;
 mod bio;
 mod disk;
+mod ending;
 mod file;
 mod limits;
 mod operations;
@@ -43,6 +44,7 @@ pub use self::{
         BioSlot, //
     },
     disk::Disk,
+    ending::Ending,
     file::{
         transfer,
         FileId,

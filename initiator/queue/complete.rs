@@ -17,6 +17,7 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::{
+        Ending,
         Op,
         Request,
         Status, //
@@ -30,17 +31,10 @@ use hcablk_core::{
             BUFFER_LEN, //
         },
     },
-    rdma::{
-        cq::{
-            Completion,
-            Handler,
-            Patience, //
-        },
-        wr::{
-            Chain,
-            WorkId,
-            WorkRequest, //
-        },
+    rdma::cq::{
+        Completion,
+        Handler,
+        Patience, //
     },
     trace, //
 };
@@ -62,9 +56,28 @@ enum With {
     Data(usize),
 }
 
+/// What one round of completions leaves for its end.
+#[derive(Default)]
+pub(crate) struct Round {
+    /// Requests to give back.
+    ending: Ending,
+    /// Keys are to be taken away: [`Queue::invalidate`].
+    pub(super) invalidates: bool,
+}
+
+impl Round {
+    /// Requests that nothing more will follow have no reason to wait for it.
+    #[inline]
+    fn go_ahead(&mut self, alone: bool) {
+        if alone {
+            self.ending.flush();
+        }
+    }
+}
+
 impl Queue {
     /// A message came in.
-    fn receive(&self, buffer: u32, completion: &Completion) {
+    fn receive(&self, round: &mut Round, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
         let mut message = [0; BUFFER_LEN];
         let (response, with) = match completion.immediate() {
@@ -78,7 +91,7 @@ impl Queue {
                     .read(buffer as usize, completion.byte_len(), &mut message)
                     .ok();
                 if message.is_some_and(Answers::is) {
-                    return self.granted_answered(buffer, message.and_then(Answers::decode));
+                    return self.granted_answered(round, buffer, message.and_then(Answers::decode));
                 }
                 let response = message.and_then(Response::decode);
                 let depth = self.depth;
@@ -91,7 +104,7 @@ impl Queue {
             }
         };
         if self.reposted(buffer) {
-            self.respond(response, with);
+            self.respond(round, response, with);
         }
     }
 
@@ -107,7 +120,7 @@ impl Queue {
     }
 
     /// A message with answers to granted writes came in; `None`: it is not one.
-    fn granted_answered(&self, buffer: u32, answers: Option<Answers>) {
+    fn granted_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answers>) {
         let Some(answers) = answers else {
             return self.violation("a message cannot be understood");
         };
@@ -115,14 +128,14 @@ impl Queue {
             return;
         }
         for (number, status) in answers.iter() {
-            if !self.respond_granted(number, status) {
+            if !self.respond_granted(round, number, status) {
                 return;
             }
         }
     }
 
     /// Granted write `number` was answered; `false`: the session ends.
-    fn respond_granted(&self, number: u16, status: message::Status) -> bool {
+    fn respond_granted(&self, round: &mut Round, number: u16, status: message::Status) -> bool {
         let mut send = self.send.lock();
         if send.credits.grant(1).is_err() {
             drop(send);
@@ -156,14 +169,16 @@ impl Queue {
             drop(send);
         } else {
             self.heed(&send);
+            let alone = send.batching.is_idle();
             drop(send);
-            self.finish(request, status);
+            self.finish(round, request, status);
+            round.go_ahead(alone);
         }
         self.go_on(can_ask, hungry);
         true
     }
 
-    fn respond(&self, response: Response, with: With) {
+    fn respond(&self, round: &mut Round, response: Response, with: With) {
         let mut send = self.send.lock();
         if send.credits.grant(response.credits).is_err() {
             drop(send);
@@ -221,23 +236,11 @@ impl Queue {
         self.heed(&send);
         let status = status(response.status);
         if data.list.is_registered() {
-            // The target left its key valid: take it away before the memory is
-            // anybody else's. A slot was reserved.
-            let Ok(mut wr) = data.list.invalidate() else {
-                // Not reached: a list that was revoked is in no queue that is live.
-                request.park();
-                return;
-            };
+            // The target left its key valid.
             data.phase = Phase::Invalidating(status);
-            data.slots = 0;
-            let freed = send.space.post_signaled(1);
-            wr.signal(WorkId::new(kind::INVALIDATE, index.into()).freeing(freed));
-            let mut chain = Chain::new();
-            chain.push(&mut wr);
-            self.done.local_invalidations.bump();
+            let posted = self.invalidate(&mut send, round, index, data);
             send.batching.linger();
             self.heed(&send);
-            let posted = self.ring(&mut send, &chain);
             request.park();
             drop(send);
             if posted.is_err() {
@@ -252,8 +255,10 @@ impl Queue {
                 request.park();
                 drop(send);
             } else {
+                let alone = send.batching.is_idle();
                 drop(send);
-                self.finish(request, status);
+                self.finish(round, request, status);
+                round.go_ahead(alone);
             }
         }
         self.go_on(can_ask, hungry);
@@ -270,28 +275,8 @@ impl Queue {
         }
     }
 
-    /// Our own invalidation is done.
-    fn invalidated(&self, tag: u32) {
-        let Some(mut request) = u16::try_from(tag)
-            .ok()
-            .and_then(|tag| self.requests.take_any(self.index.into(), tag))
-        else {
-            return;
-        };
-        let Some((_, data)) = self.tags.of(&mut request) else {
-            return;
-        };
-        if let Phase::Invalidating(status) = data.phase {
-            self.lingered();
-            data.list.invalidated();
-            self.finish(request, status);
-        } else {
-            request.park();
-        }
-    }
-
     /// The data that went with a request is out.
-    fn sent(&self, tag: u32) {
+    fn sent(&self, round: &mut Round, tag: u32) {
         let Some(mut request) = u16::try_from(tag)
             .ok()
             .and_then(|tag| self.requests.take_any(self.index.into(), tag))
@@ -304,14 +289,19 @@ impl Queue {
         data.sending = false;
         if let Phase::Answered(status) = data.phase {
             self.lingered();
-            self.finish(request, status);
+            self.finish(round, request, status);
         } else {
             request.park();
         }
     }
 
     /// Ends a request whose memory the target cannot reach any more.
-    fn finish(&self, mut request: Request<Driver>, mut status: Status) {
+    pub(super) fn finish(
+        &self,
+        round: &mut Round,
+        mut request: Request<Driver>,
+        mut status: Status,
+    ) {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
@@ -351,12 +341,13 @@ impl Queue {
         }
         data.marks.end(&self.times);
         trace::initiator::completed(|| self.about(&request).ended(status.to_errno()));
-        request.end(status);
+        round.ending.push(request, status);
     }
 
     /// A request that was answered waits for nothing more. Whoever takes the lock for
     /// the next answer says so, or the round's end.
-    fn lingered(&self) {
+    pub(super) fn lingered(&self) {
+        self.done.lingered.bump();
         self.lingered
             .store(self.lingered.load(Relaxed) + 1, Relaxed);
     }
@@ -380,6 +371,14 @@ const LOUD: u32 = Listen::Loud as u32;
 const LOUD_OR_SOON: u32 = Listen::LoudOrSoon as u32;
 
 impl Handler for Queue {
+    type Round = Round;
+
+    fn round_done(&self, round: Round) {
+        if round.invalidates {
+            self.post_invalidations();
+        }
+    }
+
     #[inline]
     fn patience(&self) -> Patience {
         if !self.live.load(Acquire) || self.probing.load(Acquire) {
@@ -398,7 +397,7 @@ impl Handler for Queue {
     }
 
     #[inline]
-    fn complete(&self, completion: &Completion) {
+    fn complete(&self, round: &mut Round, completion: &Completion) {
         let work = completion.work();
         if !completion.is_ok() {
             if !completion.is_flushed() {
@@ -411,13 +410,13 @@ impl Handler for Queue {
             return;
         }
         if work.kind == kind::RECEIVE {
-            return self.receive(work.index, completion);
+            return self.receive(round, work.index, completion);
         }
         self.freed
             .store(self.freed().wrapping_add(work.slots.into()), Relaxed);
         match work.kind {
-            kind::INLINE => self.sent(work.index),
-            kind::INVALIDATE => self.invalidated(work.index),
+            kind::INLINE => self.sent(round, work.index),
+            kind::INVALIDATE => self.invalidated(round, work.index),
             kind::PROBE => self.probing.store(false, Release),
             // Of `SEND` and `LANDING` that is all.
             _ => {}

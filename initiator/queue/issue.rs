@@ -303,6 +303,7 @@ impl Queue {
             self.sent.work_requests.add(requests);
         }
         let posted = send.backlog.post(&self.pair, chain);
+        send.invalidation = None;
         if posted.is_err() {
             send.backlog.truncate(0);
         }
@@ -312,7 +313,7 @@ impl Queue {
     /// After posting. If that failed, the requests are ended when the queue
     /// pair is gone: some of the work may have been posted.
     #[inline]
-    fn check(&self, posted: Result) {
+    pub(super) fn check(&self, posted: Result) {
         if posted.is_err() {
             self.session.fail(Failure::Work(c"posting failed"));
         }

@@ -108,9 +108,9 @@ impl<T: Operations> Request<T> {
 
     /// Gives up the ownership: the slot becomes Idle, the pointer is returned.
     #[inline]
-    fn finish(self) -> *mut bindings::request {
+    pub(super) fn finish(self) -> NonNull<bindings::request> {
         self.slot().finish();
-        ManuallyDrop::new(self).request.as_ptr()
+        ManuallyDrop::new(self).request
     }
 
     /// A view of what the request wants.
@@ -205,7 +205,7 @@ impl<T: Operations> Request<T> {
         let request = self.finish();
         // SAFETY: The request is started and we were its owner; all of it is
         // ended.
-        unsafe { bindings::blk_mq_end_request(request, status.to_raw()) };
+        unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
     /// Gives the request back to the block layer to be issued again.
@@ -215,7 +215,7 @@ impl<T: Operations> Request<T> {
     pub fn requeue(self) {
         let request = self.finish();
         // SAFETY: The request is started and we were its owner.
-        unsafe { bindings::blk_mq_requeue_request(request, true) };
+        unsafe { bindings::blk_mq_requeue_request(request.as_ptr(), true) };
     }
 
     /// Gives the request back as the result of `queue_rq`, which must return a

@@ -155,6 +155,14 @@ impl<const N: usize> Backlog<N> {
         posted
     }
 
+    /// The request with so many before it shall not be reported when it completes, if it
+    /// waits here.
+    pub fn silence(&mut self, place: usize) {
+        if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
+            slot.wr.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
+        }
+    }
+
     /// Forgets the request that came last, and tells its id.
     pub fn pop(&mut self) -> Option<WorkId> {
         self.used = self.used.checked_sub(1)?;

@@ -403,6 +403,7 @@ impl<H: Handler> CompletionQueue<H> {
         // SAFETY: The caller is the only poller.
         let batch = unsafe { &mut *self.batch.get() };
         let mut done = 0;
+        let mut round = H::Round::default();
         while done < budget {
             let want = (budget - done).min(BATCH as c_int);
             // SAFETY: `batch` has room for `want` completions.
@@ -414,7 +415,7 @@ impl<H: Handler> CompletionQueue<H> {
                 match completion.work() {
                     WorkId::SENDS_DRAINED => self.sends_drained.set(),
                     WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
-                    _ => handler.complete(completion),
+                    _ => handler.complete(&mut round, completion),
                 }
             }
             done += got as c_int;
@@ -422,7 +423,7 @@ impl<H: Handler> CompletionQueue<H> {
                 break;
             }
         }
-        handler.round_done();
+        handler.round_done(round);
         done
     }
 

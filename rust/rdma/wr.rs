@@ -334,6 +334,11 @@ impl WorkRequest for Invalidate {
     }
 }
 
+// SAFETY: It is an `ib_send_wr` of its own; the key that it names is a number in it.
+unsafe impl CanWait for Invalidate {
+    const RDMA: bool = false;
+}
+
 #[inline]
 fn set_entries(wr: &mut bindings::ib_send_wr, entries: &[Entry]) {
     // `Entry` has the layout of `ib_sge`; the device only reads.

@@ -435,7 +435,9 @@ fn key_to_invalidate(io: &Io) -> Option<u32> {
 }
 
 impl Handler for Queue {
-    fn complete(&self, completion: &Completion) {
+    type Round = ();
+
+    fn complete(&self, (): &mut (), completion: &Completion) {
         let work = completion.work();
         let ok = completion.is_ok();
         if !ok {
@@ -465,7 +467,7 @@ impl Handler for Queue {
         }
     }
 
-    fn round_done(&self) {
+    fn round_done(&self, (): ()) {
         self.round_over();
     }
 

@@ -139,7 +139,9 @@ impl Log {
 }
 
 impl Handler for Log {
-    fn complete(&self, completion: &Completion) {
+    type Round = ();
+
+    fn complete(&self, (): &mut (), completion: &Completion) {
         let ok = completion.is_ok();
         let done = Done {
             work: completion.work(),
@@ -158,7 +160,7 @@ impl Handler for Log {
         });
     }
 
-    fn round_done(&self) {
+    fn round_done(&self, (): ()) {
         self.reports.change(|reports| reports.rounds += 1);
     }
 }

@@ -6,12 +6,15 @@ use super::Completion;
 
 /// Who is told of completions.
 pub trait Handler: Send + Sync + 'static {
+    /// What is gathered while completions of one round are reported.
+    type Round: Default;
+
     /// One completion, in the queue's [`Context`](super::Context); calls for one queue never overlap.
-    fn complete(&self, completion: &Completion);
+    fn complete(&self, round: &mut Self::Round, completion: &Completion);
 
     /// All completions of a round were reported.
     #[inline]
-    fn round_done(&self) {}
+    fn round_done(&self, _round: Self::Round) {}
 
     /// What need not be reported at once until the next round. Asked after
     /// each round.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that end together: their tags are freed, and the queue is left, once
+//! for many of them.
+//!
+//! C header: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h)
+
+use super::{
+    Operations,
+    Request,
+    Status, //
+};
+use crate::bindings;
+use core::ptr::NonNull;
+
+/// Requests that have ended well and are still to be given back, whoever they were
+/// of. That is done when this is dropped, at the latest. Any context that may end
+/// a request; whoever has it keeps it no longer than for a few others.
+///
+/// # Invariants
+///
+/// `last` and the requests in `batch` are started and have no other owner; their
+/// slots are Idle.
+pub struct Ending {
+    /// The one that came last: if it is the only one, it costs less by itself.
+    last: Option<NonNull<bindings::request>>,
+    batch: bindings::io_comp_batch,
+}
+
+impl Default for Ending {
+    #[inline]
+    fn default() -> Self {
+        // INVARIANT: There are none.
+        Self {
+            last: None,
+            batch: pin_init::zeroed(),
+        }
+    }
+}
+
+impl Ending {
+    /// Ends `request`: later, if it ends like most do.
+    ///
+    /// C: `blk_mq_add_to_batch()`, `blk_mq_end_request()`.
+    #[inline]
+    pub fn push<T: Operations>(&mut self, request: Request<T>, status: Status) {
+        let request = request.finish();
+        if status != Status::Ok {
+            // SAFETY: The request is started and we were its owner; all of it is ended.
+            unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
+        } else if let Some(other) = self.last.replace(request) {
+            // INVARIANT: `request` is in its place. We were its owner, and its slot is Idle.
+            // SAFETY: By the type's invariant `other` is ours to end.
+            unsafe { bindings::hcablk_c_blk_mq_end_with(other.as_ptr(), &mut self.batch) };
+        }
+    }
+
+    /// Gives back what there is.
+    #[inline]
+    pub fn flush(&mut self) {
+        let Some(last) = self.last.take() else { return };
+        // SAFETY: By the type's invariant they are ours to end. The batch is empty then.
+        unsafe {
+            if self.batch.req_list.head.is_null() {
+                bindings::blk_mq_end_request(last.as_ptr(), Status::Ok.to_raw());
+            } else {
+                bindings::hcablk_c_blk_mq_end_with(last.as_ptr(), &mut self.batch);
+                bindings::blk_mq_end_request_batch(&mut self.batch);
+            }
+        }
+    }
+}
+
+impl Drop for Ending {
+    #[inline]
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
