@@ -66,6 +66,9 @@ counters! {
         remote_invalidations,
         /// Keys invalidated by a work request of our own.
         local_invalidations,
+        /// Requests that were answered before what had been sent with them was out, or
+        /// whose key was still to be invalidated.
+        lingered,
         /// Bytes that a processor of this host copied: the data of small reads.
         copied_bytes,
         /// Violations of the protocol by the target.

@@ -17,6 +17,7 @@
 #	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default
 #	HCABLK_SLOW	how much more time than usual everything may take, a whole number
 #	HCABLK_RDMA	the guests' RDMA device: rxe (soft-RoCE, the default) or siw (soft-iWARP)
+#	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with siw.ko, when the kernel has none
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
@@ -32,7 +33,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_MISSING; do
+		HCABLK_FIRST HCABLK_MISSING HCABLK_PARAMETERS; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
@@ -46,6 +47,7 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_SLOW:-}" ] || arguments+=(--slow "$HCABLK_SLOW")
 [ -z "${HCABLK_MEMORY:-}" ] || arguments+=(--memory "$HCABLK_MEMORY")
 [ -z "${HCABLK_RDMA:-}" ] || arguments+=(--rdma "$HCABLK_RDMA")
+[ -z "${HCABLK_PARAMETERS:-}" ] || arguments+=(--parameters "$HCABLK_PARAMETERS")
 [ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
 [ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
 

@@ -44,6 +44,8 @@ class Settings:
     slow: int = 1
     # The guests' RDMA device: rxe or siw.
     rdma: str = "rxe"
+    # Parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks.
+    parameters: str = ""
     cpus: int = 2
     append: str = ""
     # More of QEMU's arguments.
@@ -128,7 +130,7 @@ class Guest:
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off virtio_net.napi_tx=0 "
             f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
-            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} {s.append}"
+            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} {s.parameters} {s.append}"
         )
         cpu = "host" if s.accel == "kvm" else "max,la57=off"
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]

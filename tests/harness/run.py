@@ -112,12 +112,15 @@ class Run:
             memory=args.memory,
             slow=args.slow,
             rdma=args.rdma,
+            parameters=args.parameters,
         )
         command = Path(args.command) if args.command and Path(args.command).exists() else None
         image.build(self.settings.image, cache, TESTS / "guest", Path(args.kernels, args.krel), modules, command)
         self.settings.accel = accelerator(self.settings, cache)
         say(f"# kernel {args.krel}, {self.settings.accel}; image in {time.monotonic() - self.started:.1f} s")
         say(f"# modules: {', '.join(m.name for m in modules) or 'none of ours'}")
+        if args.parameters:
+            say(f"# module parameters: {args.parameters}")
         say(f"# logs: {self.logs}")
 
         clients = [f"c{n}" for n in range(1, args.clients + 1)]
@@ -310,6 +313,7 @@ def main() -> int:
     parser.add_argument("--kernels", default="/usr/lib/modules", help="folder with RELEASE/vmlinuz and modules")
     parser.add_argument("--slow", type=int, default=1, help="how much more time everything may take")
     parser.add_argument("--rdma", choices=("rxe", "siw"), default="rxe", help="the guests' RDMA device")
+    parser.add_argument("--parameters", default="", help="the guests' module parameters: MODULE.NAME=VALUE…")
     parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
     parser.add_argument("--modules", help="folder with hcablk*.ko")
     parser.add_argument("--missing", help="folder with modules of Linux that the kernel lacks")
