@@ -18,7 +18,7 @@ unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
 .PHONY: modules tools all help test test-debug test-planted demo bench bench-profile host-test fuzz lint fmt fmt-check \
-	clippy shellcheck root kernels update install clean distclean shell doc
+	clippy shellcheck planted-fit root kernels update install clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -53,7 +53,7 @@ host-test: ## unit tests of the pure logic, on this machine, in seconds
 fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
 	@scripts/fuzz
 
-lint: fmt-check clippy shellcheck ## every check that needs no guest
+lint: fmt-check clippy shellcheck planted-fit ## every check that needs no guest
 
 fmt: ## format the Rust sources with the kernel's settings
 	@scripts/lint fmt
@@ -66,6 +66,9 @@ clippy: ## Rust lints, the kernel's for the modules
 
 shellcheck: ## lint the shell scripts
 	@scripts/lint shellcheck
+
+planted-fit: ## see whether the bugs that test-planted plants still fit the source
+	@tests/debug/planted.sh --fit
 
 doc: ## reference of the core crate as HTML
 	@DOC=1 scripts/build-modules && ls build/*/doc/hcablk_core/index.html

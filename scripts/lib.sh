@@ -174,7 +174,7 @@ NOT_UNPACKED=(
 )
 
 # Change this when a debug kernel made by an older scripts/debug-kernel will not do.
-DEBUG_KERNEL_FORMAT=1
+DEBUG_KERNEL_FORMAT=2
 
 # What a debug kernel is made from, as a hash: the source, the options and the
 # compilers, which modules have to match.

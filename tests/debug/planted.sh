@@ -8,6 +8,8 @@
 #		bug: in one line
 #		test: what `make test-debug T=…` is asked to run
 #		report: a regular expression; the run has to fail with it
+# planted.sh --fit
+#	only sees whether the patches still fit the source.
 #	Prints TAP. `make test-planted` calls it.
 
 set -euo pipefail
@@ -15,6 +17,13 @@ set -euo pipefail
 
 field() { sed -n "s/^$2: //p" "$1"; }
 
+if [ "${1:-}" = --fit ]; then
+	for patch in "$TOP"/tests/debug/planted/*.patch; do
+		"$SCRIPTS/in-root" -C "$TOP" -- patch -p1 --dry-run --force --quiet --reject-file=- -i "$patch" >/dev/null ||
+			die "the planted bug ${patch##*/} does not fit the source any more"
+	done
+	exit 0
+fi
 if [ $# = 0 ]; then
 	patches=("$TOP"/tests/debug/planted/*.patch)
 else
@@ -36,12 +45,12 @@ for patch in "${patches[@]}"; do
 	log=$BUILD/log/planted-$name.log
 	rm -rf --one-file-system "$copy"
 	mkdir -p "$copy"
-	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator target scripts userspace-tools tests) | tar -C "$copy" -xf -
+	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator target pcimem scripts userspace-tools tests) | tar -C "$copy" -xf -
 	# The command is the same; it need not be made again.
 	mkdir -p "$copy/build/userspace-tools/release"
 	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
 	result=ok
-	if ! patch -d "$copy" -p1 --no-backup-if-mismatch <"$patch" >"$log" 2>&1; then
+	if ! "$SCRIPTS/in-root" -C "$copy" -- patch -p1 --no-backup-if-mismatch -i "$patch" >"$log" 2>&1; then
 		result="not ok" why="the patch does not fit any more"
 	elif ! DEBUG=1 "$copy/scripts/build-modules" >>"$log" 2>&1; then
 		result="not ok" why="it does not build"
