@@ -36,7 +36,7 @@ MODULES = (
     "virtio_pci virtio_net virtio_console virtio_rng "
     "bridge configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
-    "nvme null_blk brd loop dm_mod dm_flakey dm_delay "
+    "nvme null_blk brd loop dm_mod dm_flakey dm_delay raid0 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
     "ext4 xfs crc32c_cryptoapi nbd "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"

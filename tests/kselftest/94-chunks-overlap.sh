@@ -81,8 +81,8 @@ compare "one drive" /dev/one 1 128
 for n in 1 2 3 4; do
 	make_drive part$n 104857600 64
 done
-stripe striped part1 part2 part3 part4
-compare "four, striped" "$striped" 4 64
+raid md0 64 part1 part2 part3 part4
+compare "four, md RAID 0" "$striped" 4 64
 netem target eth0
 netem c1 eth0
 

@@ -17,7 +17,8 @@ make_drive() {
 	must on target "$script && echo 1 > power && [ -b /dev/$name ]"
 }
 
-# stripe NAME DRIVE…: /dev/mapper/NAME on the target, dealt out to these drives in stripes of 64 KiB; $striped is its path.
+# stripe NAME DRIVE…: /dev/mapper/NAME on the target, dealt out to these drives in stripes of 64 KiB, by the device mapper; $striped is
+# its path.
 stripe() {
 	local name=$1 table member
 	shift
@@ -27,4 +28,25 @@ stripe() {
 	done
 	must on target "modprobe dm_mod && echo '$table' | dmsetup create $name"
 	striped=/dev/$(on target "dmsetup info -c --noheadings -o blkdevname $name")
+}
+
+# raid NAME KIB DRIVE…: /dev/NAME on the target, an md RAID 0 of these drives in stripes of so many KiB; $striped is its
+# path. It has no superblock, so that it takes no mdadm: the sysfs of md is enough.
+raid() {
+	local name=$1 kib=$2 member script
+	shift 2
+	script="modprobe raid0 && echo $name > /sys/module/md_mod/parameters/new_array && cd /sys/block/$name/md &&
+		echo raid0 > level && echo $((kib << 10)) > chunk_size && echo $# > raid_disks"
+	for member; do
+		script+=" && cat /sys/block/$member/dev > new_dev"
+	done
+	local slot=0
+	for member; do
+		script+=" && echo $((64 << 10)) > dev-$member/size && echo $slot > dev-$member/slot"
+		slot=$((slot + 1))
+	done
+	# Who opens it first looks for partitions, and what that has read is in the page cache until nobody has it open: what
+	# meets cached pages moves whole.
+	must on target "$script && echo active > array_state && [ -b /dev/$name ] && dd if=/dev/$name of=/dev/null bs=4k count=1"
+	striped=/dev/$name
 }
