@@ -40,7 +40,7 @@
 //! fails, or the queue pair has failed before, it ends with all others.
 //!
 //! Invalidations of our own wait there, too, until the round of completions is over
-//! (`queue/invalidate.rs`). Requests that a round ends are given back to the block layer together.
+//! (`queue/number.rs`). Requests that a round ends are given back to the block layer together.
 //!
 //! # Patience
 //!
@@ -146,8 +146,8 @@ mod driver;
 mod end;
 mod events;
 mod granted;
-mod invalidate;
 mod issue;
+mod number;
 mod size;
 
 use granted::Granting;
@@ -158,10 +158,10 @@ mod kind {
     pub(super) const SEND: u8 = 1;
     pub(super) const RECEIVE: u8 = 2;
     pub(super) const REGISTER: u8 = 3;
-    pub(super) const INVALIDATE: u8 = 4;
-    pub(super) const PROBE: u8 = 5;
-    pub(super) const LANDING: u8 = 6;
-    pub(super) const INLINE: u8 = 7;
+    pub(super) const PROBE: u8 = 4;
+    pub(super) const LANDING: u8 = 5;
+    /// The index is a number of `number.rs`.
+    pub(super) const NUMBERED: u8 = 6;
 }
 
 /// Requests that wait for their doorbell at most; blk-mq issues no more at once.
@@ -192,14 +192,16 @@ pub(crate) struct TagData {
     lands: bool,
     /// How it was issued.
     voice: Voice,
-    /// The data goes with the request, and the HCA has not said that it is done.
+    /// The data goes with the request, in the work request of `number`.
     sending: bool,
+    /// Of the work request that must have completed before this one ends, if there is one.
+    number: u32,
+    /// If this one lingers: the next that does.
+    next: u32,
     /// When it came where it is, if that is measured.
     marks: Marks,
     /// It is a granted write: it is answered by its number.
     granted: bool,
-    /// Whose key goes together with that of this request, and before it.
-    before: Option<u16>,
     list: SegmentList,
 }
 
@@ -218,8 +220,10 @@ struct SendState {
     ring: Ring<KVec<Taken>>,
     /// What waits for the last of a plug, or for whatever else is posted.
     backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
-    /// The last invalidation in it.
-    invalidation: Option<invalidate::Last>,
+    /// The last numbered request in it.
+    waiting: Option<number::Waiting>,
+    /// The last number.
+    numbers: u32,
 }
 
 impl SendState {
@@ -291,6 +295,11 @@ pub(crate) struct Queue {
     /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
     /// by the completion handler only.
     freed: Atomic<u32>,
+    /// The number of the last numbered work request that has completed. The completion
+    /// handler's only.
+    out: Atomic<u32>,
+    /// The first tag whose request lingers, or [`number::NOBODY`]. The completion handler's only.
+    lingerers: Atomic<u32>,
     /// Requests that linger no more, but for which `batching` still listens. The
     /// completion handler's only.
     lingered: Atomic<u32>,
@@ -341,9 +350,10 @@ impl Queue {
                 lands: false,
                 voice: Voice::Loud,
                 sending: false,
+                number: 0,
+                next: number::NOBODY,
                 marks: Marks::default(),
                 granted: false,
-                before: None,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
@@ -377,6 +387,8 @@ impl Queue {
                 outgoing,
                 incoming,
                 freed: Atomic::new(0),
+                out: Atomic::new(0),
+                lingerers: Atomic::new(number::NOBODY),
                 lingered: Atomic::new(0),
                 probing: Atomic::new(false),
                 listen: Atomic::new(Listen::Loud as u32),
@@ -392,7 +404,8 @@ impl Queue {
                     granting: Granting::Nothing,
                     ring: Ring::new(0, taken),
                     backlog,
-                    invalidation: None,
+                    waiting: None,
+                    numbers: 0,
                 }, "hcablk_send"),
                 sent: Sent::default(),
                 done: Done::default(),

@@ -154,17 +154,16 @@ impl Queue {
             return false;
         };
         trace::initiator::answered(|| self.about(&request).ended(status as i32));
-        let Some((_, data)) = self.tags.of(&mut request) else {
+        let Some((view, data)) = self.tags.of(&mut request) else {
             return false;
         };
         let can_ask = send.credits.answered();
         data.marks.answer();
         send.batching.answered(data.voice);
         let status = self::status(status);
-        if data.sending {
+        if data.sending && !self.is_out(data.number) {
             data.phase = Phase::Answered(status);
-            send.batching.linger();
-            self.heed(&send);
+            self.linger(&mut send, view.tag(), data);
             request.park();
             drop(send);
         } else {
@@ -238,9 +237,8 @@ impl Queue {
         if data.list.is_registered() {
             // The target left its key valid.
             data.phase = Phase::Invalidating(status);
-            let posted = self.invalidate(&mut send, round, index, data);
-            send.batching.linger();
-            self.heed(&send);
+            let posted = self.invalidate(&mut send, round, data);
+            self.linger(&mut send, index, data);
             request.park();
             drop(send);
             if posted.is_err() {
@@ -248,10 +246,9 @@ impl Queue {
             }
         } else {
             send.space.release(core::mem::take(&mut data.slots));
-            if data.sending {
+            if data.sending && !self.is_out(data.number) {
                 data.phase = Phase::Answered(status);
-                send.batching.linger();
-                self.heed(&send);
+                self.linger(&mut send, index, data);
                 request.park();
                 drop(send);
             } else {
@@ -272,26 +269,6 @@ impl Queue {
         }
         if hungry {
             self.requests.run_hw_queue(self.index.into());
-        }
-    }
-
-    /// The data that went with a request is out.
-    fn sent(&self, round: &mut Round, tag: u32) {
-        let Some(mut request) = u16::try_from(tag)
-            .ok()
-            .and_then(|tag| self.requests.take_any(self.index.into(), tag))
-        else {
-            return;
-        };
-        let Some((_, data)) = self.tags.of(&mut request) else {
-            return;
-        };
-        data.sending = false;
-        if let Phase::Answered(status) = data.phase {
-            self.lingered();
-            self.finish(round, request, status);
-        } else {
-            request.park();
         }
     }
 
@@ -415,8 +392,7 @@ impl Handler for Queue {
         self.freed
             .store(self.freed().wrapping_add(work.slots.into()), Relaxed);
         match work.kind {
-            kind::INLINE => self.sent(round, work.index),
-            kind::INVALIDATE => self.invalidated(round, work.index),
+            kind::NUMBERED => self.numbered(round, work.index),
             kind::PROBE => self.probing.store(false, Release),
             // Of `SEND` and `LANDING` that is all.
             _ => {}

@@ -20,6 +20,7 @@
 
 use super::{
     kind,
+    number::Numbered,
     Driver,
     Phase,
     Queue,
@@ -204,8 +205,8 @@ impl Queue {
         self.sent.rdma_bytes.add(eager.extent.length.into());
         let reap = last && send.batching.shall_reap();
         self.heed(&send);
-        let freed = send.space.post_signaled(used);
-        let done = WorkId::new(kind::INLINE, tag.index.into()).freeing(freed);
+        let done = send.number(used);
+        data.number = done.number;
         let way = Way { grant, place, last };
         let posted = if told {
             self.tell(&mut send, &mut data.list, &eager, &way, quiet, done)
@@ -230,7 +231,7 @@ impl Queue {
         eager: &Eager,
         way: &Way,
         quiet: bool,
-        done: WorkId,
+        done: Numbered,
     ) -> Result {
         let mut entries = [Entry::EMPTY; INLINE_SEGMENTS];
         let count = list.part(0, &mut entries).0;
@@ -239,13 +240,7 @@ impl Queue {
         let entries = entries.get(..count).unwrap_or(&[]);
         let mut wr = Rdma::write(entries, way.grant.address(way.place.offset), way.grant.key);
         wr.immediate(value.to_wire(), true);
-        wr.signal(done);
-        if !way.last && send.backlog.push(&mut wr) {
-            return Ok(());
-        }
-        let mut chain = Chain::new();
-        chain.push(&mut wr);
-        self.ring(send, &chain)
+        self.hand_over(send, &mut wr, done, !way.last)
     }
 
     /// Posts writes, and a request behind them.
@@ -256,7 +251,7 @@ impl Queue {
         eager: &Eager,
         way: &Way,
         (tag, quiet): (Tag, bool),
-        done: WorkId,
+        done: Numbered,
     ) -> Result {
         let per_part = usize::from(self.inline_segments).clamp(1, INLINE_SEGMENTS);
         let mut entries = [Entry::EMPTY; INLINE_SEGMENTS];
@@ -287,13 +282,7 @@ impl Queue {
         let message = [Entry::new(slice)];
         let mut wr = Send::new(&message);
         wr.solicited();
-        wr.signal(done);
-        if !way.last && send.backlog.push(&mut wr) {
-            return Ok(());
-        }
-        let mut chain = Chain::new();
-        chain.push(&mut wr);
-        self.ring(send, &chain)
+        self.hand_over(send, &mut wr, done, !way.last)
     }
 }
 

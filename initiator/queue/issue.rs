@@ -224,9 +224,11 @@ impl Queue {
         entries[0] = Entry::new(slice);
         let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
         wr.solicited();
+        let mut numbered = None;
         if data.sending {
-            let freed = send.space.post_signaled(used);
-            wr.signal(WorkId::new(kind::INLINE, tag.index.into()).freeing(freed));
+            let n = send.number(used);
+            data.number = n.number;
+            numbered = Some(n);
             self.sent.inline_writes.bump();
         } else {
             let id = WorkId::new(kind::SEND, tag.index.into());
@@ -252,7 +254,9 @@ impl Queue {
         if moved_by_hca {
             self.sent.rdma_bytes.add(extent.length.into());
         }
-        let posted = if !last && used == 1 && send.backlog.push(&mut wr) {
+        let posted = if let Some(numbered) = numbered {
+            self.hand_over(&mut send, &mut wr, numbered, !last)
+        } else if !last && used == 1 && send.backlog.push(&mut wr) {
             Ok(())
         } else {
             chain.push(&mut wr);
@@ -303,7 +307,7 @@ impl Queue {
             self.sent.work_requests.add(requests);
         }
         let posted = send.backlog.post(&self.pair, chain);
-        send.invalidation = None;
+        send.waiting = None;
         if posted.is_err() {
             send.backlog.truncate(0);
         }
