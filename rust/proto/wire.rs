@@ -20,7 +20,7 @@ impl<const N: usize> Writer<N> {
     }
 
     #[inline(always)]
-    pub(super) fn bytes<const L: usize>(mut self, value: [u8; L]) -> Self {
+    pub(super) fn bytes<const L: usize>(&mut self, value: [u8; L]) -> &mut Self {
         if let Some(field) = self.bytes.get_mut(self.at..self.at + L) {
             field.copy_from_slice(&value);
         }
@@ -29,27 +29,27 @@ impl<const N: usize> Writer<N> {
     }
 
     #[inline(always)]
-    pub(super) fn u8(self, value: u8) -> Self {
+    pub(super) fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes([value])
     }
 
     #[inline(always)]
-    pub(super) fn u16(self, value: u16) -> Self {
+    pub(super) fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(value.to_le_bytes())
     }
 
     #[inline(always)]
-    pub(super) fn u32(self, value: u32) -> Self {
+    pub(super) fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(value.to_le_bytes())
     }
 
     #[inline(always)]
-    pub(super) fn u64(self, value: u64) -> Self {
+    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(value.to_le_bytes())
     }
 
     #[inline(always)]
-    pub(super) fn finish(self) -> [u8; N] {
+    pub(super) fn finish(&self) -> [u8; N] {
         debug_assert!(self.at == N);
         self.bytes
     }

@@ -102,7 +102,13 @@ impl Queue {
 
     fn bring_all_home(&self) {
         loop {
-            let mut group: [_; ROOM] = core::array::from_fn(|_| self.take_returned());
+            let mut group = [const { None }; ROOM];
+            for place in &mut group {
+                *place = self.take_returned();
+                if place.is_none() {
+                    break;
+                }
+            }
             if group[0].is_none() {
                 return;
             }
