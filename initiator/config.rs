@@ -14,6 +14,8 @@ use crate::{
 };
 use hcablk_core::{
     configfs::{
+        boolean,
+        number,
         Attribute,
         Directory,
         NoChild,
@@ -75,24 +77,6 @@ fn optional(out: &mut Output<'_>, value: Option<impl core::fmt::Display>) -> Res
     match value {
         Some(value) => writeln!(out, "{value}"),
         None => writeln!(out),
-    }
-}
-
-/// A number within bounds.
-fn number(text: &str, min: u32, max: u32) -> Result<u32> {
-    let value: u32 = text.parse().map_err(|_| EINVAL)?;
-    if (min..=max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(ERANGE)
-    }
-}
-
-fn boolean(text: &str) -> Result<bool> {
-    match text {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(EINVAL),
     }
 }
 

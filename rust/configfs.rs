@@ -28,8 +28,15 @@
 //! [`fs/configfs/dir.c`](srctree/fs/configfs/dir.c).
 
 mod output;
+mod values;
 
-pub use self::output::Output;
+pub use self::{
+    output::Output,
+    values::{
+        boolean,
+        number, //
+    },
+};
 
 use self::output::ATTRIBUTE_SIZE;
 use crate::bindings;

@@ -16,6 +16,8 @@ use crate::{
 };
 use hcablk_core::{
     configfs::{
+        boolean,
+        number,
         Attribute,
         DefaultGroups,
         Directory,
@@ -69,24 +71,6 @@ impl Node for Volumes {
         let volume = Volume::new(name, &this.0)?;
         this.0.add_volume(&volume)?;
         Ok(volume)
-    }
-}
-
-fn boolean(text: &str) -> Result<bool> {
-    match text {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(EINVAL),
-    }
-}
-
-/// A number within bounds.
-fn number(text: &str, min: u32, max: u32) -> Result<u32> {
-    let value: u32 = text.parse().map_err(|_| EINVAL)?;
-    if (min..=max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(ERANGE)
     }
 }
 
