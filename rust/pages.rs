@@ -134,7 +134,7 @@ impl<'a> PageRange<'a> {
 
     /// The first byte.
     #[inline]
-    fn as_ptr(&self) -> *mut u8 {
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: The page is valid and in the direct mapping, and so is what
         // follows it up to the end of the piece.
         unsafe {

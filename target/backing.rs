@@ -12,7 +12,7 @@
 //! | p2p | drive | drive |
 //!
 //! In mode p2p the drive's side of the buffers is memory of a PCI device, see
-//! [`peer`](crate::peer); for all else it is direct.
+//! [`peer`](crate::peer), and so are the cache's lines; for all else it is direct.
 //!
 //! What goes to the drive passes the page cache by, but not what is in it: see
 //! [`drive`](crate::drive), which carries this out.
@@ -111,6 +111,8 @@ pub(crate) struct Backing {
     mode: Mode,
     cache: Option<Arc<Cache>>,
     source: Source,
+    /// Why it has a cache in RAM, though it is of mode p2p.
+    fallen: Option<&'static str>,
     /// Bytes of the grains that large requests move in, 0: none.
     grain: u32,
 }
@@ -147,6 +149,7 @@ impl Backing {
             store,
             mode,
             source,
+            fallen: None,
             grain,
             cache: None,
         };
@@ -163,8 +166,8 @@ impl Backing {
         claims: &Arc<Claims>,
         mib: u32,
     ) -> Result<Self, (&'static str, Error)> {
-        if mib != 0 && self.mode != Mode::Direct {
-            return Err(("a volume with a cache has mode direct", EINVAL));
+        if mib != 0 && !matches!(self.mode, Mode::Direct | Mode::P2p) {
+            return Err(("a volume with a cache has mode direct or p2p", EINVAL));
         }
         let claim = Claims::claim(claims, self.file().id(), mib != 0);
         self.claim = Some(claim.map_err(|e| match e {
@@ -175,7 +178,17 @@ impl Backing {
             e => ("memory", e),
         })?);
         if mib != 0 {
-            self.cache = Some(Cache::new(mib)?);
+            let lent = match (self.mode, self.device()) {
+                (Mode::P2p, Some(drive)) => match Cache::borrow(self.source, drive, mib) {
+                    Ok(loan) => Some(loan),
+                    Err(why) => {
+                        self.fallen = Some(why);
+                        None
+                    }
+                },
+                _ => None,
+            };
+            self.cache = Some(Cache::new(mib, lent)?);
         }
         Ok(self)
     }
@@ -195,10 +208,22 @@ impl Backing {
         }
     }
 
-    /// Where peer memory shall come from, if it is wanted.
+    /// Whether it is of mode p2p.
+    #[inline]
+    pub(crate) fn wants_peers(&self) -> bool {
+        self.mode == Mode::P2p
+    }
+
+    /// Where peer memory shall come from, if it is wanted. What goes between a cache
+    /// in RAM and the wire is better in RAM, too.
     #[inline]
     pub(crate) fn peers(&self) -> Option<Source> {
-        (self.mode == Mode::P2p).then_some(self.source)
+        (self.wants_peers() && self.fallen.is_none()).then_some(self.source)
+    }
+
+    /// Why a volume of mode p2p with a cache uses RAM, if it does from the start.
+    pub(crate) fn fallen(&self) -> Option<&'static str> {
+        self.fallen
     }
 
     /// The way to the page cache.

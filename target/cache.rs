@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A volume's cache: lines of the drive's data in this host's memory.
+//! A volume's cache: lines of the drive's data in this host's memory, or in that of
+//! a PCI device (mode p2p).
 //!
 //! Write-through, and for what initiators read again and again. Which lines are
 //! kept, and who may use one, is [`lines`](hcablk_core::mq::lines)' to say; here
@@ -10,6 +11,20 @@
 //!  begin ──► enter_cache ──┬─ a read, all there: lines ──copy──► buffers ──► answer
 //!                          └─ else: drive ──► leave_cache ──copy──► lines ──► answer
 //! ```
+//!
+//! Lines in peer memory need no buffers: the drive's DMA goes to them, and an HCA's comes
+//! from them: see [`in_lines`](crate::in_lines).
+//!
+//! ```text
+//!            enabled, mode p2p                 the provider's driver is unbound
+//!  (none) ──┬─────────────────────► Lent ─────────────────────────────────────► Lost
+//!           └─► Ram: mode direct, or nobody lends as much
+//! ```
+//!
+//! *Lost* is for good: nothing is read from lines or put there any more, until the
+//! volume is enabled again. That is said, and each read counted
+//! (`cache_fallbacks`). To have as much RAM at that moment would be to take it from others, under
+//! load; and whoever asked for peer memory wanted to spare it.
 //!
 //! # Locks and contexts
 //!
@@ -21,19 +36,25 @@
 //!
 //! # Memory
 //!
-//! All of it is allocated when the volume is enabled, and not by taking it from
+//! Peer memory is a [`Loan`] that goes with the cache; who uses a line has a reference to the
+//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and not by taking it from
 //! others: a request of the cache's that the page allocator cannot fulfill
 //! easily is an error.
 
 use crate::{
     io::Io,
+    peer::{
+        borrow_lines,
+        Source, //
+    },
     queue::Queue, //
 };
 use core::cmp::min;
 use hcablk_core::{
     blkdev::{
         BioOp,
-        BioOwner, //
+        BioOwner,
+        BlockDevice, //
     },
     mq::{
         lines::{
@@ -43,6 +64,11 @@ use hcablk_core::{
             LINE_SHIFT, //
         },
         Memory,
+    },
+    p2p::{
+        Loan,
+        PeerMemory,
+        Provider, //
     },
     pages::{
         PageChunk,
@@ -62,7 +88,13 @@ use kernel::{
     alloc::flags::__GFP_NOWARN,
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// Pages that are allocated together, as a power of two.
@@ -99,50 +131,104 @@ enum Way {
 pub(crate) struct Cache {
     #[pin]
     lines: IrqLock<Lines<Arrays>>,
-    memory: KVVec<PageChunk>,
+    memory: LineMemory,
+    /// It was said that its memory is gone.
+    told: Atomic<bool>,
+}
+
+/// Where the lines are.
+enum LineMemory {
+    Ram(KVVec<PageChunk>),
+    Lent(Loan),
+}
+
+/// The piece of peer memory that the line in `slot` is in, and the byte there of
+/// the line's byte `within`.
+pub(crate) fn place_of(slot: u32, within: usize) -> (u32, usize) {
+    let lines = CHUNK_LINES as u32;
+    (slot / lines, (slot % lines) as usize * LINE + within)
 }
 
 impl Cache {
-    /// Makes an empty cache. May sleep. Errors come with what could not be done.
-    pub(crate) fn new(mib: u32) -> Result<Arc<Self>, (&'static str, Error)> {
+    /// Borrows peer memory for a cache of `mib` MiB, all of it, or says why not. Sleeps.
+    pub(crate) fn borrow(
+        source: Source,
+        drive: &BlockDevice,
+        mib: u32,
+    ) -> Result<Loan, &'static str> {
+        borrow_lines(source, drive, Self::chunks(mib), CHUNK_LINES * LINE)
+    }
+
+    /// Pieces of memory that are allocated for `mib` MiB.
+    fn chunks(mib: u32) -> usize {
+        ((u64::from(mib) << 20) >> LINE_SHIFT) as usize / CHUNK_LINES
+    }
+
+    /// Makes an empty cache, in what is lent to it, or in RAM. May sleep. Errors come
+    /// with what could not be done.
+    pub(crate) fn new(mib: u32, lent: Option<Loan>) -> Result<Arc<Self>, (&'static str, Error)> {
         let bytes = u64::from(mib) << 20;
-        if bytes > available_memory() / 2 {
+        let short = |_| ("there is no memory for the cache", ENOMEM);
+        if lent.is_none() && bytes > available_memory() / 2 {
             return Err((
                 "cache_mib is more than half of the memory that is available",
                 ENOMEM,
             ));
         }
-        let short = |_| ("there is no memory for the cache", ENOMEM);
         let lines = Lines::new((bytes >> LINE_SHIFT) as u32).map_err(short)?;
-        let count = (bytes >> LINE_SHIFT) as usize / CHUNK_LINES;
-        let flags = GFP_KERNEL | __GFP_NOWARN;
-        let mut memory = KVVec::with_capacity(count, flags).map_err(|e| short(e.into()))?;
-        for _ in 0..count {
-            let chunk = PageChunk::alloc_if_plenty(CHUNK_ORDER).map_err(short)?;
-            memory.push(chunk, flags).map_err(|e| short(e.into()))?;
-        }
+        let memory = match lent {
+            Some(loan) => LineMemory::Lent(loan),
+            None => LineMemory::Ram(Self::ram(Self::chunks(mib)).map_err(short)?),
+        };
         let cache = pin_init!(Self {
             lines <- new_irq_lock!(lines, "hcablk_cache"),
             memory,
+            told: Atomic::new(false),
         });
         Arc::pin_init(cache, GFP_KERNEL).map_err(short)
     }
 
-    /// A piece of the line in `slot`.
-    fn piece(&self, slot: u32, offset: usize, length: usize) -> Option<PageRange<'_>> {
-        let slot = slot as usize;
-        let chunk = self.memory.get(slot / CHUNK_LINES)?;
-        Some(chunk.range(slot % CHUNK_LINES * LINE + offset, length))
+    fn ram(count: usize) -> Result<KVVec<PageChunk>> {
+        let flags = GFP_KERNEL | __GFP_NOWARN;
+        let mut memory = KVVec::with_capacity(count, flags)?;
+        for _ in 0..count {
+            memory.push(PageChunk::alloc_if_plenty(CHUNK_ORDER)?, flags)?;
+        }
+        Ok(memory)
     }
 
-    /// Copies between the lines that `visit` has a right to and the memory of its
-    /// request, which begins at `offset`; how many bytes that were.
+    /// The loan that the lines are in, if they are in peer memory.
+    pub(crate) fn loan(&self) -> Option<&Loan> {
+        match &self.memory {
+            LineMemory::Lent(loan) => Some(loan),
+            LineMemory::Ram(_) => None,
+        }
+    }
+
+    /// Who lends it.
+    pub(crate) fn lender(&self) -> Option<&Arc<Provider>> {
+        self.loan().map(Loan::provider)
+    }
+
+    /// A piece of the line in `slot`, in RAM.
+    fn piece(&self, slot: u32, offset: usize, length: usize) -> Option<PageRange<'_>> {
+        let LineMemory::Ram(memory) = &self.memory else {
+            return None;
+        };
+        let (chunk, start) = place_of(slot, offset);
+        Some(memory.get(chunk as usize)?.range(start, length))
+    }
+
+    /// Copies between the lines that `visit` has a right to, in peer memory if they are
+    /// `lent`, and the RAM of its request, which begins at `offset`; how many bytes
+    /// that were.
     fn copy<'a>(
         &self,
         visit: &Visit,
         offset: u64,
         memory: impl Iterator<Item = PageRange<'a>>,
         way: Way,
+        lent: Option<&PeerMemory>,
     ) -> u64 {
         let mut at = offset;
         let mut copied = 0;
@@ -151,20 +237,37 @@ impl Cache {
             while done < range.length() as usize {
                 let within = at as usize & (LINE - 1);
                 let length = min(LINE - within, range.length() as usize - done);
-                let slot = visit.slot(at >> LINE_SHIFT);
-                if let Some(line) = slot.and_then(|slot| self.piece(slot, within, length)) {
-                    let buffer = range.part(done, length);
-                    match way {
-                        Way::FromLines => line.copy_to(buffer),
-                        Way::ToLines => buffer.copy_to(line),
-                    }
-                    copied += length as u64;
+                let buffer = range.part(done, length);
+                if let Some(slot) = visit.slot(at >> LINE_SHIFT) {
+                    copied += match (way, lent) {
+                        (Way::ToLines, Some(lent)) => {
+                            let (piece, offset) = place_of(slot, within);
+                            lent.store(piece, offset, buffer)
+                        }
+                        (Way::FromLines, Some(lent)) => {
+                            let (piece, offset) = place_of(slot, within);
+                            lent.load(piece, offset, buffer)
+                        }
+                        (way, None) => self.copy_ram(slot, within, buffer, way),
+                    } as u64;
                 }
                 at += length as u64;
                 done += length;
             }
         }
         copied
+    }
+
+    fn copy_ram(&self, slot: u32, within: usize, buffer: PageRange<'_>, way: Way) -> usize {
+        let length = buffer.length() as usize;
+        let Some(line) = self.piece(slot, within, length) else {
+            return 0;
+        };
+        match way {
+            Way::FromLines => line.copy_to(buffer),
+            Way::ToLines => buffer.copy_to(line),
+        }
+        length
     }
 
     fn enter(&self, visit: &mut Visit, size: u64) {
@@ -178,14 +281,29 @@ impl Cache {
 
 impl Queue {
     /// A request is about to go to the drive. `true`: it need not, its data is in
-    /// its buffers. Process context.
+    /// its buffers, or stays in lines. Process context.
     #[inline]
     pub(crate) fn enter_cache(&self, io: &mut Io, op: BioOp, extent: Extent) -> bool {
         let Some(cache) = self.backing().cache() else {
             return false;
         };
+        self.enter(cache, io, op, extent)
+    }
+
+    fn enter(&self, cache: &Cache, io: &mut Io, op: BioOp, extent: Extent) -> bool {
         io.visit = Visit::NONE;
         io.lined = 0;
+        io.peer_hit = false;
+        // What has a reference began before the memory was lost: it may see what a
+        // write that passes by does not tell.
+        let lent = match cache.loan().map(Loan::memory) {
+            Some(None) => {
+                self.tell_lost(cache);
+                return false;
+            }
+            Some(lent) => lent,
+            None => None,
+        };
         let (offset, length, size) = (extent.offset, extent.length, self.capacity());
         if op == BioOp::Read {
             // Somebody uses the drive on this host.
@@ -197,8 +315,16 @@ impl Queue {
             }
             io.visit = cache.lines.lock().read(offset, length, size);
             let hit = io.visit.is_hit();
-            if hit {
-                io.lined = cache.copy(&io.visit, offset, io.pages(), Way::FromLines);
+            match lent {
+                Some(lent) => {
+                    if hit || io.visit.is_owner() {
+                        self.lay(io, lent);
+                    }
+                }
+                None if hit => {
+                    io.lined = cache.copy(&io.visit, offset, io.pages(), Way::FromLines, None);
+                }
+                None => {}
             }
             return hit;
         }
@@ -208,6 +334,36 @@ impl Queue {
         };
         cache.enter(&mut io.visit, size);
         false
+    }
+
+    /// Has the data of a read, or what of it is to be kept, in the lines of its
+    /// visit, if that can be. Process context.
+    fn lay(&self, io: &mut Io, lent: Arc<PeerMemory>) {
+        let (mut pieces, mut all) = (0, true);
+        for part in io.parts() {
+            pieces += 1;
+            all &= part.is_in_line();
+        }
+        let view = match self.view() {
+            Some(view) if pieces <= self.shape().write_entries() => view.memory(),
+            _ => None,
+        };
+        let lines = view.unwrap_or(lent);
+        if io.visit.is_hit() {
+            // The drive is not asked.
+            io.peer = None;
+            io.peer_hit = true;
+            if !lines.is_mapped() {
+                io.lined = io.load_lines(&lines);
+                return;
+            }
+        }
+        let beside = |peer: &Arc<PeerMemory>| {
+            peer.is_beside(&lines) && peer.is_mapped() == lines.is_mapped()
+        };
+        if all || io.peer.as_ref().is_some_and(beside) {
+            io.lines = Some(lines);
+        }
     }
 
     /// A request is about to be answered; `ok`: its data is what is on the drive.
@@ -223,19 +379,61 @@ impl Queue {
         let (Some(cache), Some(extent)) = (self.backing().cache(), io.extent()) else {
             return;
         };
-        if ok && io.visit.is_owner() {
-            io.lined = cache.copy(&io.visit, extent.offset, io.pages(), Way::ToLines);
+        let mut keep = ok;
+        if ok && io.is_in_lines() {
+            if !io.wire_in_ram() {
+                // The answer is sent from there.
+                return cache.lines.lock().stay(&mut io.visit);
+            }
+        } else if ok && io.visit.is_owner() {
+            let lent = cache.loan().map(Loan::memory);
+            match lent {
+                // It is nowhere but in peer memory, or there are no lines any more.
+                Some(_) if !io.wire_in_ram() => keep = false,
+                Some(None) => keep = false,
+                lent => {
+                    let lent = lent.flatten();
+                    let (from, pages) = (extent.offset, io.ram_pages());
+                    io.lined = cache.copy(&io.visit, from, pages, Way::ToLines, lent.as_deref());
+                }
+            }
         }
-        cache.leave(&mut io.visit, ok);
+        cache.leave(&mut io.visit, keep);
+    }
+
+    /// An answer has left, or will not, and needs no lines any more. In any context.
+    #[inline]
+    pub(crate) fn leave_lines(&self, io: &mut Io) {
+        if !io.visit.is_out() {
+            self.unpin(io);
+        }
+    }
+
+    #[inline(never)]
+    fn unpin(&self, io: &mut Io) {
+        if let Some(cache) = self.backing().cache() {
+            cache.leave(&mut io.visit, false);
+        }
+    }
+
+    #[cold]
+    fn tell_lost(&self, cache: &Cache) {
+        if !cache.told.xchg(true, Relaxed) {
+            pr_warn!(
+                "{}: the memory of its cache is gone; it goes on without until it is enabled again\n",
+                **self.session().volume()
+            );
+        }
     }
 
     /// Counts what became of a request that was done well. In the completion
     /// handler.
     pub(crate) fn count_cache(&self, io: &Io) {
         let c = self.counters();
-        if self.backing().cache().is_none() {
+        let Some(cache) = self.backing().cache() else {
             return;
-        }
+        };
+        let peer = cache.loan().is_some();
         match io.op {
             Ok(Op::Read(..)) => {
                 let Visit {
@@ -248,12 +446,18 @@ impl Queue {
                 c.cache_misses.add(misses.into());
                 c.cache_evictions.add(evictions.into());
                 let hit = hits != 0 && misses == 0;
-                c.bytes_from_cache.add(if hit { io.lined } else { 0 });
+                let served = if hit { io.length() as u64 } else { 0 };
+                c.bytes_from_cache.add(served);
+                c.cache_peer_bytes.add(if peer { served } else { 0 });
+                let without = self.backing().wants_peers()
+                    && cache.loan().is_none_or(|loan| loan.memory().is_none());
+                c.cache_fallbacks.add(without.into());
             }
             Ok(Op::Write { .. } | Op::WriteInline { .. } | Op::WriteGranted { .. }) => {}
             _ => return,
         }
         c.cache_copied_bytes.add(io.lined);
-        c.ram_bytes.add(io.lined);
+        // Peer memory is none of this host's.
+        c.ram_bytes.add(if peer { 0 } else { io.lined });
     }
 }

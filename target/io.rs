@@ -103,6 +103,11 @@ pub(crate) struct Io {
     pub(crate) lined: u64,
     /// The drive's side of the buffers, if it is not their RAM.
     pub(crate) peer: Option<Arc<PeerMemory>>,
+    /// The memory of the cache's lines, while the data is in them: see
+    /// [`in_lines`](crate::in_lines).
+    pub(crate) lines: Option<Arc<PeerMemory>>,
+    /// All of the data was found in lines of peer memory.
+    pub(crate) peer_hit: bool,
     /// Its grains, if its data moves by them.
     pub(crate) share: Share,
     chunks: [u16; CHUNKS_MAX],
@@ -143,6 +148,8 @@ impl Io {
                 visit: Visit::NONE,
                 lined: 0,
                 peer: None,
+                lines: None,
+                peer_hit: false,
                 share: Share::NONE,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
@@ -230,6 +237,7 @@ impl Io {
         }
         self.chunk_count = 0;
         self.peer = None;
+        self.lines = None;
     }
 
     /// The buffers in order, each with the bytes used of it.
@@ -244,6 +252,44 @@ impl Io {
     }
 }
 
+impl Io {
+    /// The data, where it is neither in peer memory nor in lines.
+    pub(crate) fn ram_pages(&self) -> impl Iterator<Item = PageRange<'_>> {
+        self.buffer_pages(None, false)
+    }
+
+    /// A transfer buffer's number.
+    #[inline]
+    pub(crate) fn chunk(&self, place: usize) -> Option<u16> {
+        let used = self.chunks.get(..self.chunk_count)?;
+        used.get(place).copied()
+    }
+
+    /// The data in buffers, with `peer` beside those for transfers; without these if
+    /// it is `in_lines`.
+    #[inline]
+    fn buffer_pages<'a>(
+        &'a self,
+        peer: Option<&'a PeerMemory>,
+        in_lines: bool,
+    ) -> impl Iterator<Item = PageRange<'a>> {
+        let inline = self
+            .inline()
+            .map(|buffer| buffer.pages().range(0, self.length()));
+        let granted = self.granted().map(|granted| {
+            let offset = self.place.offset as usize;
+            granted.ranges(offset, self.length())
+        });
+        let chunks = self.chunks().filter_map(move |(chunk, length)| match peer {
+            _ if in_lines => None,
+            Some(memory) => memory.range(chunk, 0, length),
+            None => Some(self.queue.buffer(chunk)?.pages().range(0, length)),
+        });
+        let here = Iterator::chain(inline.into_iter(), granted.into_iter().flatten());
+        Iterator::chain(here, chunks)
+    }
+}
+
 impl BioOwner for Io {
     fn slot(&mut self) -> &mut BioSlot {
         &mut self.slot
@@ -254,21 +300,8 @@ impl BioOwner for Io {
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
-        let inline = self
-            .inline()
-            .map(|buffer| buffer.pages().range(0, self.length()));
-        let granted = self.granted().map(|granted| {
-            let offset = self.place.offset as usize;
-            granted.ranges(offset, self.length())
-        });
-        let chunks = self
-            .chunks()
-            .filter_map(|(chunk, length)| match &self.peer {
-                Some(memory) => memory.range(chunk, 0, length),
-                None => Some(self.queue.buffer(chunk)?.pages().range(0, length)),
-            });
-        let here = Iterator::chain(inline.into_iter(), granted.into_iter().flatten());
-        Iterator::chain(here, chunks)
+        let buffers = self.buffer_pages(self.peer.as_deref(), self.is_in_lines());
+        Iterator::chain(buffers, self.line_pages())
     }
 
     fn done(self: KBox<Self>, result: Result<(), Status>) {

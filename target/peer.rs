@@ -13,20 +13,24 @@
 //! A buffer with peer memory has as much RAM beside it. A request falls back to
 //! that, and is counted in `p2p_fallbacks`, when there is no peer memory, it was
 //! called back or is in use, or when the page cache has what the request is
-//! about. What a volume had to do without is said when a session begins.
+//! about. What a volume had to do without is said when a session begins. The lines
+//! of a cache are peer memory, too: see [`in_lines`](crate::in_lines).
 
 use crate::{
     backing::Backing,
+    cache::Cache,
     io::Io,
     queue::CHUNK_BYTES,
     session::Session, //
 };
 use hcablk_core::{
+    blkdev::BlockDevice,
     p2p::{
         memory::must_copy,
         Clients,
         Loan,
         PciAddress,
+        PeerMemory,
         Provider, //
     },
     proto::message::Op,
@@ -104,6 +108,72 @@ pub(crate) fn loan(
     }
 }
 
+const OUT_OF_REACH: &str = "the drive and the HCA do not reach that device";
+
+/// The device that is to lend memory to `clients`; says why there is none. Sleeps.
+fn find(source: Source, clients: &Clients<'_>) -> Result<Arc<Provider>, &'static str> {
+    let provider = match source {
+        Source::Nearest => Provider::nearest(clients)
+            .ok_or("no device lends memory that the drive and the HCA reach")?,
+        Source::Named(address) => {
+            let provider = Provider::named(address).ok_or("there is no such PCI device")?;
+            if !provider.is_reached_by(clients) {
+                return Err(OUT_OF_REACH);
+            }
+            provider
+        }
+    };
+    Arc::new(provider, GFP_KERNEL).map_err(|_| "there is no memory for its books")
+}
+
+/// Borrows `pieces` pieces of `bytes` bytes for a cache of what is on `drive`: all of
+/// them, or says why there are none. Which HCAs will use it is not known yet, so it is
+/// mapped for none. Sleeps.
+pub(crate) fn borrow_lines(
+    source: Source,
+    drive: &BlockDevice,
+    pieces: usize,
+    bytes: usize,
+) -> Result<Loan, &'static str> {
+    if !drive.peers() {
+        return Err("its drive does no DMA to other PCI devices");
+    }
+    let provider = find(source, &Clients::drive(drive))?;
+    let scarce = "that device has not so much memory left to lend";
+    let loan = Loan::new(&provider, pieces, bytes, None).map_err(|_| scarce)?;
+    match loan.memory() {
+        Some(memory) if memory.pieces() == pieces => Ok(loan),
+        _ => Err(scarce),
+    }
+}
+
+/// The lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to
+/// them; says at a session's first one if they are copied though others of the
+/// volume's memory need not be. Sleeps.
+pub(crate) fn view(session: &Session, backing: &Backing, index: u8, sinks: bool) -> Option<Loan> {
+    let lines = backing.cache()?.loan()?;
+    // Lost: that is said by whoever misses it.
+    lines.memory()?;
+    let (drive, pd) = (backing.device()?, session.pd());
+    if sinks || must_copy(pd) && !crate::p2p_virtual() {
+        return None;
+    }
+    let reached = lines
+        .provider()
+        .is_reached_by(&Clients::drive_and_hca(drive, pd));
+    let view = match reached {
+        true => lines.view(pd).ok(),
+        false => None,
+    };
+    if view.is_none() && index == 0 {
+        pr_warn!(
+            "{}: this RDMA device does not reach the cache: it is copied to RAM\n",
+            **session.volume()
+        );
+    }
+    view
+}
+
 /// Borrows peer memory for up to `buffers` transfer buffers that requests of
 /// `pd`'s HCA use, registered for each if `sinks`; says why there is none
 /// otherwise. Sleeps.
@@ -124,19 +194,12 @@ fn borrow(
     } else {
         Clients::drive_and_hca(drive, pd)
     };
-    let provider = match source {
-        Source::Nearest => Provider::nearest(&clients)
-            .ok_or("no device lends memory that the drive and the HCA reach")?,
-        Source::Named(address) => {
-            let provider = Provider::named(address).ok_or("there is no such PCI device")?;
-            if !provider.is_reached_by(&clients) {
-                return Err("the drive and the HCA do not reach that device");
-            }
-            provider
-        }
+    // A drive takes memory of one device at a time: the cache's, if it has some.
+    let provider = match backing.cache().and_then(Cache::lender) {
+        Some(lender) if lender.is_reached_by(&clients) => lender.clone(),
+        Some(_) => return Err(OUT_OF_REACH),
+        None => find(source, &clients)?,
     };
-    let no_memory = "there is no memory for its books";
-    let provider = Arc::new(provider, GFP_KERNEL).map_err(|_| no_memory)?;
     let mapped_for = (!copies).then_some(pd);
     Loan::new(&provider, buffers, CHUNK_BYTES, mapped_for).map_err(|e| match e {
         ENOMEM => "that device has no memory left to lend",
@@ -148,13 +211,20 @@ impl Io {
     /// Whether the HCA moves this request's data from and to RAM.
     #[inline]
     pub(crate) fn wire_in_ram(&self) -> bool {
-        !self.peer.as_ref().is_some_and(|memory| memory.is_mapped())
+        !self.peer_data().is_some_and(|memory| memory.is_mapped())
     }
 
     /// Whether a processor copies the data between RAM and peer memory.
     #[inline]
     pub(crate) fn bounces(&self) -> bool {
-        self.peer.as_ref().is_some_and(|memory| !memory.is_mapped())
+        self.peer_data().is_some_and(|memory| !memory.is_mapped())
+    }
+
+    /// The peer memory that the data is in. A read in lines may have some of it in
+    /// both: then the HCA reaches both, or neither.
+    #[inline]
+    fn peer_data(&self) -> Option<&PeerMemory> {
+        self.lines.as_deref().or(self.peer.as_deref())
     }
 
     fn is_read(&self) -> bool {
@@ -170,7 +240,9 @@ impl Io {
     }
 
     fn copy_to_ram(&self) {
-        if let Some(memory) = &self.peer {
+        if let Some(lines) = &self.lines {
+            self.load_lines(lines);
+        } else if let Some(memory) = &self.peer {
             self.for_each_ram(|chunk, ram, length| memory.copy_out(chunk, ram, 0, length));
         }
     }
@@ -198,5 +270,6 @@ impl Io {
             self.copy_to_ram();
         }
         self.peer = None;
+        self.lines = None;
     }
 }

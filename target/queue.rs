@@ -202,6 +202,8 @@ pub(crate) struct Queue {
     buffers: KVec<DmaBuffer>,
     /// Peer memory beside the first buffers.
     loan: Option<Loan>,
+    /// The cache's lines, if they are in peer memory that the HCA reaches.
+    view: Option<Loan>,
     inflight: SlotTable<Io>,
     #[pin]
     cut: CutRequests,
@@ -244,6 +246,7 @@ impl Queue {
             }
         }
         let capacity = shape.capacity();
+        let view = peer::view(session, &backing, index, shape.sinks);
         let ios = shape.ios as usize;
         let cq = CompletionQueue::new(
             pd,
@@ -316,6 +319,7 @@ impl Queue {
                 granted,
                 buffers,
                 loan,
+                view,
                 inflight,
                 cut <- cut,
                 fetching: Atomic::new(0),

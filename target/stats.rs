@@ -45,7 +45,7 @@ counters! {
         ram_bytes,
         /// Bytes that the drive exchanged with peer memory.
         p2p_bytes,
-        /// Of these, what a processor copied between peer memory and RAM, since
+        /// Bytes that a processor copied between peer memory and RAM, since
         /// the RDMA device does no DMA to other PCI devices.
         p2p_bounce_bytes,
         /// Requests of mode p2p whose data went by RAM instead.
@@ -60,6 +60,10 @@ counters! {
         cache_evictions,
         /// Bytes of reads for which the drive was not asked.
         bytes_from_cache,
+        /// Of these, bytes whose lines were in peer memory.
+        cache_peer_bytes,
+        /// Reads of volumes of mode p2p whose cache has no lines in peer memory.
+        cache_fallbacks,
         /// Bytes copied between buffers and the volume's cache.
         cache_copied_bytes,
         /// Chunks that large requests moved in.

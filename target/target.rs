@@ -12,6 +12,7 @@
 //! - [`backing`]: what a volume is made of, and its mode.
 //! - [`claims`]: what drives and files are exported.
 //! - [`cache`]: a volume's lines of data in memory.
+//! - [`in_lines`]: where the data of reads is that go by a cache in peer memory.
 //! - [`queue`]: the I/O path.
 //! - [`io`]: one request under way.
 //! - [`drive`]: the drive's part of a request, by mode.
@@ -27,6 +28,7 @@ mod claims;
 mod config;
 mod connect;
 mod drive;
+mod in_lines;
 mod io;
 mod peer;
 mod port;

@@ -251,6 +251,9 @@ impl Volume {
         match result {
             Ok((backing, pin)) => {
                 pr_info!("{self}: exported\n");
+                if let Some(why) = backing.fallen() {
+                    pr_warn!("{self}: no peer memory for the cache, RAM is used for all: {why}\n");
+                }
                 state.export = Export::Exported { backing, _pin: pin };
                 Ok(())
             }

@@ -20,6 +20,11 @@
 //!                            └──────────────────────────────┘ Clean
 //! ```
 //!
+//! Data need not be copied: a drive may put it into the lines of a read that
+//! misses, and the answer may be sent from there. Such a read [stays](Lines::stay)
+//! when the drive is done: its lines are Clean and it has them pinned, until the
+//! answer has left.
+//!
 //! # Why no data is old
 //!
 //! - A line that is Busy is used by nobody but its owner.
@@ -142,7 +147,7 @@ impl Visit {
         Self::new(Kind::Drop, offset, length.into())
     }
 
-    /// All of the request is in its lines.
+    /// All of the request is in its lines, or it stays.
     pub fn is_hit(&self) -> bool {
         self.kind == Kind::Hit
     }
@@ -347,6 +352,23 @@ impl<M: Memory> Lines<M> {
             visit.done = 0;
         }
         entered
+    }
+
+    /// The drive has put the data of a read into the lines that the visit owns,
+    /// and it is sent from there: others may read it now, and nobody changes it
+    /// before the visit leaves.
+    pub fn stay(&mut self, visit: &mut Visit) {
+        if visit.kind != Kind::Fill {
+            return;
+        }
+        for (_, slot) in visit.slots() {
+            if let Some(line) = self.lines.get_mut(slot as usize) {
+                line.state = State::Clean;
+                line.doomed |= line.age != self.age;
+                line.pins += 1;
+            }
+        }
+        visit.kind = Kind::Hit;
     }
 
     /// A visit ends; with `keep`, the data in the slots that it owns is what is on

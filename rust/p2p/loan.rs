@@ -11,6 +11,10 @@
 //! once it was recalled there are no new ones. Unbinding waits until those that
 //! there are have been dropped, because the pages go with the driver.
 //!
+//! Memory that several HCAs use is lent once, and seen by a view for each
+//! ([`Loan::view`]), which is a loan as well: the memory is back when all views
+//! are.
+//!
 //! # Locks
 //!
 //! Loans are made, and recalled, under the lock of the provider's `struct
@@ -72,6 +76,15 @@ impl Loan {
         piece_bytes: usize,
         pd: Option<&Arc<ProtectionDomain>>,
     ) -> Result<Self> {
+        Self::make(provider, |returned| {
+            PeerMemory::take(provider, count, piece_bytes, pd, returned)
+        })
+    }
+
+    fn make(
+        provider: &Arc<Provider>,
+        memory: impl FnOnce(&Arc<Returned>) -> Result<Arc<PeerMemory>>,
+    ) -> Result<Self> {
         let returned = Arc::pin_init(
             pin_init!(Returned {
                 event <- Event::new(),
@@ -79,7 +92,7 @@ impl Loan {
             GFP_KERNEL,
         )?;
         provider.while_bound(|| {
-            let memory = PeerMemory::take(provider, count, piece_bytes, pd, &returned)?;
+            let memory = memory(&returned)?;
             let lent = Arc::pin_init(
                 try_pin_init!(Lent {
                     provider: provider.clone(),
@@ -93,6 +106,16 @@ impl Loan {
         })
     }
 
+    /// The same memory for the HCA of `pd`, which it is mapped for. Sleeps.
+    ///
+    /// Errors: `ENODEV` (it was recalled), `ENOMEM`, `EIO` (the HCA cannot reach it).
+    pub fn view(&self, pd: &Arc<ProtectionDomain>) -> Result<Self> {
+        Self::make(&self.0.provider, |returned| {
+            let memory = self.memory().ok_or(ENODEV)?;
+            PeerMemory::view(memory, pd, returned)
+        })
+    }
+
     /// A reference for one use; `None` when it was recalled. Any context.
     #[inline]
     pub fn memory(&self) -> Option<Arc<PeerMemory>> {
@@ -100,7 +123,7 @@ impl Loan {
     }
 
     /// Who lends it.
-    pub fn provider(&self) -> &Provider {
+    pub fn provider(&self) -> &Arc<Provider> {
         &self.0.provider
     }
 }
@@ -118,28 +141,32 @@ impl Drop for Loan {
 /// Takes back what the device lends, and waits until it is there. Its lock is
 /// held by the caller.
 fn recall(device: *const bindings::device) {
-    let mut first = true;
+    let theirs = |lent: &Arc<Lent>| {
+        // SAFETY: A provider's device is valid.
+        let device_of = unsafe { &raw const (*lent.provider.as_raw()).dev };
+        core::ptr::eq(device_of, device)
+    };
+    // All at first, since views keep what they are of.
+    let mut some = false;
+    for lent in LOANS.lock().iter().filter(|lent| theirs(lent)) {
+        if !some {
+            pr_warn!(
+                "{}: goes away; who used its memory goes on without\n",
+                *lent.provider
+            );
+            some = true;
+        }
+        lent.memory.revoke();
+    }
     loop {
         let lent = {
             let mut loans = LOANS.lock();
-            let place = loans.iter().position(|lent| {
-                // SAFETY: A provider's device is valid.
-                let theirs = unsafe { &raw const (*lent.provider.as_raw()).dev };
-                core::ptr::eq(theirs, device)
-            });
+            let place = loans.iter().position(theirs);
             place.and_then(|place| loans.remove(place).ok())
         };
         let Some(lent) = lent else {
             return;
         };
-        if first {
-            pr_warn!(
-                "{}: goes away; who used its memory goes on in RAM\n",
-                *lent.provider
-            );
-            first = false;
-        }
-        lent.memory.revoke();
         while lent.returned.event.wait_ms(30_000).is_err() {
             pr_warn!(
                 "{}: still waiting for I/O in its memory to end\n",

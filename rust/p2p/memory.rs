@@ -41,6 +41,7 @@ pub fn must_copy(pd: &ProtectionDomain) -> bool {
 ///
 /// `start` is the kernel's address of memory that `pci_alloc_p2pmem` gave,
 /// `page` its first page.
+#[derive(Clone, Copy)]
 struct Piece {
     start: NonNull<c_void>,
     page: NonNull<bindings::page>,
@@ -52,8 +53,8 @@ struct Piece {
 ///
 /// The first `mapped` entries of `table` are mapped one by one for the device of `pd`.
 struct Mapping {
-    table: KVec<bindings::scatterlist>,
-    addresses: KVec<u64>,
+    table: KVVec<bindings::scatterlist>,
+    addresses: KVVec<u64>,
     mapped: usize,
     pd: Arc<ProtectionDomain>,
 }
@@ -80,11 +81,14 @@ impl Drop for Mapping {
 ///
 /// # Invariants
 ///
-/// Each of `pieces` has `piece_bytes` bytes of `provider` and is ours.
+/// Each of `pieces` has `piece_bytes` bytes of `provider` and is ours, or that
+/// of `of`, if there is one.
 pub struct PeerMemory {
-    pieces: KVec<Piece>,
+    pieces: KVVec<Piece>,
     piece_bytes: usize,
     mapping: Option<Mapping>,
+    /// Whose pieces these are, of a view.
+    of: Option<Arc<PeerMemory>>,
     provider: Arc<Provider>,
     returned: Arc<Returned>,
 }
@@ -115,9 +119,10 @@ impl PeerMemory {
         returned: &Arc<Returned>,
     ) -> Result<Arc<Self>> {
         let mut memory = Self {
-            pieces: KVec::with_capacity(count, GFP_KERNEL)?,
+            pieces: KVVec::with_capacity(count, GFP_KERNEL)?,
             piece_bytes,
             mapping: None,
+            of: None,
             provider: provider.clone(),
             returned: returned.clone(),
         };
@@ -145,11 +150,35 @@ impl PeerMemory {
         Ok(Arc::new(memory, GFP_KERNEL)?)
     }
 
+    /// The same memory once more, mapped for the HCA of `pd`, too: of memory that
+    /// is used by several HCAs each has a view. Sleeps.
+    ///
+    /// Errors: `ENOMEM`, `EIO` (the HCA cannot reach it).
+    pub(super) fn view(
+        of: Arc<Self>,
+        pd: &Arc<ProtectionDomain>,
+        returned: &Arc<Returned>,
+    ) -> Result<Arc<Self>> {
+        let mut pieces = KVVec::with_capacity(of.pieces.len(), GFP_KERNEL)?;
+        pieces.extend_from_slice(&of.pieces, GFP_KERNEL)?;
+        // INVARIANT: The pieces are those of `of`.
+        let mut view = Self {
+            pieces,
+            piece_bytes: of.piece_bytes,
+            mapping: None,
+            provider: of.provider.clone(),
+            of: Some(of),
+            returned: returned.clone(),
+        };
+        view.map(pd)?;
+        Ok(Arc::new(view, GFP_KERNEL)?)
+    }
+
     fn map(&mut self, pd: &Arc<ProtectionDomain>) -> Result {
         let count = self.pieces.len();
         let mapping = self.mapping.insert(Mapping {
-            table: KVec::with_capacity(count, GFP_KERNEL)?,
-            addresses: KVec::with_capacity(count, GFP_KERNEL)?,
+            table: KVVec::with_capacity(count, GFP_KERNEL)?,
+            addresses: KVVec::with_capacity(count, GFP_KERNEL)?,
             mapped: 0,
             pd: pd.clone(),
         });
@@ -203,10 +232,26 @@ impl PeerMemory {
         self.mapping.is_some()
     }
 
+    /// Whether it is of the same device as `other`: a drive takes both in one
+    /// request then.
+    #[inline]
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.provider.as_raw() == other.provider.as_raw()
+    }
+
+    fn piece(&self, piece: impl Into<u32>) -> Option<&Piece> {
+        self.pieces.get(piece.into() as usize)
+    }
+
     /// `length` bytes of a piece from `offset`, for a drive; cut off at its end.
     #[inline]
-    pub fn range(&self, piece: u16, offset: usize, length: usize) -> Option<PageRange<'_>> {
-        let found = self.pieces.get(usize::from(piece))?;
+    pub fn range(
+        &self,
+        piece: impl Into<u32>,
+        offset: usize,
+        length: usize,
+    ) -> Option<PageRange<'_>> {
+        let found = self.piece(piece)?;
         // SAFETY: The pages are the piece's by its invariant, and as long as `self`.
         let whole = unsafe { PageRange::of(found.page, self.piece_bytes) };
         Some(whole.part(offset, length))
@@ -215,9 +260,9 @@ impl PeerMemory {
     /// `length` bytes of a piece from `offset`, for the HCA that it is mapped for;
     /// cut off at its end.
     #[inline]
-    pub fn entry(&self, piece: u16, offset: usize, length: usize) -> Option<Entry> {
+    pub fn entry(&self, piece: impl Into<u32>, offset: usize, length: usize) -> Option<Entry> {
         let mapping = self.mapping.as_ref()?;
-        let address = *mapping.addresses.get(usize::from(piece))?;
+        let address = *mapping.addresses.get(piece.into() as usize)?;
         let offset = offset.min(self.piece_bytes);
         let length = length.min(self.piece_bytes - offset) as u32;
         Some(Entry::mapped(
@@ -227,53 +272,74 @@ impl PeerMemory {
         ))
     }
 
-    /// `length` bytes from `offset` of a piece and of the RAM beside it: where
-    /// both are, and how much there is of both.
-    fn shared(
+    /// Where `offset` of a piece is, and how much of `length` bytes is left
+    /// from there.
+    fn place(
         &self,
-        piece: u16,
-        ram: &DmaBuffer,
+        piece: impl Into<u32>,
         offset: usize,
         length: usize,
-    ) -> Option<(*mut c_void, *mut c_void, usize)> {
-        let start = self.pieces.get(usize::from(piece))?.start;
-        let size = self.piece_bytes.min(ram.len());
-        let offset = offset.min(size);
-        let ram = ram.pages().as_mut_ptr();
-        // SAFETY: Both have `size` bytes.
-        let (piece, ram) = unsafe { (start.as_ptr().cast::<u8>().add(offset), ram.add(offset)) };
-        Some((piece.cast(), ram.cast(), length.min(size - offset)))
+    ) -> Option<(*mut c_void, usize)> {
+        let start = self.piece(piece)?.start;
+        let offset = offset.min(self.piece_bytes);
+        // SAFETY: A piece has `piece_bytes` bytes.
+        let place = unsafe { start.as_ptr().cast::<u8>().add(offset) };
+        Some((place.cast(), length.min(self.piece_bytes - offset)))
     }
 
-    /// Copies `length` bytes from `offset` of a piece to the same place in RAM. Any
-    /// context; for as long as the bus takes. C: `memcpy_fromio()`.
-    pub fn copy_out(&self, piece: u16, ram: &DmaBuffer, offset: usize, length: usize) {
-        if let Some((start, to, length)) = self.shared(piece, ram, offset, length) {
-            // SAFETY: Both have so many bytes and are alive.
-            unsafe { bindings::hcablk_c_memcpy_fromio(to, start, length) };
-        }
+    /// Fills RAM with a piece's data from `offset` on, as far as there is any; how
+    /// many bytes that were. Any context; for as long as the bus takes, since the
+    /// processor waits for each load. C: `memcpy_fromio()`.
+    pub fn load(&self, piece: impl Into<u32>, offset: usize, to: PageRange<'_>) -> usize {
+        let Some((start, length)) = self.place(piece, offset, to.length() as usize) else {
+            return 0;
+        };
+        // SAFETY: Both have so many bytes and are alive.
+        unsafe { bindings::hcablk_c_memcpy_fromio(to.as_ptr().cast(), start, length) };
+        length
     }
 
-    /// Copies `length` bytes from `offset` of RAM to the same place in a piece. Any
-    /// context; for as long as the bus takes. C: `memcpy_toio()`.
+    /// Puts RAM into a piece from `offset` on, as far as there is room; how many
+    /// bytes that were. Any context; for as long as the bus takes. C: `memcpy_toio()`.
     ///
     /// What another device reads there afterwards is what was copied: writes
     /// may be on their way for a while, but a read does not overtake them.
-    pub fn copy_in(&self, piece: u16, ram: &DmaBuffer, offset: usize, length: usize) {
-        if let Some((start, from, length)) = self.shared(piece, ram, offset, length) {
-            // SAFETY: Both have so many bytes and are alive; a piece has at least one.
+    pub fn store(&self, piece: impl Into<u32>, offset: usize, from: PageRange<'_>) -> usize {
+        let Some((start, length)) = self.place(piece, offset, from.length() as usize) else {
+            return 0;
+        };
+        if length != 0 {
+            // SAFETY: Both have so many bytes, at least one, and are alive.
             unsafe {
-                bindings::hcablk_c_memcpy_toio(start, from, length);
+                bindings::hcablk_c_memcpy_toio(start, from.as_ptr().cast(), length);
                 bindings::hcablk_c_readb(start);
             }
         }
+        length
+    }
+
+    /// Copies `length` bytes from `offset` of a piece to the same place in RAM. As
+    /// [`Self::load`].
+    pub fn copy_out(&self, piece: u16, ram: &DmaBuffer, offset: usize, length: usize) {
+        self.load(piece, offset, ram.pages().range(offset, length));
+    }
+
+    /// Copies `length` bytes from `offset` of RAM to the same place in a piece. As
+    /// [`Self::store`].
+    pub fn copy_in(&self, piece: u16, ram: &DmaBuffer, offset: usize, length: usize) {
+        self.store(piece, offset, ram.pages().range(offset, length));
     }
 }
 
 impl Drop for PeerMemory {
     fn drop(&mut self) {
         drop(self.mapping.take());
-        for piece in self.pieces.iter() {
+        // A view has nothing else of its own.
+        let own = match self.of.take() {
+            Some(_) => &[],
+            None => &self.pieces[..],
+        };
+        for piece in own {
             // SAFETY: By the type's invariant; nobody can reach it any more. Its
             // provider cannot have gone: it waits for the event.
             unsafe {

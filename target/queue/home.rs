@@ -87,7 +87,7 @@ impl Queue {
             // Nobody is there if the queue gave up waiting for the HCA.
             if let Some(io) = io {
                 self.answered(&io, io.next.is_none());
-                return Some(io);
+                return Some(self.without_lines(io));
             }
         }
     }
@@ -123,14 +123,23 @@ impl Queue {
     /// Makes an `Io` idle again and begins what waited for it or its buffers.
     /// Process context: the drive may let us wait.
     pub(super) fn bring_home(&self, io: KBox<Io>) {
+        let io = self.without_lines(io);
         let mut work = self.work.lock();
         self.put(&mut work, io);
         self.begin_waiting(work);
     }
 
+    /// It needs its lines no longer.
+    #[inline]
+    fn without_lines(&self, mut io: KBox<Io>) -> KBox<Io> {
+        self.leave_lines(&mut io);
+        io
+    }
+
     /// Makes an `Io` idle again after an error that ends the session, and lets
     /// nothing new begin: the HCA may still use its buffers. Any context.
     pub(super) fn give_up(&self, io: KBox<Io>) {
+        let io = self.without_lines(io);
         let mut work = self.work.lock();
         work.closing = true;
         self.put(&mut work, io);

@@ -195,6 +195,11 @@ impl Shape {
         Ok(shape)
     }
 
+    /// Pieces of memory that one RDMA WRITE takes.
+    pub(crate) fn write_entries(self) -> usize {
+        self.write_entries
+    }
+
     /// Pieces of memory of the largest request, wherever they are.
     pub(crate) fn pieces(self) -> usize {
         let largest = self.largest as usize;

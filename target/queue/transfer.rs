@@ -321,6 +321,9 @@ impl Queue {
     /// The pieces of memory that `io`'s data is in.
     #[inline]
     fn entries(&self, io: &Io, entries: &mut [Entry]) -> usize {
+        if let Some(count) = io.line_entries(entries) {
+            return count;
+        }
         let mut count = 0;
         for ((chunk, length), entry) in io.chunks().zip(entries.iter_mut()) {
             let ram = || Some(Entry::new(self.buffer(chunk)?.slice(0, length)));
@@ -395,18 +398,24 @@ impl Queue {
         }
         c.rdma_bytes.add(io.moved);
         if ok {
-            let bounced = if io.bounces() { length } else { 0 };
+            let bounced = if io.bounces() || (io.peer_hit && !io.is_in_lines()) {
+                length
+            } else {
+                0
+            };
             c.copied_bytes.add(length - io.moved.min(length) + bounced);
             let cached = io.cached || (io.met_pages && !matches!(io.op, Ok(Op::Read(..))));
             let through_cache = if cached { length } else { 0 };
             c.cache_bytes.add(through_cache);
             let by_ram = if io.wire_in_ram() { length } else { 0 };
             c.ram_bytes.add(by_ram + through_cache);
-            if self.backing.peers().is_some() {
-                let by_peer = io.peer.is_some();
-                c.p2p_bytes.add(if by_peer { length } else { 0 });
+            if self.backing.wants_peers() {
+                let served = io.peer_hit;
+                let by_peer = io.peer.is_some() || io.is_in_lines();
+                c.p2p_bytes.add(if by_peer && !served { length } else { 0 });
                 c.p2p_bounce_bytes.add(bounced);
-                c.p2p_fallbacks.add((!by_peer && length != 0).into());
+                c.p2p_fallbacks
+                    .add((!by_peer && !served && length != 0).into());
             }
             let (chunks, early) = io.share.moved();
             c.chunks.add(chunks);

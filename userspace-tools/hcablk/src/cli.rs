@@ -412,8 +412,9 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = Mode::Direct)]
     pub mode: Mode,
 
-    /// Keep so many MiB of what clients read again and again in this machine's memory; 0: none.
-    /// With mode direct only, and for a device or file that no other volume exports
+    /// Keep so many MiB of what clients read again and again in this machine's memory, or, with
+    /// --mode p2p, in that of the PCI device; 0: none. With the modes direct and p2p only, and for
+    /// a device or file that no other volume exports
     #[arg(long, value_name = "MIB", default_value_t = 0,
         value_parser = value_parser!(u32).range(0..=1_048_576))]
     pub cache_mib: u32,

@@ -378,8 +378,10 @@ fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &st
             "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
              a mount, a RAID, LVM. With a cache it must not be exported by another volume either."
         ),
-        Errno::EINVAL if wanted.cache_mib != 0 && wanted.mode != Mode::Direct => {
-            "A cache (--cache-mib) is for mode direct.".to_owned()
+        Errno::EINVAL
+            if wanted.cache_mib != 0 && !matches!(wanted.mode, Mode::Direct | Mode::P2p) =>
+        {
+            "A cache (--cache-mib) is for the modes direct and p2p.".to_owned()
         }
         Errno::ENOMEM if wanted.cache_mib != 0 => {
             "A smaller cache (--cache-mib) may have room; `free -m` shows what is available."
