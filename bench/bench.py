@@ -17,13 +17,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 
+import chunks
 import counting
 import load
 import plot
 import report
 import rows
 from counts import CountError
-from machine import COUNTING, DRIVES, EXACT, LINK, GuestError, Kind, Machine, Parts
+from machine import COUNTING, DRIVES, EXACT, LINK, THROTTLED, GuestError, Kind, Machine, Parts
 
 
 def say(text: str = "") -> None:
@@ -115,7 +116,7 @@ def main() -> int:
     wanted = rows.select([word for arg in args.rows for word in arg.split()], args.quick)
     if args.link:
         # The others have no two ends.
-        wanted = [row for row in wanted if row.peer not in ("null", rows.VERBS)]
+        wanted = [row for row in wanted if row.peer not in ("null", rows.VERBS, *rows.CHUNKS)]
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
@@ -132,10 +133,17 @@ def main() -> int:
     on_drives = [row for row in wanted if row.peer in rows.MODES]
     wanted = [row for row in wanted if row.peer not in rows.MODES]
     to_count = [row for row in wanted if row.peer != rows.VERBS and (args.rows or row in rows.figure_rows())]
+    to_count = [row for row in to_count if row.peer not in rows.CHUNKS]
+    in_chunks = [row for row in wanted if row.peer in rows.CHUNKS]
     found: dict[rows.Row, load.Result] = {}
+    timed: dict[rows.Row, chunks.Timed] = {}
     counted: dict[rows.Row, counting.Counted] = {}
     code = 0
     try:
+        if in_chunks and not args.profile:
+            say("\nmeasuring what chunks save where drive and wire are equally fast")
+            with booted(parts, THROTTLED) as machine:
+                chunks.run(machine, in_chunks, timed, say)
         if wanted and not args.profile:
             with booted(parts, kind) as machine:
                 run(machine, wanted, found)
@@ -155,7 +163,7 @@ def main() -> int:
     except SystemExit as end:
         code = int(end.code or 0)
     # Also of a run that ended early.
-    tell(args, parts, report.results(origin(kind), found, counted), counted)
+    tell(args, parts, report.results(origin(kind), found, counted, timed), counted)
     return code
 
 

@@ -75,6 +75,8 @@ DRIVES = replace(
 )
 # Two guests, and a virtual network between them, in real time.
 LINK = Kind("two guests, real time", "", guests=2, unit="nanoseconds")
+# The same with both throttled, see chunks.py.
+THROTTLED = replace(LINK, name="two guests with a throttled drive and wire, real time")
 
 
 def plugin(cache: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from rows import SMALL_READ_MAX, SMALL_WRITE_MAX
+from rows import CHUNKS, SMALL_READ_MAX, SMALL_WRITE_MAX
 
 # What all of them export. It moves no data: what is measured is the way to it.
 BACKING = "/dev/nullb0"
@@ -153,6 +153,15 @@ PEERS |= {
     "inline": path("writes within the request's message", f"--eager-write 0 --small-write {SMALL_WRITE_MAX}"),
     "granted": path("writes into granted memory", "--eager-write 1048576"),
     "fetched": path("writes fetched by RDMA READ", "--eager-write 0 --small-write 0"),
+}
+
+PEERS |= {
+    name: replace(
+        HCABLK,
+        title=f"large requests in chunks of {kib} KiB" if kib else "large requests as a whole",
+        serve=f"hcablk target export bench {{backing}} --chunk-kib {kib} --allow {{host}}",
+    )
+    for name, kib in CHUNKS.items()
 }
 
 # On an emulated NVMe drive, which has memory of its own for peers.

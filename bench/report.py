@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chunks
 import counts
 import load
 import rows
@@ -23,7 +24,12 @@ Results = dict[str, Any]
 Costs = dict[tuple[str, Load], float]
 
 
-def results(made: dict[str, object], found: dict[Row, load.Result], counted: dict[Row, Counted]) -> Results:
+def results(
+    made: dict[str, object],
+    found: dict[Row, load.Result],
+    counted: dict[Row, Counted],
+    timed: dict[Row, chunks.Timed],
+) -> Results:
     """What a results file holds."""
 
     def one(row: Row) -> dict[str, object]:
@@ -35,6 +41,12 @@ def results(made: dict[str, object], found: dict[Row, load.Result], counted: dic
             result |= {"ios": counted[row].cost.ios}
         elif cost := found.get(row) or (counted[row].cost if row in counted else None):
             result |= {"ios": cost.ios, "ns_per_io": round(cost.ns_per_io, 1), "iops": round(cost.iops, 1)}
+        if time := timed.get(row):
+            result["milliseconds"] = {
+                "request": round(time.seconds * 1000, 1),
+                "drive": round(time.drive * 1000, 1),
+                "wire": round(time.wire * 1000, 1),
+            }
         if row in counted:
             modules = {name: round(n, 1) for name, n in counted[row].modules.items() if n >= 0.5}
             result |= {"verbs": counted[row].verbs, "instructions_by_module": modules}
@@ -42,7 +54,7 @@ def results(made: dict[str, object], found: dict[Row, load.Result], counted: dic
                 result |= {"instructions": round(counted[row].instructions, 1), "moved": counted[row].moved}
         return result
 
-    everything = [row for row in rows.all_rows() if row in found or row in counted]
+    everything = [row for row in rows.all_rows() if row in found or row in counted or row in timed]
     return {"version": 1, "made": made, "rows": [one(row) for row in everything]}
 
 
@@ -158,6 +170,34 @@ def modes(results: Results) -> Iterator[str]:
         yield f"{name:24}{row['instructions']:22,.0f}{ratio}   {where}".rstrip()
 
 
+def chunk_lengths(results: Results) -> Iterator[str]:
+    """What a request of 1 MiB takes and costs, by the length of its chunks. The ideal: the longer one of drive and wire,
+    and of the other one the part for the first chunk."""
+    for pattern in rows.CHUNK_PATTERNS:
+        found = {row["peer"]: row for row in results["rows"] if row["peer"] in rows.CHUNKS and row["pattern"] == pattern}
+        timed = {peer: row["milliseconds"] for peer, row in found.items() if "milliseconds" in row}
+        if not timed:
+            continue
+        # The same for all.
+        alone = next(iter(timed.values()))
+        drive, wire = alone["drive"], alone["wire"]
+        whole, whole_cost = timed.get("whole", {}).get("request"), found.get("whole", {}).get("ns_per_io")
+        yield from ("", "time: two guests with a throttled drive and wire; cost: instructions per I/O in one guest")
+        yield f"{rows.CHUNK_SIZE + ' ' + pattern:20}{'ms':>10}{'ideal ms':>10}{'to whole':>10}{'instructions':>14}{'to whole':>10}"
+        yield f"{'drive alone':20}{drive:10.1f}"
+        yield f"{'wire alone':20}{wire:10.1f}"
+        for peer, kib in rows.CHUNKS.items():
+            if peer not in timed:
+                continue
+            took, cost = timed[peer]["request"], found[peer].get("ns_per_io")
+            ideal = max(drive, wire) + min(drive, wire) * (kib / 1024 if kib else 1)
+            line = f"{peer:20}{took:10.1f}{ideal:10.1f}"
+            line += f"{took / whole:10.3f}" if whole else f"{'-':>10}"
+            line += f"{cost:14,.0f}" if cost else f"{'-':>14}"
+            line += f"{cost / whole_cost:10.3f}" if cost and whole_cost else f"{'-':>10}"
+            yield line
+
+
 def report(results: Results) -> Iterator[str]:
     """The whole of it."""
     made = results["made"]
@@ -167,6 +207,7 @@ def report(results: Results) -> Iterator[str]:
     yield from table(found, made["unit"])
     yield from raw(found)
     yield from paths(found)
+    yield from chunk_lengths(results)
     lines = list(figures(found)) if made["unit"] == "instructions" else []
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)

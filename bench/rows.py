@@ -35,6 +35,10 @@ PATHS = {
     "granted": ("randwrite", 128 << 10),
     "fetched": ("randwrite", 128 << 10),
 }
+# The lengths of chunks (`--chunk-kib`) that a large request can move in: what they cost, and the time that they save.
+CHUNKS = {"chunks-64k": 64, "chunks-128k": 128, "chunks-256k": 256, "chunks-512k": 512, "whole": 0}
+CHUNK_SIZE = "1m"
+CHUNK_PATTERNS = ("read", "write")
 # All that is outstanding at the deeper one fits into granted memory.
 PATH_DEPTHS = (1, 8)
 
@@ -120,9 +124,14 @@ def path_rows() -> list[Row]:
     ]
 
 
+def chunk_rows() -> list[Row]:
+    """Every length of chunks."""
+    return [Row(chunks, Load(CHUNK_SIZE, pattern, 1)) for chunks in CHUNKS for pattern in CHUNK_PATTERNS]
+
+
 def all_rows() -> list[Row]:
     """Everything that can be asked for."""
-    return [*matrix(), *path_rows(), *mode_rows()]
+    return [*matrix(), *path_rows(), *chunk_rows(), *mode_rows()]
 
 
 def figure_rows() -> list[Row]:
@@ -144,5 +153,5 @@ def select(words: list[str], quick: bool) -> list[Row]:
 
 
 def matches(row: Row, word: str) -> bool:
-    groups = [name for name, peers in (("modes", MODES), ("paths", PATHS)) if row.peer in peers]
+    groups = [name for name, peers in (("modes", MODES), ("paths", PATHS), ("chunks", CHUNKS)) if row.peer in peers]
     return word in (row.peer, row.load.name, *groups) or fnmatch.fnmatch(row.name, word)
