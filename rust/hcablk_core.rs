@@ -21,6 +21,7 @@ pub mod pages;
 pub mod proto;
 pub mod rdma;
 pub mod sglist;
+pub mod share;
 pub mod slots;
 pub mod stats;
 pub mod sync;

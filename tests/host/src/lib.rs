@@ -14,5 +14,6 @@ mod buckets;
 mod check;
 mod choice;
 mod grains;
+mod share;
 #[cfg(test)]
 mod fuzz;

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+
+use super::*;
+
+const SMALL: usize = 0;
+const MEDIUM: usize = 1;
+const LARGE: usize = 2;
+
+type Account = Shares<Vec<Client>, Vec<Seat>>;
+
+fn account(zones: [u32; ZONES]) -> Account {
+    let mut account = Shares::new(
+        [1, 8, 32],
+        vec![Client::default(); 8],
+        vec![Seat::default(); 16],
+    );
+    account.aim(zones);
+    for (zone, count) in zones.into_iter().enumerate() {
+        account.add(zone, count);
+    }
+    account
+}
+
+fn only(zone: usize, count: u32) -> [u32; ZONES] {
+    let mut wants = [0; ZONES];
+    wants[zone] = count;
+    wants
+}
+
+fn join(account: &mut Account) -> usize {
+    account.join(u32::MAX).unwrap().1
+}
+
+#[test]
+fn who_is_alone_gets_everything() {
+    let mut a = account([4, 4, 4]);
+    let one = join(&mut a);
+    for zone in 0..ZONES {
+        assert!(a.borrow(one, zone, 4));
+        assert!(!a.borrow(one, zone, 1));
+    }
+    assert!(!a.is_pressed());
+    assert_eq!(a.holds(MEDIUM).lent, 4);
+    a.give_back(one, MEDIUM, 4);
+    assert_eq!(a.holds(MEDIUM).lent, 0);
+}
+
+#[test]
+fn nobody_gets_more_than_their_most() {
+    let mut a = account([0, 10, 10]);
+    let (client, one) = a.join(40).unwrap();
+    let two = a.sit(client).unwrap();
+    assert!(a.borrow(one, MEDIUM, 4));
+    assert!(!a.borrow(two, MEDIUM, 2), "the client has its most");
+    assert!(
+        !a.wait(two, only(MEDIUM, 2)),
+        "and nobody waits for what they may not have"
+    );
+    assert!(a.borrow(two, MEDIUM, 1));
+    assert_eq!(a.standing(client).lent, 40);
+    a.give_back(one, MEDIUM, 4);
+    assert!(a.borrow(two, LARGE, 1));
+}
+
+#[test]
+fn nobody_waits_for_more_than_there_is() {
+    let mut a = account([0, 4, 0]);
+    let one = join(&mut a);
+    assert!(!a.wait(one, only(MEDIUM, 5)));
+    assert!(!a.wait(one, only(LARGE, 1)));
+    assert_eq!(a.waiting(), 0);
+    assert!(a.wait(one, only(MEDIUM, 4)));
+    assert_eq!(a.waiting(), 1);
+}
+
+#[test]
+fn what_comes_back_goes_to_who_has_less() {
+    let mut a = account([0, 8, 0]);
+    let (greedy, poor) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(greedy, MEDIUM, 8));
+    assert!(!a.borrow(poor, MEDIUM, 4));
+    assert!(a.wait(poor, only(MEDIUM, 4)));
+    assert!(a.is_pressed());
+    for back in 1..=4 {
+        assert_eq!(a.to_tell(), None);
+        a.give_back(greedy, MEDIUM, 1);
+        assert!(!a.borrow(greedy, MEDIUM, 1), "{back} are for who waits");
+    }
+    assert_eq!(a.to_tell(), Some(poor));
+    assert_eq!(a.to_tell(), None, "it is told once");
+    assert!(!a.borrow(greedy, MEDIUM, 1), "also between");
+    assert!(a.borrow(poor, MEDIUM, 4));
+    assert!(!a.is_pressed());
+}
+
+#[test]
+fn of_equals_who_waits_is_first() {
+    let mut a = account([0, 2, 0]);
+    let (one, two) = (join(&mut a), join(&mut a));
+    assert!(a.wait(one, only(MEDIUM, 1)));
+    assert!(!a.borrow(two, MEDIUM, 1));
+    assert!(a.wait(two, only(MEDIUM, 1)));
+    let both = [a.to_tell().unwrap(), a.to_tell().unwrap()];
+    assert!(
+        both.contains(&one) && both.contains(&two),
+        "there is enough for both"
+    );
+    assert!(a.borrow(two, MEDIUM, 1));
+    assert!(a.borrow(one, MEDIUM, 1));
+}
+
+#[test]
+fn many_queue_pairs_are_one_client() {
+    let mut a = account([0, 12, 0]);
+    let (client, first) = a.join(u32::MAX).unwrap();
+    let mut seats = vec![first];
+    for _ in 0..5 {
+        seats.push(a.sit(client).unwrap());
+    }
+    for seat in &seats {
+        assert!(a.borrow(*seat, MEDIUM, 2));
+    }
+    let other = join(&mut a);
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert!(a.wait(first, only(MEDIUM, 1)));
+    // One comes back after the other, and goes to the other client until it has the half.
+    let mut others = 0;
+    for seat in seats.iter().chain(&seats) {
+        a.give_back(*seat, MEDIUM, 1);
+        match a.to_tell() {
+            Some(told) if told == other => {
+                assert!(a.borrow(other, MEDIUM, 1));
+                others += 1;
+                assert!(a.wait(other, only(MEDIUM, 1)));
+            }
+            Some(told) => {
+                assert_eq!(told, first);
+                break;
+            }
+            None => panic!("nobody is told"),
+        }
+    }
+    // Of 12 it has 6; a seat that has none is before them at equality.
+    assert!((5..=6).contains(&others), "{others}");
+}
+
+#[test]
+fn who_waits_elsewhere_is_in_nobodys_way() {
+    let mut a = account([4, 0, 1]);
+    let (one, two) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(one, LARGE, 1));
+    assert!(a.wait(two, only(LARGE, 1)));
+    assert!(a.borrow(one, SMALL, 4));
+}
+
+#[test]
+fn who_waits_for_either_waits_for_both() {
+    let mut a = account([0, 4, 1]);
+    let (one, two) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(one, MEDIUM, 4));
+    assert!(a.borrow(one, LARGE, 1));
+    assert!(a.wait(two, [9, 4, 1]), "what there is not is left out");
+    a.give_back(one, LARGE, 1);
+    assert!(!a.borrow(one, LARGE, 1));
+    assert_eq!(a.to_tell(), Some(two));
+    assert!(a.borrow(two, LARGE, 1));
+    assert_eq!(a.waiting(), 0);
+}
+
+#[test]
+fn who_left_off_is_in_nobodys_way() {
+    let mut a = account([0, 4, 0]);
+    let (one, two) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(one, MEDIUM, 3));
+    assert!(a.wait(two, only(MEDIUM, 4)));
+    assert!(!a.borrow(one, MEDIUM, 1));
+    a.leave_off(two);
+    assert!(a.borrow(one, MEDIUM, 1));
+}
+
+#[test]
+fn a_zone_that_shrinks_lends_nothing() {
+    let mut a = account([0, 8, 0]);
+    let (one, two) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(one, MEDIUM, 6));
+    assert!(a.wait(two, only(MEDIUM, 6)));
+    a.aim([0, 4, 0]);
+    assert!(a.is_pressed());
+    assert_eq!(a.to_tell(), Some(two), "there will never be as many");
+    assert!(!a.wait(two, only(MEDIUM, 6)));
+    assert!(!a.borrow(two, MEDIUM, 1));
+    a.remove(MEDIUM, 2);
+    assert!(a.is_pressed());
+    a.give_back(one, MEDIUM, 2);
+    a.remove(MEDIUM, 2);
+    assert!(!a.is_pressed());
+    assert_eq!(a.holds(MEDIUM).total, 4);
+    a.give_back(one, MEDIUM, 1);
+    assert!(a.borrow(two, MEDIUM, 1));
+}
+
+#[test]
+fn places_are_used_again() {
+    let mut a = account([0, 1, 0]);
+    for _ in 0..100 {
+        let (client, one) = a.join(8).unwrap();
+        let two = a.sit(client).unwrap();
+        assert!(a.borrow(one, MEDIUM, 1));
+        assert!(!a.wait(two, only(MEDIUM, 1)));
+        a.give_back(one, MEDIUM, 1);
+        a.leave(two);
+        a.leave(one);
+        assert_eq!(a.waiting(), 0);
+    }
+    let (clients, seats) = (vec![Client::default(); 9], vec![Seat::default(); 17]);
+    let (client, _) = a.join(8).unwrap();
+    a.enlarge(clients, seats);
+    assert_eq!(a.room(), (9, 17));
+    assert_eq!(a.standing(client).most, 8);
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % u64::from(n)) as u32
+    }
+}
+
+/// A world of clients that want something all the time, hold it for a while, and give it
+/// back; who is told tries again. What everyone has got, in pages and steps.
+fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
+    let mut random = Random(seed);
+    let mut a = account([0, total, 0]);
+    let mut seats = Vec::new();
+    for (client, (queues, size)) in jobs.iter().enumerate() {
+        let (place, seat) = a.join(u32::MAX).unwrap();
+        seats.push((client, seat, *size));
+        for _ in 1..*queues {
+            seats.push((client, a.sit(place).unwrap(), *size));
+        }
+    }
+    let mut got = vec![0u64; jobs.len()];
+    let mut held: Vec<(usize, u32)> = Vec::new();
+    let mut waits = vec![false; 16];
+    for step in 0..4_000 {
+        // Everybody asks again and again until they have to wait; then something ends.
+        let mut ready = Vec::new();
+        for (_, seat, size) in &seats {
+            while !waits[*seat] {
+                if a.borrow(*seat, MEDIUM, *size) {
+                    held.push((*seat, *size));
+                } else {
+                    assert!(a.wait(*seat, only(MEDIUM, *size)));
+                    waits[*seat] = true;
+                }
+            }
+        }
+        if !held.is_empty() {
+            let (seat, count) = held.swap_remove(random.below(held.len() as u32) as usize);
+            a.give_back(seat, MEDIUM, count);
+        }
+        loop {
+            for (seat, size) in ready.drain(..) {
+                if a.borrow(seat, MEDIUM, size) {
+                    held.push((seat, size));
+                    waits[seat] = false;
+                } else {
+                    assert!(a.wait(seat, only(MEDIUM, size)));
+                    waits[seat] = true;
+                }
+            }
+            match a.to_tell() {
+                Some(told) => {
+                    let size = seats.iter().find(|(_, seat, _)| *seat == told).unwrap().2;
+                    ready.push((told, size));
+                }
+                None => break,
+            }
+        }
+        let lent: u32 = held.iter().map(|(_, count)| count).sum();
+        assert_eq!(a.holds(MEDIUM).lent, lent);
+        assert!(lent <= total);
+        if step > 400 {
+            for (seat, count) in &held {
+                let client = seats.iter().find(|(_, s, _)| s == seat).unwrap().0;
+                got[client] += u64::from(*count);
+            }
+        }
+    }
+    got
+}
+
+#[test]
+fn under_overload_all_come_to_have_the_same() {
+    for seed in 1..6 {
+        for jobs in [
+            &[(1, 1), (1, 1)][..],
+            &[(8, 4), (1, 4)],
+            &[(6, 8), (1, 1), (2, 3)],
+            &[(4, 16), (1, 16)],
+        ] {
+            let got = overload(seed, jobs, 64);
+            let least = got.iter().min().unwrap();
+            let most = got.iter().max().unwrap();
+            assert!(least * 10 >= most * 7, "{jobs:?}: {got:?}");
+        }
+    }
+}
