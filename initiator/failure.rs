@@ -83,7 +83,7 @@ impl Failure {
                 Reason::Version => errno::eprotonosupport(),
                 Reason::UnknownVolume => ENOENT,
                 Reason::Forbidden => EACCES,
-                Reason::NoResources => ENOMEM,
+                Reason::NoResources | Reason::NoMemory => ENOMEM,
                 Reason::StaleEpoch | Reason::NoSession => errno::estale(),
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
             },
@@ -114,6 +114,9 @@ impl fmt::Display for Failure {
                     f.write_str("the target does not allow this host to use the volume")
                 }
                 Reason::NoResources => f.write_str("the target is out of memory or queue pairs"),
+                Reason::NoMemory => f.write_str(
+                    "the target has no memory left for another session: its memory_mib is used up",
+                ),
                 Reason::StaleEpoch => f.write_str("the target holds a newer epoch of this session"),
                 Reason::NoSession => f.write_str("the target ended the session while connecting"),
                 Reason::Withdrawn => f.write_str("the target is withdrawing the volume"),

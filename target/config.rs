@@ -87,6 +87,9 @@ fn chunk_kib(text: &str) -> Result<u32> {
 /// The largest cache of a volume, in MiB: 1 TiB.
 const CACHE_MIB_MAX: u32 = 1 << 20;
 
+/// The most memory of a port's sessions, in MiB: 1 TiB.
+const MEMORY_MIB_MAX: u32 = 1 << 20;
+
 /// What `volumes/NAME/error` shows.
 fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     match error {
@@ -301,6 +304,30 @@ impl Node for Port {
             text, 1, 1024
         )
         .map(|mib| mib as usize)),
+        Attribute::read_write(
+            c"memory_mib",
+            |port, out| writeln!(out, "{}", port.memory().limit() >> 20),
+            |port, _, text| {
+                let mib = number(text, 1, MEMORY_MIB_MAX)?;
+                port.memory().set_limit(u64::from(mib) << 20)
+            },
+        ),
+        Attribute::read_only(c"memory", |port, out| port.memory().show(out)),
+        Attribute::read_only(c"shares", |port, out| {
+            for session in port.registry().sessions(|s| s.is_of(port))?.iter() {
+                if let Some(client) = session.client() {
+                    write!(
+                        out,
+                        "{} {} {:016x} ",
+                        session.volume().name(),
+                        session.host(),
+                        session.id().0
+                    )?;
+                    client.show(out)?;
+                }
+            }
+            Ok(())
+        }),
         setting!(c"queue_credits", limits.queue_credits, |text| number(
             text,
             0,

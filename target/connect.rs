@@ -32,6 +32,7 @@ use hcablk_core::{
         Request,
         REQUEST_LEN, //
     },
+    proto::TRANSFER_USUAL,
     rdma::{
         cm::{
             self,
@@ -179,6 +180,10 @@ const SESSIONS_PER_HOST: usize = 16;
 struct Refusal(Reason, &'static str);
 
 const NO_MEMORY: Refusal = Refusal(Reason::NoResources, "out of memory or queue pairs");
+const LIMIT: Refusal = Refusal(
+    Reason::NoMemory,
+    "its buffers are more than is left of the port's memory_mib",
+);
 
 impl Connect {
     fn carry_out(&self) {
@@ -352,7 +357,11 @@ impl Connect {
             0 => request.depth,
             limit => limit.min(request.depth),
         };
-        let bytes = (limits.buffer_mib << 20) / usize::from(request.queues.max(1));
+        let queues = u64::from(request.queues.max(1));
+        let bytes = match session.client() {
+            Some(client) => client.queue_bytes(),
+            None => (limits.buffer_mib << 20) / queues as usize,
+        };
         let backing = session
             .backing()
             .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
@@ -361,17 +370,42 @@ impl Connect {
             writes: !session.geometry().read_only,
             grants: backing.bears_change(),
             no_read: !crate::rdma_read(),
+            // Peer memory is beside a queue's own buffers.
+            shares: !backing.wants_peers(),
         };
         let attributes = session.pd().attributes();
+        let shape = |largest| {
+            Shape::new(attributes, credits, bytes, largest, ways, backing.cut())
+                .map_err(|lacking| Refusal(Reason::NoResources, lacking))
+        };
         if request.queue == 0 {
             let largest = Shape::largest(attributes, bytes, ways, request.largest);
-            session.set_largest(largest);
+            let admit = |shape: &Shape| {
+                let (least, wish) = (shape.least() * queues, shape.wish() * queues);
+                self.port.memory().admit(session.pd(), least, wish, bytes)
+            };
+            let mut first = shape(largest)?;
+            let mut admitted = admit(&first);
+            if let (Err(ENOSPC), true) = (&admitted, largest > TRANSFER_USUAL) {
+                // Rather smaller requests than none.
+                first = shape(TRANSFER_USUAL)?;
+                admitted = admit(&first);
+                pr_info!(
+                    "{}: no memory for requests larger than {} KiB\n",
+                    **session.volume(),
+                    TRANSFER_USUAL >> 10
+                );
+            }
+            let client = admitted.map_err(|e| if e == ENOSPC { LIMIT } else { NO_MEMORY })?;
+            session.set_largest(first.largest);
+            session.set_client(client);
         }
-        let largest = session.largest();
-        let shape = Shape::new(attributes, credits, bytes, largest, ways, backing.cut())
-            .map_err(|lacking| Refusal(Reason::NoResources, lacking))?;
-        let queue =
-            Queue::new(session, backing, request.queue, id, shape).map_err(|_| NO_MEMORY)?;
+        let client = session
+            .client()
+            .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+        let shape = shape(session.largest())?;
+        let queue = Queue::new(session, backing, request.queue, id, shape, &client)
+            .map_err(|_| NO_MEMORY)?;
         session
             .add_queue(&queue)
             .map_err(|_| Refusal(Reason::NoSession, "its session ended meanwhile"))?;

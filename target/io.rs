@@ -21,12 +21,15 @@
 
 use crate::{
     drive::Step,
+    memory::layout::{
+        length_of,
+        MEDIUM, //
+    },
     queue::{
         Pool,
         Queue,
         Share,
-        CHUNKS_MAX,
-        CHUNK_BYTES, //
+        CHUNKS_MAX, //
     },
     stats::Marks,
 };
@@ -110,8 +113,13 @@ pub(crate) struct Io {
     pub(crate) peer_hit: bool,
     /// Its grains, if its data moves by them.
     pub(crate) share: Share,
+    /// Borrowed transfer buffers, which its data begins in.
+    lent: KVec<Arc<DmaBuffer>>,
+    /// The queue's own ones, which follow.
     chunks: [u16; CHUNKS_MAX],
     chunk_count: usize,
+    /// How long all of these are: their zone.
+    pub(crate) zone: usize,
     slot: BioSlot,
     pub(crate) file: FileSlot,
     pub(crate) work: WorkSlot<Io>,
@@ -151,8 +159,10 @@ impl Io {
                 lines: None,
                 peer_hit: false,
                 share: Share::NONE,
+                lent: KVec::with_capacity(queue.shape().buffers_of_one(), GFP_KERNEL)?,
                 chunks: [0; CHUNKS_MAX],
                 chunk_count: 0,
+                zone: MEDIUM,
                 slot: BioSlot::new(pieces)?,
                 file: FileSlot::new(pieces)?,
                 work: WorkSlot::new()?,
@@ -213,43 +223,114 @@ impl Io {
     }
 
     /// Takes buffers out of `pool`; `false`: there are not enough.
-    pub(crate) fn take_chunks(&mut self, pool: &mut Pool) -> bool {
-        let need = match self.op {
+    #[inline]
+    pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
+        let length = match self.op {
             Ok(Op::WriteInline { .. } | Op::WriteGranted { .. }) => 0,
-            _ => self.length().div_ceil(CHUNK_BYTES),
-        };
-        let Some(places) = self.chunks.get_mut(..need) else {
-            return false;
+            _ => self.length(),
         };
         let memory = self.queue.peer_memory();
-        let Some(by_peer) = pool.take(places, memory.is_some()) else {
+        let wants = memory.is_some();
+        let Some(took) = pool.take(length, wants, &mut self.chunks, &mut self.lent) else {
             return false;
         };
-        self.peer = memory.filter(|_| by_peer);
-        self.chunk_count = need;
+        self.peer = memory.filter(|_| took.by_peer);
+        self.chunk_count = took.own;
+        self.zone = took.zone;
         true
     }
 
-    /// Puts the buffers back into `pool`.
-    pub(crate) fn return_chunks(&mut self, pool: &mut Pool) {
+    /// Puts the buffers back into `pool`; `closing`: its queue is.
+    #[inline]
+    pub(crate) fn return_buffers(&mut self, pool: &mut Pool, closing: bool) {
         for chunk in self.chunks.iter().take(self.chunk_count) {
             pool.give(*chunk);
         }
         self.chunk_count = 0;
+        if !self.lent.is_empty() {
+            pool.give_lent(self.zone, &mut self.lent, closing);
+        }
         self.peer = None;
         self.lines = None;
     }
 
-    /// The buffers in order, each with the bytes used of it.
+    /// Bytes of each of the buffers.
     #[inline]
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = (u16, usize)> + '_ {
-        let length = self.length();
-        self.chunks
-            .iter()
-            .take(self.chunk_count)
-            .enumerate()
-            .map(move |(i, chunk)| (*chunk, (length - i * CHUNK_BYTES).min(CHUNK_BYTES)))
+    pub(crate) fn unit(&self) -> usize {
+        length_of(self.zone)
     }
+
+    /// The borrowed buffers, which come first.
+    #[inline]
+    pub(crate) fn lent(&self) -> &[Arc<DmaBuffer>] {
+        &self.lent
+    }
+
+    /// The numbers of the queue's own ones.
+    #[inline]
+    pub(crate) fn own(&self) -> &[u16] {
+        self.chunks.get(..self.chunk_count).unwrap_or(&[])
+    }
+
+    /// The buffers in order.
+    #[inline]
+    pub(crate) fn pieces(&self) -> Pieces<'_> {
+        Pieces {
+            lent: self.lent.iter(),
+            own: self.own().iter(),
+            queue: &self.queue,
+            unit: self.unit(),
+            left: self.length(),
+        }
+    }
+}
+
+/// What [`Io::pieces`] returns. A type with a name, since those of iterators made of others
+/// make symbols too long.
+pub(crate) struct Pieces<'a> {
+    lent: core::slice::Iter<'a, Arc<DmaBuffer>>,
+    own: core::slice::Iter<'a, u16>,
+    queue: &'a Queue,
+    /// Bytes of a buffer.
+    unit: usize,
+    /// Bytes of data that are to come.
+    left: usize,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece<'a>> {
+        let (buffer, number) = match self.lent.next() {
+            Some(lent) => (&**lent, Piece::LENT),
+            None => {
+                let own = *self.own.next()?;
+                (self.queue.buffer(own)?, own)
+            }
+        };
+        let length = self.left.min(self.unit);
+        self.left -= length;
+        Some(Piece {
+            buffer,
+            number,
+            length,
+        })
+    }
+}
+
+/// A transfer buffer with a part of a request's data.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) buffer: &'a DmaBuffer,
+    /// Of the queue's own, by which it has peer memory; else [`Self::LENT`].
+    pub(crate) number: u16,
+    /// Bytes of it.
+    pub(crate) length: usize,
+}
+
+impl Piece<'_> {
+    pub(crate) const LENT: u16 = u16::MAX;
 }
 
 impl Io {
@@ -258,7 +339,7 @@ impl Io {
         self.buffer_pages(None, false)
     }
 
-    /// A transfer buffer's number.
+    /// The number of a transfer buffer, on a volume that shares none.
     #[inline]
     pub(crate) fn chunk(&self, place: usize) -> Option<u16> {
         let used = self.chunks.get(..self.chunk_count)?;
@@ -280,10 +361,10 @@ impl Io {
             let offset = self.place.offset as usize;
             granted.ranges(offset, self.length())
         });
-        let chunks = self.chunks().filter_map(move |(chunk, length)| match peer {
+        let chunks = self.pieces().filter_map(move |piece| match peer {
             _ if in_lines => None,
-            Some(memory) => memory.range(chunk, 0, length),
-            None => Some(self.queue.buffer(chunk)?.pages().range(0, length)),
+            Some(memory) => memory.range(piece.number, 0, piece.length),
+            None => Some(piece.buffer.pages().range(0, piece.length)),
         });
         let here = Iterator::chain(inline.into_iter(), granted.into_iter().flatten());
         Iterator::chain(here, chunks)

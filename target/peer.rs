@@ -232,10 +232,8 @@ impl Io {
     }
 
     fn for_each_ram(&self, mut f: impl FnMut(u16, &DmaBuffer, usize)) {
-        for (chunk, length) in self.chunks() {
-            if let Some(buffer) = self.queue.buffer(chunk) {
-                f(chunk, buffer, length);
-            }
+        for piece in self.pieces() {
+            f(piece.number, piece.buffer, piece.length);
         }
     }
 

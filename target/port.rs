@@ -11,6 +11,7 @@
 
 use crate::{
     connect,
+    memory::Memory,
     registry::Registry, //
 };
 use core::net::{
@@ -50,7 +51,7 @@ use kernel::{
 /// What a port lets a session have.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Transfer buffers of a session.
+    /// Transfer buffers and granted memory of a session, at most.
     pub(crate) buffer_mib: usize,
     /// Receive buffers of a queue pair, 0: as many as the initiator wants.
     pub(crate) queue_credits: u16,
@@ -85,6 +86,7 @@ pub(crate) struct Port {
     /// A copy for requests, which must not wait for `state`.
     #[pin]
     limits: Mutex<Limits>,
+    memory: Arc<Memory>,
     #[pin]
     work: Work<Port>,
 }
@@ -102,8 +104,12 @@ const DEFAULT: Settings = Settings {
     },
 };
 
+/// MiB of memory of all sessions together, unless it is set.
+const MEMORY_MIB: u64 = 1024;
+
 impl Port {
     pub(crate) fn new(registry: &Arc<Registry>) -> Result<Arc<Self>> {
+        let memory = Memory::new(registry.work(), MEMORY_MIB << 20)?;
         Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
@@ -113,6 +119,7 @@ impl Port {
                     error: None,
                 }),
                 limits <- new_mutex!(DEFAULT.limits),
+                memory,
                 work <- new_work!("hcablk_target::Port"),
             }),
             GFP_KERNEL,
@@ -126,6 +133,11 @@ impl Port {
     /// What sessions may have; a copy, since `state` is held while listening ends.
     pub(crate) fn limits(&self) -> Limits {
         *self.limits.lock()
+    }
+
+    /// The memory of all sessions that begin here.
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
     }
 
     pub(crate) fn settings(&self) -> Settings {

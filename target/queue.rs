@@ -25,11 +25,16 @@
 //! [`Io`]s: an answer grants its credit before its own send has completed, and
 //! a request that comes in meanwhile finds an idle one. If it does not, it
 //! waits in its receive buffer. Requests that find no transfer buffers wait in
-//! the order in which they came.
+//! the order in which they came: for the queue's own, or for those that others give back
+//! ([`memory`](crate::memory)).
 
 use crate::{
     backing::Backing,
     io::Io,
+    memory::{
+        Client,
+        Seat, //
+    },
     peer,
     session::Session,
     stats::{
@@ -153,7 +158,7 @@ struct Work {
     ring: Ring<KVec<Taken>>,
     /// The initiator cannot write there yet.
     sealed: bool,
-    /// Transfer buffers that are free.
+    /// Transfer buffers that are free. Dropped after the queue pair.
     free: Pool,
     /// Grains that are free.
     grains: KVec<u16>,
@@ -204,6 +209,8 @@ pub(crate) struct Queue {
     loan: Option<Loan>,
     /// The cache's lines, if they are in peer memory that the HCA reaches.
     view: Option<Loan>,
+    /// By which transfer buffers are borrowed, if they are.
+    seat: Option<Arc<Seat>>,
     inflight: SlotTable<Io>,
     #[pin]
     cut: CutRequests,
@@ -211,6 +218,8 @@ pub(crate) struct Queue {
     fetching: Atomic<u32>,
     /// Every completion is to be reported at once: see [`Self::heed`].
     hurried: Atomic<bool>,
+    /// See [`Self::wake`].
+    woken: Atomic<bool>,
     returned: Returned,
     left: Left,
     #[pin]
@@ -235,6 +244,7 @@ impl Queue {
         index: u8,
         id: &Arc<Id>,
         mut shape: Shape,
+        client: &Arc<Client>,
     ) -> Result<Arc<Self>> {
         let pd = session.pd();
         let loan = peer::loan(session, &backing, index, shape.sinks, shape.buffers);
@@ -278,7 +288,12 @@ impl Queue {
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.credits), Taken::default(), GFP_KERNEL)?;
         let memory = loan.as_ref().and_then(Loan::memory);
-        let free = Pool::new(shape.buffers, memory.map_or(0, |memory| memory.pieces()))?;
+        let peers = memory.map_or(0, |memory| memory.pieces());
+        let seat = match shape.shares {
+            true => Some(Seat::new(client)?),
+            false => None,
+        };
+        let free = Pool::new(shape.buffers, peers, ios, seat.clone())?;
         let work = Work {
             idle: KVec::with_capacity(ios, GFP_KERNEL)?,
             waiting: Fifo::new(ios)?,
@@ -320,10 +335,12 @@ impl Queue {
                 buffers,
                 loan,
                 view,
+                seat,
                 inflight,
                 cut <- cut,
                 fetching: Atomic::new(0),
                 hurried: Atomic::new(true),
+                woken: Atomic::new(false),
                 returned: Returned::new(),
                 left,
                 work <- new_irq_lock!(work, "hcablk_work"),
@@ -336,6 +353,9 @@ impl Queue {
             GFP_KERNEL,
         )?;
         queue.comes_to(State::Connecting);
+        if let Some(seat) = &queue.seat {
+            seat.attach(&queue);
+        }
         let filled = queue.fill();
         cq.start(queue.clone());
         if let Err(e) = filled {
@@ -389,7 +409,7 @@ impl Queue {
         self.backing.size_bytes() & !(block - 1)
     }
 
-    /// A transfer buffer.
+    /// A transfer buffer of the queue's own.
     #[inline]
     pub(crate) fn buffer(&self, chunk: u16) -> Option<&DmaBuffer> {
         self.buffers.get(usize::from(chunk))
@@ -426,9 +446,10 @@ impl Queue {
             work.closing = true;
             // Those who wait go home; their initiator will not hear of them.
             while let Some(mut io) = work.waiting.pop() {
-                io.return_chunks(&mut work.free);
+                io.return_buffers(&mut work.free, true);
                 let _ = work.idle.push_within_capacity(io);
             }
+            work.free.leave_off();
             self.check_home(&work);
             self.heed(&work);
         }
@@ -460,6 +481,9 @@ impl Queue {
         synchronize_interrupts();
         self.pair.drain();
         self.pair.cq().stop();
+        if let Some(seat) = &self.seat {
+            seat.detach();
+        }
         self.pair.id().detach();
         let ios = core::mem::take(&mut self.work.lock().idle);
         drop(ios);
@@ -474,6 +498,13 @@ impl Queue {
         let hurried =
             work.closing || work.probing || !work.waiting.is_empty() || !work.received.is_empty();
         self.hurried.store(hurried, Relaxed);
+    }
+
+    /// Whether others wait for transfer buffers that the queue may have: then an answer
+    /// that has left is to be known at once.
+    #[inline]
+    fn is_pressed(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.is_pressed())
     }
 
     fn check_home(&self, work: &Work) {

@@ -15,6 +15,7 @@
 use crate::{
     admission,
     backing::Backing,
+    memory::Client,
     port::Port,
     queue::Queue,
     registry::Registry,
@@ -89,6 +90,9 @@ pub(crate) struct Session {
     host: HostId,
     queue_count: u8,
     pd: Arc<ProtectionDomain>,
+    /// Its part of the port's memory; set with the first queue pair, and taken by the teardown.
+    #[pin]
+    client: Mutex<Option<Arc<Client>>>,
     /// Taken by the teardown, so that the device is closed when that is done.
     #[pin]
     backing: Mutex<Option<Arc<Backing>>>,
@@ -135,6 +139,7 @@ impl Session {
                 host: request.host,
                 queue_count: request.queues,
                 pd,
+                client <- new_mutex!(None),
                 backing <- new_mutex!(Some(backing)),
                 told <- new_mutex!(told),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
@@ -192,6 +197,16 @@ impl Session {
 
     pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
         &self.pd
+    }
+
+    /// Its part of the port's memory, unless the teardown has begun.
+    pub(crate) fn client(&self) -> Option<Arc<Client>> {
+        self.client.lock().clone()
+    }
+
+    /// See [`Self::client`]. By whoever makes the first queue pair.
+    pub(crate) fn set_client(&self, client: Arc<Client>) {
+        *self.client.lock() = Some(client);
     }
 
     /// Where requests wait for drives.
@@ -307,6 +322,8 @@ impl Session {
         }
         let count = queues.len();
         drop(queues);
+        let client = self.client.lock().take();
+        drop(client);
         drop(self.backing.lock().take());
         *self.state.lock() = State::Ended;
         self.comes_to(trace::State::Ended);

@@ -2,8 +2,15 @@
 
 //! What a queue counts and measures.
 
+use crate::{
+    io::Io,
+    memory::layout, //
+};
 use hcablk_core::{
-    stats::counters,
+    stats::{
+        counters,
+        Counter, //
+    },
     system::now_ns,
     times::times, //
 };
@@ -94,8 +101,29 @@ counters! {
         remote_invalidations,
         /// Requests that had to wait for transfer buffers.
         buffer_waits,
+        /// Requests that got a shared transfer buffer of 4 KiB.
+        small_buffers,
+        /// Requests that got buffers of 32 KiB, their queue's own or shared ones.
+        medium_buffers,
+        /// Requests that got shared buffers of 128 KiB.
+        large_buffers,
         /// Violations of the protocol by the initiator.
         protocol_errors,
+    }
+}
+
+impl Counters {
+    /// What counts requests with buffers as `io` has; `None`: it has none.
+    #[inline]
+    pub(crate) fn of_zone(&self, io: &Io) -> Option<&Counter> {
+        if io.lent().is_empty() && io.own().is_empty() {
+            return None;
+        }
+        Some(match io.zone {
+            layout::SMALL => &self.small_buffers,
+            layout::MEDIUM => &self.medium_buffers,
+            _ => &self.large_buffers,
+        })
     }
 }
 

@@ -15,6 +15,7 @@
 //! - [`in_lines`]: where the data of reads is that go by a cache in peer memory.
 //! - [`queue`]: the I/O path.
 //! - [`io`]: one request under way.
+//! - [`memory`]: the memory of all sessions, its limit, and who has how much of it.
 //! - [`drive`]: the drive's part of a request, by mode.
 //! - [`peer`]: mode p2p, the memory of PCI devices.
 //! - [`check`]: whether a request fits its volume.
@@ -30,6 +31,7 @@ mod connect;
 mod drive;
 mod in_lines;
 mod io;
+mod memory;
 mod peer;
 mod port;
 mod queue;

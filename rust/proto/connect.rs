@@ -51,6 +51,8 @@ pub enum Reason {
     NoSession = 7,
     /// The volume is being withdrawn.
     Withdrawn = 8,
+    /// The session's buffers would pass the memory that the target may use for all sessions.
+    NoMemory = 9,
 }
 
 impl Reason {
@@ -65,6 +67,7 @@ impl Reason {
             6 => Self::StaleEpoch,
             7 => Self::NoSession,
             8 => Self::Withdrawn,
+            9 => Self::NoMemory,
             _ => return None,
         })
     }

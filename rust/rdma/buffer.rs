@@ -20,7 +20,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// A physically contiguous buffer mapped for a device.
+/// A physically contiguous buffer mapped for a device. Any protection domain of that
+/// device may use it ([`Self::slice_for`]): the key for local access is the domain's, not the buffer's.
 ///
 /// # Invariants
 ///
@@ -54,7 +55,19 @@ impl Slice<'_> {
 impl DmaBuffer {
     /// Allocates `1 << order` zeroed pages and maps them. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, order: u32, direction: Direction) -> Result<Self> {
-        let pages = PageChunk::alloc(order)?;
+        Self::map(pd, PageChunk::alloc(order)?, direction)
+    }
+
+    /// As [`Self::new`], for what the machine can do without.
+    pub fn new_if_plenty(
+        pd: &Arc<ProtectionDomain>,
+        order: u32,
+        direction: Direction,
+    ) -> Result<Self> {
+        Self::map(pd, PageChunk::alloc_if_plenty(order)?, direction)
+    }
+
+    fn map(pd: &Arc<ProtectionDomain>, pages: PageChunk, direction: Direction) -> Result<Self> {
         // SAFETY: The device is alive through `pd`; the pages are ours.
         let address = unsafe {
             bindings::hcablk_c_ib_dma_map_page(
@@ -78,9 +91,10 @@ impl DmaBuffer {
         })
     }
 
-    /// Whether the buffer is mapped for the device of `pd`, and used with its keys.
-    pub(super) fn is_of(&self, pd: &Arc<ProtectionDomain>) -> bool {
-        Arc::ptr_eq(&self.pd, pd)
+    /// Whether the buffer is mapped for the device of `pd`.
+    #[inline]
+    pub(super) fn is_of(&self, pd: &ProtectionDomain) -> bool {
+        self.pd.device() == pd.device()
     }
 
     /// Bytes.
@@ -109,6 +123,21 @@ impl DmaBuffer {
             lkey: self.pd.lkey(),
             _buffer: core::marker::PhantomData,
         }
+    }
+
+    /// As [`Self::slice`], for queue pairs of `pd`, which may be another session's on the
+    /// same device; `None`: it is on another device.
+    #[inline]
+    pub fn slice_for(
+        &self,
+        pd: &ProtectionDomain,
+        offset: usize,
+        length: usize,
+    ) -> Option<Slice<'_>> {
+        self.is_of(pd).then(|| Slice {
+            lkey: pd.lkey(),
+            ..self.slice(offset, length)
+        })
     }
 
     /// What others wrote into the first `length` bytes becomes visible to the device.

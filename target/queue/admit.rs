@@ -137,7 +137,8 @@ impl Queue {
         if io.status != Status::Ok {
             return Admitted::Go(io);
         }
-        if work.waiting.is_empty() && io.take_chunks(&mut work.free) {
+        if work.waiting.is_empty() && io.take_buffers(&mut work.free) {
+            self.count_buffers(&io);
             self.take_grains(work, &mut io);
             return Admitted::Go(io);
         }
@@ -145,6 +146,32 @@ impl Queue {
         // There is room: a place for every `Io`.
         let _ = work.waiting.push(io);
         Admitted::Later
+    }
+
+    /// Counts a request that has its buffers.
+    #[inline]
+    fn count_buffers(&self, io: &Io) {
+        if let Some(counter) = self.counters.of_zone(io) {
+            counter.bump();
+        }
+    }
+
+    /// Others have given back what a request waits for, or want what is not used. Any
+    /// context; the completion handler does it.
+    pub(crate) fn wake(&self) {
+        self.woken.store(true, Relaxed);
+        self.pair.cq().kick();
+    }
+
+    /// Does what [`Self::wake`] was called for. Completion handler.
+    #[inline]
+    pub(super) fn heed_waking(&self) {
+        if self.woken.load(Relaxed) {
+            self.woken.store(false, Relaxed);
+            let mut work = self.work.lock();
+            work.free.heed_others();
+            self.begin_waiting(work);
+        }
     }
 
     /// Begins what can be begun of that which waits. Process context.
@@ -164,7 +191,8 @@ impl Queue {
     fn next(&self, work: &mut Work) -> Option<KBox<Io>> {
         loop {
             if let Some(mut io) = work.waiting.pop() {
-                if io.take_chunks(&mut work.free) {
+                if io.take_buffers(&mut work.free) {
+                    self.count_buffers(&io);
                     self.take_grains(work, &mut io);
                     return Some(io);
                 }

@@ -13,7 +13,15 @@ use super::{
     shape::CHUNK_BYTES,
     Queue, //
 };
-use crate::io::Io;
+use crate::{
+    io::Io,
+    memory::layout::{
+        count,
+        length_of,
+        shift_of,
+        MEDIUM, //
+    },
+};
 use hcablk_core::{
     blkdev::{
         submit,
@@ -71,7 +79,11 @@ pub(super) struct Grain {
     length: usize,
     /// First byte in the initiator's memory, and its key.
     remote: (u64, u32),
+    /// The transfer buffers that it has parts of: borrowed ones, then the queue's own.
+    lent: [Option<Arc<DmaBuffer>>; GRAIN_CHUNKS],
     chunks: [u16; GRAIN_CHUNKS],
+    /// Their zone.
+    zone: usize,
     /// Bytes of the first transfer buffer that are another grain's.
     skip: usize,
     peer: Option<Arc<PeerMemory>>,
@@ -90,7 +102,9 @@ impl Grain {
             offset: 0,
             length: 0,
             remote: (0, 0),
+            lent: [const { None }; GRAIN_CHUNKS],
             chunks: [0; GRAIN_CHUNKS],
+            zone: MEDIUM,
             skip: 0,
             peer: None,
             slot: BioSlot::new(grain_chunks(bytes) as u16)?,
@@ -114,24 +128,36 @@ impl Grain {
         self.offset = whole.offset + from as u64;
         self.length = length;
         self.remote = (remote.address + from as u64, remote.key);
-        self.skip = from % CHUNK_BYTES;
+        self.zone = io.zone;
+        let shift = shift_of(io.zone);
+        self.skip = from & (length_of(io.zone) - 1);
         self.peer.clone_from(&io.peer);
-        let chunks = io.chunks().skip(from / CHUNK_BYTES);
-        for (place, (chunk, _)) in self.chunks.iter_mut().zip(chunks) {
-            *place = chunk;
+        let first = from >> shift;
+        let used = count(io.zone, self.skip + length);
+        let places = self.lent.iter_mut().zip(self.chunks.iter_mut());
+        for (index, (lent, chunk)) in (first..first + used).zip(places) {
+            *lent = io.lent().get(index).cloned();
+            if let Some(own) = index.checked_sub(io.lent().len()) {
+                *chunk = io.own().get(own).copied().unwrap_or(0);
+            }
         }
     }
 
-    /// The parts of transfer buffers that the data is in: number, first byte,
-    /// and length.
+    /// The parts of transfer buffers that the data is in: number (that of an own one, by which
+    /// it has peer memory), buffer, first byte, and length.
     #[inline]
-    fn places(&self) -> impl Iterator<Item = (u16, usize, usize)> + '_ {
-        let end = self.skip + self.length;
-        let used = self.chunks.iter().take(end.div_ceil(CHUNK_BYTES));
-        used.enumerate().map(move |(i, chunk)| {
-            let begin = i * CHUNK_BYTES;
+    fn places(&self) -> impl Iterator<Item = (u16, &DmaBuffer, usize, usize)> + '_ {
+        let (unit, end) = (length_of(self.zone), self.skip + self.length);
+        let used = self.lent.iter().zip(&self.chunks);
+        let used = used.take(count(self.zone, end));
+        used.enumerate().filter_map(move |(i, (lent, chunk))| {
+            let begin = i * unit;
             let from = self.skip.saturating_sub(begin);
-            (*chunk, from, (end - begin).min(CHUNK_BYTES) - from)
+            let buffer = match lent {
+                Some(buffer) => buffer,
+                None => self.queue.buffer(*chunk)?,
+            };
+            Some((*chunk, buffer, from, (end - begin).min(unit) - from))
         })
     }
 
@@ -146,18 +172,17 @@ impl Grain {
     }
 
     fn for_each_ram(&self, mut f: impl FnMut(u16, &DmaBuffer, usize, usize)) {
-        for (chunk, from, length) in self.places() {
-            if let Some(buffer) = self.queue.buffer(chunk) {
-                f(chunk, buffer, from, length);
-            }
+        for (chunk, buffer, from, length) in self.places() {
+            f(chunk, buffer, from, length);
         }
     }
 
     /// Puts what the HCA is told of the data into `entries`; how many these are.
     pub(super) fn entries(&self, entries: &mut [Entry]) -> usize {
         let mut count = 0;
-        for ((chunk, from, length), entry) in self.places().zip(entries) {
-            let ram = || Some(Entry::new(self.queue.buffer(chunk)?.slice(from, length)));
+        let pd = self.queue.session.pd();
+        for ((chunk, buffer, from, length), entry) in self.places().zip(entries) {
+            let ram = || Some(Entry::new(buffer.slice_for(pd, from, length)?));
             let peer = self
                 .peer
                 .as_ref()
@@ -217,6 +242,13 @@ impl Grain {
     pub(super) fn settle(mut self: KBox<Self>, arrived: bool, result: Result<(), Failure>) {
         let queue = self.queue.clone();
         self.peer = None;
+        // Its request still has them: they are given back with that.
+        for lent in self.lent.iter_mut() {
+            match lent.take() {
+                Some(_) => {}
+                None => break,
+            }
+        }
         queue.settle_grain(self, arrived, result);
     }
 
@@ -242,9 +274,9 @@ impl BioOwner for Grain {
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
         self.places()
-            .filter_map(|(chunk, from, length)| match &self.peer {
+            .filter_map(|(chunk, buffer, from, length)| match &self.peer {
                 Some(memory) => memory.range(chunk, from, length),
-                None => Some(self.queue.buffer(chunk)?.pages().range(from, length)),
+                None => Some(buffer.pages().range(from, length)),
             })
     }
 

@@ -148,7 +148,8 @@ impl Queue {
 
     /// Makes an `Io` idle again.
     pub(super) fn put(&self, work: &mut Work, mut io: KBox<Io>) {
-        io.return_chunks(&mut work.free);
+        let closing = work.closing;
+        io.return_buffers(&mut work.free, closing);
         io.share.give(&mut work.grains);
         let _ = work.idle.push_within_capacity(io);
         self.check_home(work);

@@ -175,6 +175,7 @@ impl Queue {
     #[inline]
     pub(super) fn round_over(&self) {
         self.all_home();
+        self.heed_waking();
         let outbox = &self.outbox;
         if outbox.gathering.load(Relaxed) != 0 {
             outbox.gathering.store(0, Relaxed);

@@ -1,25 +1,97 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The transfer buffers of a queue that are free, by number.
+//! The transfer buffers that a queue has: its own, by number, and borrowed ones.
+//!
+//! ```text
+//!                    borrow()            take()
+//!  (the arena) ──────────────► Kept ──────────────► a request's
+//!        ▲                      │ ▲                      │ give()
+//!        └── give_back() ───────┘ └── nobody wants them ─┤
+//!        └──────────────────────────────── others wait ──┘
+//! ```
+//!
+//! What was borrowed and is not used is kept, so that a queue in its regular course takes
+//! no lock but its own `Queue::work`, which guards this. It goes back when somebody else waits, when
+//! the arena shall be smaller ([`Pool::heed_others`]), and with the queue. A queue that is
+//! closing gives nothing back before its queue pair is gone: the HCA may still use it.
+//!
+//! A request has buffers of one length. Of a length that is short, others are tried: of
+//! 32 KiB every request can have its own, at the latest when the requests before it have ended.
 
-use super::choice::{
-    choose,
-    Choice,
-    Free, //
+use super::{
+    choice::{
+        choose,
+        Choice,
+        Free, //
+    },
+    CHUNK_BYTES, //
 };
-use kernel::prelude::*;
+use crate::memory::{
+    layout::{
+        count,
+        length_of,
+        zone_for,
+        LARGE,
+        MEDIUM,
+        PAGES,
+        SMALL,
+        ZONES, //
+    },
+    Seat, //
+};
+use hcablk_core::rdma::buffer::DmaBuffer;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
-/// Those below `peers` have peer memory beside their RAM. There is room for
-/// every buffer in its list, and for nothing else.
+const _: () = assert!(length_of(MEDIUM) == CHUNK_BYTES);
+
+/// Small buffers that are borrowed at a time.
+const HANDFUL: usize = 16;
+/// Buffers of a zone that a queue borrows at most.
+const MOST: usize = 4096;
+
+/// What a request gets.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    /// Buffers of the queue's own.
+    pub(crate) own: usize,
+    pub(crate) zone: usize,
+    /// The peer memory beside them is to be used.
+    pub(crate) by_peer: bool,
+}
+
+/// What a queue has borrowed of a zone.
+struct Kept {
+    /// Not used. There is room for all that the queue may borrow.
+    buffers: KVec<Arc<DmaBuffer>>,
+    /// Used or not.
+    borrowed: usize,
+    most: usize,
+}
+
+/// See the module. Own buffers below `peers` have peer memory beside their RAM. There is
+/// room for every buffer in its list, and for nothing else.
 pub(crate) struct Pool {
     ram: KVec<u16>,
     peer: KVec<u16>,
     peers: u16,
+    kept: [Kept; ZONES],
+    seat: Option<Arc<Seat>>,
+    /// The seat is told when others have given back.
+    waits: bool,
 }
 
 impl Pool {
-    /// All of `buffers` are free. May sleep.
-    pub(super) fn new(buffers: usize, peers: usize) -> Result<Self> {
+    /// All of `buffers` own ones are free; others are borrowed by `seat`, for `ios`
+    /// requests. May sleep.
+    pub(super) fn new(
+        buffers: usize,
+        peers: usize,
+        ios: usize,
+        seat: Option<Arc<Seat>>,
+    ) -> Result<Self> {
         let peers = u16::try_from(peers.min(buffers))?;
         let list = |range: core::ops::Range<u16>| -> Result<KVec<u16>> {
             let mut list = KVec::with_capacity(range.len(), GFP_KERNEL)?;
@@ -29,23 +101,68 @@ impl Pool {
             }
             Ok(list)
         };
+        let pages = seat.as_ref().map_or(0, |seat| seat.most());
+        let kept = |zone: usize| -> Result<Kept> {
+            let weight = PAGES.get(zone).copied().unwrap_or(1);
+            let most = (pages / u64::from(weight)).min(MOST as u64) as usize;
+            // Of the small ones a request has one.
+            let most = if zone == SMALL { most.min(ios) } else { most };
+            Ok(Kept {
+                buffers: KVec::with_capacity(most, GFP_KERNEL)?,
+                borrowed: 0,
+                most,
+            })
+        };
         Ok(Self {
             ram: list(peers..u16::try_from(buffers)?)?,
             peer: list(0..peers)?,
             peers,
+            kept: [kept(SMALL)?, kept(MEDIUM)?, kept(LARGE)?],
+            seat,
+            waits: false,
         })
     }
 
-    /// Fills `places`: `Some(true)` with buffers whose peer memory is to be
-    /// used, as `wants` asks; `Some(false)` with others; `None`: it must wait.
-    pub(crate) fn take(&mut self, places: &mut [u16], wants: bool) -> Option<bool> {
+    /// Finds buffers for `length` bytes: borrowed ones come to `lent`, which is empty and has
+    /// room, then the numbers of own ones into `places`. With peer memory if it `wants`
+    /// that and there is some. `None`: it must wait, and nothing has changed.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        length: usize,
+        wants: bool,
+        places: &mut [u16],
+        lent: &mut KVec<Arc<DmaBuffer>>,
+    ) -> Option<Took> {
+        if length == 0 {
+            return Some(Took {
+                own: 0,
+                zone: MEDIUM,
+                by_peer: false,
+            });
+        }
+        let took = if self.seat.is_none() {
+            self.take_own(count(MEDIUM, length), wants, places)
+        } else {
+            let zone = zone_for(length);
+            self.take_kept(zone, count(zone, length), lent)
+                .or_else(|| self.take_more(zone, length, places, lent))
+        };
+        if self.waits && took.is_some() {
+            self.leave_off();
+        }
+        took
+    }
+
+    /// Takes `need` own buffers, with peer memory or without.
+    fn take_own(&mut self, need: usize, wants: bool, places: &mut [u16]) -> Option<Took> {
         let free = Free {
             ram: self.ram.len(),
             peer: self.peer.len(),
             peers: self.peers.into(),
         };
-        let choice = choose(places.len(), wants, free);
-        for place in places {
+        let choice = choose(need, wants, free);
+        for place in places.get_mut(..need)? {
             let buffer = match choice {
                 Choice::Wait => None,
                 Choice::Peer => self.peer.pop(),
@@ -54,13 +171,145 @@ impl Pool {
             };
             *place = buffer?;
         }
-        match choice {
-            Choice::Wait => None,
-            choice => Some(choice == Choice::Peer),
+        Some(Took {
+            own: need,
+            zone: MEDIUM,
+            by_peer: choice == Choice::Peer,
+        })
+    }
+
+    /// Takes `need` buffers of those that are kept.
+    #[inline]
+    fn take_kept(
+        &mut self,
+        zone: usize,
+        need: usize,
+        lent: &mut KVec<Arc<DmaBuffer>>,
+    ) -> Option<Took> {
+        let buffers = &mut self.kept.get_mut(zone)?.buffers;
+        if buffers.len() < need {
+            return None;
+        }
+        for _ in 0..need {
+            // There is room for the buffers of any request.
+            let _ = lent.push_within_capacity(buffers.pop()?);
+        }
+        Some(Took {
+            own: 0,
+            zone,
+            by_peer: false,
+        })
+    }
+
+    /// Borrows until `need` are kept; `false`: not now.
+    fn borrow(&mut self, zone: usize, need: usize) -> bool {
+        let (Some(kept), Some(seat)) = (self.kept.get_mut(zone), self.seat.as_ref()) else {
+            return false;
+        };
+        let missing = need.saturating_sub(kept.buffers.len());
+        if missing == 0 {
+            return true;
+        }
+        if kept.borrowed + missing > kept.most || !seat.borrow(zone, missing, &mut kept.buffers) {
+            return false;
+        }
+        kept.borrowed += missing;
+        true
+    }
+
+    /// As [`Self::take`], when not enough of the right ones are kept.
+    #[inline(never)]
+    fn take_more(
+        &mut self,
+        zone: usize,
+        length: usize,
+        places: &mut [u16],
+        lent: &mut KVec<Arc<DmaBuffer>>,
+    ) -> Option<Took> {
+        let (need, chunks) = (count(zone, length), count(MEDIUM, length));
+        if zone == SMALL {
+            if self.borrow(SMALL, HANDFUL) || self.borrow(SMALL, need) {
+                return self.take_kept(SMALL, need, lent);
+            }
+        } else if zone == LARGE && self.ram.len() < chunks && self.borrow(LARGE, need) {
+            return self.take_kept(LARGE, need, lent);
+        }
+        // Its own, as far as they go, with some that are lent.
+        let own = self.ram.len().min(chunks);
+        if self.borrow(MEDIUM, chunks - own) {
+            let took = self.take_kept(MEDIUM, chunks - own, lent)?;
+            self.take_own(own, false, places)?;
+            return Some(Took { own, ..took });
+        }
+        if zone == MEDIUM {
+            let large = count(LARGE, length);
+            if self.borrow(LARGE, large) {
+                return self.take_kept(LARGE, large, lent);
+            }
+        }
+        self.wait_for(zone, length, chunks - own);
+        None
+    }
+
+    /// Waits until others have given back what would do, in whatever zone; or, if there is
+    /// not as much, for its own. `chunks` of 32 KiB are missing.
+    fn wait_for(&mut self, zone: usize, length: usize, chunks: usize) {
+        // It must not keep from others what is not enough for itself.
+        self.give_back_kept();
+        let Some(seat) = self.seat.as_ref() else {
+            return;
+        };
+        let mut wants = [0; ZONES];
+        for (z, (want, kept)) in wants.iter_mut().zip(&self.kept).enumerate() {
+            let need = match z {
+                MEDIUM => chunks,
+                LARGE if zone != SMALL => count(LARGE, length),
+                z if z == zone => count(zone, length),
+                _ => continue,
+            };
+            if kept.borrowed + need <= kept.most {
+                *want = need as u32;
+            }
+        }
+        self.waits = seat.wait(wants);
+    }
+
+    /// Waits no longer.
+    #[cold]
+    pub(super) fn leave_off(&mut self) {
+        self.waits = false;
+        if let Some(seat) = self.seat.as_ref() {
+            seat.leave_off();
         }
     }
 
-    /// Takes a buffer back.
+    /// Whether others want what the queue does not use. Any context.
+    #[inline]
+    fn is_pressed(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.is_pressed())
+    }
+
+    /// Gives back what is kept, if others want it.
+    pub(super) fn heed_others(&mut self) {
+        if self.is_pressed() {
+            self.give_back_kept();
+        }
+    }
+
+    fn give_back_kept(&mut self) {
+        let Some(seat) = self.seat.as_ref() else {
+            return;
+        };
+        for (zone, kept) in self.kept.iter_mut().enumerate() {
+            if !kept.buffers.is_empty() {
+                kept.borrowed -= kept.buffers.len();
+                seat.give_back(zone, &mut kept.buffers);
+            }
+        }
+    }
+
+    /// Takes an own buffer back.
+    #[inline]
     pub(crate) fn give(&mut self, buffer: u16) {
         let list = if buffer < self.peers {
             &mut self.peer
@@ -68,5 +317,30 @@ impl Pool {
             &mut self.ram
         };
         let _ = list.push_within_capacity(buffer);
+    }
+
+    /// Takes borrowed buffers back, of `zone`; `closing`: the queue is.
+    #[inline]
+    pub(crate) fn give_lent(
+        &mut self,
+        zone: usize,
+        lent: &mut KVec<Arc<DmaBuffer>>,
+        closing: bool,
+    ) {
+        if let Some(kept) = self.kept.get_mut(zone) {
+            while let Some(buffer) = lent.pop() {
+                // There is room for all that was borrowed.
+                let _ = kept.buffers.push_within_capacity(buffer);
+            }
+        }
+        if !closing && self.is_pressed() {
+            self.give_back_kept();
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.give_back_kept();
     }
 }

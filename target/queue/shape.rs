@@ -60,6 +60,8 @@ pub(crate) struct Ways {
     pub(crate) grants: bool,
     /// Nothing is fetched.
     pub(crate) no_read: bool,
+    /// Transfer buffers beyond what the largest request needs are shared with other sessions.
+    pub(crate) shares: bool,
 }
 
 /// Sizes of a queue.
@@ -70,7 +72,12 @@ pub(crate) struct Shape {
     /// Bytes of the largest request.
     pub(crate) largest: u32,
     pub(super) ios: u32,
+    /// It shares transfer buffers with others.
+    pub(super) shares: bool,
+    /// Transfer buffers of its own.
     pub(super) buffers: usize,
+    /// Bytes that it may have, its own and shared.
+    bytes: usize,
     pub(super) write_entries: usize,
     pub(super) read_entries: usize,
     /// Bytes of data that a request may bring with it.
@@ -152,7 +159,8 @@ impl Shape {
             _ => 0,
         };
         let slots = fetch.max(write_parts + 1) as u32;
-        let buffers = (bytes.saturating_sub(granted) / CHUNK_BYTES).max(chunks);
+        let most = (bytes.saturating_sub(granted) / CHUNK_BYTES).max(chunks);
+        let buffers = if ways.shares { chunks } else { most };
         // A grain is one work request, written, or fetched if that is by grains.
         let least_entries = if plain_reads {
             write_entries.min(read_entries)
@@ -160,12 +168,14 @@ impl Shape {
             write_entries
         };
         let cut = cut.within(least_entries.saturating_sub(1) * CHUNK_BYTES);
-        let grains = cut.most(buffers * CHUNK_BYTES).min(GRAINS_LIMIT);
+        let grains = cut.most(most * CHUNK_BYTES).min(GRAINS_LIMIT);
         let mut shape = Self {
             credits,
             largest,
             ios: u32::from(credits) * 2,
+            shares: ways.shares,
             buffers,
+            bytes,
             write_entries,
             read_entries,
             // A receive has one piece for the request and one for its data.
@@ -198,6 +208,21 @@ impl Shape {
     /// Pieces of memory that one RDMA WRITE takes.
     pub(crate) fn write_entries(self) -> usize {
         self.write_entries
+    }
+
+    /// Bytes of transfer buffers and granted memory that it has for itself.
+    pub(crate) fn least(self) -> u64 {
+        (self.buffers * CHUNK_BYTES + self.granted) as u64
+    }
+
+    /// Bytes that it may borrow beside that.
+    pub(crate) fn wish(self) -> u64 {
+        (self.bytes as u64).saturating_sub(self.least())
+    }
+
+    /// Transfer buffers of the largest request.
+    pub(crate) fn buffers_of_one(self) -> usize {
+        (self.largest as usize).div_ceil(CHUNK_BYTES)
     }
 
     /// Pieces of memory of the largest request, wherever they are.

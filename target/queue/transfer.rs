@@ -131,13 +131,14 @@ impl Queue {
         let mut entries = [Entry::EMPTY; CHUNKS];
         let count = self.entries(&io, &mut entries);
         let per_part = self.shape.read_entries;
+        let unit = io.unit();
         let mut parts = entries
             .get(..count)
             .unwrap_or(&[])
             .chunks(per_part)
             .enumerate()
             .map(|(i, part)| {
-                let address = remote.address + (i * per_part * CHUNK_BYTES) as u64;
+                let address = remote.address + (i * per_part * unit) as u64;
                 Rdma::read(part, address, remote.key)
             });
         let mut reads: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
@@ -173,9 +174,7 @@ impl Queue {
     /// buffers are looked at only after the invalidation.
     fn fetch_into(&self, sink: &IrqLock<Sink>, io: KBox<Io>, remote: Remote) {
         let index = io.index;
-        let pieces = io
-            .chunks()
-            .filter_map(|(chunk, length)| Some((self.buffer(chunk)?, length)));
+        let pieces = io.pieces().map(|piece| (piece.buffer, piece.length));
         let mut sink = sink.lock();
         let granted = sink.map(pieces, index).and_then(|()| sink.grant());
         let Ok(mut grant) = granted else {
@@ -202,10 +201,8 @@ impl Queue {
             sink.lock().completed();
         }
         if io.wire_in_ram() {
-            for (chunk, length) in io.chunks() {
-                if let Some(buffer) = self.buffer(chunk) {
-                    buffer.sync_for_cpu(0, length);
-                }
+            for piece in io.pieces() {
+                piece.buffer.sync_for_cpu(0, piece.length);
             }
         }
         self.begin(io);
@@ -249,10 +246,8 @@ impl Queue {
             io.moved = io.length() as u64;
             if !io.share.moves() {
                 if io.wire_in_ram() {
-                    for (chunk, length) in io.chunks() {
-                        if let Some(buffer) = self.buffer(chunk) {
-                            buffer.sync_for_device(0, length);
-                        }
+                    for piece in io.pieces() {
+                        piece.buffer.sync_for_device(0, piece.length);
                     }
                 }
                 count = self.entries(&io, &mut entries);
@@ -260,6 +255,7 @@ impl Queue {
             }
         }
         let per_part = self.shape.write_entries;
+        let unit = io.unit();
         let mut parts = entries
             .get(..count)
             .unwrap_or(&[])
@@ -267,7 +263,7 @@ impl Queue {
             .zip(0..)
             .filter_map(|(part, i): (_, u64)| {
                 let remote = data?;
-                let address = remote.address + i * (per_part * CHUNK_BYTES) as u64;
+                let address = remote.address + i * (per_part * unit) as u64;
                 Some(Rdma::write(part, address, remote.key))
             });
         let mut writes: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
@@ -325,9 +321,14 @@ impl Queue {
             return count;
         }
         let mut count = 0;
-        for ((chunk, length), entry) in io.chunks().zip(entries.iter_mut()) {
-            let ram = || Some(Entry::new(self.buffer(chunk)?.slice(0, length)));
-            let peer = io.peer.as_ref().and_then(|p| p.entry(chunk, 0, length));
+        let pd = self.session.pd();
+        for (piece, entry) in io.pieces().zip(entries.iter_mut()) {
+            let length = piece.length;
+            let ram = || Some(Entry::new(piece.buffer.slice_for(pd, 0, length)?));
+            let peer = io
+                .peer
+                .as_ref()
+                .and_then(|p| p.entry(piece.number, 0, length));
             if let Some(found) = peer.or_else(ram) {
                 *entry = found;
                 count += 1;
@@ -481,7 +482,7 @@ impl Handler for Queue {
     }
 
     fn patience(&self) -> Patience {
-        if self.fetching.load(Relaxed) != 0 || self.hurried.load(Relaxed) {
+        if self.fetching.load(Relaxed) != 0 || self.hurried.load(Relaxed) || self.is_pressed() {
             Patience::None
         } else {
             Patience::Unsolicited

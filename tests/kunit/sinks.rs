@@ -170,13 +170,11 @@ mod tests {
                 return Err(EINVAL);
             };
             let mut sink = Sink::new(&link.near.pd, 2, 2 * PAGE_SIZE as u32)?;
-            let wrong: [&[(&DmaBuffer, usize)]; 6] = [
+            let wrong: [&[(&DmaBuffer, usize)]; 5] = [
                 // More pieces than there is room for.
                 &[(a, PAGE_SIZE), (b, PAGE_SIZE), (c, PAGE_SIZE)],
                 // None.
                 &[],
-                // Another domain's key would not work for it.
-                &[(a, PAGE_SIZE), (&foreign, PAGE_SIZE)],
                 // A gap.
                 &[(a, 512), (b, PAGE_SIZE)],
                 // More pages than the region has.
@@ -193,6 +191,10 @@ mod tests {
                 ensure!(sink.grant().is_ok());
                 sink.completed();
             }
+            // Mapped for the same device: the key is the region's, not the buffer's.
+            sink.map([(a, PAGE_SIZE), (&foreign, 512)].into_iter(), 1)?;
+            ensure!(sink.grant().is_ok());
+            sink.completed();
             Ok(())
         })
     }

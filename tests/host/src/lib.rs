@@ -14,6 +14,7 @@ mod buckets;
 mod check;
 mod choice;
 mod grains;
+mod layout;
 mod share;
 #[cfg(test)]
 mod fuzz;

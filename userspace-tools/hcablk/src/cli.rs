@@ -528,9 +528,13 @@ pub struct ListenArgs {
     #[arg(long)]
     pub id: Option<u16>,
 
-    /// Pooled transfer buffers for each session, in MiB [default: 16]
+    /// Transfer buffers for each session, in MiB, at most [default: 16]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1024))]
     pub buffer_mib: Option<u32>,
+
+    /// Transfer buffers for all sessions together, in MiB, at most [default: 1024]
+    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
+    pub memory_mib: Option<u32>,
 
     /// Receive buffers for each queue; 0 is as many as the client asks for [default: 0]
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(0..=1024))]
@@ -544,6 +548,7 @@ impl From<&ListenArgs> for Listen {
             port: Some(args.port),
             id: args.id,
             buffer_mib: args.buffer_mib,
+            memory_mib: args.memory_mib,
             queue_credits: args.queue_credits,
         }
     }

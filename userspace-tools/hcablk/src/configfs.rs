@@ -6,7 +6,8 @@
 //! /sys/kernel/config/hcablk/<device>/{address,port,volume,…,enable,state,device,error,session,stats}
 //! /sys/kernel/config/hcablk_target/volumes/<volume>/{path,read_only,mode,provider,enable,size,clients,stats,error}
 //!                                                  /hosts/<uuid>/
-//!                                 /ports/<id>/{address,port,buffer_mib,queue_credits,enable,sessions,stats,error}
+//!                                 /ports/<id>/{address,port,buffer_mib,memory_mib,memory,shares,
+//!                                             queue_credits,enable,sessions,error}
 //! ```
 
 use std::fmt::Display;

@@ -160,8 +160,10 @@ pub struct Port {
     pub port: u16,
     /// Whether it listens.
     pub enabled: bool,
-    /// Pooled transfer buffers per session.
+    /// Transfer buffers and granted memory of a session, at most.
     pub buffer_mib: u32,
+    /// The same of all sessions together.
+    pub memory_mib: u32,
     /// Receive buffers per queue; 0 is the depth the client asks for.
     pub queue_credits: u32,
     /// The sessions of its clients.

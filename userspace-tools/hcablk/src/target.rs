@@ -38,6 +38,8 @@ pub struct Listen {
     pub id: Option<u16>,
     /// Pooled transfer buffers per session.
     pub buffer_mib: Option<u32>,
+    /// Buffers of all sessions together, in MiB.
+    pub memory_mib: Option<u32>,
     /// Receive buffers per queue.
     pub queue_credits: Option<u32>,
 }
@@ -639,6 +641,11 @@ fn make_port(
     );
     settings.extend(
         wanted
+            .memory_mib
+            .map(|value| ("memory_mib", value.to_string())),
+    );
+    settings.extend(
+        wanted
             .queue_credits
             .map(|value| ("queue_credits", value.to_string())),
     );
@@ -815,6 +822,7 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
         port: group.value("port")?,
         enabled: group.flag("enable")?,
         buffer_mib: group.value("buffer_mib")?,
+        memory_mib: group.value("memory_mib")?,
         queue_credits: group.value("queue_credits")?,
         sessions: PortSession::parse_all(&group.get("sessions")?),
         error: group.reason(),

@@ -414,10 +414,11 @@ fn listen_and_unlisten() {
     );
     let said = ok(
         &kernel,
-        "target listen --address :: --port 7745 --buffer-mib 4 --queue-credits 32",
+        "target listen --address :: --port 7745 --buffer-mib 4 --memory-mib 64 --queue-credits 32",
     );
     assert_eq!(said, "port 2 listens at [::]:7745\n");
     assert_eq!(kernel.port("2", "buffer_mib"), "4");
+    assert_eq!(kernel.port("2", "memory_mib"), "64");
     assert_eq!(kernel.port("2", "queue_credits"), "32");
     let error = fails(&kernel, "target listen --id 1 --port 7746");
     assert_eq!(error.kind, Kind::Exists);

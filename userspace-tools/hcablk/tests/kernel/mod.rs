@@ -74,6 +74,9 @@ const PORT: &[(&str, &str)] = &[
     ("address", "0.0.0.0"),
     ("port", "7744"),
     ("buffer_mib", "16"),
+    ("memory_mib", "1024"),
+    ("memory", "limit 1073741824\nused 0\nleast 0\nwaiting 0"),
+    ("shares", ""),
     ("queue_credits", "0"),
     ("enable", "0"),
     ("sessions", ""),
@@ -82,6 +85,7 @@ const PORT: &[(&str, &str)] = &[
 
 const READ_ONLY: &[&str] = &[
     "state", "device", "error", "session", "stats", "times", "size", "clients", "sessions",
+    "memory", "shares",
 ];
 
 /// What is at a path: a folder, or a file with its text.

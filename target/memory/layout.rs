@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How much memory is lent, and in buffers of which length. Uses nothing but `core`:
+//! its tests run on the host.
+//!
+//! A *zone* has buffers of one length. A request takes buffers of one zone, the one
+//! that fits its length if there are any; what is left of the last one is nobody's for as long.
+//! Buffers are never cut or joined, so no load leaves memory behind that another could not
+//! use.
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// log2 of the pages of a buffer, for each zone.
+pub(crate) const ORDERS: [u32; ZONES] = [0, 3, 5];
+/// How many zones there are.
+pub(crate) const ZONES: usize = 3;
+/// For requests of a page at most.
+pub(crate) const SMALL: usize = 0;
+/// For all that is between; every request can do with these.
+pub(crate) const MEDIUM: usize = 1;
+/// For requests that fill one.
+pub(crate) const LARGE: usize = 2;
+
+/// log2 of the bytes of a buffer.
+#[inline]
+pub(crate) const fn shift_of(zone: usize) -> u32 {
+    PAGE.trailing_zeros()
+        + match zone {
+            SMALL => ORDERS[SMALL],
+            MEDIUM => ORDERS[MEDIUM],
+            _ => ORDERS[LARGE],
+        }
+}
+
+/// Bytes of a buffer.
+#[inline]
+pub(crate) const fn length_of(zone: usize) -> usize {
+    1 << shift_of(zone)
+}
+
+/// Pages of a buffer, for each zone.
+pub(crate) const PAGES: [u32; ZONES] =
+    [1 << ORDERS[SMALL], 1 << ORDERS[MEDIUM], 1 << ORDERS[LARGE]];
+
+/// The zone that fits a request of `length` bytes.
+#[inline]
+pub(crate) const fn zone_for(length: usize) -> usize {
+    if length <= length_of(SMALL) {
+        SMALL
+    } else if length < length_of(LARGE) {
+        MEDIUM
+    } else {
+        LARGE
+    }
+}
+
+/// Buffers of `zone` that `length` bytes need.
+#[inline]
+pub(crate) const fn count(zone: usize, length: usize) -> usize {
+    (length + length_of(zone) - 1) >> shift_of(zone)
+}
+
+/// How many buffers of each zone are made of `bytes` bytes: three eighths are large
+/// ones, one eighth small ones, the rest is between.
+pub(crate) fn counts(bytes: u64) -> [u32; ZONES] {
+    let large = bytes / 8 * 3 / length_of(LARGE) as u64;
+    let small = bytes / 8 / length_of(SMALL) as u64;
+    let rest = bytes - large * length_of(LARGE) as u64 - small * length_of(SMALL) as u64;
+    let medium = rest / length_of(MEDIUM) as u64;
+    [small, medium, large].map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+/// Bytes that are lent, of `limit` bytes for everything, when `least` bytes are
+/// somebody's own for ever and `wishes` is all that could be used.
+pub(crate) fn lendable(limit: u64, least: u64, wishes: u64) -> u64 {
+    wishes.min(limit.saturating_sub(least))
+}
+
+/// The part of `lendable` bytes for those whose wishes are `wish` of `wishes` bytes.
+pub(crate) fn part(lendable: u64, wish: u64, wishes: u64) -> u64 {
+    // In pages, so that the product fits.
+    let pages = |bytes: u64| bytes / PAGE as u64;
+    let part = pages(lendable).saturating_mul(pages(wish));
+    part.checked_div(pages(wishes)).unwrap_or(0) * PAGE as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(counts: [u32; ZONES]) -> u64 {
+        (0..ZONES)
+            .map(|zone| u64::from(counts[zone]) * length_of(zone) as u64)
+            .sum()
+    }
+
+    #[test]
+    fn the_zones_are_not_more_than_the_whole() {
+        for kib in (0..4096).chain([13 << 10, 1 << 20, 1 << 30]) {
+            let whole = kib * 1024;
+            let sum = bytes(counts(whole));
+            assert!(sum <= whole, "{kib}");
+            assert!(
+                whole - sum < length_of(MEDIUM) as u64,
+                "{kib}: next to nothing is left"
+            );
+        }
+    }
+
+    #[test]
+    fn every_length_has_its_zone() {
+        for (length, zone, buffers) in [
+            (1, SMALL, 1),
+            (4096, SMALL, 1),
+            (4097, MEDIUM, 1),
+            (32 << 10, MEDIUM, 1),
+            ((32 << 10) + 512, MEDIUM, 2),
+            ((128 << 10) - 1, MEDIUM, 4),
+            (128 << 10, LARGE, 1),
+            (1 << 20, LARGE, 8),
+            (4 << 20, LARGE, 32),
+        ] {
+            assert_eq!(zone_for(length), zone, "{length}");
+            assert_eq!(count(zone, length), buffers, "{length}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_not_passed() {
+        let mib = 1 << 20;
+        assert_eq!(lendable(1024 * mib, 20 * mib, 13 * mib), 13 * mib);
+        assert_eq!(lendable(32 * mib, 20 * mib, 13 * mib), 12 * mib);
+        assert_eq!(lendable(32 * mib, 40 * mib, 13 * mib), 0);
+        for (lendable, wishes) in [(0, [0, 0]), (10, [3, 4]), (1 << 40, [1 << 40, 1 << 41])] {
+            let all: u64 = wishes.iter().sum();
+            let parts: u64 = wishes.iter().map(|wish| part(lendable, *wish, all)).sum();
+            assert!(parts <= lendable);
+        }
+    }
+}

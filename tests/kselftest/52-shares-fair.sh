@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: under overload a client that wants all of the target's buffers leaves another one its fair share of them.
+# group: shares
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/shares.sh"
+
+# With a drive that takes half a second for each write, whoever has as many buffers gets as much done. Of 14 MiB
+# each of the two has 3 for itself (2 of them granted, where these writes do not go), and 8 are shared.
+must on target 'hcablk target listen --id 1 --buffer-mib 16 --memory-mib 14'
+slow_drive slow 500
+export_volume vol1 /dev/mapper/slow c1 c2
+for guest in c1 c2; do
+	connect $guest vol1 --queues 1 --queue-depth 128
+done
+same "both have their least" $((6 << 20)) "$(memory_of least)"
+
+# load NAME GUEST JOBS OFFSET
+load() {
+	ON_SECONDS=150 spawn "$1" "$2" "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=64k \
+		--iodepth=64 --numjobs=$3 --offset=$4 --size=200M --time_based --runtime=130 --norandommap 2>&1"
+}
+# writes GUEST
+writes() {
+	stat_of "$1" $initiator/vol1 writes
+}
+
+load greedy c1 2 0
+must wait_until target 60 "awk '\$1 == \"waiting\" { exit !\$2 }' $port/memory"
+pass "the greedy one waits for buffers"
+first=$(zone_of 32768 lent)
+less "and has all that are shared" $(($(zone_of 32768 total) - 1)) "$first"
+load modest c2 1 256M
+must wait_until c2 60 "awk '\$1 == \"writes\" { exit !(\$2 > 40) }' $initiator/vol1/stats"
+greedy=$(writes c1) modest=$(writes c2)
+must wait_until c1 60 "awk '\$1 == \"writes\" { exit !(\$2 > $greedy + 200) }' $initiator/vol1/stats"
+modest=$(($(writes c2) - modest)) greedy=$(($(writes c1) - greedy))
+echo "# of what was written meanwhile the greedy one has $greedy, the other $modest; shares:" >&2
+on target "cat $port/shares $port/memory" >&2
+# The fair share of each is the half; the other one wants as much.
+less "the other gets at least two thirds of its fair share" $(((greedy + modest) / 3)) "$modest"
+for guest in c1 c2; do
+	must on $guest 'killall -q -INT fio; true'
+done
+join greedy || true
+join modest || true
+for guest in c1 c2; do
+	same "$guest: no errors" 0 "$(stat_of $guest $initiator/vol1 errors)"
+done
+must wait_until target 20 "awk '\$1 == \"waiting\" { exit \$2 != 0 }' $port/memory"
+pass "nobody waits any more"
+for guest in c1 c2; do
+	disconnect $guest vol1
+done
+must on target 'hcablk target unexport vol1 && dmsetup remove slow'

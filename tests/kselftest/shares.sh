@@ -1,0 +1,43 @@
+# shellcheck shell=bash disable=SC2154 # the rest is in lib.sh
+# SPDX-License-Identifier: GPL-2.0
+#
+# What tests of the target's buffers share.
+
+# The port of these tests.
+port=$target/ports/1
+
+# memory_of NAME: a line of the port's `memory`, in bytes (limit, used, least) or requests' queues (waiting)
+memory_of() {
+	on target "awk '\$1 == \"$1\" { print \$2 }' $port/memory"
+}
+
+# zone_of BYTES total|lent: of the shared buffers of this length
+zone_of() {
+	local field=3
+	[ "$2" = total ] || field=4
+	on target "awk '\$1 == \"zone\" && \$2 == $1 { print \$$field }' $port/memory"
+}
+
+# slow_drive NAME MILLISECONDS: /dev/mapper/NAME, which is the target's first drive, but takes as long for each write.
+slow_drive() {
+	must on target "modprobe -a dm_mod dm_delay && echo \"0 \$(blockdev --getsz $drive) delay $drive 0 0 $drive 0 $2\" | dmsetup create $1 && dmsetup mknodes"
+}
+
+# watch_memory: counts on the target how often `used` was looked at, and how often it was more than `limit`, until
+# watched ends it and prints both.
+watch_memory() {
+	must on target "rm -f /run/watched; (
+		looks=0 passed=0
+		while [ ! -e /run/watch-over ]; do
+			set -- \$(awk '\$1 == \"limit\" || \$1 == \"used\" { print \$2 }' $port/memory)
+			looks=\$((looks + 1))
+			[ \$2 -le \$1 ] || passed=\$((passed + 1))
+		done
+		echo \$looks \$passed > /run/watched
+	) < /dev/null > /dev/null 2>&1 & "
+}
+watched() {
+	on target 'touch /run/watch-over
+		while [ ! -e /run/watched ]; do usleep 10000; done
+		cat /run/watched; rm /run/watched /run/watch-over'
+}
