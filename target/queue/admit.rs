@@ -26,7 +26,11 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::atomic::Relaxed, //
+    sync::atomic::{
+        Acquire,
+        Relaxed,
+        Release, //
+    },
 };
 
 /// What became of a request that came in.
@@ -159,15 +163,15 @@ impl Queue {
     /// Others have given back what a request waits for, or want what is not used. Any
     /// context; the completion handler does it.
     pub(crate) fn wake(&self) {
-        self.woken.store(true, Relaxed);
+        // What the caller has changed is seen by who finds this.
+        self.woken.store(true, Release);
         self.pair.cq().kick();
     }
 
     /// Does what [`Self::wake`] was called for. Completion handler.
     #[inline]
     pub(super) fn heed_waking(&self) {
-        if self.woken.load(Relaxed) {
-            self.woken.store(false, Relaxed);
+        if self.woken.load(Relaxed) && self.woken.xchg(false, Acquire) {
             let mut work = self.work.lock();
             work.free.heed_others();
             self.begin_waiting(work);

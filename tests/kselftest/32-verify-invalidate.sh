@@ -31,4 +31,6 @@ check "reads" fio c1 "--name=r --filename=$device --rw=randread --bs=16k --iodep
 reads=$(($(stat_of c1 $initiator/vol1 registrations) - reads))
 less "all of them are registered" $(($(few 8) * 64 - 1)) $reads
 less "invalidations share doorbells" $(($(stat_of c1 $initiator/vol1 doorbells) - doorbells)) $((reads * 2))
+# Their requests ended no earlier than that.
+less "each of them was waited for" $(($(stat_of c1 $initiator/vol1 local_invalidations) - 1)) "$(stat_of c1 $initiator/vol1 lingered)"
 same "yet there is one for each" "$(stat_of c1 $initiator/vol1 registrations)" "$(stat_of c1 $initiator/vol1 local_invalidations)"
