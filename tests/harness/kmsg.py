@@ -42,6 +42,9 @@ KNOWN = re.compile(
       \ (sk_skb_reason_drop|_raw_spin_unlock_irqrestore)\+.*\n (?:.*\ \?\ .*\n)* .*\ rxe_receiver\+
       # rxe's check_ack() calls answers to an RDMA READ that come out of order an error, but forgets to say which.
     | WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
+      # rxe_resp_queue_pkt() and rxe_comp_queue_pkt() give a packet away, and its hold on the queue pair with it, and use
+      # the queue pair after that, which may be gone by then.
+    | WARNING:\ .*/rxe_task\.c:\d+\ at\ rxe_sched_task\+ .*\n (?:.*\n)*? .*\ rxe_udp_encap_recv\+
     """,
     re.VERBOSE,
 )

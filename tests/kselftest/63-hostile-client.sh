@@ -8,8 +8,8 @@
 
 [ "$rdma" = rxe ] || skip "the hostile client's library speaks soft-RoCE only"
 
-# Few and always the same by default, for emulation is slow. Others, and more: HCABLK_SEED=2 HCABLK_MESSAGES=100000 make test T=63.
-messages=${HCABLK_MESSAGES:-$(few 400)}
+# Always the same by default. Others, and more: HCABLK_SEED=2 HCABLK_MESSAGES=1000000 make test T=63.
+messages=$(hostile_messages 100000)
 seed=${HCABLK_SEED:-1}
 first=${HCABLK_FIRST:-0}
 # The only sectors that the hostile's good writes go to; the last ones of the volume are kept from it, too.

@@ -8,8 +8,8 @@
 
 [ "$rdma" = rxe ] || skip "the false target's library speaks soft-RoCE only"
 
-# As in 63.
-messages=${HCABLK_MESSAGES:-$(few 400)}
+# As in 63. An initiator takes longer to connect than the hostile client.
+messages=$(hostile_messages 10000)
 seed=${HCABLK_SEED:-1}
 first=${HCABLK_FIRST:-0}
 

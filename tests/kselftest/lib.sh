@@ -287,6 +287,13 @@ few() {
 	echo $(($1 > slow ? $1 / slow : 1))
 }
 
+# hostile_messages N: how many messages a test of group hostile sends. On a debug kernel each takes dozens of times as long.
+hostile_messages() {
+	local all=$1
+	! on target '[ -e /sys/kernel/debug/kmemleak ]' || all=400
+	echo "${HCABLK_MESSAGES:-$(few "$all")}"
+}
+
 # Seconds fio may take in all.
 fio() {
 	local guest=$1

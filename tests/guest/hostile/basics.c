@@ -69,6 +69,11 @@ struct rng stream(uint64_t purpose, uint64_t n)
 	return r;
 }
 
+bool may_cost(struct rng *r, uint64_t n)
+{
+	return n < DENSE || chance(r, SPARSE);
+}
+
 /* A number of the kind that bounds are forgotten for. */
 uint64_t odd_number(struct rng *r)
 {

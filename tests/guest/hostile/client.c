@@ -478,7 +478,7 @@ static void work_off(unsigned int me)
 			UNTIL(c, !flying, "neither an answer nor an end");
 		if (!c->broken) {
 			/* Goes in the midst of it. */
-			if (chance(&r, 3)) {
+			if (chance(&r, number < DENSE ? 3 : 1)) {
 				leave(c, chance(&r, 300));
 				c = NULL;
 			}

@@ -224,7 +224,7 @@ void generate(struct message *m, uint64_t n)
 	uint64_t saved = number;
 	unsigned int field, kind;
 	/* A connection costs more than a hundred messages. */
-	bool rare = n >= DENSE && !chance(&r, SPARSE);
+	bool rare = !may_cost(&r, n);
 
 	number = n;
 	correct(&r, m);

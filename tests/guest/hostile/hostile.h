@@ -20,8 +20,8 @@ enum {
 	SLOTS = 32, SLOT = 64 << 10, GUARD = 4 << 10,
 	RECEIVES = 256, RECEIVE = 256, SENDS = 256, SEND = REQUEST + INLINE + 64,
 	PATIENCE_MS = 40000,
-	/* From this message on what costs a connection is rarer: this often of a thousand times. */
-	DENSE = 1000, SPARSE = 125,
+	/* From this message on what costs a connection is left out but for so many of a thousand times. */
+	DENSE = 1000, SPARSE = 50,
 };
 
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
@@ -63,6 +63,8 @@ uint64_t below(struct rng *r, uint64_t n);
 bool chance(struct rng *r, unsigned int per_mille);
 /* A stream of its own for each purpose and number. */
 struct rng stream(uint64_t purpose, uint64_t n);
+/* Whether message n may be one that costs the connection. */
+bool may_cost(struct rng *r, uint64_t n);
 /* A number of the kind that bounds are forgotten for. */
 uint64_t odd_number(struct rng *r);
 void mutate(struct rng *r, unsigned char *bytes, size_t n);

@@ -67,7 +67,7 @@ void choose_only(enum trick trick)
 enum trick pick(struct rng *r, enum stage stage, uint64_t n)
 {
 	unsigned int roll = below(r, 1000);
-	bool rare = n >= DENSE && !chance(r, SPARSE);
+	bool rare = !may_cost(r, n);
 
 	if (only != TRICKS)
 		return tricks[only].stage == stage && roll < 500 ? only : FAIR;

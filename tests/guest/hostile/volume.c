@@ -36,6 +36,15 @@ static bool is_all(const uint64_t *at, uint64_t word)
 	return true;
 }
 
+/* A write's memory may begin anywhere in what is granted, not on a word's boundary only. */
+static bool is_hostile(const uint64_t *at)
+{
+	for (unsigned int bits = 0; bits < 64; bits += 8)
+		if (at[0] == (HOSTILE >> bits | HOSTILE << (-bits & 63)))
+			return is_all(at, at[0]);
+	return false;
+}
+
 int fill_or_check(bool fill, const char *path, uint64_t zone, uint64_t zone_count)
 {
 	enum { PIECE = 1 << 20 };
@@ -60,12 +69,14 @@ int fill_or_check(bool fill, const char *path, uint64_t zone, uint64_t zone_coun
 				continue;
 			if (s - zone >= zone_count)
 				failed("sector %llu was changed", (unsigned long long)s);
-			if (is_all(sector, HOSTILE))
+			if (is_hostile(sector))
 				written++;
 			else if (is_all(sector, 0))
 				emptied++;
 			else
-				failed("sector %llu holds what nobody wrote", (unsigned long long)s);
+				failed("sector %llu holds what nobody wrote: %016llx, %016llx at its end",
+				       (unsigned long long)s, (unsigned long long)sector[0],
+				       (unsigned long long)sector[SECTOR / 8 - 1]);
 		}
 	}
 	if (fill && fsync(fd))
