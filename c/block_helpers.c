@@ -126,6 +126,11 @@ bool hcablk_c_stable_writes(struct file *file)
 					mapping_stable_writes(file->f_mapping);
 }
 
+loff_t hcablk_c_file_size(struct file *file)
+{
+	return i_size_read(file_inode(file));
+}
+
 void hcablk_c_kiocb_end_write(struct kiocb *iocb)
 {
 	kiocb_end_write(iocb);

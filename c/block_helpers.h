@@ -26,6 +26,7 @@ bool hcablk_c_bdev_write_cache(struct block_device *bdev);
 bool hcablk_c_bdev_read_only(struct block_device *bdev);
 void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
+loff_t hcablk_c_file_size(struct file *file);
 void hcablk_c_kiocb_end_write(struct kiocb *iocb);
 
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys);

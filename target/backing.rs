@@ -288,7 +288,7 @@ impl Backing {
             .is_some_and(|device| device.write_cache() && !device.fua())
     }
 
-    /// Bytes; changes with a block device that is resized.
+    /// Bytes; changes when the block device or file does.
     pub(crate) fn size_bytes(&self) -> u64 {
         match &self.store {
             Store::Device(device) => device.size_bytes(),

@@ -26,7 +26,6 @@ use kernel::{
 /// `file` is open and ours.
 pub struct RegularFile {
     file: NonNull<bindings::file>,
-    size: u64,
     block_size: u32,
     direct_unit: u32,
     writable: bool,
@@ -60,7 +59,6 @@ impl RegularFile {
         // INVARIANT: Opened just now. Closed by the drop if it is not taken.
         let mut this = Self {
             file: NonNull::new(file).ok_or(ENOENT)?,
-            size: 0,
             block_size: 0,
             direct_unit: 0,
             writable: !read_only,
@@ -87,7 +85,6 @@ impl RegularFile {
         if u32::from(stat.mode) & bindings::S_IFMT != bindings::S_IFREG {
             return Err(ENOTBLK);
         }
-        self.size = u64::try_from(stat.size)?;
         self.block_size = stat.blksize;
         let can = self.file().has_mode(bindings::FMODE_CAN_ODIRECT);
         self.direct_unit = match stat.result_mask & bindings::STATX_DIOALIGN {
@@ -107,9 +104,15 @@ impl RegularFile {
         unsafe { FileRef::from_raw(self.file) }
     }
 
-    /// Size in bytes when it was opened.
+    /// Size in bytes at this moment. Any context.
+    ///
+    /// C: `i_size_read()`.
+    #[inline]
     pub fn size_bytes(&self) -> u64 {
-        self.size
+        // SAFETY: By the type invariant.
+        let size = unsafe { bindings::hcablk_c_file_size(self.file.as_ptr()) };
+        // The file system has it from nought up.
+        size.unsigned_abs()
     }
 
     /// What the file system thinks good for I/O, in bytes.

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when the target's drive grows or shrinks, the disks of all clients follow while they are open and under load; one that goes ends no session.
+# Proves: when the target's drive or file grows or shrinks, the disks of all clients follow while they are open and under load; one that goes ends no session.
 # group: paths
-# timeout: 200
+# timeout: 300
 
 . "${0%/*}/lib.sh"
 
@@ -46,6 +46,32 @@ join holder
 disconnect c1 vol1
 disconnect c2 vol1
 must on target 'hcablk target unexport vol1 && losetup -d /dev/loop0'
+
+# A file, on a file system of its own so that not all of its blocks are in memory.
+must on target "modprobe ext4; mkfs.ext4 -q -F -b 4096 $drive2 48M; mkdir -p /mnt/files && mount $drive2 /mnt/files"
+for mode in direct cached; do
+	must on target 'truncate -s 16M /mnt/files/image'
+	export_volume file /mnt/files/image --mode=$mode c1
+	connect c1 file
+	has c1 16 || fail "$mode: a file's size is the disk's"
+	ON_SECONDS=300 spawn holder c1 "exec sleep 300 < $device"
+	must on target 'truncate -s 24M /mnt/files/image'
+	check "$mode: a file that grows is followed" has c1 24
+	check "$mode: what is new is read and written" on c1 "yes new | dd of=/tmp/data bs=1M count=8 iflag=fullblock &&
+		dd if=/tmp/data of=$device bs=1M seek=16 oflag=direct && dd if=$device bs=1M skip=16 iflag=direct | cmp - /tmp/data"
+	must on target 'truncate -s 12M /mnt/files/image'
+	check "$mode: so is one that shrinks" has c1 12
+	same "$mode: nothing is read beyond its new end" 0 "$(on c1 "dd if=$device bs=1M skip=12 count=1 iflag=direct | wc -c")"
+	refuse "$mode: nor written" on c1 "dd if=/tmp/data of=$device bs=1M seek=12 count=1 oflag=direct"
+	same "$mode: the file is as long as it was made" $((12 << 20)) "$(on target 'stat -c %s /mnt/files/image')"
+	must on c1 'killall sleep'
+	join holder
+	same "$mode: in one session, and in order" "live 0" \
+		"$(on c1 "cat $initiator/file/state") $(stat_of c1 $initiator/file protocol_errors)"
+	disconnect c1 file
+	must on target 'hcablk target unexport file'
+done
+must on target 'umount /mnt/files'
 
 # A drive that is gone has no size to tell.
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/goes && cd /sys/kernel/config/nullb/goes &&
