@@ -72,7 +72,11 @@ def difference(long: Section, short: Section) -> Section:
 
 def verbs(section: Section, ios: int) -> dict[str, dict[str, float]]:
     """Per I/O, for either side: doorbells, work requests, messages, completions, events."""
-    active = {thing for (kind, thing, _), n in section.calls.items() if kind == "s" and n * 50 > ios}
+    posted: Counter[int] = Counter()
+    for (kind, thing, _), n in section.calls.items():
+        posted[thing] += n if kind == "w" else 0
+    # Probes are not work.
+    active = [pair for pair, n in posted.items() if n * 50 > ios]
     # Who connects makes its queue pair first, and who is connected to makes its own when it hears of that.
     ordered = sorted(active, key=lambda pair: section.pairs[pair][0])
     if len(ordered) != len(SIDES):

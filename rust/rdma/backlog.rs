@@ -22,7 +22,10 @@ use crate::bindings::{
     self,
     zeroed, //
 };
-use core::ptr;
+use core::{
+    mem::ManuallyDrop,
+    ptr, //
+};
 use kernel::prelude::*;
 
 /// A work request that can wait: its opcode needs no more than the fields that
@@ -160,6 +163,14 @@ impl<const N: usize> Backlog<N> {
     pub fn silence(&mut self, place: usize) {
         if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
             slot.wr.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
+        }
+    }
+
+    /// As [`Self::silence`], and names the request in case that it fails.
+    pub fn rename_silent(&mut self, place: usize, id: WorkId) {
+        self.silence(place);
+        if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
+            slot.wr.wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
         }
     }
 

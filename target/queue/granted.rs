@@ -225,11 +225,12 @@ impl Queue {
         let message = [Entry::new(message)];
         let mut send = answer(&message, first, quiet);
         if waiting.backlog.push(&mut send) {
+            waiting.last = None;
             return None;
         }
         let mut chain = Chain::new();
         chain.push(&mut send);
-        match self.ring(&mut waiting.backlog, &chain) {
+        match self.ring(waiting, &chain) {
             Ok(()) => None,
             Err(_) => Some(first),
         }

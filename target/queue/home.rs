@@ -61,6 +61,7 @@ impl Queue {
     /// An answer, or a message of several, has left, or was flushed.
     #[inline]
     pub(super) fn answer_left(&self, first: u32, ok: bool) {
+        self.counters.reports.bump();
         if !ok {
             let mut next = Some(first);
             while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
@@ -86,7 +87,8 @@ impl Queue {
             }
             // Nobody is there if the queue gave up waiting for the HCA.
             if let Some(io) = io {
-                self.answered(&io, io.next.is_none());
+                // Answers to granted writes share a message.
+                self.answered(&io, io.next.is_none() || !Self::is_granted(&io));
                 return Some(self.without_lines(io));
             }
         }

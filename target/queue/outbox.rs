@@ -14,9 +14,13 @@
 //! interrupt or another thread while the round lasts, too, for a drive may
 //! make the handler wait.
 //!
+//! Of answers that are posted together only the last is reported: they leave in
+//! order. Their `Io`s are a list from the last to the first, and come home together.
+//! Not on iWARP, where each is reported (`Queue::all_reported`).
+//!
 //! Answers to [granted](super::granted) writes go by one message for many: they
 //! are put together until the round is over or the message is full. Their `Io`s
-//! are a list from the last to the first, and the message is in the last one's buffer.
+//! are such a list, too, and the message is in the last one's buffer.
 //!
 //! An answer that waits is in the table of work under way, as one that was
 //! posted: it comes home by its completion, or when posting failed. It waits
@@ -25,7 +29,10 @@
 //! `waiting` is a lock of its own, taken when answers are gathered only; no
 //! other lock is taken inside.
 
-use super::Queue;
+use super::{
+    kind,
+    Queue, //
+};
 use crate::io::Io;
 use hcablk_core::{
     proto::grant::Answers,
@@ -34,7 +41,8 @@ use hcablk_core::{
         wr::{
             Chain,
             Rdma,
-            Send, //
+            Send,
+            WorkId, //
         },
     },
     sync::{
@@ -81,6 +89,9 @@ pub(super) struct Waiting {
     pub(super) first: Option<u32>,
     /// One of them shall wake the initiator up.
     pub(super) loud: bool,
+    /// Of the work request that waits last, if it is the end of an answer that can leave
+    /// its report to the next.
+    pub(super) last: Option<u32>,
 }
 
 impl Outbox {
@@ -91,6 +102,7 @@ impl Outbox {
             answers: Answers::new(),
             first: None,
             loud: false,
+            last: None,
         };
         Ok(pin_init!(Self {
             gathering: Atomic::new(0),
@@ -145,25 +157,33 @@ impl Queue {
 
     fn gather(
         &self,
-        io: KBox<Io>,
+        mut io: KBox<Io>,
         writes: &mut [Option<Rdma<'_>>],
         mut send: Option<&mut Send<'_>>,
     ) {
         let index = io.index;
+        let mut waiting = self.outbox.waiting.lock();
+        let last = waiting.last.filter(|_| !self.all_reported);
+        io.next = last;
         if let Err(io) = self.inflight.park(index, io) {
+            drop(waiting);
             self.session.end();
             return self.give_up(io);
         }
-        let mut waiting = self.outbox.waiting.lock();
+        waiting.last = Some(index);
         let backlog = &mut waiting.backlog;
         let before = backlog.len();
+        if let (Some(last), Some(place)) = (last, before.checked_sub(1)) {
+            // An error is reported all the same, but brings nobody home: the list's end does.
+            backlog.rename_silent(place, WorkId::new(kind::PART, last));
+        }
         let all = writes.iter_mut().flatten().all(|wr| backlog.push(wr))
             && send.as_mut().is_none_or(|wr| backlog.push(*wr));
         if all {
             return;
         }
         backlog.truncate(before);
-        let posted = self.ring(backlog, &chain(writes, send));
+        let posted = self.ring(&mut waiting, &chain(writes, send));
         drop(waiting);
         if posted.is_err() {
             self.not_posted(Some(index));
@@ -181,7 +201,7 @@ impl Queue {
             outbox.gathering.store(0, Relaxed);
             let mut waiting = outbox.waiting.lock();
             let mut failed = self.seal_answers(&mut waiting);
-            let posted = self.ring(&mut waiting.backlog, &Chain::new());
+            let posted = self.ring(&mut waiting, &Chain::new());
             if posted.is_err() && failed.is_none() {
                 failed = waiting.backlog.pop().map(|id| id.index);
             }
@@ -195,12 +215,13 @@ impl Queue {
         c.work_requests.add(taken(&outbox.work_requests));
     }
 
-    pub(super) fn ring(&self, waiting: &mut Backlog<ENTRIES>, chain: &Chain<'_>) -> Result {
-        let requests = waiting.len() as u64 + u64::from(chain.len());
+    pub(super) fn ring(&self, waiting: &mut Waiting, chain: &Chain<'_>) -> Result {
+        let requests = waiting.backlog.len() as u64 + u64::from(chain.len());
         if requests != 0 {
             self.outbox.rang(requests);
         }
-        waiting.post(&self.pair, chain)
+        waiting.last = None;
+        waiting.backlog.post(&self.pair, chain)
     }
 
     /// What waited was not posted, or only a part of it: the queue pair is good

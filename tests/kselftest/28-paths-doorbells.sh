@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: requests that are issued together share a doorbell, answers that come together too, and data, errors and ends are as ever.
+# Proves: requests that are issued together share a doorbell, answers that come together too and a completion, and data, errors and ends are as ever.
 # group: paths
 # timeout: 480
 
@@ -13,6 +13,7 @@ begin() {
 	work=$(stat_of c1 $initiator/fast work_requests)
 	far_bells=$(stat_of target $volume_stats doorbells)
 	far_work=$(stat_of target $volume_stats work_requests)
+	reports=$(stat_of target $volume_stats reports)
 }
 # end: how far the counters have gone since `begin`
 end() {
@@ -21,7 +22,8 @@ end() {
 	work=$(($(stat_of c1 $initiator/fast work_requests) - work))
 	far_bells=$(($(stat_of target $volume_stats doorbells) - far_bells))
 	far_work=$(($(stat_of target $volume_stats work_requests) - far_work))
-	echo "# $requests requests: $bells doorbells for $work work requests, the target's $far_bells for $far_work" >&2
+	reports=$(($(stat_of target $volume_stats reports) - reports))
+	echo "# $requests requests: $bells doorbells for $work work requests, the target's $far_bells for $far_work, $reports reported" >&2
 }
 
 # A drive that answers at once, so that answers come while the target looks at requests.
@@ -34,6 +36,7 @@ n=$(few 640)
 
 all_bells=0
 all_work=0
+all_reports=0
 for scheduler in none mq-deadline; do
 	must on c1 "echo $scheduler > /sys/block/$disk/queue/scheduler"
 	for how in "libaio --rw=randread" "io_uring --rw=randwrite"; do
@@ -51,10 +54,16 @@ for scheduler in none mq-deadline; do
 		less "$how: each is answered" $((requests - 1)) "$far_work"
 		all_bells=$((all_bells + far_bells))
 		all_work=$((all_work + far_work))
+		all_reports=$((all_reports + reports))
 	done
 done
 # How many depends on how far the target is behind: on a slow kernel, hardly ever.
 less "answers that come together share doorbells" "$all_bells" "$all_work"
+if [ "$rdma" = rxe ]; then
+	# The last report comes with the next request.
+	less "those of one doorbell are reported by one completion" "$all_reports" $((all_bells + 5))
+	less "all are" $((all_bells - 5)) "$all_reports"
+fi
 begin
 check "one at a time" on c1 "fio --name=d --filename=$device --direct=1 --bs=4k --iodepth=1 --number_ios=$(few 200) \
 	--size=64m --ioengine=libaio --rw=randread"
