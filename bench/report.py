@@ -22,6 +22,9 @@ from rows import Load, Row
 Results = dict[str, Any]
 # Instructions per I/O, by peer and load.
 Costs = dict[tuple[str, Load], float]
+# What the names of modules begin with: a peer's own, and those that all of them use.
+OWN_MODULES = {"hcablk": ("hcablk",), "nvme": ("nvme",), "rnbd": ("rnbd", "rtrs"), "nbd": ("nbd",)}
+RDMA_MODULES = ("rdma_", "ib_")
 
 
 def results(
@@ -136,6 +139,47 @@ def figures(found: Costs) -> Iterator[str]:
             yield f"{figure.peer}/hcablk  {load.name:18} {ratio:6.3f}  wanted {figure.wanted:.2f}  {verdict}"
 
 
+def missed(found: Costs) -> Iterator[tuple[rows.Figure, Load]]:
+    """The figures that are not reached."""
+    for figure in rows.FIGURES:
+        for load in figure.loads():
+            theirs, ours = found.get((figure.peer, load)), found.get(("hcablk", load))
+            if theirs and ours and theirs / ours < figure.wanted:
+                yield figure, load
+
+
+def share(modules: dict[str, float], *prefixes: str) -> float:
+    return sum(n for name, n in modules.items() if name.startswith(prefixes))
+
+
+def breakdown(results: Results, found: Costs) -> Iterator[str]:
+    """For figures that are not reached: which code runs, and what the ratio were without any of our own."""
+    modules = {
+        (row["peer"], Load(row["size"], row["pattern"], row["depth"])): row["instructions_by_module"]
+        for row in results["rows"]
+        if "instructions_by_module" in row and row["peer"] not in rows.MODES
+    }
+    lines = []
+    for figure, load in missed(found):
+        if ("hcablk", load) not in modules or (figure.peer, load) not in modules:
+            continue
+        best = 0.0
+        for peer in ("hcablk", figure.peer):
+            total, parts = found[peer, load], modules[peer, load]
+            own = share(parts, *OWN_MODULES[peer])
+            rdma = share(parts, *RDMA_MODULES)
+            line = f"{load.name if peer == 'hcablk' else '':20}{peer:8}{total:12,.0f}{own:12,.0f}{rdma:12,.0f}{total - own - rdma:14,.0f}"
+            if peer == "hcablk":
+                wanted = found[figure.peer, load] / figure.wanted
+                best = found[figure.peer, load] / (total - own)
+                line += f"{wanted:12,.0f}{total - wanted:12,.0f}{best:14.3f}"
+            lines.append(line)
+    if lines:
+        yield from ("", "Figures that are not reached: whose instructions they are. At best: the ratio if our modules had none at all.")
+        yield f"{'per I/O':20}{'':8}{'all':>12}{'own':>12}{'RDMA':>12}{'kernel, rest':>14}{'wanted':>12}{'too many':>12}{'at best':>14}"
+        yield from lines
+
+
 VERBS = ("doorbells", "work requests", "messages", "signaled", "completions", "events", "receives posted")
 
 
@@ -211,6 +255,8 @@ def report(results: Results) -> Iterator[str]:
     lines = list(figures(found)) if made["unit"] == "instructions" else []
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)
+    if lines:
+        yield from breakdown(results, found)
     yield from verbs(results)
     yield from modes(results)
 
