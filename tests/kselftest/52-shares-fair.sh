@@ -6,15 +6,17 @@
 . "${0%/*}/lib.sh"
 . "${0%/*}/shares.sh"
 
-# With a drive that takes half a second for each write, whoever has as many buffers gets as much done. Of 14 MiB
-# each of the two has 3 for itself (2 of them granted, where these writes do not go), and 8 are shared.
-must on target 'hcablk target listen --id 1 --buffer-mib 16 --memory-mib 14'
+# With a drive that takes half a second for each write, whoever has as many buffers gets as much done. Each of the two
+# has 3 MiB for itself on soft-RoCE (2 of them granted, where these writes do not go), and 8 are shared.
+must on target 'hcablk target listen --id 1 --buffer-mib 16 --memory-mib 100'
 slow_drive slow 500
 export_volume vol1 /dev/mapper/slow c1 c2
+least_of 128
+must on target "echo $((2 * least + 8)) > $port/memory_mib"
 for guest in c1 c2; do
 	connect $guest vol1 --queues 1 --queue-depth 128
 done
-same "both have their least" $((6 << 20)) "$(memory_of least)"
+same "both have their least" $((2 * least << 20)) "$(memory_of least)"
 
 # load NAME GUEST JOBS OFFSET
 load() {

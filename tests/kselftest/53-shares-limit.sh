@@ -6,11 +6,14 @@
 . "${0%/*}/lib.sh"
 . "${0%/*}/shares.sh"
 
-# A session may have 64 MiB, needs 3 (2 of granted memory, 1 of buffers), and all together may have 20: six of them.
-must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 20'
+# A session may have 64 MiB, and needs 3 on soft-RoCE (2 of granted memory, 1 of buffers); there is room for six of them.
+must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 100'
 for n in 1 2 3 4 5 6 7; do
 	export_volume vol$n "$drive" c1 c2
 done
+least_of 128
+all=$((7 * least - 1))
+must on target "echo $all > $port/memory_mib"
 same "without sessions nothing is used" 0 "$(memory_of used)"
 available() {
 	on target "awk '\$1 == \"MemAvailable:\" { print \$2 }' /proc/meminfo"
@@ -19,7 +22,7 @@ before=$(available)
 watch_memory
 connect c1 vol1 --queues 1
 first=$device
-same "the first session gets all that there is" $((20 << 20)) "$(memory_of used)"
+same "the first session gets all that there is" $((all << 20)) "$(memory_of used)"
 # What others need is called back while it is used.
 ON_SECONDS=100 spawn load c1 "fio --name=l --filename=$first --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-1M --iodepth=64 \
 	--offset=512M --size=64M --time_based --runtime=90 --norandommap 2>&1"
@@ -28,7 +31,7 @@ for n in 2 3 4 5 6; do
 	guest=$([ $((n % 2)) = 0 ] && echo c2 || echo c1)
 	connect "$guest" vol$n --queues 1
 done
-same "six have their least" $((18 << 20)) "$(memory_of least)"
+same "six have their least" $((6 * least << 20)) "$(memory_of least)"
 like "the seventh is refused" "memory|Cannot allocate" "$(on c2 "hcablk connect $target_address vol7 --queues 1" 2>&1)"
 check "the target says why, once" [ "$(in_log target "refused .* volume vol7: .*memory_mib" | wc -l)" = 1 ]
 check "and so does the client" wait_log c2 10 'no memory left for another session'
@@ -37,14 +40,14 @@ echo "# MemAvailable went down by $took KiB" >&2
 # Beside the buffers a session takes some MiB for its messages and the books of its requests. A debug kernel also keeps books
 # of each allocation, and what was freed for a while.
 on target '[ -e /sys/kernel/debug/kmemleak ]' ||
-	less "the machine has not more memory less than that" $took $(((20 + 6 * 6) << 10))
+	less "the machine has not more memory less than that" $took $(((all + 6 * 6) << 10))
 
-like "the limit is not lowered below what is in use" busy "$(on target "env echo 17 > $port/memory_mib" 2>&1)"
-check "with a message" wait_log target 10 'memory_mib stays at 20: the sessions that there are need 18432 KiB'
-same "it stays" 20 "$(on target "cat $port/memory_mib")"
-check "but to what is needed it is, while requests are under way" on target "echo 18 > $port/memory_mib"
-same "and nothing is shared then" $((18 << 20)) "$(memory_of used)"
-check "it may be raised" on target "echo 24 > $port/memory_mib"
+like "the limit is not lowered below what is in use" busy "$(on target "env echo $((6 * least - 1)) > $port/memory_mib" 2>&1)"
+check "with a message" wait_log target 10 "memory_mib stays at $all: the sessions that there are need $((6 * least << 10)) KiB"
+same "it stays" $all "$(on target "cat $port/memory_mib")"
+check "but to what is needed it is, while requests are under way" on target "echo $((6 * least)) > $port/memory_mib"
+same "and nothing is shared then" $((6 * least << 20)) "$(memory_of used)"
+check "it may be raised" on target "echo $((8 * least)) > $port/memory_mib"
 connect c2 vol7 --queues 1
 check "every client works" on c2 "hcablk-scatter $device random 53 16"
 read -r looks passed <<< "$(watched)"

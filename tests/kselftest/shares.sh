@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154 # the rest is in lib.sh
+# shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, and the rest is in lib.sh
 # SPDX-License-Identifier: GPL-2.0
 #
 # What tests of the target's buffers share.
@@ -9,6 +9,17 @@ port=$target/ports/1
 # memory_of NAME: a line of the port's `memory`, in bytes (limit, used, least) or requests' queues (waiting)
 memory_of() {
 	on target "awk '\$1 == \"$1\" { print \$2 }' $port/memory"
+}
+
+# least_of DEPTH: sets $least to the MiB of memory that a session with one queue of so many requests needs at least: its
+# granted memory and the buffers of one request, which both depend on the RDMA device. Port 1 listens and vol1 is
+# exported to c1 already.
+least_of() {
+	connect c1 vol1 --queues 1 --queue-depth "$1"
+	least=$(($(memory_of least) >> 20))
+	disconnect c1 vol1
+	less "a session needs memory" 0 $least
+	must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 }
 
 # zone_of BYTES total|lent: of the shared buffers of this length
