@@ -205,6 +205,13 @@ impl Io {
         self.length() > TRANSFER_USUAL as usize
     }
 
+    /// Whether what its answer sends of data, if any, is one piece of memory.
+    #[inline]
+    pub(crate) fn sends_one_piece(&self) -> bool {
+        let sends = matches!(self.op, Ok(Op::Read(..))) && self.status == message::Status::Ok;
+        !sends || (!self.is_in_lines() && self.lent.len() + self.chunk_count <= 1)
+    }
+
     /// Where the data came with the request.
     fn inline(&self) -> Option<&DmaBuffer> {
         match self.op {
@@ -378,6 +385,26 @@ impl BioOwner for Io {
 
     fn device(&self) -> Option<&BlockDevice> {
         self.queue.backing().device()
+    }
+
+    #[inline]
+    fn piece(&self) -> Option<PageRange<'_>> {
+        if self.is_in_lines() || self.peer.is_some() {
+            return None;
+        }
+        let length = self.length();
+        let range = match self.op {
+            Ok(Op::WriteInline { .. }) => self.inline()?.pages().range(0, length),
+            Ok(Op::WriteGranted { .. }) => {
+                let mut ranges = self.granted()?.ranges(self.place.offset as usize, length);
+                ranges.next()?
+            }
+            _ => {
+                let piece = self.pieces().next()?;
+                piece.buffer.pages().range(0, piece.length)
+            }
+        };
+        (range.length() as usize == length).then_some(range)
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {

@@ -79,13 +79,13 @@ impl Queue {
     /// A message came in.
     fn receive(&self, round: &mut Round, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
-        let mut message = [0; BUFFER_LEN];
         let (response, with) = match completion.immediate() {
             Some(value) => (
                 Response::of_immediate(value),
                 With::Data(completion.byte_len()),
             ),
             None => {
+                let mut message = [0; BUFFER_LEN];
                 let message = self
                     .incoming
                     .read(buffer as usize, completion.byte_len(), &mut message)

@@ -156,7 +156,9 @@ impl Queue {
                 Err(_) => return Err(Rejected::new(request, Status::IoErr)),
             }
         }
-        let mut entries = [Entry::EMPTY; INLINE_SEGMENTS + 1];
+        // A message, and what goes with it if anything does.
+        let mut alone = [Entry::EMPTY];
+        let mut together = None;
         let mut pieces = 1;
         let fua = view.fua();
         let op = match way {
@@ -170,6 +172,7 @@ impl Queue {
             },
             Way::Lands(remote) => message::Op::Read(extent, with(remote, Answer::Immediate)),
             Way::Goes => {
+                let entries = together.insert([Entry::EMPTY; INLINE_SEGMENTS + 1]);
                 let Some(count) = data.list.entries(&mut entries[1..]) else {
                     return Err(Self::unissued(request, &self.tags, Status::IoErr));
                 };
@@ -221,7 +224,13 @@ impl Queue {
             drop(send);
             return Err(Self::unissued(request, &self.tags, Status::IoErr));
         };
-        entries[0] = Entry::new(slice);
+        let entries = match &mut together {
+            Some(entries) => &mut entries[..],
+            None => &mut alone[..],
+        };
+        if let Some(message) = entries.first_mut() {
+            *message = Entry::new(slice);
+        }
         let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
         wr.solicited();
         let mut numbered = None;

@@ -113,6 +113,13 @@ pub trait BioOwner: Sized + Send + 'static {
     /// The device of the next I/O, if it is one.
     fn device(&self) -> Option<&BlockDevice>;
 
+    /// The memory of the next read or write, if it is one piece and known to be; else
+    /// [`Self::pages`] tells.
+    #[inline]
+    fn piece(&self) -> Option<PageRange<'_>> {
+        None
+    }
+
     /// The memory of the next read or write, in order. Each piece must not be
     /// empty, and all but the last must end, all but the first begin, at a
     /// multiple of the device's DMA alignment. Not called for other operations.
@@ -166,7 +173,7 @@ pub fn submit<T: BioOwner>(
     unsafe { (*bio).bi_iter.bi_sector = sector };
     match op {
         BioOp::Read | BioOp::Write { .. } => {
-            let fits = owner.pages().all(|range| {
+            let add = |range: PageRange<'_>| {
                 let (page, offset) = (range.as_page_ptr(), range.offset());
                 if range.length() == 0 {
                     return false;
@@ -174,7 +181,11 @@ pub fn submit<T: BioOwner>(
                 // SAFETY: The bio is set up, the pages live as long as the owner,
                 // which is out of everybody's reach until the bio is done.
                 unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
-            });
+            };
+            let fits = match owner.piece() {
+                Some(range) => add(range),
+                None => owner.pages().all(add),
+            };
             if !fits {
                 // SAFETY: Set up above and not submitted.
                 unsafe { bindings::bio_uninit(bio) };

@@ -115,11 +115,16 @@ impl<const N: usize> Backlog<N> {
             } else {
                 ptr::copy_nonoverlapping(from, to.cast(), 1);
             }
-            ptr::copy_nonoverlapping(
+            let (entries, to) = (
                 (*from).sg_list.cast_const().cast(),
                 slot.entries.as_mut_ptr(),
-                count,
             );
+            if N != 0 && count == 1 {
+                // As most have: a few moves.
+                ptr::copy_nonoverlapping(entries, to, 1);
+            } else {
+                ptr::copy_nonoverlapping(entries, to, count);
+            }
         }
         slot.wr.wr.sg_list = slot.entries.as_mut_ptr().cast();
         slot.wr.wr.next = ptr::null_mut();

@@ -98,6 +98,7 @@ impl DmaBuffer {
     }
 
     /// Bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.pages.len()
     }
@@ -108,6 +109,7 @@ impl DmaBuffer {
     }
 
     /// The pages, for use by something else than the HCA.
+    #[inline]
     pub fn pages(&self) -> &PageChunk {
         &self.pages
     }
@@ -239,7 +241,8 @@ impl MessageBuffers {
     ///
     /// A message that is being sent from the same buffer may go out torn; its
     /// receiver has it already or it would not be written again.
-    #[inline]
+    // Where the length is known the copy is a few moves.
+    #[inline(always)]
     pub fn write(&self, index: usize, message: &[u8]) -> Result<Slice<'_>> {
         let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
         if message.len() > self.length {
@@ -259,24 +262,31 @@ impl MessageBuffers {
     }
 
     /// Takes the `length` bytes that the device put into buffer `index` out
-    /// into `message` and returns them; fewer when either is shorter.
-    #[inline]
+    /// into `message` and returns them; fewer when the buffer is shorter. What is
+    /// behind them in `message` may be anything that was in the buffer.
+    // As for `write`.
+    #[inline(always)]
     pub fn read<'m>(&self, index: usize, length: usize, message: &'m mut [u8]) -> Result<&'m [u8]> {
         let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
-        let message = message
-            .get_mut(..length.min(self.length))
-            .ok_or(errno::emsgsize())?;
-        chunk.sync_for_cpu(offset, message.len());
-        // SAFETY: The buffer has `length` bytes at `offset`.
+        let length = length.min(self.length);
+        let room = message.len();
+        if length > room {
+            return Err(errno::emsgsize());
+        }
+        chunk.sync_for_cpu(offset, length);
+        let from = chunk.pages.as_mut_ptr();
+        // SAFETY: The buffer has `self.length` bytes at `offset`, and as many as are
+        // copied have room.
         unsafe {
-            core::ptr::copy_nonoverlapping(
-                chunk.pages.as_mut_ptr().add(offset),
-                message.as_mut_ptr(),
-                message.len(),
-            )
+            let (from, to) = (from.add(offset), message.as_mut_ptr());
+            if room <= self.length {
+                core::ptr::copy_nonoverlapping(from, to, room);
+            } else {
+                core::ptr::copy_nonoverlapping(from, to, length);
+            }
         };
         // The buffer will be posted again.
-        chunk.sync_for_device(offset, message.len());
-        Ok(message)
+        chunk.sync_for_device(offset, length);
+        message.get(..length).ok_or(errno::emsgsize())
     }
 }

@@ -223,21 +223,29 @@ impl Queue {
             return self.answer_granted(io);
         }
 
+        if io.sends_one_piece() {
+            return self.send_answer::<1, 1>(io);
+        }
         if io.is_large() {
             return self.send_large(io);
         }
-        self.send_answer::<CHUNKS_USUAL>(io);
+        self.send_usual(io);
+    }
+
+    #[inline(never)]
+    fn send_usual(&self, io: KBox<Io>) {
+        self.send_answer::<CHUNKS_USUAL, PARTS_MAX>(io);
     }
 
     #[cold]
     #[inline(never)]
     fn send_large(&self, io: KBox<Io>) {
-        self.send_answer::<CHUNKS_MAX>(io);
+        self.send_answer::<CHUNKS_MAX, PARTS_MAX>(io);
     }
 
-    /// Sends an answer, with data of up to `CHUNKS` transfer buffers.
+    /// Sends an answer, with data of up to `CHUNKS` pieces of memory by up to `PARTS` RDMA WRITEs.
     #[inline(always)]
-    fn send_answer<const CHUNKS: usize>(&self, mut io: KBox<Io>) {
+    fn send_answer<const CHUNKS: usize, const PARTS: usize>(&self, mut io: KBox<Io>) {
         let (index, status) = (io.index, io.status);
         let mut entries = [Entry::EMPTY; CHUNKS];
         let mut count = 0;
@@ -266,7 +274,7 @@ impl Queue {
                 let address = remote.address + i * (per_part * unit) as u64;
                 Some(Rdma::write(part, address, remote.key))
             });
-        let mut writes: [Option<Rdma<'_>>; PARTS_MAX] = core::array::from_fn(|_| parts.next());
+        let mut writes: [Option<Rdma<'_>>; PARTS] = core::array::from_fn(|_| parts.next());
         let answered = WorkId::new(kind::ANSWER, index);
         if data.is_some_and(|remote| self.says_immediate(&io, remote)) {
             for write in writes.iter_mut().flatten() {
