@@ -14,7 +14,7 @@ TROUBLE = re.compile(
     | suspicious\ RCU | held\ lock\ freed | lock\ held\ when\ returning | INFO:\ trying\ to\ register
     | self-detected\ stall | detected\ stalls | rcu_\w+\ kthread\ starved
     | soft\ lockup | hard\ LOCKUP | blocked\ for\ more\ than | blocked\ in\ I/O\ wait
-    | KASAN | KCSAN | KMSAN | UBSAN | kmemleak:.*\bnew\ suspected | DMA-API:
+    | KASAN | KCSAN | KMSAN | UBSAN | DMA-API:
     | refcount_t: | list_(add|del)\ corruption | ODEBUG: | \bslab\b.*(leak|still\ has\ objects|Objects\ remaining)
     | Objects\ remaining | scheduling\ while\ atomic | sleeping\ function\ called
     | page\ allocation\ failure | Out\ of\ memory: | oom-killer | Bad\ page
@@ -23,7 +23,7 @@ TROUBLE = re.compile(
     re.VERBOSE,
 )
 
-# Said by the stock kernel on a sound machine.
+# Said by the stock kernel on a sound machine, or told with all that is known of it by hcablk-reset (leaks).
 HARMLESS = re.compile(
     r"""
       MDS\ CPU\ bug | Spectre | kmemleak:\ Kernel\ memory\ leak\ detector\ initialized
@@ -42,6 +42,8 @@ KNOWN = re.compile(
       \ (sk_skb_reason_drop|_raw_spin_unlock_irqrestore)\+.*\n (?:.*\ \?\ .*\n)* .*\ rxe_receiver\+
       # rxe's check_ack() calls answers to an RDMA READ that come out of order an error, but forgets to say which.
     | WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
+      # OCFS2's cluster takes its locks in one order when a node goes and in another one when it is made.
+    | \ o2net_flush_wq\+
       # rxe_resp_queue_pkt() and rxe_comp_queue_pkt() give a packet away, and its hold on the queue pair with it, and use
       # the queue pair after that, which may be gone by then.
     | WARNING:\ .*/rxe_task\.c:\d+\ at\ rxe_sched_task\+ .*\n (?:.*\n)*? .*\ rxe_udp_encap_recv\+
@@ -49,11 +51,11 @@ KNOWN = re.compile(
     re.VERBOSE,
 )
 # No report is longer; it ends with its call trace.
-REPORT_LINES = 120
+REPORT_LINES = 250
 TRACE_END = re.compile(r"</TASK>|</IRQ>")
-# What a warning begins with; this far before its call trace.
-CUT = re.compile(r"-+\[ cut here \]-+")
-HEAD_LINES = 40
+# What a warning begins with, or a report of lockdep; this far before its call trace.
+CUT = re.compile(r"-+\[ cut here \]-+|WARNING: possible (circular|recursive) locking")
+HEAD_LINES = 150
 
 
 def is_known(lines: list[str], at: int) -> bool:

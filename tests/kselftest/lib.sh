@@ -289,9 +289,10 @@ few() {
 
 # hostile_messages N: how many messages a test of group hostile sends. On a debug kernel each takes dozens of times as long.
 hostile_messages() {
-	local all=$1
+	local all
+	all=$(few "$1")
 	! on target '[ -e /sys/kernel/debug/kmemleak ]' || all=400
-	echo "${HCABLK_MESSAGES:-$(few "$all")}"
+	echo "${HCABLK_MESSAGES:-$all}"
 }
 
 # Seconds fio may take in all.
