@@ -37,9 +37,9 @@ HARMLESS = re.compile(
 # Mistakes of the kernel's own that tests run into, by what stands in their call trace. They do not fail a test.
 KNOWN = re.compile(
     r"""
-      # rxe_receiver() drops the packets of a queue pair in error with interrupts off. A page pool minds that, and
-      # turns them on.
-      \ (sk_skb_reason_drop|_raw_spin_unlock_irqrestore)\+.*\n (?:.*\ \?\ .*\n)* .*\ rxe_receiver\+
+      # rxe_receiver() and rxe_completer() drop the packets of a queue pair in error with interrupts off. A page pool
+      # minds that, and turns them on.
+      \ (sk_skb_reason_drop|_raw_spin_unlock_irqrestore)\+.*\n (?:.*\ \?\ .*\n)* .*\ rxe_(receiver|completer)\+
       # rxe's check_ack() calls answers to an RDMA READ that come out of order an error, but forgets to say which.
     | WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
       # OCFS2's cluster takes its locks in one order when a node goes and in another one when it is made.
@@ -51,7 +51,7 @@ KNOWN = re.compile(
     re.VERBOSE,
 )
 # No report is longer; it ends with its call trace.
-REPORT_LINES = 250
+REPORT_LINES = 400
 TRACE_END = re.compile(r"</TASK>|</IRQ>")
 # What a warning begins with, or a report of lockdep; this far before its call trace.
 CUT = re.compile(r"-+\[ cut here \]-+|WARNING: possible (circular|recursive) locking")
