@@ -269,6 +269,9 @@ void generate(struct message *m, uint64_t n)
 	} else if (kind < 990) {
 		m->burst = true;
 	}
+	/* No other message's tag, or nobody could say which of the two is answered. */
+	if (get(b + 4, 4) != number)
+		put(b + 4, 4, ~number);
 	judge(m);
 	/* A mutation in vain: most that would cost the connection are mended, those above are enough. */
 	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, rare ? 995 : 950)) {
