@@ -293,24 +293,24 @@ impl Session {
 
     fn tear_down(self: &Arc<Self>) {
         drop(self.prober.lock().take());
-        let queues = core::mem::take(&mut *self.queues.lock());
-        for queue in queues.iter() {
+        // None comes any more, and these stay listed until they are closed: their counters are read there.
+        let queues = || (0..).map_while(|index| self.queue(index));
+        for queue in queues() {
             queue.stop();
         }
         self.requests.synchronize();
-        for queue in queues.iter() {
+        for queue in queues() {
             queue.pair().id().disconnect();
             let _ = queue.pair().fail();
         }
-        for queue in queues.iter() {
+        for queue in queues() {
             queue.close();
         }
-        for (index, queue) in queues.iter().enumerate() {
+        for (index, queue) in queues().enumerate() {
             self.requests
                 .for_each_parked_of(index as u32, |request| queue.abandon(request));
-            self.device.absorb(queue);
         }
-        drop(queues);
+        drop(self.device.retire(&self.queues));
         let failure = self.failure();
         *self.state.lock() = State::Ended(failure);
         self.comes_to(trace::State::Ended);

@@ -257,6 +257,11 @@ impl Session {
         }
     }
 
+    /// The queue that came after so many others.
+    fn queue_at(&self, place: usize) -> Option<Arc<Queue>> {
+        self.queues.lock().get(place).cloned()
+    }
+
     /// Adds a queue pair. If the session is ending, or has this queue already,
     /// the queue pair is taken down and `EIO` or `EEXIST` returned.
     pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
@@ -311,15 +316,16 @@ impl Session {
 
     fn tear_down(&self) {
         drop(self.prober.lock().take());
-        let queues = core::mem::take(&mut *self.queues.lock());
-        for queue in queues.iter() {
+        // None comes any more, and these stay listed until they are closed: their counters are read there.
+        let queues = || (0..).map_while(|place| self.queue_at(place));
+        for queue in queues() {
             queue.comes_to(trace::State::Ending);
             queue.shut();
         }
-        for queue in queues.iter() {
+        for queue in queues() {
             queue.close();
-            self.volume.absorb(queue);
         }
+        let queues = self.volume.retire(&self.queues);
         let count = queues.len();
         drop(queues);
         let client = self.client.lock().take();

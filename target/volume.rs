@@ -338,11 +338,16 @@ impl Volume {
         Some((backing.clone(), backing.geometry(state.read_only)?))
     }
 
-    /// Keeps the counters of a queue that goes.
-    pub(crate) fn absorb(&self, queue: &Queue) {
+    /// Takes a session's closed queues away and keeps what they have counted: who sums up meanwhile has
+    /// each of them once.
+    pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
         let past = self.past.lock();
-        past.counters.absorb(queue.counters());
-        past.times.absorb(queue.times());
+        let queues = core::mem::take(&mut *queues.lock());
+        for queue in queues.iter() {
+            past.counters.absorb(queue.counters());
+            past.times.absorb(queue.times());
+        }
+        queues
     }
 
     /// Calls `f` with each queue that the volume has.
@@ -357,22 +362,25 @@ impl Volume {
     /// The sum of the counters of all queues that the volume ever had.
     pub(crate) fn counters(&self) -> Result<Counters> {
         let sum = Counters::default();
+        // Held until the end: queues become past under it.
+        let past = self.past.lock();
         self.for_each_queue(|queue| {
             queue.settle();
             sum.absorb(queue.counters());
         })?;
-        sum.absorb(&self.past.lock().counters);
+        sum.absorb(&past.counters);
         Ok(sum)
     }
 
     /// How long requests were in their states, on all queues that it ever had.
     pub(crate) fn times(&self) -> Result<Times> {
         let sum = Times::default();
+        let past = self.past.lock();
         self.for_each_queue(|queue| {
             queue.settle();
             sum.absorb(queue.times());
         })?;
-        sum.absorb(&self.past.lock().times);
+        sum.absorb(&past.times);
         Ok(sum)
     }
 

@@ -13,7 +13,13 @@ use crate::{
         Wakeups, //
     },
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
 
 /// Of queues that are gone.
 #[derive(Default)]
@@ -34,19 +40,26 @@ impl Past {
 }
 
 impl Device {
-    /// Keeps the counters of a queue that goes.
-    pub(crate) fn absorb(&self, queue: &Queue) {
-        self.past.lock().absorb(queue);
+    /// Takes a session's closed queues away and keeps what they have counted: who sums up meanwhile has
+    /// each of them once.
+    pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
+        let past = self.past.lock();
+        let queues = core::mem::take(&mut *queues.lock());
+        for queue in queues.iter() {
+            past.absorb(queue);
+        }
+        queues
     }
 
     /// The sum over all queues that the device ever had.
     fn sum(&self) -> Past {
         let sum = Past::default();
+        // Held until the end: queues become past under it.
+        let past = self.past.lock();
         let live = self.shown.lock().live.clone();
         if let Some(session) = live {
             session.for_each_queue(|queue| sum.absorb(queue));
         }
-        let past = self.past.lock();
         sum.sent.absorb(&past.sent);
         sum.done.absorb(&past.done);
         sum.wakeups.absorb(&past.wakeups);

@@ -72,8 +72,24 @@ connect c1 slow
 before=$(of target drive count)
 requests 5 64k
 same "a session that comes later is measured" $((before + 10)) "$(of target drive count)"
+# watch GUEST STATS: looks until the file is removed whether a counter goes back, which then is left beside it.
+watch() {
+	must on "$1" "touch /tmp/watch && (last=0; while [ -e /tmp/watch ]; do
+		now=\$(sed -n 's/^reads //p' $2) || continue
+		[ \$now -ge \$last ] || echo \$last to \$now >> /tmp/back
+		last=\$now
+	done; echo \$last > /tmp/watched) > /dev/null 2>&1 &"
+}
+watch target $target/volumes/slow/stats
+watch c1 $initiator/slow/stats
 before=$(counts)
 disconnect c1 slow
+for guest in c1 target; do
+	must on $guest "rm /tmp/watch"
+	must wait_until $guest 10 "[ -s /tmp/watched ]"
+	same "$guest's counters do not go back when the session ends" "" "$(on $guest 'cat /tmp/back 2> /dev/null')"
+	less "$guest's counters were seen" 0 "$(on $guest 'cat /tmp/watched')"
+done
 same "and kept when it is gone" "${before#* * * }" "$(for s in waiting fetching drive sending; do
 	echo -n "$(of target $s count) "
 done)"
