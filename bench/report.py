@@ -127,25 +127,20 @@ def paths(found: Costs) -> Iterator[str]:
                 yield line.rstrip()
 
 
+def ratios(found: Costs) -> Iterator[tuple[rows.Figure, Load, float]]:
+    """Each ratio that is asked for and was measured."""
+    for figure in rows.FIGURES:
+        for load in figure.loads():
+            theirs, ours = found.get((figure.peer, load)), found.get(("hcablk", load))
+            if theirs and ours:
+                yield figure, load, theirs / ours
+
+
 def figures(found: Costs) -> Iterator[str]:
-    """Each ratio that is asked for, and whether it is reached."""
-    for figure in rows.FIGURES:
-        for load in figure.loads():
-            theirs, ours = found.get((figure.peer, load)), found.get(("hcablk", load))
-            if not theirs or not ours:
-                continue
-            ratio = theirs / ours
-            verdict = "reached" if ratio >= figure.wanted else "NOT reached"
-            yield f"{figure.peer}/hcablk  {load.name:18} {ratio:6.3f}  wanted {figure.wanted:.2f}  {verdict}"
-
-
-def missed(found: Costs) -> Iterator[tuple[rows.Figure, Load]]:
-    """The figures that are not reached."""
-    for figure in rows.FIGURES:
-        for load in figure.loads():
-            theirs, ours = found.get((figure.peer, load)), found.get(("hcablk", load))
-            if theirs and ours and theirs / ours < figure.wanted:
-                yield figure, load
+    """Whether they are reached."""
+    for figure, load, ratio in ratios(found):
+        verdict = "reached" if ratio >= figure.wanted else "NOT reached"
+        yield f"{figure.peer}/hcablk  {load.name:18} {ratio:6.3f}  wanted {figure.wanted:.2f}  {verdict}"
 
 
 def share(modules: dict[str, float], *prefixes: str) -> float:
@@ -160,10 +155,9 @@ def breakdown(results: Results, found: Costs) -> Iterator[str]:
         if "instructions_by_module" in row and row["peer"] not in rows.MODES
     }
     lines = []
-    for figure, load in missed(found):
-        if ("hcablk", load) not in modules or (figure.peer, load) not in modules:
+    for figure, load, ratio in ratios(found):
+        if ratio >= figure.wanted or ("hcablk", load) not in modules or (figure.peer, load) not in modules:
             continue
-        best = 0.0
         for peer in ("hcablk", figure.peer):
             total, parts = found[peer, load], modules[peer, load]
             own = share(parts, *OWN_MODULES[peer])
@@ -255,7 +249,6 @@ def report(results: Results) -> Iterator[str]:
     lines = list(figures(found)) if made["unit"] == "instructions" else []
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)
-    if lines:
         yield from breakdown(results, found)
     yield from verbs(results)
     yield from modes(results)

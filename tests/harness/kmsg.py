@@ -68,7 +68,10 @@ def is_known(lines: list[str], at: int) -> bool:
         if CUT.search(lines[n]):
             start = n
             break
-    for line in lines[start : start + REPORT_LINES]:
+    for n, line in enumerate(lines[start : start + REPORT_LINES], start):
+        # Of one line, and not the one whose call trace is next.
+        if n > at and CUT.search(line):
+            break
         report.append(line)
         if TRACE_END.search(line):
             break

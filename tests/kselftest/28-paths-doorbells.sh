@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: requests that are issued together share a doorbell, answers that come together too and a completion, and data, errors and ends are as ever.
+# Proves: requests that are issued together share a doorbell, answers that come together a doorbell and a completion, and data, errors and ends are as ever.
 # group: paths
 # timeout: 480
 
