@@ -81,7 +81,8 @@ pub(crate) struct Io {
     pub(crate) quiet: bool,
     /// Where the data is in granted memory, if it is there.
     pub(crate) place: Place,
-    /// Another request whose answer leaves with this one's: by the same message, or by one that is not reported.
+    /// Another request whose answer leaves with this one's: by the same message,
+    /// or by one that is not reported.
     pub(crate) next: Option<u32>,
     /// How it ended.
     pub(crate) status: message::Status,

@@ -119,7 +119,7 @@ impl<const N: usize> Backlog<N> {
                 (*from).sg_list.cast_const().cast(),
                 slot.entries.as_mut_ptr(),
             );
-            if N != 0 && count == 1 {
+            if count == 1 {
                 // As most have: a few moves.
                 ptr::copy_nonoverlapping(entries, to, 1);
             } else {

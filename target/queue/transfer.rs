@@ -232,6 +232,7 @@ impl Queue {
         self.send_usual(io);
     }
 
+    // Out of line: its tables would be in the frame of every answer.
     #[inline(never)]
     fn send_usual(&self, io: KBox<Io>) {
         self.send_answer::<CHUNKS_USUAL, PARTS_MAX>(io);
