@@ -109,7 +109,7 @@ help: ## this list
 	@echo "  T='ROW…'          for bench: only these rows (see bench/README.md)"
 	@echo "  LINK=two          for bench: two guests and a network, in real time"
 	@echo "  SAVE=FILE         for bench: where to keep the results, too"
-	@echo "  HCABLK_RDMA=siw   for test and test-debug: soft-iWARP instead of soft-RoCE"
+	@echo "  HCABLK_RDMA=siw   for test and test-debug: soft-iWARP instead of soft-RoCE; rxe-large: soft-RoCE with large regions"
 	@echo "  HCABLK_PARAMETERS='MODULE.NAME=VALUE…'  for test and test-debug: the guests' module"
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
 	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; one input once more"

@@ -16,7 +16,8 @@
 #	HCABLK_ACCEL	kvm or tcg; found out by itself when not set
 #	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default
 #	HCABLK_SLOW	how much more time than usual everything may take, a whole number
-#	HCABLK_RDMA	the guests' RDMA device: rxe (soft-RoCE, the default) or siw (soft-iWARP)
+#	HCABLK_RDMA	the guests' RDMA device: rxe (soft-RoCE, the default), siw (soft-iWARP), or (make test)
+#			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with siw.ko, when the kernel has none
 #	HCABLK_MEMORY	a guest's memory in MiB

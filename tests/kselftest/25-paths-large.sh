@@ -5,6 +5,7 @@
 # timeout: 240
 
 . "${0%/*}/lib.sh"
+. "${0%/*}/p2p.sh"
 
 # limit: KiB of the largest request of the disk
 limit() {
@@ -39,6 +40,8 @@ export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --max-io-kib 4096
 largest=$(limit)
 [ "$largest" -gt 1024 ] || skip "the RDMA device's memory regions hold no more than 1 MiB"
+# Built for the tests, with large regions.
+[[ $(on c1 'modinfo -n rdma_rxe') != */updates/* ]] || same "4 MiB where a region holds them" 4096 "$largest"
 disconnect c1 vol1
 connect c1 vol1 --queues 1
 same "1 MiB unless more is asked for" 1024 "$(limit)"
@@ -74,6 +77,31 @@ same "no less for a file" "$largest" "$(limit)"
 whole "through the page cache"
 disconnect c1 vol1
 must on target 'hcablk target unexport vol1 && rm /tmp/image'
+
+export_volume vol1 "$drive" --cache-mib=16 c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "no less beside a cache" "$largest" "$(limit)"
+whole "with a cache"
+small="dd if=$device of=/tmp/small bs=4k count=8 skip=100 iflag=direct"
+must on c1 "$small"
+hits=$(moved cache_hits)
+must on c1 "$small"
+same "small reads are served from it" $((hits + 8)) "$(moved cache_hits)"
+check "large ones go past it" on c1 "dd if=$device of=/dev/null bs=${largest}k count=2 iflag=direct"
+same "all of them" $((hits + 8)) "$(moved cache_hits)"
+check "a large write drops what it covers" on c1 "dd if=/dev/zero of=$device bs=${largest}k count=1 oflag=direct && $small &&
+	cmp -n 32768 /tmp/small /dev/zero"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1'
+
+lend "$card"
+export_volume vol1 "$drive" --mode=p2p --provider="$card" c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "no less by peer memory" "$largest" "$(limit)"
+whole "peer to peer"
+same "all of it was" "$(($(moved read_bytes) + $(moved written_bytes))) 0" "$(moved p2p_bytes) $(moved p2p_fallbacks)"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1'
 
 # As much as there are transfer buffers for.
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 2'
