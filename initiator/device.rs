@@ -409,6 +409,7 @@ impl Device {
             version_max: settings.protocol.1,
             depth: shape.depth,
             queue: 0,
+            replace: false,
             queues: session.queue_count(),
             largest: shape.bytes.max(TRANSFER_USUAL),
             session: self.identity,

@@ -51,6 +51,9 @@ pub(crate) enum Decision {
     Replace,
     /// Add the queue pair to the session that is there.
     Join,
+    /// Take down the queue pair that the session has there, wait until nothing
+    /// of it is left, and decide again.
+    ReplaceQueue,
     /// Refuse.
     Refuse(Reason),
 }
@@ -71,25 +74,30 @@ pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     if volume.withdrawn {
         return refuse(Reason::Withdrawn);
     }
-    match (view.session, request.queue) {
-        (None, 0) => Decision::Begin,
-        (None, _) => refuse(Reason::NoSession),
-        (Some(session), 0) => {
+    let first = request.queue == 0 && !request.replace;
+    match (view.session, first) {
+        (None, true) => Decision::Begin,
+        (None, false) => refuse(Reason::NoSession),
+        (Some(session), true) => {
             if request.epoch > session.epoch {
                 Decision::Replace
             } else {
                 refuse(Reason::StaleEpoch)
             }
         }
-        (Some(session), _) => {
+        (Some(session), false) => {
             if request.epoch < session.epoch {
                 refuse(Reason::StaleEpoch)
             } else if request.epoch > session.epoch || session.ending {
                 refuse(Reason::NoSession)
-            } else if session.has_queue || request.queues != session.queues {
+            } else if request.queues != session.queues {
                 refuse(Reason::Malformed)
             } else {
-                Decision::Join
+                match (session.has_queue, request.replace) {
+                    (false, _) => Decision::Join,
+                    (true, true) => Decision::ReplaceQueue,
+                    (true, false) => refuse(Reason::Malformed),
+                }
             }
         }
     }
@@ -112,6 +120,7 @@ mod tests {
             version_max: 1,
             depth: 128,
             queue,
+            replace: false,
             queues: 4,
             largest: 1 << 20,
             session: SessionId(1),
@@ -201,5 +210,45 @@ mod tests {
             with(|s| s.ending = true),
             Decision::Refuse(Reason::NoSession)
         );
+    }
+
+    #[test]
+    fn a_queue_is_replaced_in_its_own_session_only() {
+        let no_session = Decision::Refuse(Reason::NoSession);
+        for queue in [0, 1] {
+            let with = |epoch, s: Option<Session>| {
+                let request = Request {
+                    replace: true,
+                    ..request(queue, epoch)
+                };
+                decide(
+                    &request,
+                    &View {
+                        volume: VOLUME,
+                        session: s,
+                    },
+                )
+            };
+            let there = |change: fn(&mut Session)| {
+                let mut s = session(5).unwrap();
+                s.has_queue = true;
+                change(&mut s);
+                Some(s)
+            };
+            assert_eq!(with(5, there(|_| ())), Decision::ReplaceQueue);
+            assert_eq!(
+                with(5, there(|s| s.has_queue = false)),
+                Decision::Join,
+                "the one before is gone already"
+            );
+            assert_eq!(
+                with(5, there(|s| s.queues = 3)),
+                Decision::Refuse(Reason::Malformed)
+            );
+            assert_eq!(with(5, there(|s| s.ending = true)), no_session);
+            assert_eq!(with(6, there(|_| ())), no_session, "not to begin anew");
+            assert_eq!(with(4, there(|_| ())), Decision::Refuse(Reason::StaleEpoch));
+            assert_eq!(with(5, None), no_session);
+        }
     }
 }

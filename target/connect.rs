@@ -220,8 +220,8 @@ impl Connect {
     fn grant(&self, request: &Request, link: &Link, id: &Arc<Id>) -> Result<(), Refusal> {
         let session = self.find_session(request, id)?;
         let queue = self.add_queue(&session, request, id).inspect_err(|_| {
-            // A session lives and dies with its first queue pair.
-            if request.queue == 0 {
+            // A session lives and dies with its first queue pair, and with each that it had.
+            if request.queue == 0 || request.replace {
                 session.end();
             }
         })?;
@@ -258,7 +258,15 @@ impl Connect {
             return Ok(());
         }
         queue.go_live();
-        if request.queue == 0 {
+        if request.replace {
+            pr_info!(
+                "{}: session {:016x} of {} has queue {} anew\n",
+                **session.volume(),
+                request.session.0,
+                Printed(request.host),
+                request.queue
+            );
+        } else if request.queue == 0 {
             pr_info!(
                 "{}: session {:016x} of {} begun, epoch {}\n",
                 **session.volume(),
@@ -278,15 +286,16 @@ impl Connect {
                 (Decision::Begin, Some(volume), _) => {
                     return self.begin_session(request, id, &volume)
                 }
-                (Decision::Join, _, Some(session)) => {
-                    if !session.pd().same_device(id) {
-                        return Err(Refusal(
-                            Reason::NoSession,
-                            "it came over another device than its session",
-                        ));
-                    }
-                    return Ok(session);
+                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
+                    if !session.pd().same_device(id) =>
+                {
+                    return Err(Refusal(
+                        Reason::NoSession,
+                        "it came over another device than its session",
+                    ))
                 }
+                (Decision::Join, _, Some(session)) => return Ok(session),
+                (Decision::ReplaceQueue, _, Some(session)) => session.replace_queue(request.queue),
                 (Decision::Replace, _, Some(old)) => {
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
@@ -378,7 +387,7 @@ impl Connect {
             Shape::new(attributes, credits, bytes, largest, ways, backing.cut())
                 .map_err(|lacking| Refusal(Reason::NoResources, lacking))
         };
-        if request.queue == 0 {
+        if request.queue == 0 && !request.replace {
             let largest = Shape::largest(attributes, bytes, ways, request.largest);
             let admit = |shape: &Shape| {
                 let (least, wish) = (shape.least() * queues, shape.wish() * queues);

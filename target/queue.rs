@@ -86,8 +86,10 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     },
@@ -226,6 +228,8 @@ pub(crate) struct Queue {
     work: IrqLock<Work>,
     #[pin]
     outbox: Outbox,
+    /// Only this queue pair is taken down: see [`Self::close_alone`].
+    leaving: Atomic<bool>,
     /// The queue is closing and every `Io` is idle.
     #[pin]
     home: Event,
@@ -345,6 +349,7 @@ impl Queue {
                 left,
                 work <- new_irq_lock!(work, "hcablk_work"),
                 outbox <- outbox,
+                leaving: Atomic::new(false),
                 home <- Event::new(),
                 counters: Counters::default(),
                 timing: Atomic::new(false),
@@ -489,6 +494,24 @@ impl Queue {
         drop(ios);
         self.cut.clear();
         self.comes_to(State::Ended);
+    }
+
+    /// As [`Self::close`], while the session goes on: what goes wrong here from now on does not end it.
+    pub(crate) fn close_alone(&self) {
+        self.leaving.store(true, Release);
+        self.pair.id().detach();
+        self.close();
+        // Completions are over: the counter has no other writer.
+        self.counters.replaced_queues.bump();
+    }
+
+    /// Something is wrong with the queue pair, or with what came by it: ends the session, unless it is
+    /// only this queue pair that is taken down.
+    #[cold]
+    fn fail(&self) {
+        if !self.leaving.load(Acquire) {
+            self.session.end();
+        }
     }
 
     /// What is behind the lock has changed: the completion handler shall know whether

@@ -103,6 +103,9 @@ pub(crate) struct Session {
     state: IrqLock<State>,
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
+    /// Held by who closes queues: the teardown, or who replaces one.
+    #[pin]
+    closing: Mutex<()>,
     #[pin]
     prober: Mutex<Option<Running<Session>>>,
     #[pin]
@@ -144,6 +147,7 @@ impl Session {
                 told <- new_mutex!(told),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
+                closing <- new_mutex!(()),
                 prober <- new_mutex!(None),
                 ended <- Event::new(),
                 work <- new_work!("hcablk_target::Session"),
@@ -314,8 +318,30 @@ impl Session {
         }
     }
 
+    /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
+    /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
+    /// the session is ending. Process context.
+    pub(crate) fn replace_queue(&self, index: u8) {
+        let _alone = self.closing.lock();
+        if *self.state.lock() != State::Live {
+            return;
+        }
+        let found = self
+            .queues
+            .lock()
+            .iter()
+            .find(|queue| queue.index() == index)
+            .cloned();
+        if let Some(queue) = found {
+            queue.comes_to(trace::State::Ending);
+            queue.close_alone();
+            drop(self.volume.retire_one(&self.queues, index));
+        }
+    }
+
     fn tear_down(&self) {
         drop(self.prober.lock().take());
+        let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are read there.
         let queues = || (0..).map_while(|place| self.queue_at(place));
         for queue in queues() {

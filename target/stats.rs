@@ -40,6 +40,8 @@ counters! {
         written_bytes,
         /// Requests answered with an error.
         errors,
+        /// Queue pairs that their initiator had replaced.
+        replaced_queues,
         /// Bytes that the HCA moved between buffers and initiators.
         rdma_bytes,
         /// Bytes that a processor of this host copied: successful requests'

@@ -98,6 +98,13 @@ struct Past {
     times: Times,
 }
 
+impl Past {
+    fn absorb(&self, queue: &Queue) {
+        self.counters.absorb(queue.counters());
+        self.times.absorb(queue.times());
+    }
+}
+
 impl core::fmt::Display for Volume {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         core::fmt::Display::fmt(&self.name, f)
@@ -344,10 +351,23 @@ impl Volume {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
-            past.counters.absorb(queue.counters());
-            past.times.absorb(queue.times());
+            past.absorb(queue);
         }
         queues
+    }
+
+    /// As [`Self::retire`], one of them.
+    pub(crate) fn retire_one(
+        &self,
+        queues: &Mutex<KVec<Arc<Queue>>>,
+        index: u8,
+    ) -> Option<Arc<Queue>> {
+        let past = self.past.lock();
+        let mut queues = queues.lock();
+        let place = queues.iter().position(|queue| queue.index() == index)?;
+        let queue = queues.remove(place).ok()?;
+        past.absorb(&queue);
+        Some(queue)
     }
 
     /// Calls `f` with each queue that the volume has.

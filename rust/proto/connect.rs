@@ -76,6 +76,10 @@ impl Reason {
 /// What the largest data length is a multiple of.
 const TRANSFER_UNIT: u32 = 4096;
 
+/// Beside the number of a queue pair: it comes in place of the one with this number.
+const REPLACE: u8 = 0x80;
+const _: () = assert!(QUEUES_MAX <= REPLACE);
+
 /// An initiator's request to connect one queue pair of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -87,6 +91,8 @@ pub struct Request {
     pub depth: u16,
     /// Which of the session's queue pairs this is, from 0.
     pub queue: u8,
+    /// It comes in place of the one that the live session may have there.
+    pub replace: bool,
     /// How many queue pairs the session has.
     pub queues: u8,
     /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
@@ -110,7 +116,7 @@ impl Request {
             .u8(self.version_min)
             .u8(self.version_max)
             .u16(self.depth)
-            .u8(self.queue)
+            .u8(self.queue | if self.replace { REPLACE } else { 0 })
             .u8(self.queues)
             .u16(match self.largest {
                 0..=TRANSFER_USUAL => 0,
@@ -141,11 +147,14 @@ impl Request {
         if version_min > VERSION_MAX || version_max < VERSION_MIN {
             return Err(Reason::Version);
         }
+        let depth = r.u16();
+        let queue = r.u8();
         let request = Self {
             version_min,
             version_max,
-            depth: r.u16(),
-            queue: r.u8(),
+            depth,
+            queue: queue & !REPLACE,
+            replace: queue & REPLACE != 0,
             queues: r.u8(),
             largest: match u32::from(r.u16()) * TRANSFER_UNIT {
                 0 => TRANSFER_USUAL,

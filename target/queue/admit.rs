@@ -55,7 +55,7 @@ impl Queue {
         }
         if work.sealed && !self.open_grant(&mut work) {
             drop(work);
-            return self.session.end();
+            return self.fail();
         }
         // In the order in which they came: granted writes are counted.
         let idle = if work.received.is_empty() {
@@ -133,7 +133,7 @@ impl Queue {
             Err(BadRequest::Unanswerable) => {
                 self.counters.protocol_errors.bump();
                 let _ = work.idle.push_within_capacity(io);
-                self.session.end();
+                self.fail();
                 return Admitted::Later;
             }
         }

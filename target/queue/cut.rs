@@ -355,7 +355,7 @@ impl Queue {
         match parked {
             Ok(()) => true,
             Err(mut io) => {
-                self.session.end();
+                self.fail();
                 self.leave_cache(&mut io, false);
                 self.give_up(io);
                 false
@@ -413,7 +413,7 @@ impl Queue {
         while grains.peek().is_some() {
             if self.fetch_round(grains.by_ref().take(round)).is_err() {
                 // Some of it may have been posted; nothing more comes from this pair.
-                self.session.end();
+                self.fail();
                 self.cut.give_up();
                 for grain in grains {
                     grain.settle(false, Err(Failure::Wire));
@@ -468,7 +468,7 @@ impl Queue {
         result: Result<(), Failure>,
     ) {
         if let Err(Failure::Wire) = result {
-            self.session.end();
+            self.fail();
         }
         let (number, io) = grain.places_of();
         // Its place is free: nobody else has it.

@@ -77,7 +77,7 @@ impl Queue {
                 Printed(self.session.host()),
                 UNHEARD_MAX * PROBE_PERIOD_MS / 1000
             );
-            return self.session.end();
+            return self.fail();
         }
         if !self.inflight.is_empty() || !self.cut.is_empty() {
             // Perhaps of those that have completed.
@@ -97,7 +97,7 @@ impl Queue {
         chain.push(&mut probe);
         self.outbox.rang(1);
         if self.pair.post(&chain).is_err() {
-            self.session.end();
+            self.fail();
         }
         self.pair.cq().kick();
     }

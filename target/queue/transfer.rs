@@ -178,7 +178,7 @@ impl Queue {
         let mut sink = sink.lock();
         let granted = sink.map(pieces, index).and_then(|()| sink.grant());
         let Ok(mut grant) = granted else {
-            self.session.end();
+            self.fail();
             return self.give_up(io);
         };
         let entries = [grant.entry];
@@ -216,7 +216,7 @@ impl Queue {
         trace::target::answered(|| io.about());
         // The credit that the answer grants must be there before the answer.
         if self.post_receive(io.receive).is_err() {
-            self.session.end();
+            self.fail();
             return self.give_up(io);
         }
         if Self::is_granted(&io) {
@@ -299,7 +299,7 @@ impl Queue {
             sectors: io.sectors,
         };
         let Ok(message) = self.outgoing.write(index as usize, &response.encode()) else {
-            self.session.end();
+            self.fail();
             return self.give_up(io);
         };
         let message = [Entry::new(message)];
@@ -350,13 +350,13 @@ impl Queue {
     pub(super) fn post(&self, io: KBox<Io>, chain: &Chain<'_>) {
         let index = io.index;
         if let Err(io) = self.inflight.park(index, io) {
-            self.session.end();
+            self.fail();
             return self.give_up(io);
         }
         self.outbox.rang(chain.len().into());
         if self.pair.post(chain).is_err() {
             // Some of it may have been posted.
-            self.session.end();
+            self.fail();
             if let Some(io) = self.inflight.take(index) {
                 self.give_up(io);
             }
@@ -460,7 +460,7 @@ impl Handler for Queue {
         let work = completion.work();
         let ok = completion.is_ok();
         if !ok {
-            self.session.end();
+            self.fail();
         } else if self.unproven && work.kind != kind::PROBE {
             self.heard.store(true, Relaxed);
         }

@@ -8,6 +8,7 @@ fn request() -> Request {
         version_max: 3,
         depth: 128,
         queue: 1,
+        replace: false,
         queues: 4,
         largest: 3 << 20,
         session: SessionId(0x1122_3344_5566_7788),
@@ -75,6 +76,22 @@ fn larger_requests_are_asked_for_in_so_many_words() {
     };
     assert_eq!(usual.encode()[10..12], [0, 0]);
     assert_eq!(Request::decode(&usual.encode()), Ok(usual));
+}
+
+#[test]
+fn a_queue_pair_in_place_of_another_says_so_beside_its_number() {
+    let instead = Request {
+        replace: true,
+        ..request()
+    };
+    assert_eq!(instead.encode()[8..10], [0x81, 4]);
+    assert_eq!(Request::decode(&instead.encode()), Ok(instead));
+    let mut bytes = instead.encode();
+    bytes[8] = 0x84;
+    assert_eq!(Request::decode(&bytes), Err(Reason::Malformed));
+    bytes[8..10].copy_from_slice(&[0xff, 128]);
+    let last = Request::decode(&bytes).map(|r| (r.queue, r.replace));
+    assert_eq!(last, Ok((127, true)));
 }
 
 #[test]

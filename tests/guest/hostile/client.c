@@ -24,7 +24,7 @@ bool read_only;
 
 /* In memory that all workers share. */
 static struct count {
-	uint64_t answered, values, ends, connects, rejects, reads_checked;
+	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced;
 } *counts, *mine;
 
 /* Messages that are not answered. */
@@ -176,7 +176,7 @@ static unsigned int judge_request(const struct asked *a)
 		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", b[40 + i]))
 			named = false;
 	if (!end || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
-	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 128 || b[8] >= b[9] ||
+	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 128 || (b[8] & ~REPLACE) >= b[9] ||
 	    (get(b + 10, 2) && (get(b + 10, 2) <= 256 || get(b + 10, 2) > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;
 	if (memcmp(b + 40, volume, 16))
@@ -329,6 +329,28 @@ static void odd_request(struct rng *r)
 	}
 }
 
+/* Asks for a queue pair in place of its own: the old one is nothing any more, the new one works. */
+static struct connection *replace(struct connection *old, const struct asked *live)
+{
+	struct asked a = *live;
+	unsigned int reason = 0;
+	struct connection *c;
+
+	a.request[8] |= REPLACE;
+	c = ask(&a, &reason, false);
+	if (!c)
+		failed("a queue pair in place of another one was refused for %u", reason);
+	if (memcmp(a.reply, live->reply, 52))
+		failed("the target says another thing to a queue pair in place of another one");
+	grant_bytes = get(a.reply + 52, 4);
+	grant_key = get(a.reply + 56, 4);
+	grant_address = get(a.reply + 60, 4) << 32;
+	UNTIL(old, false, "the target did not take the old queue pair down");
+	destroy(old);
+	mine->replaced++;
+	return c;
+}
+
 /* Requests that do not fit the session that is there. */
 static void intrude(struct rng *r, const struct asked *live)
 {
@@ -337,7 +359,7 @@ static void intrude(struct rng *r, const struct asked *live)
 	unsigned int wanted, reason = 0;
 	struct connection *c;
 
-	switch (below(r, 5)) {
+	switch (below(r, 6)) {
 	case 0:
 		wanted = STALE_EPOCH;
 		break;
@@ -358,10 +380,18 @@ static void intrude(struct rng *r, const struct asked *live)
 		a.request[9] = 2;
 		wanted = NO_SESSION;
 		break;
+	case 4:
+		/* Only a whole session begins anew. */
+		put(a.request + 20, 4, epoch + 1);
+		a.request[8] |= REPLACE;
+		wanted = NO_SESSION;
+		break;
 	default:
 		if (epoch == 1)
 			return;
 		put(a.request + 20, 4, epoch - 1);
+		if (chance(r, 500))
+			a.request[8] |= REPLACE;
 		wanted = STALE_EPOCH;
 	}
 	c = ask(&a, &reason, false);
@@ -407,6 +437,8 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 			failed("the target grants %u bytes", grant_bytes);
 		if (chance(r, 150))
 			intrude(r, &a);
+		if (chance(r, 150))
+			c = replace(c, &a);
 		return c;
 	}
 	failed("no session becomes free");
@@ -536,12 +568,13 @@ int play_client(void)
 		sum.connects += counts[i].connects;
 		sum.rejects += counts[i].rejects;
 		sum.reads_checked += counts[i].reads_checked;
+		sum.replaced += counts[i].replaced;
 	}
 	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
-	       "%llu connections asked for, %llu refused as they must be, %llu ended; %llu ms\n",
+	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
-	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
+	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends, (unsigned long long)sum.replaced,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

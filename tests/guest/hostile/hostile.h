@@ -25,6 +25,8 @@ enum {
 };
 
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
+/* Beside the number of a queue: it comes in place of the one that is there. */
+enum { REPLACE = 0x80 };
 /* A flag of a request: the answer need not wake its reader up. */
 enum { QUIET = 8 };
 /* How data travels: a read of the first kind may be answered by an immediate value, a write of the second is in granted memory. */

@@ -227,6 +227,7 @@ fn connection() -> Connect {
         version_max: 1,
         depth: 128,
         queue: 0,
+        replace: false,
         queues: 4,
         largest: 3 << 20,
         session: SessionId(7),
