@@ -226,6 +226,46 @@ struct Rising {
     request: Request,
 }
 
+impl Rising {
+    fn make_queue(&self, session: &Arc<Session>) -> Result<Arc<Queue>, Failure> {
+        Queue::new(
+            session,
+            self.request.queue,
+            &self.id,
+            session.pd(),
+            session.shape(),
+        )
+        .map_err(|e| Failure::Setup("a queue pair", e))
+    }
+
+    /// Asks the target for the connection.
+    fn ask(&self, session: &Arc<Session>) -> Result<(), Failure> {
+        self.link.attach(session);
+        let parameters = Parameters {
+            responder_resources: session.pd().attributes().max_qp_rd_atom,
+            initiator_depth: 0,
+        };
+        self.id
+            .connect(parameters, &self.request.encode())
+            .map_err(|e| {
+                // Some iWARP devices connect TCP right here.
+                if e == errno::econnrefused() {
+                    Failure::NotListening
+                } else {
+                    Failure::Step(Step::Answer, e)
+                }
+            })
+    }
+
+    /// Waits for what it says.
+    fn answer(&self, deadline: Deadline) -> Result<Reply, Failure> {
+        let News::Established(reply) = self.link.wait(Step::Answer, deadline)? else {
+            return Err(Failure::NotATarget);
+        };
+        Reply::decode(&reply, &self.request).ok_or(Failure::NotATarget)
+    }
+}
+
 /// Connects queue pairs `from..to` of `session`, `first` being the already
 /// resolved link of queue 0 when that is among them, and returns the replies.
 pub(crate) fn bring_up(
@@ -267,39 +307,39 @@ pub(crate) fn bring_up(
     }
     let mut up = KVec::new();
     for one in rising.iter() {
-        let queue = Queue::new(
-            session,
-            one.request.queue,
-            &one.id,
-            session.pd(),
-            session.shape(),
-        )
-        .map_err(|e| Failure::Setup("a queue pair", e))?;
+        let queue = one.make_queue(session)?;
         session.add_queue(&queue)?;
-        one.link.attach(session);
-        let parameters = Parameters {
-            responder_resources: session.pd().attributes().max_qp_rd_atom,
-            initiator_depth: 0,
-        };
-        one.id
-            .connect(parameters, &one.request.encode())
-            .map_err(|e| {
-                // Some iWARP devices connect TCP right here.
-                if e == errno::econnrefused() {
-                    Failure::NotListening
-                } else {
-                    Failure::Step(Step::Answer, e)
-                }
-            })?;
+        one.ask(session)?;
         up.push(queue, GFP_KERNEL).map_err(memory)?;
     }
     let mut replies = KVec::new();
     for (one, queue) in rising.iter().zip(up) {
-        let News::Established(reply) = one.link.wait(Step::Answer, deadline)? else {
-            return Err(Failure::NotATarget);
-        };
-        let reply = Reply::decode(&reply, &one.request).ok_or(Failure::NotATarget)?;
+        let reply = one.answer(deadline)?;
         replies.push((queue, reply), GFP_KERNEL).map_err(memory)?;
     }
     Ok(replies)
+}
+
+/// Connects a queue pair in place of another one, as `request` says. It is not among the
+/// session's until the caller adds it.
+pub(crate) fn bring_up_instead(
+    session: &Arc<Session>,
+    address: &SocketAddr,
+    request: Request,
+    deadline: Deadline,
+) -> Result<(Arc<Queue>, Reply), Failure> {
+    let (link, id) = Link::new()?;
+    link.resolve(&id, address, deadline)?;
+    id.resolve_route(deadline.left_ms())
+        .map_err(|e| Failure::Step(Step::Route, e))?;
+    link.wait(Step::Route, deadline)?;
+    let one = Rising { link, id, request };
+    let queue = one.make_queue(session)?;
+    match one.ask(session).and_then(|()| one.answer(deadline)) {
+        Ok(reply) => Ok((queue, reply)),
+        Err(failure) => {
+            queue.close();
+            Err(failure)
+        }
+    }
 }

@@ -23,7 +23,10 @@ use crate::{
     },
     failure::Failure,
     queue::Driver,
-    session::Session,
+    session::{
+        Session,
+        REPLACEMENTS_MAX, //
+    },
     settings::Settings,
     shape::Shape,
 };
@@ -51,8 +54,7 @@ use hcablk_core::{
             SessionId, //
         },
         name::VolumeId,
-        QUEUES_MAX,
-        TRANSFER_USUAL, //
+        QUEUES_MAX, //
     },
     rdma::{
         mr::REGION_PAGE,
@@ -364,8 +366,8 @@ impl Device {
         lost: Option<VolumeId>,
     ) -> Result<Active, Failure> {
         let ip = settings.address.ok_or(Failure::Unset("address"))?;
-        let volume = settings.volume.ok_or(Failure::Unset("volume"))?;
-        let host = settings.host.ok_or(Failure::Unset("host_id"))?;
+        settings.volume.ok_or(Failure::Unset("volume"))?;
+        settings.host.ok_or(Failure::Unset("host_id"))?;
         let address = SocketAddr::new(ip, settings.port);
         let deadline = Deadline::new(settings.connect_timeout_s.saturating_mul(1000));
 
@@ -404,19 +406,9 @@ impl Device {
         )
         .map_err(|e| Failure::Setup("a session", e))?;
 
-        let request = Request {
-            version_min: settings.protocol.0,
-            version_max: settings.protocol.1,
-            depth: shape.depth,
-            queue: 0,
-            replace: false,
-            queues: session.queue_count(),
-            largest: shape.bytes.max(TRANSFER_USUAL),
-            session: self.identity,
-            epoch,
-            host,
-            volume,
-        };
+        let (address, request) = session
+            .whom_to_ask(0, false)
+            .ok_or(Failure::Unset("address"))?;
         let result = self.bring_up(&session, (link, id), &address, &request, deadline, lost);
         match result {
             Ok((disk, block_mask, wwid)) => Ok(Active {
@@ -472,7 +464,7 @@ impl Device {
                 .go_live(reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
-        session.go_live()?;
+        session.go_live(geometry, wwid)?;
         let disk = self
             .add_disk(session, &geometry, wwid)
             .map_err(|e| Failure::Setup("the disk", e))?;
@@ -491,6 +483,7 @@ impl Device {
             numa_node: None,
             no_scheduler: false,
             poll_queues: settings.poll_queues.into(),
+            exchanges: REPLACEMENTS_MAX,
         };
         let tag_set = TagSet::new(&config, session.requests(), session.clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);

@@ -54,7 +54,7 @@
 //! block layer routes nothing else to them, and nothing interrupts there. Who
 //! waits for a request looks for completions ([`Operations::poll`]). If he
 //! does not (he was stopped, or killed), the prober does, every period, and so
-//! does a request's timeout before it fails the session.
+//! does a request's timeout before it gives the queue up.
 //!
 //! # Locks and contexts
 //!
@@ -275,6 +275,8 @@ pub(crate) struct Queue {
     tags: PerTag<Driver, TagData>,
     /// Requests are accepted.
     live: Atomic<bool>,
+    /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
+    late: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
     remote_invalidate: bool,
     /// Where the data of small reads comes.
@@ -377,6 +379,7 @@ impl Queue {
                 requests: requests.clone(),
                 tags,
                 live: Atomic::new(false),
+                late: Atomic::new(false),
                 remote_invalidate: session.settings().remote_invalidate,
                 landing,
                 inline_limit: Atomic::new(0),
@@ -469,6 +472,11 @@ impl Queue {
     /// Whether to measure how long requests take that are issued from now on.
     pub(crate) fn time(&self, on: bool) {
         self.timing.store(on, Relaxed);
+    }
+
+    /// Whether that is measured.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.timing.load(Relaxed)
     }
 
     /// Looks for answers in the name of one who issues. Without the lock.

@@ -20,6 +20,9 @@
 //! 4. the requests that the target did not answer end with an error, each after
 //!    its memory region was destroyed;
 //! 5. the device is told, which removes the disk.
+//!
+//! A request that is not answered in time is the matter of its queue alone at
+//! first, see `session/replace.rs`.
 
 use crate::{
     device::Device,
@@ -32,9 +35,13 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::Requests,
-    proto::connect::{
-        Epoch,
-        SessionId, //
+    proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            SessionId, //
+        },
+        name::VolumeId, //
     },
     rdma::pd::ProtectionDomain,
     sync::{
@@ -64,6 +71,10 @@ use kernel::{
 
 use crate::settings::Settings;
 
+mod replace;
+
+pub(crate) use replace::REPLACEMENTS_MAX;
+
 /// See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -92,16 +103,29 @@ pub(crate) struct Session {
     /// Empty once the teardown has begun.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
+    /// Held by who closes queues: the teardown, or who replaces one.
+    #[pin]
+    closing: Mutex<()>,
+    /// What the target told of the volume; set when the session goes live.
+    #[pin]
+    volume: Mutex<Option<(Geometry, Option<VolumeId>)>>,
     #[pin]
     prober: Mutex<Option<Running<Session>>>,
     #[pin]
     ended: Event,
     #[pin]
-    work: Work<Session>,
+    work: Work<Session, TEARDOWN>,
+    #[pin]
+    replacing: Work<Session, REPLACE>,
 }
 
+/// A session's works.
+const TEARDOWN: u64 = 0;
+const REPLACE: u64 = 1;
+
 impl_has_work! {
-    impl HasWork<Self> for Session { self.work }
+    impl HasWork<Self, TEARDOWN> for Session { self.work }
+    impl HasWork<Self, REPLACE> for Session { self.replacing }
 }
 
 impl Session {
@@ -130,9 +154,12 @@ impl Session {
                 teardown: teardown.clone(),
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
+                closing <- new_mutex!(()),
+                volume <- new_mutex!(None),
                 prober <- new_mutex!(None),
                 ended <- Event::new(),
                 work <- new_work!("hcablk::Session"),
+                replacing <- new_work!("hcablk::Session::replacing"),
             }),
             GFP_KERNEL,
         )?;
@@ -202,7 +229,12 @@ impl Session {
     }
 
     /// All queue pairs are connected: requests may come, and silence is watched.
-    pub(crate) fn go_live(self: &Arc<Self>) -> Result<(), Failure> {
+    pub(crate) fn go_live(
+        self: &Arc<Self>,
+        geometry: Geometry,
+        id: Option<VolumeId>,
+    ) -> Result<(), Failure> {
+        *self.volume.lock() = Some((geometry, id));
         {
             let mut state = self.state.lock();
             match *state {
@@ -281,7 +313,7 @@ impl Session {
         }
         self.comes_to(trace::State::Ending);
         // Queued once: the state never comes back.
-        let _ = self.teardown.enqueue(self.clone());
+        let _ = self.teardown.enqueue::<_, TEARDOWN>(self.clone());
     }
 
     /// The queues' counters.
@@ -293,10 +325,15 @@ impl Session {
 
     fn tear_down(self: &Arc<Self>) {
         drop(self.prober.lock().take());
+        let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are read there.
         let queues = || (0..).map_while(|index| self.queue(index));
-        for queue in queues() {
+        for (index, queue) in queues().enumerate() {
             queue.stop();
+            if queue.is_not_replaced() {
+                // What has waited for that shall hear of it.
+                self.requests.run_hw_queue(index as u32);
+            }
         }
         self.requests.synchronize();
         for queue in queues() {
@@ -321,7 +358,7 @@ impl Session {
     }
 }
 
-impl WorkItem for Session {
+impl WorkItem<TEARDOWN> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {

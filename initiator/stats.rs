@@ -58,6 +58,10 @@ counters! {
         written_bytes,
         /// Requests ended with an error.
         errors,
+        /// Requests that were not answered and were issued again.
+        retries,
+        /// Queue pairs that others came in place of, since a request was not answered in time.
+        replaced_queues,
         /// Messages received.
         receives,
         /// Small reads that the target answered by an immediate value.

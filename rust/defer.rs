@@ -122,7 +122,7 @@ unsafe extern "C" fn run<T: Deferred>(work: *mut bindings::work_struct) {
 /// Calls `f` as the module's "Memory" tells. Process context.
 ///
 /// C: `memalloc_flags_save()`.
-pub(crate) fn without_io<R>(f: impl FnOnce() -> R) -> R {
+pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
     // SAFETY: Flags of this thread, which are set back below.
     let flags = unsafe {
         bindings::hcablk_c_memalloc_flags_save(

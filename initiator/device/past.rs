@@ -51,6 +51,16 @@ impl Device {
         queues
     }
 
+    /// As [`Self::retire`], one of them, in whose place comes `new`.
+    pub(crate) fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
+        let past = self.past.lock();
+        let mut queues = queues.lock();
+        if let Some(place) = queues.get_mut(index as usize) {
+            let old = core::mem::replace(place, new);
+            past.absorb(&old);
+        }
+    }
+
     /// The sum over all queues that the device ever had.
     fn sum(&self) -> Past {
         let sum = Past::default();

@@ -242,7 +242,7 @@ impl Queue {
             request.park();
             drop(send);
             if posted.is_err() {
-                self.session.fail(Failure::Work(c"posting failed"));
+                self.fail(Failure::Work(c"posting failed"));
             }
         } else {
             send.space.release(core::mem::take(&mut data.slots));
@@ -378,9 +378,9 @@ impl Handler for Queue {
         let work = completion.work();
         if !completion.is_ok() {
             if !completion.is_flushed() {
-                self.session.fail(Failure::Work(completion.status()));
+                self.fail(Failure::Work(completion.status()));
             } else if self.live.load(Acquire) {
-                self.session.fail(Failure::Flushed);
+                self.fail(Failure::Flushed);
             }
             // While connecting, a refusal flushes the receives before its
             // event comes, and that says why.

@@ -6,10 +6,7 @@ use super::{
     Driver,
     Queue, //
 };
-use crate::{
-    failure::Failure,
-    session::Session, //
-};
+use crate::session::Session;
 use hcablk_core::blkdev::{
     Operations,
     Rejected,
@@ -61,8 +58,8 @@ impl Operations for Driver {
                 return Timeout::Done;
             }
         }
-        queue.session.fail(Failure::RequestTimeout);
-        // The end of the session ends the request.
+        // The end of the queue pair, or of the session, ends the request.
+        queue.session.replace_late(queue);
         Timeout::ResetTimer
     }
 }

@@ -107,7 +107,7 @@ impl Queue {
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
         if !self.live.load(Acquire) {
-            return Err(Rejected::new(request, Status::Transport));
+            return Err(Rejected::new(request, self.refusal()));
         }
         let tag = Tag {
             index: request.tag(),
@@ -328,7 +328,7 @@ impl Queue {
     #[inline]
     pub(super) fn check(&self, posted: Result) {
         if posted.is_err() {
-            self.session.fail(Failure::Work(c"posting failed"));
+            self.fail(Failure::Work(c"posting failed"));
         }
     }
 

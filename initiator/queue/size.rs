@@ -96,7 +96,7 @@ impl Queue {
         });
         drop(send);
         if posted.is_err() {
-            self.session.fail(Failure::Work(c"posting failed"));
+            self.fail(Failure::Work(c"posting failed"));
         }
         // Its end has to be reported, as well as what was left over.
         self.pair.cq().kick();

@@ -23,7 +23,13 @@ use core::{
 use kernel::{
     error::from_result,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// What [`Operations::timeout`] decided.
@@ -93,7 +99,31 @@ pub trait Operations: Sized + Send + Sync + 'static {
 /// The C functions for a driver.
 pub(super) struct Vtable<T: Operations>(PhantomData<T>);
 
+/// The place of a hardware queue's data, which [`Requests::exchange`] may change at any time.
+///
+/// # Safety
+///
+/// `hctx` is set up, and stays so for `'a`.
+#[inline]
+pub(super) unsafe fn place_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a Atomic<*mut c_void> {
+    // SAFETY: By the safety requirement; once it is set up, only atomic accesses are made.
+    unsafe { Atomic::from_ptr(addr_of_mut!((*hctx).driver_data)) }
+}
+
 impl<T: Operations> Vtable<T> {
+    /// The data of a hardware queue.
+    ///
+    /// # Safety
+    ///
+    /// `hctx` is one of `T`'s and set up, and stays so for `'a`.
+    #[inline]
+    unsafe fn queue_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a T::HwQueue {
+        // What is pointed to was there before the pointer, and is read by way of it.
+        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; what was exchanged for
+        // another one is kept as long as the tag set.
+        unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
+    }
+
     /// # Safety
     ///
     /// Called by blk-mq: `hctx` is set up, `bd.rq` is a request of this tag set
@@ -109,7 +139,7 @@ impl<T: Operations> Vtable<T> {
                 (*bd).rq,
                 (*bd).last,
                 (*hctx).queue_num,
-                &*(*hctx).driver_data.cast::<T::HwQueue>(),
+                Self::queue_of(hctx),
                 &*(*(*(*hctx).queue).tag_set).driver_data.cast::<Context<T>>(),
             )
         };
@@ -150,7 +180,7 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq: `hctx` is set up.
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
         // SAFETY: `init_hctx` set it.
-        T::commit_rqs(unsafe { &*(*hctx).driver_data.cast::<T::HwQueue>() });
+        T::commit_rqs(unsafe { Self::queue_of(hctx) });
     }
 
     /// # Safety
@@ -161,7 +191,7 @@ impl<T: Operations> Vtable<T> {
         _batch: *mut bindings::io_comp_batch,
     ) -> c_int {
         // SAFETY: `init_hctx` set it.
-        let found = T::poll(unsafe { &*(*hctx).driver_data.cast::<T::HwQueue>() });
+        let found = T::poll(unsafe { Self::queue_of(hctx) });
         c_int::try_from(found).unwrap_or(c_int::MAX)
     }
 
@@ -197,11 +227,7 @@ impl<T: Operations> Vtable<T> {
         // SAFETY: By the safety requirement; `init_hctx` set the data.
         let (queue, index, tag) = unsafe {
             let hctx = (*request).mq_hctx;
-            (
-                &*(*hctx).driver_data.cast::<T::HwQueue>(),
-                (*hctx).queue_num,
-                (*request).tag,
-            )
+            (Self::queue_of(hctx), (*hctx).queue_num, (*request).tag)
         };
         let Ok(tag) = u16::try_from(tag) else {
             return bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER;

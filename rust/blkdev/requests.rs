@@ -32,6 +32,8 @@
 //! earlier use of the tag takes nothing.
 
 use super::{
+    operations::place_of,
+    tag_set::Context,
     Operations,
     Request, //
 };
@@ -295,23 +297,53 @@ impl<T: Operations> Requests<T> {
     ///
     /// C: `blk_mq_run_hw_queue()`.
     pub fn run_hw_queue(&self, hw_queue: u32) {
-        let _guard = rcu::read_lock();
+        let guard = rcu::read_lock();
+        if let Some(hctx) = self.hctx(hw_queue, &guard) {
+            // SAFETY: A hardware queue lives as long as its request queue; the call
+            // is asynchronous, so any context will do.
+            unsafe { bindings::blk_mq_run_hw_queue(hctx, true) };
+        }
+    }
+
+    /// A hardware queue, valid in the RCU section, if there is a disk.
+    fn hctx(&self, hw_queue: u32, _guard: &rcu::Guard) -> Option<*mut bindings::blk_mq_hw_ctx> {
         let queue = self.queue.load(Acquire);
         if queue.is_null() {
-            return;
+            return None;
         }
         // SAFETY: By the type invariant `queue` stays valid while we are in the
         // RCU section. Its table of hardware queues is set before it gets here
         // and does not change, as we never change their number.
-        let hctx = unsafe {
-            if hw_queue >= (*queue).nr_hw_queues {
-                return;
-            }
-            *(*queue).queue_hw_ctx.add(hw_queue as usize)
+        unsafe {
+            (hw_queue < (*queue).nr_hw_queues)
+                .then(|| *(*queue).queue_hw_ctx.add(hw_queue as usize))
+        }
+    }
+
+    /// Puts `new` in the place of a hardware queue's data: it is what functions are called on from
+    /// now on. Those that run already have the old one, which is kept as long as the tag
+    /// set; after [`synchronize`](Self::synchronize) no `queue_rq` and no `commit_rqs` is among them.
+    ///
+    /// Process context. Errors: `ENODEV` (there is no disk), `ENOSPC` (that was done as often as
+    /// [`TagSetConfig::exchanges`](super::TagSetConfig::exchanges) says).
+    pub fn exchange(&self, hw_queue: u32, new: Arc<T::HwQueue>) -> Result {
+        let guard = rcu::read_lock();
+        let hctx = self.hctx(hw_queue, &guard).ok_or(ENODEV)?;
+        // SAFETY: It is valid, and its tag set's data is a `Context<T>`, since it is this table's.
+        let (context, place) = unsafe {
+            let context = (*(*(*hctx).queue).tag_set).driver_data.cast::<Context<T>>();
+            (&*context, place_of(hctx))
         };
-        // SAFETY: A hardware queue lives as long as its request queue; the call
-        // is asynchronous, so any context will do.
-        unsafe { bindings::blk_mq_run_hw_queue(hctx, true) };
+        let mut former = context.former.lock();
+        if former.len() == former.capacity() {
+            return Err(ENOSPC);
+        }
+        let old = place.xchg(Arc::into_raw(new).cast_mut().cast(), Full);
+        // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and is taken once.
+        let old = unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) };
+        // There is room for it.
+        let _ = former.push_within_capacity(old);
+        Ok(())
     }
 
     /// Runs all hardware queues again, from workers.

@@ -99,6 +99,7 @@ mod tests {
             numa_node: None,
             no_scheduler: true,
             poll_queues: 0,
+            exchanges: 0,
         };
         let again = TagSet::new(&config, &requests, tag_set.data().clone());
         ensure_eq!(again.err(), Some(EBUSY));
@@ -149,6 +150,47 @@ mod tests {
             ensure!(!seen.fua);
             desk.state.look(|state| state.seen.clear());
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_hardware_queue_gets_other_data_as_often_as_was_agreed() -> Result {
+        let mut desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?;
+        let whole = memory.whole()?;
+        desk.fill(7);
+        ensure_eq!(desk.run(&whole, READ, 0)?, Ok(()));
+        desk.state.look(|state| state.seen.clear());
+
+        let (state, other) = desk::shared(&desk.requests)?;
+        let exchange = |hw_queue| {
+            let data = Arc::new(other.clone(), GFP_KERNEL)?;
+            desk.requests.exchange(hw_queue, data)
+        };
+        let queues = desk
+            .disk
+            .as_ref()
+            .map_or(0, |disk| disk.tag_set().hw_queues());
+        for hw_queue in 0..queues {
+            ensure_eq!(exchange(hw_queue), Ok(()));
+        }
+        ensure_eq!(exchange(queues), Err(ENODEV));
+        desk.requests.synchronize();
+        ensure_eq!(desk.run(&whole, WRITE, 40)?, Ok(()));
+        ensure!(desk.state.look(|state| state.seen.is_empty()));
+        let written = state.look(|state| (state.seen.len(), state.image.get(40 * 512).copied()));
+        ensure_eq!(written, (1, Some(pattern(7, 0))));
+
+        for _ in queues as usize..desk::EXCHANGES {
+            ensure_eq!(exchange(0), Ok(()));
+        }
+        ensure_eq!(exchange(0), Err(ENOSPC));
+        ensure_eq!(desk.run(&whole, READ, 40)?, Ok(()));
+        desk.device = None;
+        if let Some(disk) = desk.disk.take() {
+            disk.remove();
+        }
+        ensure_eq!(exchange(0), Err(ENODEV));
         Ok(())
     }
 

@@ -239,15 +239,19 @@ type Parts = (
     Arc<TagSet<Driver>>,
 );
 
-/// A tag set without a disk.
-pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
+/// How often a hardware queue's data may be exchanged.
+pub(crate) const EXCHANGES: usize = 3;
+
+/// A state of an empty image, and what has hardware queues work on it.
+pub(crate) fn shared(
+    requests: &Arc<Requests<Driver>>,
+) -> Result<(Arc<Watched<State>>, Arc<Shared>)> {
     let state = Watched::new(State {
         mode: Mode::Answer,
         image: KVVec::from_elem(0, SIZE, GFP_KERNEL)?,
         seen: KVec::with_capacity(64, GFP_KERNEL)?,
         timeouts: KVec::with_capacity(16, GFP_KERNEL)?,
     })?;
-    let requests = Requests::new(2, DEPTH)?;
     let shared = Arc::new(
         Shared {
             state: state.clone(),
@@ -255,11 +259,19 @@ pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
         },
         GFP_KERNEL,
     )?;
+    Ok((state, shared))
+}
+
+/// A tag set without a disk.
+pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
+    let requests = Requests::new(2, DEPTH)?;
+    let (state, shared) = shared(&requests)?;
     let config = TagSetConfig {
         timeout_ms,
         numa_node: None,
         no_scheduler: true,
         poll_queues: 0,
+        exchanges: EXCHANGES,
     };
     let tag_set = TagSet::new(&config, &requests, Arc::new(shared, GFP_KERNEL)?)?;
     Ok((state, requests, tag_set))

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A queue whose requests are not answered in time.
+//!
+//! The target may have lost an answer, or its drive takes long; the session's other queues
+//! may be well. So only that queue pair is given up, and another one takes its place:
+//!
+//! ```text
+//!         timeout                work              connected, exchanged
+//!  Live ──────────► Late ───────────────► Closed ──────────────────────► (the new one is Live)
+//!                    │                      │
+//!                    └── the session ends ──┴── no other in time: the session fails
+//! ```
+//!
+//! 1. From the timeout on the queue accepts nothing: the block layer keeps what it has for it.
+//! 2. The queue pair is failed and drained, and its memory regions are destroyed, so that no key of
+//!    it works any more. The target is not told: it takes a connection that ends for the
+//!    end of the session.
+//! 3. Its requests are given back to be issued again.
+//! 4. A queue pair that says whose place it takes is connected. The target grants that when
+//!    the drive has finished what it had begun for the old one: nothing of that comes after
+//!    what is issued again.
+//! 5. The hardware queue gets the new queue, and is run.
+//!
+//! It happens under [`Session::closing`], in process context and without I/O of the
+//! memory management: a request that it would wait for may be one of these. The old queue, with all its memory,
+//! is kept by the disk, so there is a bound.
+
+use super::{
+    Session,
+    State,
+    REPLACE, //
+};
+use crate::{
+    connect::{
+        self,
+        Deadline, //
+    },
+    failure::Failure,
+    queue::Queue,
+};
+use core::net::SocketAddr;
+use hcablk_core::{
+    defer::without_io,
+    proto::{
+        connect::{
+            Geometry,
+            Reply,
+            Request, //
+        },
+        TRANSFER_USUAL, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+/// How often a session's queues may be replaced: each that was keeps its memory until the disk goes.
+pub(crate) const REPLACEMENTS_MAX: usize = 16;
+
+impl Session {
+    /// A request of this queue was not answered in time. Any context.
+    pub(crate) fn replace_late(self: &Arc<Self>, queue: &Queue) {
+        if queue.give_up_on() {
+            // If that is queued already it has yet to look.
+            let _ = self.teardown.enqueue::<_, REPLACE>(self.clone());
+        }
+    }
+
+    fn replace_queues(self: &Arc<Self>) {
+        let _alone = self.closing.lock();
+        for index in 0..self.queue_count() {
+            let Some(old) = self.queue(index.into()).filter(|queue| queue.is_late()) else {
+                continue;
+            };
+            if *self.state.lock() != State::Live {
+                // The teardown waits, and will see to it.
+                return;
+            }
+            match without_io(|| self.replace(index, &old)) {
+                Ok(()) => pr_warn!(
+                    "{}: queue {index} did not answer in time and was replaced\n",
+                    *self.device
+                ),
+                Err(failure) => {
+                    pr_warn!(
+                        "{}: queue {index} did not answer in time and cannot be replaced: {failure}\n",
+                        *self.device
+                    );
+                    self.fail(Failure::RequestTimeout);
+                    // What has waited shall hear of it.
+                    let _ = old.is_not_replaced();
+                    return self.requests.run_hw_queue(index.into());
+                }
+            }
+        }
+    }
+
+    fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
+        old.stop();
+        self.requests.synchronize();
+        old.close_silently();
+        self.requests
+            .for_each_parked_of(index.into(), |request| old.requeue(request));
+
+        let (address, request) = self
+            .whom_to_ask(index, true)
+            .ok_or(Failure::Unset("address"))?;
+        let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
+        let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
+        new.time(old.is_timed());
+        let live = if self.is_same_volume(&reply) {
+            new.go_live(&reply)
+                .map_err(|e| Failure::Setup("a queue pair", e))
+        } else {
+            Err(Failure::Protocol("its queues disagree about the volume"))
+        };
+        if let Err(failure) = live {
+            new.close();
+            return Err(failure);
+        }
+        old.was_replaced();
+        // The teardown has it from here on.
+        self.device
+            .retire_one(&self.queues, index.into(), new.clone());
+        self.requests
+            .exchange(index.into(), new)
+            .map_err(|e| Failure::Setup("yet another queue pair", e))?;
+        // Who was refused by the old queue is waiting by then.
+        self.requests.synchronize();
+        self.requests.run_hw_queue(index.into());
+        // The target has done so before, and waits to hear of it.
+        old.pair().id().disconnect();
+        Ok(())
+    }
+
+    /// The target's address and the request for a queue pair, in place of another one or not.
+    pub(crate) fn whom_to_ask(&self, queue: u8, replace: bool) -> Option<(SocketAddr, Request)> {
+        let settings = &self.settings;
+        let request = Request {
+            version_min: settings.protocol.0,
+            version_max: settings.protocol.1,
+            depth: self.shape.depth,
+            queue,
+            replace,
+            queues: self.queue_count(),
+            largest: self.shape.bytes.max(TRANSFER_USUAL),
+            session: self.id,
+            epoch: self.epoch,
+            host: settings.host?,
+            volume: settings.volume?,
+        };
+        Some((SocketAddr::new(settings.address?, settings.port), request))
+    }
+
+    /// Whether it is what the disk was made of; it may have another size by now.
+    fn is_same_volume(&self, reply: &Reply) -> bool {
+        self.volume.lock().is_some_and(|(geometry, id)| {
+            let now = Geometry {
+                capacity: geometry.capacity,
+                ..reply.geometry
+            };
+            now == geometry && reply.id == id
+        })
+    }
+}
+
+impl WorkItem<REPLACE> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.replace_queues();
+    }
+}
