@@ -82,16 +82,6 @@ impl Queue {
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
         self.pair.id().disconnect();
-        self.close_silently();
-    }
-
-    /// As [`Self::close`], and the target does not hear of it: to it, a queue pair that is
-    /// disconnected is the end of the session.
-    pub(crate) fn close_silently(&self) {
-        // What the target does to it meanwhile is none, either.
-        if self.is_late() {
-            self.pair.id().detach();
-        }
         self.pair.drain();
         self.pair.cq().stop();
         self.pair.id().detach();

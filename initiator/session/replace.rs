@@ -6,25 +6,24 @@
 //! may be well. So only that queue pair is given up, and another one takes its place:
 //!
 //! ```text
-//!         timeout                work              connected, exchanged
-//!  Live ──────────► Late ───────────────► Closed ──────────────────────► (the new one is Live)
-//!                    │                      │
-//!                    └── the session ends ──┴── no other in time: the session fails
+//!         timeout            connected          closed, exchanged
+//!  Live ──────────► Late ──────────────► Left ──────────────────► (the new one is Live)
+//!                    │
+//!                    └── the session ends, or no other queue pair in time: the session fails
 //! ```
 //!
-//! 1. From the timeout on the queue accepts nothing: the block layer keeps what it has for it.
-//! 2. The queue pair is failed and drained, and its memory regions are destroyed, so that no key of
-//!    it works any more. The target is not told: it takes a connection that ends for the
-//!    end of the session.
-//! 3. Its requests are given back to be issued again.
-//! 4. A queue pair that says whose place it takes is connected. The target grants that when
-//!    the drive has finished what it had begun for the old one: nothing of that comes after
-//!    what is issued again.
-//! 5. The hardware queue gets the new queue, and is run.
+//! 1. The queue accepts nothing: the block layer keeps what it has for it. What the target
+//!    answers still ends as ever.
+//! 2. A queue pair that says whose place it takes is connected. The target takes its side
+//!    of the old one down, and grants the new one when the drive has finished what it had begun for
+//!    that: nothing of it comes after what is issued again.
+//! 3. The old queue pair is failed and drained, and its requests, each after its memory region was
+//!    destroyed, are given back to the block layer to be issued again.
+//! 4. The hardware queue gets the new queue, and is run.
 //!
-//! It happens under [`Session::closing`], in process context and without I/O of the
-//! memory management: a request that it would wait for may be one of these. The old queue, with all its memory,
-//! is kept by the disk, so there is a bound.
+//! It happens under [`Session::closing`], in process context and without I/O of the memory
+//! management: a request that it would wait for may be one of these. The old queue, with all its
+//! memory, is kept by the disk, so there is a bound.
 
 use super::{
     Session,
@@ -100,11 +99,8 @@ impl Session {
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
-        self.requests.synchronize();
-        old.close_silently();
-        self.requests
-            .for_each_parked_of(index.into(), |request| old.requeue(request));
-
+        // What the target does to the old one is no news any more.
+        old.pair().id().detach();
         let (address, request) = self
             .whom_to_ask(index, true)
             .ok_or(Failure::Unset("address"))?;
@@ -121,6 +117,10 @@ impl Session {
             new.close();
             return Err(failure);
         }
+        self.requests.synchronize();
+        old.close();
+        self.requests
+            .for_each_parked_of(index.into(), |request| old.requeue(request));
         old.was_replaced();
         // The teardown has it from here on.
         self.device
@@ -131,8 +131,6 @@ impl Session {
         // Who was refused by the old queue is waiting by then.
         self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
-        // The target has done so before, and waits to hear of it.
-        old.pair().id().disconnect();
         Ok(())
     }
 
