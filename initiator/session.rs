@@ -326,7 +326,8 @@ impl Session {
     fn tear_down(self: &Arc<Self>) {
         drop(self.prober.lock().take());
         let _alone = self.closing.lock();
-        // None comes any more, and these stay listed until they are closed: their counters are read there.
+        // None comes any more, and these stay listed until they are closed: their counters are
+        // read there.
         let queues = || (0..).map_while(|index| self.queue(index));
         for (index, queue) in queues().enumerate() {
             queue.stop();

@@ -496,7 +496,8 @@ impl Queue {
         self.comes_to(State::Ended);
     }
 
-    /// As [`Self::close`], while the session goes on: what goes wrong here from now on does not end it.
+    /// As [`Self::close`], while the session goes on: what goes wrong here from now on does not
+    /// end it.
     pub(crate) fn close_alone(&self) {
         self.leaving.store(true, Release);
         self.pair.id().detach();
@@ -505,8 +506,8 @@ impl Queue {
         self.counters.replaced_queues.bump();
     }
 
-    /// Something is wrong with the queue pair, or with what came by it: ends the session, unless it is
-    /// only this queue pair that is taken down.
+    /// Something is wrong with the queue pair, or with what came by it: ends the session,
+    /// unless it is only this queue pair that is taken down.
     #[cold]
     fn fail(&self) {
         if !self.leaving.load(Acquire) {

@@ -342,7 +342,8 @@ impl Session {
     fn tear_down(&self) {
         drop(self.prober.lock().take());
         let _alone = self.closing.lock();
-        // None comes any more, and these stay listed until they are closed: their counters are read there.
+        // None comes any more, and these stay listed until they are closed: their counters are
+        // read there.
         let queues = || (0..).map_while(|place| self.queue_at(place));
         for queue in queues() {
             queue.comes_to(trace::State::Ending);

@@ -345,8 +345,8 @@ impl Volume {
         Some((backing.clone(), backing.geometry(state.read_only)?))
     }
 
-    /// Takes a session's closed queues away and keeps what they have counted: who sums up meanwhile has
-    /// each of them once.
+    /// Takes a session's closed queues away and keeps what they have counted: who sums up
+    /// meanwhile has each of them once.
     pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());

@@ -40,8 +40,8 @@ impl Past {
 }
 
 impl Device {
-    /// Takes a session's closed queues away and keeps what they have counted: who sums up meanwhile has
-    /// each of them once.
+    /// Takes a session's closed queues away and keeps what they have counted: who sums up
+    /// meanwhile has each of them once.
     pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());

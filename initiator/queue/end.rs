@@ -71,7 +71,8 @@ impl Queue {
         }
     }
 
-    /// Ends the session because of `failure`, unless this queue pair is given up anyway. Any context.
+    /// Ends the session because of `failure`, unless this queue pair is given up anyway. Any
+    /// context.
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
         if !self.is_late() {

@@ -574,7 +574,8 @@ int play_client(void)
 	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
-	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends, (unsigned long long)sum.replaced,
+	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
+	       (unsigned long long)sum.replaced,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

@@ -248,7 +248,7 @@ pub struct ConnectArgs {
     #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
     pub queue_depth: Option<u16>,
 
-    /// Replace a queue's connection when a request was not answered in this time, and issue it again [default: 30]
+    /// Connect a queue anew when a request was not answered in this time [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
     pub io_timeout: Option<u32>,
 
