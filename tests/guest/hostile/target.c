@@ -90,12 +90,22 @@ static void welcome(struct rdma_cm_event *event)
 	if (event->param.conn.private_data_len < CONNECT)
 		failed("the initiator's connection request is too short");
 	memcpy(request, event->param.conn.private_data, CONNECT);
-	if (memcmp(request, "HCAB\1\1", 6) || !get(request + 6, 2) || request[8] >= request[9])
+	if (memcmp(request, "HCAB\1\1", 6) || !get(request + 6, 2) || (request[8] & ~REPLACE) >= request[9])
 		failed("the initiator's connection request is wrong");
 	if (event->param.conn.initiator_depth < param.initiator_depth)
 		param.initiator_depth = event->param.conn.initiator_depth;
 	rdma_ack_cm_event(event);
 	number++;
+	/* A target may refuse to take a queue pair for another one, and then the session ends. */
+	if (request[8] & REPLACE) {
+		unsigned char reject[REJECT] = "HCAB";
+
+		put(reject + 4, 2, MALFORMED);
+		rdma_reject(id, reject, REJECT);
+		rdma_destroy_id(id);
+		refusals++;
+		return;
+	}
 	make_reply(&r, trick, request, reply, &length);
 	if (trick == REFUSE)
 		rdma_reject(id, reply, length);
