@@ -19,7 +19,7 @@
 #	HCABLK_RDMA	the guests' RDMA device: rxe (soft-RoCE, the default), siw (soft-iWARP), or (make test)
 #			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
-#	HCABLK_MISSING	folder with siw.ko, when the kernel has none
+#	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that go before its own
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
 #	HCABLK_SEED	what their messages come from; 1 when not set

@@ -31,7 +31,7 @@ hold() {
 let_go() {
 	must on target 'dmsetup resume gate'
 }
-# is_late PAIRS: a queue pair is made beside these, as soon as the old one is closed
+# is_late PAIRS: a queue pair is made beside these, in place of one
 is_late() {
 	wait_until c1 30 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $1 ]"
 }

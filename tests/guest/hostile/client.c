@@ -437,7 +437,8 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 			failed("the target grants %u bytes", grant_bytes);
 		if (chance(r, 150))
 			intrude(r, &a);
-		if (chance(r, 150))
+		/* Each worker does it once, however few messages there are. */
+		if (chance(r, 150) || !mine->replaced)
 			c = replace(c, &a);
 		return c;
 	}
