@@ -37,11 +37,8 @@ HARMLESS = re.compile(
 # Mistakes of the kernel's own that tests run into, by what stands in their call trace. They do not fail a test.
 KNOWN = re.compile(
     r"""
-      # rxe_receiver() and rxe_completer() drop the packets of a queue pair in error with interrupts off. A page pool
-      # minds that, and turns them on.
-      \ (sk_skb_reason_drop|_raw_spin_unlock_irqrestore)\+.*\n (?:.*\ \?\ .*\n)* .*\ rxe_(receiver|completer)\+
       # rxe's check_ack() calls answers to an RDMA READ that come out of order an error, but forgets to say which.
-    | WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
+      WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
       # OCFS2's cluster takes its locks in one order when a node goes and in another one when it is made.
     | \ o2net_flush_wq\+
       # rxe_resp_queue_pkt() and rxe_comp_queue_pkt() give a packet away, and its hold on the queue pair with it, and use
