@@ -11,6 +11,7 @@ use crate::{
         Settings,
         SMALL_READ_MAX, //
     },
+    shape::TOGETHER,
 };
 use hcablk_core::{
     configfs::{
@@ -178,6 +179,12 @@ impl Node for Device {
                 kib if kib % 4 == 0 => Ok(kib),
                 _ => Err(EINVAL),
             }
+        ),
+        setting!(
+            c"message_requests",
+            message_requests,
+            |out: &mut Output<'_>, requests| writeln!(out, "{requests}"),
+            |text| number(text, 1, TOGETHER as u32)
         ),
         setting!(
             c"batch_upper",

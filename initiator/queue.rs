@@ -31,9 +31,10 @@
 //!
 //! # Doorbells
 //!
-//! A request that is not the last for now, and needs no registration, is not
-//! posted but put behind others in a [`Backlog`]; the next that is posted takes
-//! it along, for everything that the queue pair is given goes through
+//! A request that is not the last for now is not
+//! posted but put behind others in a [`Backlog`], and into a message with others
+//! ([`together`]); the next that is posted takes
+//! them along, for everything that the queue pair is given goes through
 //! [`Queue::ring`]. That is the last request of the plug, or `commit_rqs` if it
 //! never came, both within the RCU section in which it was issued, so that
 //! the teardown finds nothing that waits. It is parked from the beginning; if posting
@@ -149,9 +150,11 @@ mod granted;
 mod issue;
 mod number;
 mod size;
+mod together;
 
 use granted::Granting;
 use size::Size;
+use together::Together;
 
 /// Kinds of work, in work ids. The index is a tag or a receive buffer.
 mod kind {
@@ -164,8 +167,8 @@ mod kind {
     pub(super) const NUMBERED: u8 = 6;
 }
 
-/// Requests that wait for their doorbell at most; blk-mq issues no more at once.
-const PLUG: usize = 32;
+/// Work requests that wait for their doorbell at most; blk-mq issues no more requests at once.
+const PLUG: usize = 64;
 
 /// What the disk's operations are called on.
 pub(crate) struct Driver;
@@ -222,6 +225,8 @@ struct SendState {
     backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
     /// The last numbered request in it.
     waiting: Option<number::Waiting>,
+    /// Requests that share the next message.
+    together: Together,
     /// The last number.
     numbers: u32,
 }
@@ -408,6 +413,7 @@ impl Queue {
                     ring: Ring::new(0, taken),
                     backlog,
                     waiting: None,
+                    together: Together::new(),
                     numbers: 0,
                 }, "hcablk_send"),
                 sent: Sent::default(),
@@ -436,6 +442,11 @@ impl Queue {
             return Ok(());
         }
         send.credits = Credits::new(reply.credits);
+        let most = reply
+            .requests_per_message()
+            .min(settings.message_requests as usize)
+            .min(usize::from(self.inline_segments) + 1);
+        send.together.allow(most);
         self.take_grant(&mut send, reply);
         if self.polled {
             // There is nothing to batch.

@@ -2,6 +2,7 @@
 
 //! What users set, and what it is when they do not.
 
+use crate::shape::TOGETHER;
 use core::net::IpAddr;
 use hcablk_core::proto::{
     name::{
@@ -22,6 +23,8 @@ const SMALL_WRITE: u32 = 4096;
 const EAGER_WRITE: u32 = 32768;
 /// Default of `max_io_kib`: a larger one takes more memory for each request in flight.
 const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
+/// Default of `message_requests`.
+const MESSAGE_REQUESTS: u32 = TOGETHER as u32;
 /// Default of `batch_upper`.
 const BATCH_UPPER: u32 = 32;
 /// Default of `batch_lower`.
@@ -54,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) eager_write: u32,
     /// KiB of the largest request.
     pub(crate) max_io_kib: u32,
+    /// Requests that one message may have.
+    pub(crate) message_requests: u32,
     /// Requests outstanding on a queue from which interrupts are batched, 0: none are.
     pub(crate) batch_upper: u32,
     /// Requests outstanding below which they are batched no more.
@@ -80,6 +85,7 @@ impl Default for Settings {
             small_write: SMALL_WRITE,
             eager_write: EAGER_WRITE,
             max_io_kib: MAX_IO_KIB,
+            message_requests: MESSAGE_REQUESTS,
             batch_upper: BATCH_UPPER,
             batch_lower: BATCH_LOWER,
             protocol: (VERSION_MIN, VERSION_MAX),

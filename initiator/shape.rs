@@ -8,7 +8,10 @@ use crate::{
 };
 use hcablk_core::{
     landing::Landing,
-    proto::TRANSFER_MAX,
+    proto::{
+        message::TOGETHER_MAX,
+        TRANSFER_MAX, //
+    },
     rdma::{
         device::Attributes,
         mr::REGION_PAGE,
@@ -26,6 +29,10 @@ pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
 
 /// Segments that a write may have at most whose data goes with the request.
 pub(crate) const INLINE_SEGMENTS: usize = 8;
+
+/// Requests that one message has at most: pieces that its device gathers.
+pub(crate) const TOGETHER: usize = 8;
+const _: () = assert!(TOGETHER <= INLINE_SEGMENTS + 1 && TOGETHER <= TOGETHER_MAX);
 
 /// Segments that a request may have at most, whatever the device can: a page each.
 const SEGMENTS_MAX: u32 = TRANSFER_MAX / REGION_PAGE;

@@ -13,6 +13,8 @@ counters! {
     pub(crate) struct Sent {
         /// Messages sent.
         sends,
+        /// Requests that went in another one's message.
+        joined,
         /// Work requests posted, receives left out.
         work_requests,
         /// Calls by which they were, each of which is a doorbell on an HCA.

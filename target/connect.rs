@@ -249,6 +249,7 @@ impl Connect {
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),
+            together: queue.together(),
             grant: queue.grant(),
             id: session.volume().wwid(),
         };

@@ -72,8 +72,9 @@ pub(crate) struct Io {
     pub(crate) queue: Arc<Queue>,
     /// Place in the table of work under way, and message buffer.
     pub(crate) index: u32,
-    /// The receive buffer that the request came in, to be posted again.
-    pub(crate) receive: u32,
+    /// The receive buffer that the request came in, to be posted again; `None`: another
+    /// request came in it, too, and sees to that.
+    pub(crate) receive: Option<u32>,
     pub(crate) tag: Tag,
     /// What is asked for, or why it is refused.
     pub(crate) op: Result<Op, message::Status>,
@@ -134,7 +135,7 @@ impl Io {
             Self {
                 queue: queue.clone(),
                 index,
-                receive: 0,
+                receive: None,
                 tag: Tag {
                     index: 0,
                     generation: 0,
@@ -216,7 +217,7 @@ impl Io {
     /// Where the data came with the request.
     fn inline(&self) -> Option<&DmaBuffer> {
         match self.op {
-            Ok(Op::WriteInline { .. }) => self.queue.inline_data(self.receive),
+            Ok(Op::WriteInline { .. }) => self.queue.inline_data(self.receive?),
             _ => None,
         }
     }

@@ -24,7 +24,8 @@
 //! There are as many receive buffers as credits were granted, and twice as many
 //! [`Io`]s: an answer grants its credit before its own send has completed, and
 //! a request that comes in meanwhile finds an idle one. If it does not, it
-//! waits in its receive buffer. Requests that find no transfer buffers wait in
+//! waits in its receive buffer, which is its own, or that of several requests: then it
+//! is posted again with the answer to the last of them. Requests that find no transfer buffers wait in
 //! the order in which they came: for the queue's own, or for those that others give back
 //! ([`memory`](crate::memory)).
 
@@ -147,6 +148,8 @@ struct Received {
     /// Bytes of the message, or of the data that came with an immediate value.
     length: usize,
     immediate: Option<u32>,
+    /// Requests of it that were admitted.
+    admitted: usize,
 }
 
 /// What is behind the lock.
@@ -566,6 +569,11 @@ impl Queue {
     /// Nothing is fetched by RDMA READ.
     pub(crate) fn no_read(&self) -> bool {
         self.shape.no_read
+    }
+
+    /// A message may have several requests.
+    pub(crate) fn together(&self) -> bool {
+        self.shape.inline != 0
     }
 
     /// Bytes of data that a request may bring with it.

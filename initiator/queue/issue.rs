@@ -140,7 +140,6 @@ impl Queue {
         data.granted = false;
         data.lands = matches!(way, Way::Lands(_));
         data.sending = matches!(way, Way::Goes);
-        let mut chain = Chain::new();
         let mut register = None;
         let moved_by_hca = matches!(way, Way::Goes | Way::Registered);
         if let (Some(direction), Way::Goes | Way::Registered) = (direction, &way) {
@@ -156,9 +155,8 @@ impl Queue {
                 Err(_) => return Err(Rejected::new(request, Status::IoErr)),
             }
         }
-        // A message, and what goes with it if anything does.
-        let mut alone = [Entry::EMPTY];
-        let mut together = None;
+        // The message and the data that goes with it, if any does.
+        let mut gathered = None;
         let mut pieces = 1;
         let fua = view.fua();
         let op = match way {
@@ -172,7 +170,7 @@ impl Queue {
             },
             Way::Lands(remote) => message::Op::Read(extent, with(remote, Answer::Immediate)),
             Way::Goes => {
-                let entries = together.insert([Entry::EMPTY; INLINE_SEGMENTS + 1]);
+                let entries = gathered.insert([Entry::EMPTY; INLINE_SEGMENTS + 1]);
                 let Some(count) = data.list.entries(&mut entries[1..]) else {
                     return Err(Self::unissued(request, &self.tags, Status::IoErr));
                 };
@@ -184,9 +182,9 @@ impl Queue {
                 let Ok((wr, remote)) = data.list.register() else {
                     return Err(Rejected::new(request, Status::IoErr));
                 };
-                let wr = register.insert(wr);
-                wr.name(WorkId::new(kind::REGISTER, tag.index.into()));
-                chain.push(wr);
+                register
+                    .insert(wr)
+                    .name(WorkId::new(kind::REGISTER, tag.index.into()));
                 let remote = with(
                     remote,
                     if self.remote_invalidate {
@@ -206,7 +204,7 @@ impl Queue {
                 }
             }
         };
-        let used = chain.len() + 1;
+        let used = 1 + u32::from(register.is_some());
         // Only what was registered has to be invalidated.
         let slots = if used == 1 { 1 } else { SLOTS_PER_REQUEST };
 
@@ -224,28 +222,6 @@ impl Queue {
             drop(send);
             return Err(Self::unissued(request, &self.tags, Status::IoErr));
         };
-        let entries = match &mut together {
-            Some(entries) => &mut entries[..],
-            None => &mut alone[..],
-        };
-        if let Some(message) = entries.first_mut() {
-            *message = Entry::new(slice);
-        }
-        let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
-        wr.solicited();
-        let mut numbered = None;
-        if data.sending {
-            let n = send.number(used);
-            data.number = n.number;
-            numbered = Some(n);
-            self.sent.inline_writes.bump();
-        } else {
-            let id = WorkId::new(kind::SEND, tag.index.into());
-            match send.space.post(used) {
-                Some(freed) => wr.signal(id.freeing(freed)),
-                None => wr.name(id),
-            }
-        }
         data.phase = Phase::Sent;
         data.marks = if self.timing.load(Relaxed) {
             Marks::sent(view.made_ns())
@@ -253,7 +229,6 @@ impl Queue {
             Marks::default()
         };
         data.slots = slots - used;
-        self.sent.sends.bump();
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.heed(&send);
@@ -263,11 +238,32 @@ impl Queue {
         if moved_by_hca {
             self.sent.rdma_bytes.add(extent.length.into());
         }
-        let posted = if let Some(numbered) = numbered {
+        let request_entry = Entry::new(slice);
+        let posted = if let Some(entries) = &mut gathered {
+            entries[0] = request_entry;
+            let numbered = send.number(used);
+            data.number = numbered.number;
+            self.sent.inline_writes.bump();
+            self.sent.sends.bump();
+            let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
+            wr.solicited();
             self.hand_over(&mut send, &mut wr, numbered, !last)
-        } else if !last && used == 1 && send.backlog.push(&mut wr) {
-            Ok(())
+        } else if !last || !send.together.is_empty() {
+            self.join(&mut send, tag.index, request_entry, register.as_mut(), last)
         } else {
+            self.sent.sends.bump();
+            let entries = [request_entry];
+            let mut wr = Send::new(&entries);
+            wr.solicited();
+            let id = WorkId::new(kind::SEND, tag.index.into());
+            match send.space.post(used) {
+                Some(freed) => wr.signal(id.freeing(freed)),
+                None => wr.name(id),
+            }
+            let mut chain = Chain::new();
+            if let Some(register) = &mut register {
+                chain.push(register);
+            }
             chain.push(&mut wr);
             self.ring(&mut send, &chain)
         };
@@ -310,6 +306,18 @@ impl Queue {
     /// order of posting.
     #[inline]
     pub(super) fn ring(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
+        if !send.together.is_empty() {
+            if let Err(e) = self.seal(send) {
+                send.backlog.truncate(0);
+                return Err(e);
+            }
+        }
+        self.post(send, chain)
+    }
+
+    /// As [`Self::ring`], but for the message that is open.
+    #[inline]
+    pub(super) fn post(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
         let requests = send.backlog.len() as u64 + u64::from(chain.len());
         if requests != 0 {
             self.sent.doorbells.bump();

@@ -5,6 +5,7 @@
 
 use super::{
     grant::Grant,
+    message,
     name::{HostId, VolumeId, VolumeName},
     wire::{prefix, Reader, Writer},
     DEPTH_MAX, DEPTH_MIN, INLINE_MAX, MAGIC, QUEUES_MAX, TRANSFER_MAX, TRANSFER_USUAL, VERSION_MAX,
@@ -213,6 +214,8 @@ pub struct Geometry {
 const QUIET: u8 = 1 << 0;
 /// What a target does not do: a bit of byte 5.
 const NO_READ: u8 = 1 << 1;
+/// What a target can do: a bit of byte 5.
+const TOGETHER: u8 = 1 << 2;
 
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
@@ -239,6 +242,9 @@ pub struct Reply {
     /// The target fetches no data by RDMA READ: writes come with their request,
     /// or in granted memory.
     pub no_read: bool,
+    /// A message may have several requests, as many as are no longer than what may
+    /// follow the first.
+    pub together: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
@@ -246,6 +252,14 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Requests that a message to this target may have.
+    pub fn requests_per_message(&self) -> usize {
+        match self.together {
+            true => (1 + self.inline as usize / message::REQUEST_LEN).min(message::TOGETHER_MAX),
+            false => 1,
+        }
+    }
+
     /// The reply as it travels.
     pub fn encode(&self) -> [u8; REPLY_LEN] {
         let g = &self.geometry;
@@ -254,6 +268,16 @@ impl Reply {
             key: 0,
             base: 0,
         });
+        let mut abilities = 0;
+        for (set, bit) in [
+            (self.quiet, QUIET),
+            (self.no_read, NO_READ),
+            (self.together, TOGETHER),
+        ] {
+            if set {
+                abilities |= bit;
+            }
+        }
         let mut flags = 0;
         for (set, bit) in [
             (g.read_only, READ_ONLY),
@@ -267,7 +291,7 @@ impl Reply {
         Writer::new()
             .u32(MAGIC)
             .u8(self.version)
-            .u8(if self.quiet { QUIET } else { 0 } | if self.no_read { NO_READ } else { 0 })
+            .u8(abilities)
             .u16(self.credits)
             .u64(g.capacity)
             .u8(g.logical_block_shift)
@@ -349,6 +373,7 @@ impl Reply {
             inline,
             quiet: abilities & QUIET != 0,
             no_read,
+            together: abilities & TOGETHER != 0,
             grant,
             id,
             geometry: Geometry {

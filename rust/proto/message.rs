@@ -10,6 +10,10 @@ pub const REQUEST_LEN: usize = 40;
 pub const RESPONSE_LEN: usize = 16;
 /// Bytes of a receive buffer on either side; longer messages are not valid.
 pub const BUFFER_LEN: usize = 64;
+/// Requests that one message may have at most.
+pub const TOGETHER_MAX: usize = 16;
+/// Where the first of them says how many more there are.
+pub const MORE_OFFSET: usize = 2;
 
 /// Names a request in flight: its tag, and how often the tag was used, so
 /// that a late or repeated answer is not taken for another request's.
@@ -169,8 +173,8 @@ const NO_DATA: (Extent, Remote) = (
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// Too short to be told whose it is, or it may mean a place in granted memory,
-    /// which both sides would count differently: the connection ends.
+    /// Too short to be told whose it is, or it may mean a place in granted memory or
+    /// several requests, which both sides would count differently: the connection ends.
     Unanswerable,
     /// The sender can be told, with this status.
     Answer(Tag, Status),
@@ -242,20 +246,37 @@ impl Request {
             .finish()
     }
 
-    /// Reads a message of `bytes.len()` bytes, the length that the completion gave.
+    /// How many requests are in a message of `length` bytes that begins with `bytes`.
     #[inline]
-    pub fn decode(bytes: &[u8]) -> Result<Self, BadRequest> {
-        Self::decode_before(bytes, 0)
+    pub fn count(bytes: &[u8], length: usize) -> Result<usize, BadRequest> {
+        match bytes.get(MORE_OFFSET) {
+            Some(&more) if more != 0 && length >= REQUEST_LEN => {
+                let count = usize::from(more) + 1;
+                if count > TOGETHER_MAX || length != count * REQUEST_LEN {
+                    return Err(BadRequest::Unanswerable);
+                }
+                Ok(count)
+            }
+            _ => Ok(1),
+        }
     }
 
-    /// As [`Self::decode`] for a message that goes on with `following` bytes of data.
+    /// Reads a request of `bytes.len()` bytes that is a message, the length that the
+    /// completion gave, or is in one behind the first.
     #[inline]
-    pub fn decode_before(bytes: &[u8], following: usize) -> Result<Self, BadRequest> {
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadRequest> {
+        Self::decode_before(bytes, 0, 0)
+    }
+
+    /// As [`Self::decode`] for a message that goes on with `following` bytes of data, or
+    /// with `more` requests.
+    #[inline]
+    pub fn decode_before(bytes: &[u8], following: usize, more: u8) -> Result<Self, BadRequest> {
         let header: &[u8; 8] = prefix(bytes).ok_or(BadRequest::Unanswerable)?;
         let mut r = Reader::new(header);
         let opcode = r.u8();
         let flags = r.u8();
-        let reserved = r.u16();
+        let (others, reserved) = (r.u8(), r.u8());
         let tag = Tag {
             index: r.u16(),
             generation: r.u16(),
@@ -291,7 +312,7 @@ impl Request {
             key,
             answer,
         };
-        if reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
+        if others != more || reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
             return Err(invalid);
         }
         let somewhere = extent.length > 0

@@ -5,8 +5,8 @@
 //! Who is about to post more puts requests here, one by one, and has all of
 //! them posted by one call. A request is copied with its entries, so that
 //! nothing borrowed outlives the call that keeps it; the memory that entries
-//! point to must stay until completion, as with any request. A request that
-//! refers to something else than memory (a region's registration) cannot wait.
+//! point to must stay until completion, as with any request, and so must a region
+//! that one registers.
 
 use super::{
     cq::Handler,
@@ -23,28 +23,36 @@ use crate::bindings::{
     zeroed, //
 };
 use core::{
-    mem::ManuallyDrop,
+    mem::{
+        size_of,
+        ManuallyDrop, //
+    },
     ptr, //
 };
 use kernel::prelude::*;
 
-/// A work request that can wait: its opcode needs no more than the fields that
-/// every request has, or those of an RDMA READ or WRITE.
+/// A work request that can wait.
 ///
 /// # Safety
 ///
-/// [`WorkRequest::base`] is the first part of a `struct ib_rdma_wr` if `RDMA`,
-/// and it and its entries have no other pointers than that to the entries.
+/// [`WorkRequest::base`] is the first part of a `Raw`, which begins with a `struct
+/// ib_send_wr`, and has no other pointers than those to its entries and to what must stay
+/// until it has completed.
 pub unsafe trait CanWait: WorkRequest {
-    /// Whether it is an `ib_rdma_wr`.
+    /// The structure for its opcode.
     #[doc(hidden)]
-    const RDMA: bool;
+    type Raw;
 }
+
+/// What a request may have behind the fields that all have: an RDMA READ or WRITE, or a
+/// registration.
+const REST: usize = 2;
 
 /// A place for a request with up to `N` entries. The request comes first.
 #[repr(C)]
 struct Slot<const N: usize> {
-    wr: bindings::ib_rdma_wr,
+    wr: bindings::ib_send_wr,
+    rest: [u64; REST],
     entries: [Entry; N],
 }
 
@@ -74,6 +82,7 @@ impl<const N: usize> Backlog<N> {
         for _ in 0..length {
             let slot = Slot {
                 wr: zeroed(),
+                rest: [0; REST],
                 entries: [Entry::EMPTY; N],
             };
             slots.push(slot, GFP_KERNEL)?;
@@ -96,6 +105,10 @@ impl<const N: usize> Backlog<N> {
     /// Lets a request wait behind the others; `false`: there is no room for it.
     #[inline]
     pub fn push<R: CanWait>(&mut self, request: &mut R) -> bool {
+        const {
+            assert!(size_of::<R::Raw>() <= size_of::<bindings::ib_send_wr>() + 8 * REST);
+            assert!(align_of::<R::Raw>() <= align_of::<Slot<N>>());
+        };
         let wr = request.base();
         let count = wr.num_sge as usize;
         if count > N {
@@ -105,16 +118,12 @@ impl<const N: usize> Backlog<N> {
             return false;
         };
         let from: *mut bindings::ib_send_wr = wr;
-        let to: *mut bindings::ib_rdma_wr = &mut slot.wr;
+        let to: *mut Slot<N> = slot;
         // SAFETY: By the safety requirement of `CanWait` there is as much to
-        // copy; the entries are `count` by the request's own promise, and there
-        // is room for them.
+        // copy, and as was just said there is room for it; the entries are `count` by the
+        // request's own promise, and there is room for them.
         unsafe {
-            if R::RDMA {
-                ptr::copy_nonoverlapping(from.cast::<bindings::ib_rdma_wr>(), to, 1);
-            } else {
-                ptr::copy_nonoverlapping(from, to.cast(), 1);
-            }
+            ptr::copy_nonoverlapping(from.cast::<R::Raw>(), to.cast(), 1);
             let (entries, to) = (
                 (*from).sg_list.cast_const().cast(),
                 slot.entries.as_mut_ptr(),
@@ -126,11 +135,11 @@ impl<const N: usize> Backlog<N> {
                 ptr::copy_nonoverlapping(entries, to, count);
             }
         }
-        slot.wr.wr.sg_list = slot.entries.as_mut_ptr().cast();
-        slot.wr.wr.next = ptr::null_mut();
+        slot.wr.sg_list = slot.entries.as_mut_ptr().cast();
+        slot.wr.next = ptr::null_mut();
         // INVARIANT: The entries are the slot's; it is linked to its predecessor.
         if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
-            before.wr.wr.next = to.cast();
+            before.wr.next = to.cast();
         }
         self.used += 1;
         true
@@ -149,7 +158,7 @@ impl<const N: usize> Backlog<N> {
             };
         };
         if let Some(last) = self.slots.get_mut(last) {
-            last.wr.wr.next = chain.head().cast_mut();
+            last.wr.next = chain.head().cast_mut();
         }
         // SAFETY: By the type's invariant the slots are linked requests, and
         // the chain that is behind them is one by its own; both stay as they
@@ -158,7 +167,7 @@ impl<const N: usize> Backlog<N> {
         if posted.is_ok() {
             self.used = 0;
         } else if let Some(last) = self.slots.get_mut(last) {
-            last.wr.wr.next = ptr::null_mut();
+            last.wr.next = ptr::null_mut();
         }
         posted
     }
@@ -167,7 +176,7 @@ impl<const N: usize> Backlog<N> {
     /// waits here.
     pub fn silence(&mut self, place: usize) {
         if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
-            slot.wr.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
+            slot.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
         }
     }
 
@@ -175,7 +184,7 @@ impl<const N: usize> Backlog<N> {
     pub fn rename_silent(&mut self, place: usize, id: WorkId) {
         self.silence(place);
         if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
-            slot.wr.wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
+            slot.wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
         }
     }
 
@@ -184,9 +193,9 @@ impl<const N: usize> Backlog<N> {
         self.used = self.used.checked_sub(1)?;
         let slot = self.slots.get(self.used)?;
         // SAFETY: Every request has a `wr_id`.
-        let id = WorkId::from_raw(unsafe { *slot.wr.wr.__bindgen_anon_1.wr_id });
+        let id = WorkId::from_raw(unsafe { *slot.wr.__bindgen_anon_1.wr_id });
         if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
-            before.wr.wr.next = ptr::null_mut();
+            before.wr.next = ptr::null_mut();
         }
         Some(id)
     }

@@ -142,6 +142,18 @@ impl DmaBuffer {
         })
     }
 
+    /// Takes out what the device put at `offset`.
+    #[inline]
+    pub fn read<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
+        if offset.checked_add(N).is_none_or(|end| end > self.len()) {
+            return Err(EINVAL);
+        }
+        self.sync_for_cpu(offset, N);
+        // SAFETY: The pages have as many bytes there; the device may be writing them, and
+        // bytes are bytes.
+        Ok(unsafe { self.pages.as_mut_ptr().add(offset).cast::<[u8; N]>().read() })
+    }
+
     /// What others wrote into the first `length` bytes becomes visible to the device.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, length: usize) {
@@ -259,6 +271,19 @@ impl MessageBuffers {
         };
         chunk.sync_for_device(offset, message.len());
         Ok(chunk.slice(offset, message.len()))
+    }
+
+    /// Changes a byte of the message of `length` bytes in buffer `index`, before it is sent.
+    #[inline]
+    pub fn set(&self, index: usize, length: usize, at: usize, byte: u8) -> Result {
+        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        if at >= length || length > self.length {
+            return Err(EINVAL);
+        }
+        // SAFETY: As in `write`.
+        unsafe { chunk.pages.as_mut_ptr().add(offset + at).write(byte) };
+        chunk.sync_for_device(offset, length);
+        Ok(())
     }
 
     /// Takes the `length` bytes that the device put into buffer `index` out

@@ -208,7 +208,7 @@ impl WorkRequest for Send<'_> {
 
 // SAFETY: It is an `ib_send_wr` of its own.
 unsafe impl CanWait for Send<'_> {
-    const RDMA: bool = false;
+    type Raw = bindings::ib_send_wr;
 }
 
 /// An RDMA READ or WRITE of the peer's memory.
@@ -285,7 +285,7 @@ impl WorkRequest for Rdma<'_> {
 
 // SAFETY: Its part that all requests have is the first of its `ib_rdma_wr`.
 unsafe impl CanWait for Rdma<'_> {
-    const RDMA: bool = true;
+    type Raw = bindings::ib_rdma_wr;
 }
 
 /// Makes a memory region's key valid.
@@ -315,6 +315,12 @@ impl WorkRequest for Register<'_> {
     }
 }
 
+// SAFETY: Its part that all requests have is the first of its `ib_reg_wr`; the other
+// pointer is to the region.
+unsafe impl CanWait for Register<'_> {
+    type Raw = bindings::ib_reg_wr;
+}
+
 /// Makes a memory region's key invalid.
 pub struct Invalidate(bindings::ib_send_wr);
 
@@ -336,7 +342,7 @@ impl WorkRequest for Invalidate {
 
 // SAFETY: It is an `ib_send_wr` of its own; the key that it names is a number in it.
 unsafe impl CanWait for Invalidate {
-    const RDMA: bool = false;
+    type Raw = bindings::ib_send_wr;
 }
 
 #[inline]

@@ -19,7 +19,8 @@ use hcablk_core::{
         Request,
         Status,
         BUFFER_LEN,
-        REQUEST_LEN, //
+        REQUEST_LEN,
+        TOGETHER_MAX, //
     },
     sync::IrqGuard,
     trace, //
@@ -68,8 +69,11 @@ impl Queue {
             let _ = work.received.push(message);
             return self.begin_waiting(work);
         };
-        let admitted = self.admit(&mut work, io, message);
+        let (admitted, rest) = self.admit(&mut work, io, message);
         self.outbox.heed(work.made - work.idle.len());
+        if let Some(rest) = rest {
+            return self.receive_rest(work, admitted, rest);
+        }
         match admitted {
             Admitted::Go(io) => {
                 drop(work);
@@ -79,27 +83,108 @@ impl Queue {
         }
     }
 
-    /// The request in a receive buffer.
-    #[inline]
-    fn read(&self, buffer: u32, length: usize) -> Result<Request, BadRequest> {
-        let mut message = [0; BUFFER_LEN];
-        // With data of its own a receive buffer is as long as a request.
-        let here = if self.inline.is_empty() {
-            length
-        } else {
-            length.min(REQUEST_LEN)
+    /// The first request of a message was admitted; the others are.
+    fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
+        let mut group = [const { None }; TOGETHER_MAX];
+        let mut places = group.iter_mut();
+        let mut later = false;
+        let mut put = |admitted| match (admitted, places.next()) {
+            (Admitted::Go(io), Some(place)) => *place = Some(io),
+            _ => later = true,
         };
-        match self.incoming.read(buffer as usize, here, &mut message) {
-            Ok(message) => Request::decode_before(message, length - here),
-            Err(_) => Err(BadRequest::Unanswerable),
+        put(first);
+        let mut rest = Some(rest);
+        while let Some(message) = rest {
+            // Those whose answers have left are as many as are needed now, as a rule.
+            if let Some(io) = self.take_returned() {
+                self.put(&mut work, io);
+            }
+            let Some(io) = work.idle.pop() else {
+                // Nothing waits in front of it, and there is room.
+                let _ = work.received.push(message);
+                put(Admitted::Later);
+                break;
+            };
+            let admitted;
+            (admitted, rest) = self.admit(&mut work, io, message);
+            put(admitted);
+        }
+        self.outbox.heed(work.made - work.idle.len());
+        drop(work);
+        for io in group.into_iter().flatten() {
+            self.go(io);
+        }
+        if later {
+            self.begin_waiting(self.work.lock());
         }
     }
 
-    /// Reads a request into `io` and gives it transfer buffers, or its place.
-    fn admit(&self, work: &mut Work, mut io: KBox<Io>, message: Received) -> Admitted {
-        let mut decoded = match message.immediate {
-            Some(value) => self.told(value, message.length),
-            None => self.read(message.buffer, message.length),
+    /// The next request of a message, or what is wrong with it, and how many follow.
+    #[inline]
+    fn read(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
+        if message.admitted != 0 {
+            return self.read_next(message);
+        }
+        let mut bytes = [0; BUFFER_LEN];
+        // With data of its own a receive buffer is as long as a request.
+        let here = if self.inline.is_empty() {
+            message.length
+        } else {
+            message.length.min(REQUEST_LEN)
+        };
+        let first = self
+            .incoming
+            .read(message.buffer as usize, here, &mut bytes);
+        let Ok(bytes) = first else {
+            return (Err(BadRequest::Unanswerable), 0);
+        };
+        match Request::count(bytes, message.length) {
+            Ok(1) => (Request::decode_before(bytes, message.length - here, 0), 0),
+            Ok(count) => {
+                let more = count - 1;
+                (Request::decode_before(bytes, 0, more as u8), more)
+            }
+            Err(e) => (Err(e), 0),
+        }
+    }
+
+    /// As [`Self::read`], behind the first.
+    fn read_next(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
+        let before = (message.admitted - 1) * REQUEST_LEN;
+        let bytes = self
+            .inline_data(message.buffer)
+            .map(|data| data.read::<REQUEST_LEN>(before));
+        let Some(Ok(bytes)) = bytes else {
+            return (Err(BadRequest::Unanswerable), 0);
+        };
+        let more = message.length / REQUEST_LEN - message.admitted - 1;
+        (Request::decode(&bytes), more)
+    }
+
+    /// Reads the next request of a message into `io` and gives it transfer buffers, or its
+    /// place; and what is left of the message.
+    fn admit(
+        &self,
+        work: &mut Work,
+        mut io: KBox<Io>,
+        message: Received,
+    ) -> (Admitted, Option<Received>) {
+        let (mut decoded, more) = match message.immediate {
+            Some(value) => (self.told(value, message.length), 0),
+            None => self.read(message),
+        };
+        let (receive, rest) = match more {
+            0 => (Some(message.buffer), None),
+            _ => {
+                let admitted = message.admitted + 1;
+                (
+                    None,
+                    Some(Received {
+                        admitted,
+                        ..message
+                    }),
+                )
+            }
         };
         io.marks = Marks::received(self.timing.load(Relaxed));
         if let Ok(Op::WriteGranted { extent, .. }) = decoded.map(|request| request.op) {
@@ -107,7 +192,7 @@ impl Queue {
                 decoded = Err(BadRequest::Unanswerable);
             }
         }
-        io.receive = message.buffer;
+        io.receive = receive;
         io.next = None;
         io.moved = 0;
         io.sectors = 0;
@@ -134,22 +219,22 @@ impl Queue {
                 self.counters.protocol_errors.bump();
                 let _ = work.idle.push_within_capacity(io);
                 self.fail();
-                return Admitted::Later;
+                return (Admitted::Later, None);
             }
         }
         trace::target::received(|| io.about());
         if io.status != Status::Ok {
-            return Admitted::Go(io);
+            return (Admitted::Go(io), rest);
         }
         if work.waiting.is_empty() && io.take_buffers(&mut work.free) {
             self.count_buffers(&io);
             self.take_grains(work, &mut io);
-            return Admitted::Go(io);
+            return (Admitted::Go(io), rest);
         }
         self.counters.buffer_waits.bump();
         // There is room: a place for every `Io`.
         let _ = work.waiting.push(io);
-        Admitted::Later
+        (Admitted::Later, rest)
     }
 
     /// Counts a request that has its buffers.
@@ -211,7 +296,11 @@ impl Queue {
                 let _ = work.idle.push_within_capacity(io);
                 return None;
             };
-            if let Admitted::Go(io) = self.admit(work, io, message) {
+            let (admitted, rest) = self.admit(work, io, message);
+            if let Some(rest) = rest {
+                work.received.unpop(rest);
+            }
+            if let Admitted::Go(io) = admitted {
                 return Some(io);
             }
         }

@@ -90,7 +90,7 @@ impl Queue {
     /// Writes data that came with its request.
     fn store_inline(&self, mut io: KBox<Io>) {
         io.moved = io.length() as u64;
-        if let Some(data) = self.inline_data(io.receive) {
+        if let Some(data) = io.receive.and_then(|buffer| self.inline_data(buffer)) {
             data.sync_for_cpu(0, io.length());
         }
         self.begin(io);
@@ -215,7 +215,10 @@ impl Queue {
         self.leave_cache(&mut io, status == Status::Ok);
         trace::target::answered(|| io.about());
         // The credit that the answer grants must be there before the answer.
-        if self.post_receive(io.receive).is_err() {
+        if io
+            .receive
+            .is_some_and(|buffer| self.post_receive(buffer).is_err())
+        {
             self.fail();
             return self.give_up(io);
         }
@@ -469,6 +472,7 @@ impl Handler for Queue {
                 buffer: work.index,
                 length: completion.byte_len(),
                 immediate: completion.immediate(),
+                admitted: 0,
             }),
             kind::ANSWER => self.answer_left(work.index, ok),
             kind::FETCH => {

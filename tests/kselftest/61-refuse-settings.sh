@@ -24,7 +24,7 @@ dev=$initiator/dev
 must on c1 "mkdir $dev"
 same "a new device's state" new "$(on c1 "cat $dev/state")"
 for default in port=7744 queues=0 poll_queues=0 queue_depth=128 io_timeout=30 connect_timeout=10 remote_invalidate=1 \
-	small_read=8192 small_write=4096 eager_write=32768 max_io_kib=1024 batch_upper=32 batch_lower=16; do
+	small_read=8192 small_write=4096 eager_write=32768 max_io_kib=1024 message_requests=8 batch_upper=32 batch_lower=16; do
 	same "the default of ${default%=*}" "${default#*=}" "$(on c1 "cat $dev/${default%=*}")"
 done
 like "it is not enabled without settings" Invalid "$(set_error c1 $dev enable 1)"
@@ -40,6 +40,8 @@ bad c1 $dev host_id 1234
 bad c1 $dev remote_invalidate 2
 bad c1 $dev small_read 65537
 bad c1 $dev small_write 65537
+bad c1 $dev message_requests 0
+bad c1 $dev message_requests 9
 bad c1 $dev eager_write 1048577
 bad c1 $dev batch_upper 1025
 bad c1 $dev batch_lower 1025

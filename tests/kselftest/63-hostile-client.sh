@@ -34,6 +34,7 @@ echo "# $(tail -n 1 <<< "$said")"
 same "$messages messages by seed $seed are answered as the protocol says" 0 $code
 less "some of them were discards" 0 "$(stat_of target $target/volumes/vol1 discards)"
 like "queue pairs in place of others" " [1-9][0-9]* in place of another one" "$said"
+like "messages of several requests" " [1-9][0-9]* messages of several requests" "$said"
 like "small reads by an immediate value" " [1-9][0-9]* by a value" "$said"
 on c2 'touch /tmp/stop'
 check "an honest client was served meanwhile" join reader

@@ -38,6 +38,7 @@ fn reply() -> Reply {
         },
         inline: 4096,
         quiet: true,
+        together: true,
         no_read: false,
         grant: Some(Grant {
             bytes: 2 << 20,
@@ -55,6 +56,25 @@ fn requests_round_trip() {
     padded.extend([0; 36]);
     assert_eq!(Request::decode(&padded), Ok(request()));
     assert_eq!(request().version(), 1);
+}
+
+#[test]
+fn a_message_takes_no_more_requests_than_may_follow_the_first() {
+    let with = |together, inline| {
+        Reply {
+            together,
+            inline,
+            ..reply()
+        }
+        .requests_per_message()
+    };
+    assert_eq!(with(false, 4096), 1);
+    assert_eq!(with(true, 0), 1);
+    assert_eq!(with(true, 39), 1);
+    assert_eq!(with(true, 40), 2);
+    assert_eq!(with(true, 4096), message::TOGETHER_MAX);
+    let bytes = reply().encode();
+    assert_eq!(bytes[5], QUIET | TOGETHER);
 }
 
 #[test]

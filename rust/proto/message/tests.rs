@@ -205,9 +205,9 @@ fn inline_data_has_the_length_that_is_said() {
     let bytes = request.encode();
     let length = EXTENT.length as usize;
     let invalid = Err(BadRequest::Answer(TAG, Status::Invalid));
-    assert_eq!(Request::decode_before(&bytes, length), Ok(request));
+    assert_eq!(Request::decode_before(&bytes, length, 0), Ok(request));
     for wrong in [0, 1, length - 1, length + 1] {
-        assert_eq!(Request::decode_before(&bytes, wrong), invalid, "{wrong}");
+        assert_eq!(Request::decode_before(&bytes, wrong, 0), invalid, "{wrong}");
     }
     for (at, value) in [
         (0, READ),
@@ -218,11 +218,15 @@ fn inline_data_has_the_length_that_is_said() {
     ] {
         let mut bad = bytes;
         bad[at] = value;
-        assert_eq!(Request::decode_before(&bad, length), invalid, "byte {at}");
+        assert_eq!(
+            Request::decode_before(&bad, length, 0),
+            invalid,
+            "byte {at}"
+        );
     }
     for other in requests() {
         let granted = matches!(other.op, Op::WriteGranted { .. });
-        let bad = Request::decode_before(&other.encode(), 512);
+        let bad = Request::decode_before(&other.encode(), 512, 0);
         assert_eq!(
             bad,
             if granted {
@@ -232,6 +236,43 @@ fn inline_data_has_the_length_that_is_said() {
             }
         );
     }
+}
+
+#[test]
+fn a_message_has_as_many_requests_as_it_says() {
+    let one = requests()[0];
+    for count in 2..=TOGETHER_MAX {
+        let mut bytes = one.encode().repeat(count);
+        bytes[MORE_OFFSET] = count as u8 - 1;
+        let (first, second) = (&bytes[..REQUEST_LEN], &bytes[REQUEST_LEN..][..REQUEST_LEN]);
+        assert_eq!(Request::count(first, bytes.len()), Ok(count));
+        assert_eq!(Request::decode_before(first, 0, count as u8 - 1), Ok(one));
+        assert_eq!(Request::decode(second), Ok(one));
+        for wrong in [
+            REQUEST_LEN,
+            bytes.len() - 1,
+            bytes.len() + 1,
+            bytes.len() + REQUEST_LEN,
+        ] {
+            let count = Request::count(first, wrong);
+            assert_eq!(count, Err(BadRequest::Unanswerable), "{wrong}");
+        }
+        // Not within another message.
+        let invalid = Err(BadRequest::Answer(one.tag, Status::Invalid));
+        assert_eq!(Request::decode(first), invalid);
+    }
+    let mut many = one.encode();
+    many[MORE_OFFSET] = TOGETHER_MAX as u8;
+    let length = (TOGETHER_MAX + 1) * REQUEST_LEN;
+    assert_eq!(Request::count(&many, length), Err(BadRequest::Unanswerable));
+    // Too short to have said so.
+    assert_eq!(
+        Request::count(&many[..REQUEST_LEN - 1], REQUEST_LEN - 1),
+        Ok(1)
+    );
+    assert_eq!(Request::count(&[1, 0], 2), Ok(1));
+    // Data may follow a request that says nothing of others.
+    assert_eq!(Request::count(&one.encode(), 80), Ok(1));
 }
 
 #[test]
@@ -259,7 +300,7 @@ fn who_uses_granted_memory_wrongly_is_not_answered() {
         );
     }
     assert_eq!(
-        Request::decode_before(&bytes, 4096),
+        Request::decode_before(&bytes, 4096, 0),
         Err(BadRequest::Unanswerable)
     );
 }

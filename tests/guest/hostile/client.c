@@ -24,7 +24,7 @@ bool read_only;
 
 /* In memory that all workers share. */
 static struct count {
-	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced;
+	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, together;
 } *counts, *mine;
 
 /* Messages that are not answered. */
@@ -428,6 +428,8 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 		if (max_transfer % 4096 || max_transfer < 1 << 20 ||
 		    (max_transfer > 1 << 20 && max_transfer > get(a.request + 10, 2) * 4096))
 			failed("the target takes requests of %u bytes", max_transfer);
+		if (!(a.reply[5] & 4) || get(a.reply + 36, 4) != INLINE)
+			failed("the target takes %u bytes behind a request", (unsigned int)get(a.reply + 36, 4));
 		max_discard = get(a.reply + 40, 4);
 		max_zeroes = get(a.reply + 48, 4);
 		grant_bytes = get(a.reply + 52, 4);
@@ -443,6 +445,45 @@ static struct connection *enter(struct rng *r, unsigned int *credits)
 		return c;
 	}
 	failed("no session becomes free");
+}
+
+/* The message is about to be sent. */
+static void launch(struct message *m)
+{
+	if (!slot_users[m->slot] && m->bytes[0] == READ && m->verdict == OK)
+		memset((void *)(uintptr_t)get(m->bytes + 24, 8), POISON, get(m->bytes + 16, 4));
+	m->number = number;
+	flight[flying++] = *m;
+	slot_users[m->slot]++;
+}
+
+/* Whether it can be one request of several in a message: each is answered. */
+static bool may_share(const struct message *m)
+{
+	return m->length == REQUEST && m->wr.opcode == IBV_WR_SEND && m->verdict < END && !m->burst;
+}
+
+/* Puts the next requests behind the one in these bytes, up to so many in all, and returns the length. */
+static size_t share(struct connection *c, unsigned char *bytes, unsigned int wanted, unsigned int credits)
+{
+	unsigned int count = 1;
+
+	while (count < wanted && number + WORKERS < first + messages) {
+		struct message m;
+
+		generate(&m, number + WORKERS);
+		if (!may_share(&m))
+			break;
+		UNTIL(c, flying < credits && !slot_users[m.slot], "a message is not answered");
+		if (c->broken)
+			break;
+		number += WORKERS;
+		launch(&m);
+		memcpy(bytes + count++ * REQUEST, m.bytes, REQUEST);
+	}
+	bytes[2] = count - 1;
+	mine->together += count > 1;
+	return count * REQUEST;
 }
 
 /* Sends every message whose turn it is. */
@@ -491,11 +532,7 @@ static void work_off(unsigned int me)
 				failed("the target ended the connection without a reason");
 			goto ended;
 		}
-		if (!slot_users[m.slot] && m.bytes[0] == READ && m.verdict == OK)
-			memset((void *)(uintptr_t)get(m.bytes + 24, 8), POISON, get(m.bytes + 16, 4));
-		m.number = number;
-		flight[flying++] = m;
-		slot_users[m.slot]++;
+		launch(&m);
 		if (m.data) {
 			struct ibv_sge sge = { (uintptr_t)c->send[c->sends++ % (SENDS - 16)], m.data, c->mr->lkey };
 
@@ -503,7 +540,14 @@ static void work_off(unsigned int me)
 			m.wr.wr_id = m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : 1ull << 62;
 			post(c, &m.wr, &sge);
 		} else {
-			post_message(c, &m.wr, m.bytes, m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : m.length);
+			size_t length = m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : m.length;
+
+			if (may_share(&m) && !m.replay && !burst && chance(&r, 100)) {
+				unsigned int wanted = 2 + below(&r, TOGETHER_HERE - 1);
+
+				length = share(c, m.bytes, wanted < credits ? wanted : credits, credits);
+			}
+			post_message(c, &m.wr, m.bytes, length);
 		}
 		if (m.verdict == END)
 			UNTIL(c, false, "the target did not end the connection");
@@ -570,13 +614,15 @@ int play_client(void)
 		sum.rejects += counts[i].rejects;
 		sum.reads_checked += counts[i].reads_checked;
 		sum.replaced += counts[i].replaced;
+		sum.together += counts[i].together;
 	}
 	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
-	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one; %llu ms\n",
+	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one, "
+	       "%llu messages of several requests; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
-	       (unsigned long long)sum.replaced,
+	       (unsigned long long)sum.replaced, (unsigned long long)sum.together,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

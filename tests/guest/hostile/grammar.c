@@ -27,8 +27,13 @@ void judge(struct message *m)
 	if (m->length >= REQUEST && data == GRANTED)
 		return;
 	m->verdict = m->status = INVALID;
+	/* Says that others follow, and they do not. */
+	if (m->length >= REQUEST && b[2]) {
+		m->verdict = END;
+		return;
+	}
 	/* Nothing here has its data behind it and says so. */
-	if (m->length != REQUEST || !zero(b + 2, 2) || !zero(b + 33, 7))
+	if (m->length != REQUEST || b[3] || !zero(b + 33, 7))
 		return;
 	if (op < READ || op > SIZE) {
 		m->verdict = m->status = UNSUPPORTED;
@@ -150,9 +155,16 @@ static void deadly(struct rng *r, struct message *m)
 	/* Where a write does harm if its data is taken from somewhere after all. */
 	if (b[0] == WRITE)
 		put(b + 8, 8, 0);
-	switch (below(r, 16)) {
+	switch (below(r, 17)) {
 	case 0:
 		m->length = below(r, 8);
+		break;
+	case 16:
+		/* More requests or fewer than it says, or more than there may be. */
+		b[2] = 1 + below(r, 255);
+		m->length = REQUEST * (1 + below(r, TOGETHER + 2)) + (chance(r, 300) ? 1 + below(r, REQUEST - 1) : 0);
+		if (b[2] < TOGETHER && m->length == REQUEST * (b[2] + 1u))
+			m->length += REQUEST;
 		break;
 	case 1:
 		m->length = REQUEST + INLINE + 1 + below(r, 64);
@@ -237,7 +249,7 @@ void generate(struct message *m, uint64_t n)
 		mutate(&r, b, REQUEST);
 	} else if (kind < 620) {
 		static const struct { unsigned char at, size; } fields[] = {
-			{ 0, 1 }, { 1, 1 }, { 2, 2 }, { 8, 8 }, { 16, 4 }, { 20, 4 }, { 24, 8 }, { 32, 1 }, { 33, 7 },
+			{ 0, 1 }, { 1, 1 }, { 2, 2 }, { 3, 1 }, { 8, 8 }, { 16, 4 }, { 20, 4 }, { 24, 8 }, { 32, 1 }, { 33, 7 },
 		};
 
 		field = below(&r, sizeof(fields) / sizeof(*fields));

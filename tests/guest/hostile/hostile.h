@@ -14,7 +14,9 @@ enum {
 	SECTOR = 512,
 	REQUEST = 40, RESPONSE = 16, BUFFER = 64,
 	/* Data that may follow a request, by the reply of the target that is tested; and what is kept of a message. */
-	INLINE = 4096, KEPT = 128,
+	INLINE = 4096, KEPT = 160,
+	/* Requests that a message may have by the protocol, and that it has here. */
+	TOGETHER = 16, TOGETHER_HERE = 4,
 	CONNECT = 56, REPLY = 64, REJECT = 16,
 	/* Memory for data in flight; a message of number n uses slot n % SLOTS. */
 	SLOTS = 32, SLOT = 64 << 10, GUARD = 4 << 10,

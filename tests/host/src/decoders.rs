@@ -9,8 +9,8 @@ use crate::proto::{
     credits::Credits,
     grant::{Answers, Grant},
     message::{
-        Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag,
-        REQUEST_LEN as MESSAGE_LEN,
+        Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag, MORE_OFFSET,
+        REQUEST_LEN as MESSAGE_LEN, TOGETHER_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
 };
@@ -71,11 +71,34 @@ pub const ALL: &[Decoder] = &[
 ];
 
 fn request(bytes: &[u8]) -> bool {
-    // What the target does with a message: data may follow the request.
-    let (bytes, data) = bytes.split_at(bytes.len().min(MESSAGE_LEN));
-    match Request::decode_before(bytes, data.len()) {
+    // What the target does with a message: data may follow the request, or other requests.
+    let (first, rest) = bytes.split_at(bytes.len().min(MESSAGE_LEN));
+    match Request::count(first, bytes.len()) {
+        Ok(1) => one_request(first, rest, 0),
+        Ok(count) => {
+            assert!(count <= TOGETHER_MAX);
+            assert_eq!(bytes.len(), count * MESSAGE_LEN);
+            let others = rest.chunks(MESSAGE_LEN);
+            others.fold(one_request(first, &[], count - 1), |good, next| {
+                one_request(next, &[], 0) && good
+            })
+        }
+        Err(e) => {
+            assert_eq!(e, BadRequest::Unanswerable);
+            assert!(bytes[MORE_OFFSET] != 0);
+            assert_ne!(bytes.len(), (usize::from(bytes[MORE_OFFSET]) + 1) * MESSAGE_LEN);
+            false
+        }
+    }
+}
+
+/// A request with data behind it, or as the first of several.
+fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
+    match Request::decode_before(bytes, data.len(), more as u8) {
         Ok(request) => {
-            assert_eq!(request.encode()[..], *bytes);
+            let mut right = request.encode();
+            right[MORE_OFFSET] = more as u8;
+            assert_eq!(right[..], *bytes);
             if let Op::WriteInline { extent, .. } = request.op {
                 assert_eq!(extent.length as usize, data.len());
                 assert!(extent.length > 0);
@@ -176,7 +199,15 @@ fn requests() -> Vec<Vec<u8>> {
         }
         message
     })
-    .into()
+    .into_iter()
+    .chain([2, TOGETHER_MAX].map(|count| {
+        let op = Op::Read(extent, small);
+        let quiet = true;
+        let mut message = Request { tag, op, quiet }.encode().repeat(count);
+        message[MORE_OFFSET] = count as u8 - 1;
+        message
+    }))
+    .collect()
 }
 
 fn response(bytes: &[u8]) -> bool {
@@ -271,6 +302,7 @@ fn replies() -> Vec<Vec<u8>> {
         },
         inline: 4096,
         quiet: true,
+        together: true,
         no_read: true,
         grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),

@@ -280,6 +280,10 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
     pub max_io_kib: Option<u32>,
 
+    /// Put up to so many requests that are issued together into one message; 1: each has its own [default: 8]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=8))]
+    pub message_requests: Option<u32>,
+
     /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_upper: Option<u32>,
@@ -316,6 +320,7 @@ impl From<&ConnectArgs> for Connect {
             small_write: args.small_write,
             eager_write: args.eager_write,
             max_io_kib: args.max_io_kib,
+            message_requests: args.message_requests,
             batch_upper: args.batch_upper,
             batch_lower: args.batch_lower,
         }
@@ -677,6 +682,8 @@ mod tests {
             "connect 10.0.0.1 data --max-io-kib 0",
             "connect 10.0.0.1 data --max-io-kib 1022",
             "connect 10.0.0.1 data --max-io-kib 4100",
+            "connect 10.0.0.1 data --message-requests 0",
+            "connect 10.0.0.1 data --message-requests 9",
             "connect 10.0.0.1 data --batch-upper 1025",
             "connect 10.0.0.1 data --batch-lower -1",
             "connect 10.0.0.1 data --host-id 00000000-0000-0000-0000-000000000000",

@@ -58,6 +58,8 @@ pub struct Connect {
     pub eager_write: Option<u32>,
     /// KiB of the largest request.
     pub max_io_kib: Option<u32>,
+    /// Requests that one message may have.
+    pub message_requests: Option<u32>,
     /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
     pub batch_upper: Option<u32>,
     /// Requests outstanding below which they are batched no more.
@@ -92,6 +94,10 @@ impl Connect {
         add("small_write", self.small_write.map(|v| v.to_string()));
         add("eager_write", self.eager_write.map(|v| v.to_string()));
         add("max_io_kib", self.max_io_kib.map(|v| v.to_string()));
+        add(
+            "message_requests",
+            self.message_requests.map(|v| v.to_string()),
+        );
         add("batch_upper", self.batch_upper.map(|v| v.to_string()));
         add("batch_lower", self.batch_lower.map(|v| v.to_string()));
         settings
@@ -652,6 +658,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         small_write: group.value("small_write")?,
         eager_write: group.value("eager_write")?,
         max_io_kib: group.value("max_io_kib")?,
+        message_requests: group.value("message_requests")?,
         batch_upper: group.value("batch_upper")?,
         batch_lower: group.value("batch_lower")?,
         session: Session::parse(&group.get("session")?),

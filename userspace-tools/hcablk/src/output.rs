@@ -59,6 +59,8 @@ pub struct Device {
     pub eager_write: u32,
     /// KiB of the largest request that is asked for.
     pub max_io_kib: u32,
+    /// Requests that one message may have.
+    pub message_requests: u32,
     /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
     pub batch_upper: u32,
     /// Requests outstanding below which they are batched no more.

@@ -61,6 +61,7 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("small_write", "4096"),
         ("eager_write", "32768"),
         ("max_io_kib", "1024"),
+        ("message_requests", "8"),
         ("batch_upper", "32"),
         ("batch_lower", "16"),
         ("enable", "0"),

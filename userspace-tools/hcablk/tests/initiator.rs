@@ -35,7 +35,7 @@ fn connect_writes_every_option() {
         "connect fd00::1 data --port 7745 --name db --queues 2 --poll-queues 1 --wwid 0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11 --queue-depth 64 --io-timeout 5 \
          --connect-timeout 3 \
          --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate \
-         --small-read 512 --small-write 1024 --eager-write 8192 --max-io-kib 4096 --batch-upper 8 --batch-lower 0",
+         --small-read 512 --small-write 1024 --eager-write 8192 --max-io-kib 4096 --message-requests 2 --batch-upper 8 --batch-lower 0",
     );
     for (attribute, value) in [
         ("address", "fd00::1"),
@@ -53,6 +53,7 @@ fn connect_writes_every_option() {
         ("small_write", "1024"),
         ("eager_write", "8192"),
         ("max_io_kib", "4096"),
+        ("message_requests", "2"),
         ("batch_upper", "8"),
         ("batch_lower", "0"),
     ] {
