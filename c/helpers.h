@@ -30,6 +30,7 @@ void hcablk_c_ib_destroy_cq(struct ib_cq *cq);
 int hcablk_c_ib_dereg_mr(struct ib_mr *mr);
 u32 hcablk_c_ib_inc_rkey(u32 rkey);
 void hcablk_c_ib_update_fast_reg_key(struct ib_mr *mr, u8 key);
+bool hcablk_c_ib_is_virtual(struct ib_device *dev);
 int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 			   enum dma_data_direction dir);
 void hcablk_c_ib_dma_unmap_sg(struct ib_device *dev, struct scatterlist *sg, int nents,

@@ -43,6 +43,11 @@ void hcablk_c_ib_update_fast_reg_key(struct ib_mr *mr, u8 key)
 	ib_update_fast_reg_key(mr, key);
 }
 
+bool hcablk_c_ib_is_virtual(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev);
+}
+
 int hcablk_c_ib_dma_map_sg(struct ib_device *dev, struct scatterlist *sg, int nents,
 			   enum dma_data_direction dir)
 {

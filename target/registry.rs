@@ -31,29 +31,36 @@ pub(crate) struct Lists {
     sessions: KVec<Arc<Session>>,
 }
 
+/// The module's workqueues.
+#[derive(Clone)]
+pub(crate) struct WorkQueues {
+    /// Where connections come up and sessions end.
+    pub(crate) control: Arc<WorkQueue>,
+    /// Where completions of HCAs are handled: on the processor that they interrupt.
+    pub(crate) completions: Arc<WorkQueue>,
+    /// Where those of devices are that are programs. soft-RoCE does its work on an
+    /// unbound queue, and ours is handled by the same workers: no change of threads is
+    /// between its part of a request and ours.
+    pub(crate) software: Arc<WorkQueue>,
+    /// Where requests wait for drives.
+    pub(crate) io: Arc<WorkQueue>,
+}
+
 /// See the module.
 #[pin_data]
 pub(crate) struct Registry {
-    work: Arc<WorkQueue>,
-    completions: Arc<WorkQueue>,
-    io_work: Arc<WorkQueue>,
+    queues: WorkQueues,
     claims: Arc<Claims>,
     #[pin]
     lists: Mutex<Lists>,
 }
 
 impl Registry {
-    pub(crate) fn new(
-        work: Arc<WorkQueue>,
-        completions: Arc<WorkQueue>,
-        io_work: Arc<WorkQueue>,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(queues: WorkQueues) -> Result<Arc<Self>> {
         let claims = Claims::new()?;
         Arc::pin_init(
             pin_init!(Self {
-                work,
-                completions,
-                io_work,
+                queues,
                 claims,
                 lists <- new_mutex!(Lists {
                     volumes: KVec::new(),
@@ -66,17 +73,21 @@ impl Registry {
 
     /// Where connections come up and sessions end.
     pub(crate) fn work(&self) -> &Arc<WorkQueue> {
-        &self.work
+        &self.queues.control
     }
 
-    /// Where completions are handled.
-    pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
-        &self.completions
+    /// Where completions of a device are handled that is a program, or is not.
+    pub(crate) fn completions(&self, software: bool) -> &Arc<WorkQueue> {
+        if software {
+            &self.queues.software
+        } else {
+            &self.queues.completions
+        }
     }
 
     /// Where requests wait for drives.
     pub(crate) fn io_work(&self) -> &WorkQueue {
-        &self.io_work
+        &self.queues.io
     }
 
     /// What is exported.

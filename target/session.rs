@@ -161,7 +161,7 @@ impl Session {
 
     /// Where completions are handled.
     pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
-        self.registry.completions()
+        self.registry.completions(self.pd.is_software())
     }
 
     pub(crate) fn volume(&self) -> &Arc<Volume> {

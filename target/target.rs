@@ -102,21 +102,26 @@ struct Target {
     _work: Drained,
     _io_work: Drained,
     _completions: Drained,
+    _software: Drained,
 }
 
 impl kernel::Module for Target {
     fn init(module: &'static ThisModule) -> Result<Self> {
-        let work = Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?;
         let completions = WorkQueue::for_completions(c"hcablk_comp")?;
-        let completions = Arc::new(completions, GFP_KERNEL)?;
-        let io_work = Arc::new(WorkQueue::new(c"hcablk_io")?, GFP_KERNEL)?;
-        let registry = registry::Registry::new(work.clone(), completions.clone(), io_work.clone())?;
+        let queues = registry::WorkQueues {
+            control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
+            completions: Arc::new(completions, GFP_KERNEL)?,
+            software: Arc::new(WorkQueue::new(c"hcablk_comp_soft")?, GFP_KERNEL)?,
+            io: Arc::new(WorkQueue::new(c"hcablk_io")?, GFP_KERNEL)?,
+        };
+        let registry = registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
-            _work: Drained(work),
-            _io_work: Drained(io_work),
-            _completions: Drained(completions),
+            _work: Drained(queues.control),
+            _io_work: Drained(queues.io),
+            _completions: Drained(queues.completions),
+            _software: Drained(queues.software),
         })
     }
 }

@@ -60,6 +60,12 @@ impl ProtectionDomain {
         unsafe { Attributes::of(self.device()) }
     }
 
+    /// Whether the device is a program (soft-RoCE, soft-iWARP): it does no DMA.
+    pub fn is_software(&self) -> bool {
+        // SAFETY: The device is alive as long as `id`.
+        unsafe { bindings::hcablk_c_ib_is_virtual(self.device()) }
+    }
+
     /// Whether `id` is on this domain's device.
     pub fn same_device(&self, id: &Id) -> bool {
         id.device().is_some_and(|d| d.as_ptr() == self.device())
