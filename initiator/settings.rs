@@ -19,7 +19,7 @@ use hcablk_core::proto::{
 const SMALL_READ: u32 = 8192;
 /// Default of `small_write`.
 const SMALL_WRITE: u32 = 4096;
-/// Default of `eager_write`: above it little is won, and granted memory is soon full.
+/// Default of `eager_write`: above it nothing is won, and granted memory is soon full.
 const EAGER_WRITE: u32 = 32768;
 /// Default of `max_io_kib`: a larger one takes more memory for each request in flight.
 const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
