@@ -95,10 +95,6 @@ impl Queue {
         put(first);
         let mut rest = Some(rest);
         while let Some(message) = rest {
-            // Those whose answers have left are as many as are needed now, as a rule.
-            if let Some(io) = self.take_returned() {
-                self.put(&mut work, io);
-            }
             let Some(io) = work.idle.pop() else {
                 // Nothing waits in front of it, and there is room.
                 let _ = work.received.push(message);

@@ -11,17 +11,17 @@ volume_stats=$target/volumes/fast
 counts() {
 	local name
 	for name in "$@"; do
-		stat_of c1 $initiator/fast $name
+		stat_of c1 $initiator/fast "$name"
 	done
 	stat_of target $volume_stats receives
 }
 # moves "DESCRIPTION" FIO-ARGUMENTS: requests of 4 KiB, 16 issued at a time; sets $requests, $sends, $joined, $receives, $bells
 moves() {
 	local before after
-	before=($(counts reads writes sends joined doorbells))
+	mapfile -t before < <(counts reads writes sends joined doorbells)
 	check "$1" on c1 "fio --name=t --filename=$device --direct=1 --bs=4k --iodepth=16 --iodepth_batch=16 \
 		--iodepth_batch_complete_min=16 --number_ios=$(few 640) --size=32m --ioengine=libaio $2"
-	after=($(counts reads writes sends joined doorbells))
+	mapfile -t after < <(counts reads writes sends joined doorbells)
 	requests=$((after[0] + after[1] - before[0] - before[1]))
 	sends=$((after[2] - before[2]))
 	joined=$((after[3] - before[3]))
