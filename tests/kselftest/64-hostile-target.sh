@@ -53,6 +53,8 @@ early=$(sed -n 's/.* \([0-9]*\) answers before the data.*/\1/p' <<< "$target_sai
 stale=$(sed -n 's/.* \([0-9]*\) without data.*/\1/p' <<< "$prey_said")
 values=$(sed -n 's/.* \([0-9]*\) answers by a value.*/\1/p' <<< "$target_said")
 less "small reads were answered by a value" 0 "${values:-0}"
+several=$(sed -n 's/.* \([0-9]*\) times several in a message.*/\1/p' <<< "$target_said")
+less "requests came several in a message" 0 "${several:-0}"
 less "no read ended before its answer" "${stale:-1}" $((${early:--1} + 1))
 
 broken="the target (closed the connection|does not answer any more)|the connection broke"

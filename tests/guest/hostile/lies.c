@@ -117,8 +117,8 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		return;
 	}
 	b[4] = 1;
-	/* Quiet requests are known, though all that is sent here wakes up who reads it. */
-	b[5] = 1;
+	/* Quiet requests are known, though all that is sent here wakes up who reads it; and several in a message. */
+	b[5] = 1 | 4;
 	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
 	put(b + 8, 8, CAPACITY);
 	b[16] = 9;
@@ -127,6 +127,8 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	put(b + 20, 4, SLOT);
 	memcpy(b + 24, request + 12, 8);
 	memcpy(b + 32, request + 20, 4);
+	/* Room for more requests, and for no data. */
+	put(b + 36, 4, BEHIND);
 	if (trick != REPLY_WRONG)
 		return;
 	if (chance(r, 700)) {
@@ -154,8 +156,8 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		b[5] &= ~2;
 	}
 	/* Data with requests is not taken here. */
-	if (get(b + 36, 4) <= 65536)
-		put(b + 36, 4, 0);
+	if (get(b + 36, 4) <= 65536 && get(b + 36, 4) > BEHIND)
+		put(b + 36, 4, BEHIND);
 }
 
 /* Before it was asked anything. */
@@ -174,7 +176,7 @@ void speak_first(struct peer *p, struct rng *r)
 		for (size_t i = 0; i < n; i++)
 			b[i] = next(r);
 	}
-	expect_end(p);
+	expect_end(p, "it spoke first");
 	post_message(p->c, &wr, b, n);
 }
 
@@ -190,7 +192,7 @@ void reach_out(struct peer *p, struct rng *r, unsigned int i)
 	size_t n = 1 + below(r, 4096);
 	unsigned int what = below(r, 9), low = 17;
 
-	expect_end(p);
+	expect_end(p, "it reached for memory");
 	/* Beside a small read's slot there are others, which may be written; but not read. */
 	if (lands(q)) {
 		low = 32;
@@ -350,7 +352,7 @@ void answer(struct peer *p, unsigned int i)
 		memcpy(b + 4, q->bytes + 4, 4);
 		while (trick == OTHER_VALUE && in_flight(p, b + 4))
 			put(b + 4 + 2 * below(&r, 2), 2, next(&r));
-		expect_end(p);
+		expect_end(p, tricks[trick].name);
 		return answer_by_value(p, i, get(b + 4, 4), n);
 	}
 	if (trick == UNASKED || trick == OTHER_LENGTH)
@@ -393,9 +395,9 @@ void answer(struct peer *p, unsigned int i)
 			if (in_flight(p, b + 4))
 				memcpy(b + 4, q->bytes + 4, 4);
 			if (get(b + 2, 2) != granted || memcmp(b + 4, q->bytes + 4, 4))
-				expect_end(p);
+				expect_end(p, tricks[trick].name);
 		} else {
-			expect_end(p);
+			expect_end(p, tricks[trick].name);
 		}
 		break;
 	case SHORT:
@@ -461,7 +463,7 @@ void answer(struct peer *p, unsigned int i)
 			wr.wr.rdma.remote_addr = at;
 			wr.wr.rdma.rkey = key;
 			q->answered = true;
-			expect_end(p);
+			expect_end(p, tricks[trick].name);
 			return post(p->c, &wr, &sge);
 		}
 		break;
@@ -482,7 +484,7 @@ void answer(struct peer *p, unsigned int i)
 	case KEY:
 	case OTHER_KEY:
 	case EMPTY:
-		expect_end(p);
+		expect_end(p, tricks[trick].name);
 		break;
 	default:
 		break;
@@ -498,7 +500,7 @@ void answer(struct peer *p, unsigned int i)
 			left |= p->requests[k].used && !p->requests[k].answered;
 		/* It can never ask for anything again. */
 		if (!p->held && !left)
-			expect_end(p);
+			expect_end(p, "it leaves no credit");
 	}
 	if (trick == LATE || trick == EARLY)
 		wr.wr_id = work_id(W_OTHER, i);
@@ -511,7 +513,7 @@ void answer(struct peer *p, unsigned int i)
 	} else if (trick == EARLY) {
 		/* Data after the answer, which took the key away. */
 		early++;
-		expect_end(p);
+		expect_end(p, tricks[trick].name);
 		send_data(p, i, length, work_id(W_FORBIDDEN, i));
 	} else if (trick == LATE) {
 		q->late_at = now_ms() + LATE_MS;

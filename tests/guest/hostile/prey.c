@@ -10,10 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <linux/aio_abi.h>
 #include <linux/fs.h>
 #include "hostile.h"
 
-enum { USERS = 6, REQUESTS = 400, GIVE_UP = 4, HANG_S = 90, PAGE = 4096, ERRORS = 32 };
+enum { USERS = 6, REQUESTS = 400, GIVE_UP = 4, HANG_S = 90, PAGE = 4096, ERRORS = 32, TOGETHER_MOST = 6 };
 
 static char disk[64];
 static uint64_t disk_size;
@@ -56,6 +58,54 @@ static size_t untouched(const uint64_t *at, uint64_t from, size_t bytes)
 	return n;
 }
 
+/* What a read gave. */
+static void judge_read(const uint64_t *data, uint64_t from, size_t n, ssize_t got)
+{
+	size_t left = untouched(data, from, n);
+
+	/* A disk that goes gives 0 bytes. */
+	__atomic_fetch_add(got != (ssize_t)n ? &bad_reads : left ? &stale_reads : &good_reads, 1, __ATOMIC_RELAXED);
+}
+
+/* Reads that the block layer gets in one go, so that they may share a message. */
+static bool read_together(struct rng *r, int fd, uint64_t *arena, aio_context_t aio)
+{
+	struct iocb reads[TOGETHER_MOST] = {}, *list[TOGETHER_MOST];
+	struct io_event events[TOGETHER_MOST];
+	unsigned int n = 2 + below(r, TOGETHER_MOST - 1);
+	/* Of the second size each is registered. */
+	size_t bytes = PAGE * (1 + below(r, 2));
+	int begun, bad = 0;
+
+	for (unsigned int i = 0; i < n; i++) {
+		list[i] = &reads[i];
+		reads[i].aio_data = i;
+		reads[i].aio_lio_opcode = IOCB_CMD_PREAD;
+		reads[i].aio_fildes = fd;
+		/* The page between two reads' is nobody's. */
+		reads[i].aio_buf = (uintptr_t)(arena + (PAGE + i * (PAGE + bytes)) / 8);
+		reads[i].aio_nbytes = bytes;
+		reads[i].aio_offset = disk_size < bytes ? 0 : below(r, (disk_size - bytes) / PAGE + 1) * PAGE;
+	}
+	begun = syscall(SYS_io_submit, aio, n, list);
+	if (begun <= 0)
+		return false;
+	if (syscall(SYS_io_getevents, aio, begun, begun, events, NULL) != begun)
+		failed("waiting for %d reads: %s", begun, strerror(errno));
+	for (int i = 0; i < begun; i++) {
+		const struct iocb *one = &reads[events[i].data];
+
+		judge_read((uint64_t *)(uintptr_t)one->aio_buf, one->aio_offset, bytes, events[i].res);
+		words((uint64_t *)(uintptr_t)one->aio_buf, bytes, PRIVATE);
+		bad += events[i].res != (ssize_t)bytes;
+	}
+	if (bad || chance(r, 200))
+		usleep(2000);
+	if (!is_all(arena, SLOT + 3 * PAGE, PRIVATE))
+		failed("memory beside that of reads was written, or theirs after they had ended");
+	return !bad;
+}
+
 /* One request, and what became of the memory that it was about. */
 static bool use(struct rng *r, int fd, uint64_t *arena)
 {
@@ -75,10 +125,7 @@ static bool use(struct rng *r, int fd, uint64_t *arena)
 	if (!is_all(arena, before, PRIVATE) || !is_all(data + n / 8, after, PRIVATE))
 		failed("memory beside that of a request was written");
 	if (what == READING) {
-		size_t left = untouched(data, at, n);
-
-		/* A disk that goes gives 0 bytes. */
-		__atomic_fetch_add(got != (ssize_t)n ? &bad_reads : left ? &stale_reads : &good_reads, 1, __ATOMIC_RELAXED);
+		judge_read(data, at, n, got);
 	} else if (what == WRITING) {
 		if (got > 0 && !is_pattern(data, at / SECTOR, n / SECTOR))
 			failed("memory of a write was written");
@@ -100,17 +147,21 @@ static void *use_disk(void *arg)
 	struct rng r = stream('p' + me, number);
 	uint64_t *arena = aligned_alloc(PAGE, SLOT + 3 * PAGE);
 	int fd = open(disk, O_RDWR | O_DIRECT);
+	aio_context_t aio = 0;
 
 	if (fd < 0)
 		fd = open(disk, O_RDONLY | O_DIRECT);
+	if (syscall(SYS_io_setup, TOGETHER_MOST, &aio))
+		failed("io_setup: %s", strerror(errno));
 	if (fd >= 0 && arena) {
 		words(arena, SLOT + 3 * PAGE, PRIVATE);
 		for (unsigned int i = 0; i < REQUESTS && bad < GIVE_UP; i++) {
 			busy_since[me] = time(NULL);
-			bad += !use(&r, fd, arena);
+			bad += !(chance(&r, 200) ? read_together(&r, fd, arena, aio) : use(&r, fd, arena));
 			busy_since[me] = 0;
 		}
 	}
+	syscall(SYS_io_destroy, aio);
 	if (fd >= 0)
 		close(fd);
 	free(arena);

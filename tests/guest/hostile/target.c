@@ -16,7 +16,7 @@ static struct peer *peers[PEERS];
 static bool slot_busy[SLOTS];
 /* No more is begun. */
 static bool enough;
-static uint64_t served, wrongs, reached, late, connects, refusals, ends;
+static uint64_t served, several, wrongs, reached, late, connects, refusals, ends;
 uint64_t early, values;
 
 /* Connection requests that get no answer for a while. */
@@ -25,13 +25,14 @@ static struct {
 	uint64_t until;
 } ignored[PEERS];
 
-void expect_end(struct peer *p)
+void expect_end(struct peer *p, const char *why)
 {
 	wrongs++;
 	if (p->end_by)
 		return;
 	p->end_by = now_ms() + END_MS;
 	p->blame = number;
+	p->why = why;
 }
 
 void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint64_t remote, uint32_t key, size_t n)
@@ -66,7 +67,7 @@ static void drop(unsigned int place)
 	/* A session lives and dies as a whole. */
 	for (unsigned int i = 0; i < PEERS; i++)
 		if (peers[i] && i != place && !memcmp(peers[i]->session, p->session, sizeof(p->session)) && !peers[i]->end_by)
-			expect_end(peers[i]);
+			expect_end(peers[i], "another queue pair ended");
 	rdma_disconnect(p->c->id);
 	for (unsigned int i = 0; i < SLOTS; i++)
 		free_request(p, i);
@@ -107,6 +108,8 @@ static void welcome(struct rdma_cm_event *event)
 		return;
 	}
 	make_reply(&r, trick, request, reply, &length);
+	/* The rest of what the connection manager sends are zeros: a reply that is too short may still be a good one. */
+	memset(reply + length, 0, REPLY - length);
 	if (trick == REFUSE)
 		rdma_reject(id, reply, length);
 	if (trick == REFUSE || trick == HANG_UP) {
@@ -132,13 +135,14 @@ static void welcome(struct rdma_cm_event *event)
 	p->c->owner = p;
 	p->trick = trick;
 	p->credits = p->held = get(reply + 6, 2);
+	p->behind = reply[5] & 4 ? get(reply + 36, 4) : 0;
 	memcpy(p->session, request + 12, sizeof(p->session));
 	peers[place] = p;
 	param.private_data_len = length;
 	if (rdma_accept(id, &param))
 		p->c->broken = true;
-	else if (length < REPLY || !good_reply(reply, request))
-		expect_end(p);
+	else if (!good_reply(reply, request))
+		expect_end(p, "the reply was wrong");
 }
 
 static void established(struct peer *p)
@@ -200,19 +204,15 @@ static void serve(struct peer *p, unsigned int i)
 	answer(p, i);
 }
 
-static void take_request(struct peer *p, const unsigned char *b, size_t n)
+static void take_request(struct peer *p, const unsigned char *b)
 {
 	struct key now = { get(b + 20, 4), get(b + 24, 8) };
 	unsigned int i = 0, tag = get(b + 4, 2);
 
-	/* After what must end it there is nothing to be said about the rest. */
-	if (p->end_by)
-		return;
-	if (n != REQUEST || b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~(3 | QUIET) || !zero(b + 2, 2) ||
-	    !zero(b + 33, 7) ||
+	if (b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~(3 | QUIET) || b[3] || !zero(b + 33, 7) ||
 	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET)) ||
 	    get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR || in_flight(p, b + 4)) {
-		tell("message", b, n);
+		tell("message", b, REQUEST);
 		failed("the initiator sent nonsense");
 	}
 	while (i < SLOTS && p->requests[i].used)
@@ -239,6 +239,26 @@ static void take_request(struct peer *p, const unsigned char *b, size_t n)
 	}
 }
 
+/* One request, or as many more as its byte 2 says. */
+static void take_message(struct peer *p, const unsigned char *b, size_t n)
+{
+	size_t count = 1 + b[2];
+
+	/* After what must end it there is nothing to be said about the rest. */
+	if (p->end_by)
+		return;
+	if (n != count * REQUEST || n > REQUEST + p->behind) {
+		tell("message", b, n);
+		failed("the initiator sent a message of a wrong length");
+	}
+	several += count > 1;
+	for (size_t i = 0; i < count; i++) {
+		if (i && b[i * REQUEST + 2])
+			failed("a request that follows another has more behind it");
+		take_request(p, b + i * REQUEST);
+	}
+}
+
 static bool has_private(const uint64_t *at, size_t n)
 {
 	for (size_t i = 0; i < n / 8; i++)
@@ -259,7 +279,7 @@ static void completed(struct peer *p, const struct ibv_wc *wc)
 	}
 	switch (kind) {
 	case 0:
-		take_request(p, p->c->receive[i], wc->byte_len);
+		take_message(p, p->c->receive[i], wc->byte_len);
 		post_receive(p->c, i);
 		break;
 	case W_FORBIDDEN:
@@ -306,7 +326,7 @@ static bool attend(struct peer *p)
 	}
 	if (p->end_by && now_ms() > p->end_by) {
 		number = p->blame;
-		failed("the initiator did not end the session");
+		failed("the initiator did not end the session: %s", p->why);
 	}
 	return busy;
 }
@@ -389,10 +409,10 @@ int play_target(const char *port, const char *only)
 			rdma_destroy_id(ignored[i].id);
 	}
 	rdma_destroy_id(id);
-	printf("passed %llu messages, %llu requests served, %llu wrong answers, %llu reaches for memory refused, "
+	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, %llu reaches for memory refused, "
 	       "%llu answers before the data, %llu accesses after it, %llu answers by a value, "
 	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
-	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)wrongs,
+	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several, (unsigned long long)wrongs,
 	       (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
 	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));

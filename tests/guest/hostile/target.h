@@ -8,6 +8,8 @@
 
 enum {
 	CREDITS = 8, CAPACITY = 64 << 20, DEAD = 8, TAGS = 64,
+	/* Bytes behind a message's first request. */
+	BEHIND = 3 * REQUEST,
 	/*
 	 * At once would be a race that soft-RoCE does not win: it looks whether a
 	 * key is valid and copies then, whoever takes the key away between the two.
@@ -48,9 +50,12 @@ struct peer {
 	unsigned char session[12];
 	/* What was granted first, what the initiator has at most, what it will get later. */
 	unsigned int credits, held, owed;
+	/* Bytes of more requests that may follow the first of a message. */
+	unsigned int behind;
 	bool miser;
-	/* When it must be over at last, and since which message. */
+	/* When it must be over at last, since which message, and because of what. */
 	uint64_t end_by, blame;
+	const char *why;
 	struct request requests[SLOTS];
 	/* Keys that were taken away, and the last one of each tag. */
 	struct key {
@@ -75,7 +80,7 @@ static inline uint64_t work_id(unsigned int kind, unsigned int i)
 extern uint64_t early, values;
 
 /* The initiator has to end the session because of what is done now. */
-void expect_end(struct peer *p);
+void expect_end(struct peer *p, const char *why);
 void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint64_t remote, uint32_t key, size_t n);
 bool in_flight(const struct peer *p, const unsigned char *tag);
 
