@@ -251,15 +251,8 @@ impl Queue {
         } else if !last || !send.together.is_empty() {
             self.join(&mut send, tag.index, request_entry, register.as_mut(), last)
         } else {
-            self.sent.sends.bump();
             let entries = [request_entry];
-            let mut wr = Send::new(&entries);
-            wr.solicited();
-            let id = WorkId::new(kind::SEND, tag.index.into());
-            match send.space.post(used) {
-                Some(freed) => wr.signal(id.freeing(freed)),
-                None => wr.name(id),
-            }
+            let mut wr = self.message(&mut send.space, &entries, tag.index, used);
             let mut chain = Chain::new();
             if let Some(register) = &mut register {
                 chain.push(register);

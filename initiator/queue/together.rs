@@ -33,6 +33,7 @@ use hcablk_core::{
     },
     rdma::{
         backlog::CanWait,
+        space::SendSpace,
         wr::{
             Chain,
             Entry,
@@ -90,12 +91,10 @@ impl Queue {
         last: bool,
     ) -> Result {
         if let Some(wr) = register {
-            if !send.backlog.push(wr) {
+            if send.backlog.is_full() {
                 self.ring(send, &Chain::new())?;
-                if !send.backlog.push(wr) {
-                    return Err(EIO);
-                }
             }
+            send.backlog.push(wr).then_some(()).ok_or(EIO)?;
             send.together.registrations += 1;
         }
         let together = &mut send.together;
@@ -117,33 +116,47 @@ impl Queue {
 
     /// Puts the message that is open behind what waits for the doorbell.
     pub(super) fn seal(&self, send: &mut SendState) -> Result {
-        let together = &mut send.together;
-        let count = core::mem::take(&mut together.count);
-        let used = 1 + core::mem::take(&mut together.registrations);
-        let first = together.first;
-        let entries = together.entries;
-        let entries = entries.get(..count).unwrap_or(&[]);
+        let count = core::mem::take(&mut send.together.count);
+        let used = 1 + core::mem::take(&mut send.together.registrations);
+        if send.backlog.is_full() {
+            self.post(send, &Chain::new())?;
+        }
+        let SendState {
+            space,
+            backlog,
+            together,
+            ..
+        } = send;
         let more = count.saturating_sub(1);
         if more != 0 {
             self.outgoing
-                .set(first.into(), REQUEST_LEN, MORE_OFFSET, more as u8)?;
-            send.space.release(more as u32);
+                .set(together.first.into(), REQUEST_LEN, MORE_OFFSET, more as u8)?;
+            space.release(more as u32);
             self.sent.joined.add(more as u64);
         }
+        let entries = together.entries.get(..count).unwrap_or(&[]);
+        let mut wr = self.message(space, entries, together.first, used);
+        backlog.push(&mut wr).then_some(()).ok_or(EIO)
+    }
+
+    /// The work request of a message, named by its first request's tag; `used` slots are
+    /// its own and those of the registrations in front of it.
+    #[inline]
+    pub(super) fn message<'a>(
+        &self,
+        space: &mut SendSpace,
+        entries: &'a [Entry],
+        first: u16,
+        used: u32,
+    ) -> Send<'a> {
         self.sent.sends.bump();
         let mut wr = Send::new(entries);
         wr.solicited();
         let id = WorkId::new(kind::SEND, first.into());
-        match send.space.post(used) {
+        match space.post(used) {
             Some(freed) => wr.signal(id.freeing(freed)),
             None => wr.name(id),
         }
-        if !send.backlog.push(&mut wr) {
-            self.post(send, &Chain::new())?;
-            if !send.backlog.push(&mut wr) {
-                return Err(EIO);
-            }
-        }
-        Ok(())
+        wr
     }
 }

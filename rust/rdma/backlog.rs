@@ -102,6 +102,12 @@ impl<const N: usize> Backlog<N> {
         self.used == 0
     }
 
+    /// Whether there is no room for another.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.used == self.slots.len()
+    }
+
     /// Lets a request wait behind the others; `false`: there is no room for it.
     #[inline]
     pub fn push<R: CanWait>(&mut self, request: &mut R) -> bool {
