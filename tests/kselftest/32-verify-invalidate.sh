@@ -34,8 +34,8 @@ for ((i = 0; i < 5; i++)); do
 	[ "$reads" -ge $(($(few 8) * 64)) ] || break
 	[ "$doorbells" -ge $((reads * 2)) ] || break
 done
-less "all reads are registered" $(($(few 8) * 64 - 1)) $reads
-less "invalidations share doorbells" $doorbells $((reads * 2))
+less "all reads are registered" $(($(few 8) * 64 - 1)) "$reads"
+less "invalidations share doorbells" "$doorbells" $((reads * 2))
 # Their requests ended no earlier than that.
 less "each of them was waited for" $(($(stat_of c1 $initiator/vol1 local_invalidations) - 1)) "$(stat_of c1 $initiator/vol1 lingered)"
 same "yet there is one for each" "$(stat_of c1 $initiator/vol1 registrations)" "$(stat_of c1 $initiator/vol1 local_invalidations)"
