@@ -84,8 +84,7 @@ for how in $ways; do
 	less "$how: they fell back" 0 "$(count p2p_fallbacks)"
 	same "$how: without errors" 0 "$(count errors)"
 	lend "$card"
-	disconnect c1 p
-	connect c1 p
+	reconnect p
 	like "$how: a new session has it again" " $card [0-9]+ $how" "$(on target "cat $target/volumes/p/peers")"
 	disconnect c1 p
 	must on target 'hcablk target unexport p'

@@ -69,8 +69,7 @@ for how in $ways; do
 	silent "$how: after that all are" on c1 "dd if=$device bs=64k skip=8 count=1 iflag=direct | cmp - /tmp/block"
 	must on c1 "dd if=$device of=/dev/null bs=1k skip=4099 count=1 iflag=direct"
 
-	disconnect c1 p
-	connect c1 p
+	reconnect p
 	# More than fits, each line read and written at the same time.
 	check "$how: many requests at a time" fio c1 "--name=v --filename=$device $verify --iodepth=16 --offset=1M --size=6M \
 		--io_size=$(few 4)M"
@@ -106,8 +105,7 @@ for how in $ways; do
 	same "$how: it is said once" $said "$(in_log target 'p: the memory of its cache is gone' | wc -l)"
 	same "$how: no errors" 0 "$(count errors)"
 	lend "$card"
-	disconnect c1 p
-	connect c1 p
+	reconnect p
 	check "$how: there is no cache before it is enabled again" on c1 "dd if=$device of=/dev/null bs=4k count=16 iflag=direct"
 	same "$how: so nothing is found there" "$before" "$(count cache_peer_bytes)"
 	disconnect c1 p

@@ -60,3 +60,10 @@ only_in_card() {
 	echo "$transfers transfers, $outside outside of $first to $last"
 	[ $transfers -gt 100 ] && [ $outside = 0 ]
 }
+
+# reconnect NAME: c1 connects again when the target has back what it lent to the session before.
+reconnect() {
+	disconnect c1 "$1"
+	must wait_until target 30 "[ -z \"\$(cat $target/volumes/$1/clients)\" ]"
+	connect c1 "$1"
+}
