@@ -409,11 +409,11 @@ int play_target(const char *port, const char *only)
 			rdma_destroy_id(ignored[i].id);
 	}
 	rdma_destroy_id(id);
-	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, %llu reaches for memory refused, "
-	       "%llu answers before the data, %llu accesses after it, %llu answers by a value, "
+	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, "
+	       "%llu reaches for memory refused, %llu answers before the data, %llu accesses after it, %llu answers by a value, "
 	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
-	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several, (unsigned long long)wrongs,
-	       (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
+	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several,
+	       (unsigned long long)wrongs, (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
 	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
