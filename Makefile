@@ -114,6 +114,8 @@ help: ## this list
 	@echo "  HCABLK_PARAMETERS='MODULE.NAME=VALUE…'  for test and test-debug: the guests' module"
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
 	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; one input once more"
+	@echo "  HCABLK_LANES=N    for test and test-debug: sets of guests that run tests side by side;"
+	@echo "                    2 for all tests, 1 when T= names some"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"

@@ -21,6 +21,7 @@
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that go before its own
 #	HCABLK_MEMORY	a guest's memory in MiB
+#	HCABLK_LANES	how many sets of guests run tests side by side; 2 when all tests are asked for, else 1
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
 #	HCABLK_SEED	what their messages come from; 1 when not set
 #	HCABLK_FIRST	the first message's number; 0 when not set
@@ -34,7 +35,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_MISSING HCABLK_PARAMETERS; do
+		HCABLK_FIRST HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
@@ -50,6 +51,8 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_RDMA:-}" ] || arguments+=(--rdma "$HCABLK_RDMA")
 [ -z "${HCABLK_PARAMETERS:-}" ] || arguments+=(--parameters "$HCABLK_PARAMETERS")
 [ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
+[ $# != 0 ] || : "${HCABLK_LANES:=2}"
+[ -z "${HCABLK_LANES:-}" ] || arguments+=(--lanes "$HCABLK_LANES")
 [ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
 
 # In a process namespace of its own no guest outlives the runner, however that ends.

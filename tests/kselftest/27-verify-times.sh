@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each request is measured in each state it goes through while that is asked for, and a slow drive is seen where it is slow.
 # group: verify
+# alone: it compares times
 # timeout: 180
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the target dies under I/O, requests fail in time, the disk goes, and the module unloads.
 # group: fail
+# waits: yes
 # timeout: 200
 
 . "${0%/*}/lib.sh"

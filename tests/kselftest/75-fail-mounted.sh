@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a mounted file system whose target dies can be unmounted, and the disk goes then.
 # group: fail
+# waits: yes
 # timeout: 200
 # expect-log: (EXT4-fs|JBD2|Buffer I/O|Aborting journal).*
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a broken queue pair, a pulled cable and hasty connecting under load lose no answered write and leave nothing behind.
 # group: fault
+# waits: yes
 # timeout: 240
 
 . "${0%/*}/lib.sh"

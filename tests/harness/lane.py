@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A lane: one set of guests, and the tests that run on it one after the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+import kmsg
+from control import Server
+from guest import Guest, GuestError, Settings, Spec
+from script import Test
+
+HERE = Path(__file__).resolve().parent
+SKIPPED = 4
+RESET_SECONDS = 240
+
+Say = Callable[[str], None]
+
+
+class Lane:
+    """A target and its clients, with a network of their own."""
+
+    def __init__(self, settings: Settings, name: str, clients: int) -> None:
+        work, logs = settings.work / name, settings.logs / name
+        work.mkdir()
+        logs.mkdir(exist_ok=True)
+        self.name = name
+        self.settings = replace(settings, work=work, logs=logs)
+        names = [f"c{n}" for n in range(1, clients + 1)]
+        specs = [Spec("target", 1, [(c, True) for c in names], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4])]
+        specs += [Spec(c, n + 2, [(c, False)]) for n, c in enumerate(names)]
+        self.guests = {spec.name: Guest(self.settings, spec) for spec in specs}
+        self.server = Server(work / "control", self.guests)
+        # How far each guest's console was looked through.
+        self.scanned: dict[str, int] = {}
+
+    def boot(self, names: list[str], say: Say) -> None:
+        """Start those guests that do not run, together."""
+        missing = [self.guests[name] for name in names if not self.guests[name].booted]
+        if not missing:
+            return
+        started = monotonic()
+        for guest in missing:
+            self.server.kill(guest)
+        self.server.start(missing)
+        say(f"# booted {', '.join(g.name for g in missing)} in {monotonic() - started:.1f} s")
+
+    def environment(self) -> dict[str, str]:
+        """What a script gets to know."""
+        env = dict(os.environ)
+        env["HCABLK_CONTROL"] = str(self.settings.work / "control")
+        env["HCABLK_ON"] = f"{sys.executable} -I -S {HERE / 'on.py'}"
+        env["HCABLK_LOGS"] = str(self.settings.logs)
+        env["HCABLK_SLOW"] = str(self.settings.slow)
+        env["HCABLK_RDMA"] = self.settings.rdma
+        env["TMPDIR"] = str(self.settings.work)
+        return env
+
+    def script(self, test: Test, log: Path, say: Say) -> int:
+        """Run a script; its output goes to the log and, as TAP's subtest, to `say`."""
+        with open(log, "wb") as errors:
+            process = subprocess.Popen(
+                ["bash", test.path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self.environment(),
+                start_new_session=True,
+            )
+            assert process.stdout is not None
+            too_long = threading.Event()
+
+            def stop() -> None:
+                too_long.set()
+                os.killpg(process.pid, signal.SIGKILL)
+
+            timer = threading.Timer(test.timeout * self.settings.slow, stop)
+            timer.start()
+            try:
+                for line in process.stdout:
+                    text = line.decode(errors="replace").rstrip()
+                    errors.write(line)
+                    errors.flush()
+                    say(f"    {text}")
+                return 124 if process.wait() != 0 and too_long.is_set() else process.returncode
+            finally:
+                timer.cancel()
+
+    def reset(self, guest: Guest, test: Test) -> list[str]:
+        """Bring a guest back to how it was after boot; what could not be."""
+        if not guest.booted:
+            return []
+        # The search for leaks takes 5 to 15 s: only where our modules may have been.
+        leaks = "leaks" if guest.name in test.guests and test.group != "harness" else ""
+        try:
+            code, said = guest.shell(f"hcablk-reset {leaks}", RESET_SECONDS * self.settings.slow)
+            guest.mark(f"end of {test.name}")
+        except GuestError as err:
+            return [str(err)]
+        return [f"left behind: {line}" for line in said.splitlines()] if code != 0 else []
+
+    def finish(self, test: Test) -> list[str]:
+        """Bring the guests back to the start and read their logs; what was wrong."""
+        wrong: list[str] = []
+        # All at the same time: for the most part they wait.
+        with ThreadPoolExecutor() as pool:
+            resets = {name: pool.submit(self.reset, guest, test) for name, guest in self.guests.items()}
+        for guest in self.guests.values():
+            complaints = resets[guest.name].result()
+            wrong += complaints
+            # Also a guest that died has said something.
+            text = guest.console_text(self.scanned.get(guest.name, 0))
+            lines = kmsg.trouble(text, test.expect_log)
+            wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
+            if complaints or lines:
+                self.diagnose(guest)
+            # Some of these are said only once per boot, and lockdep is off after its first report: also one
+            # that the test expects leaves a guest that would not see the next.
+            if complaints or kmsg.reports(text):
+                self.server.kill(guest)
+            self.scanned[guest.name] = guest.console_size()
+        return wrong
+
+    def diagnose(self, guest: Guest) -> None:
+        """Have a guest that is about to be killed say what it hangs on; it is in its log then."""
+        if not guest.booted:
+            return
+        try:
+            guest.shell("cat /proc/modules; ps; rdma resource; grep -r . /sys/kernel/config/hcablk*/", 20)
+            guest.shell("echo hcablk-test: blocked tasks: > /dev/kmsg; echo w > /proc/sysrq-trigger", 20)
+            guest.mark("end of diagnosis")
+        except GuestError:
+            pass
+
+    def begin(self, test: Test, names: list[str], say: Say) -> None:
+        """Have guests up, and mark in their logs where the test begins."""
+        self.server.begin.clear()
+        self.boot(names, say)
+        for name in names:
+            self.server.begin[name] = self.guests[name].mark(f"begin of {test.name}")
+
+    def run(self, test: Test, say: Say) -> tuple[str, list[str]]:
+        """Run one test: "passed", "failed" or "skipped", and why."""
+        try:
+            self.begin(test, test.guests, say)
+        except GuestError as err:
+            return "failed", [str(err)]
+        # Beside the logs of all lanes, so that a test's log is found by its name alone.
+        log = self.settings.logs.parent / f"{test.name}.log"
+        code = self.script(test, log, say)
+        reasons: list[str] = []
+        if code == 124:
+            reasons.append(f"no end after {test.timeout * self.settings.slow:g} s")
+        elif code not in (0, SKIPPED):
+            reasons.append(f"exit code {code}")
+        if reasons:
+            tail = [x for x in log.read_text(errors="replace").splitlines() if not re.match(r"ok |1\.\.|TAP ", x)]
+            reasons += [f"| {line}" for line in tail[-25:]]
+        reasons += self.finish(test)
+        if test.must_fail:
+            text = "\n".join(reasons)
+            if re.search(test.must_fail, text):
+                return "passed", []
+            return "failed", [f"this test has to fail with {test.must_fail!r}, but:", *reasons]
+        if reasons:
+            return "failed", reasons
+        return ("skipped" if code == SKIPPED else "passed"), []
+
+    def demo(self, script: Path, say: Say) -> int:
+        """Run a script that shows something on fresh guests; no TAP."""
+        test = Test(script)
+        self.begin(test, list(self.guests), say)
+        code = subprocess.run(["bash", script], env=self.environment(), check=False).returncode
+        wrong = self.finish(test)
+        for line in wrong:
+            say(line)
+        return 1 if wrong else code
+
+    def close(self) -> None:
+        for guest in self.guests.values():
+            guest.kill()

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A test's script: what the comments at its top say about it."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Test:
+    """One script of tests/kselftest."""
+
+    path: Path
+    proves: str = ""
+    group: str = ""
+    guests: list[str] = field(default_factory=lambda: ["target", "c1", "c2"])
+    timeout: float = 120
+    expect_log: list[str] = field(default_factory=list)
+    must_fail: str = ""
+    # It waits for most of its time, so that a test that computes can run beside it.
+    waits: bool = False
+    # Why nothing may run beside it; empty when something may.
+    alone: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def number(self) -> str:
+        return self.name.split("-")[0]
+
+    def matches(self, pattern: str) -> bool:
+        """Is this what a T=… asks for: a number, a name, a group, or a glob of names?"""
+        pattern = pattern.removesuffix(".sh")
+        return pattern in (self.number, self.group, self.name) or fnmatch.fnmatch(self.name, pattern)
+
+
+def read_test(path: Path) -> Test:
+    """Read a test's header."""
+    test = Test(path)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if not (found := re.match(r"# ([\w-]+): (.*)", line)):
+            continue
+        match found[1], found[2].strip():
+            case "Proves", value:
+                test.proves = value
+            case "group", value:
+                test.group = value
+            case "guests", value:
+                test.guests = value.split()
+            case "timeout", value:
+                test.timeout = float(value)
+            case "expect-log", value:
+                test.expect_log.append(value)
+            case "must-fail", value:
+                test.must_fail = value
+            case "waits", "yes":
+                test.waits = True
+            case "alone", value:
+                test.alone = value
+    if not test.proves or not test.group:
+        raise SystemExit(f"{path}: the header lacks 'Proves:' or 'group:'")
+    return test
+
+
+def read_tests(folder: Path) -> list[Test]:
+    """All tests, by their numbers."""
+    return [read_test(path) for path in sorted(folder.glob("[0-9]*.sh"))]
+
+
+def chosen(tests: list[Test], words: list[str]) -> list[Test]:
+    """The tests that the words ask for; all of them without a word."""
+    wanted = [part for word in words for part in word.replace(",", " ").split()]
+    for word in wanted:
+        if not any(test.matches(word) for test in tests):
+            raise SystemExit(f"no test is called {word}; tests/run.sh --list shows them")
+    return [test for test in tests if not wanted or any(test.matches(word) for word in wanted)]
+
+
+def next_test(waiting: list[Test], beside: list[Test]) -> Test | None:
+    """Take the test to run next out of those that wait, `beside` being what runs; None when none of them may run now.
+
+    What waits for time to pass goes beside what computes. What has to be alone comes when all else is over.
+    """
+    if any(test.alone for test in beside):
+        return None
+    shared = [test for test in waiting if not test.alone]
+    if not shared:
+        if not waiting or beside:
+            return None
+        return waiting.pop(0)
+    computing = not any(test.waits for test in beside)
+    test = next((test for test in shared if test.waits == (computing and bool(beside))), shared[0])
+    waiting.remove(test)
+    return test
