@@ -92,50 +92,95 @@ mod tests {
         Op::Read(Extent { offset, length }, remote)
     }
 
+    /// Every operation that names blocks, on these: what it is called, and whether it changes them.
+    fn operations(offset: u64, length: u32) -> [(&'static str, bool, Op); 6] {
+        let extent = Extent { offset, length };
+        let remote = Remote {
+            address: 0,
+            key: 0,
+            answer: Answer::Response,
+        };
+        let fua = false;
+        [
+            ("read", false, Op::Read(extent, remote)),
+            (
+                "write by a key",
+                true,
+                Op::Write {
+                    extent,
+                    remote,
+                    fua,
+                },
+            ),
+            ("inline write", true, Op::WriteInline { extent, fua }),
+            ("granted write", true, Op::WriteGranted { extent, fua }),
+            ("discard", true, Op::Discard(extent)),
+            (
+                "write zeroes",
+                true,
+                Op::WriteZeroes {
+                    extent,
+                    keep: false,
+                },
+            ),
+        ]
+    }
+
+    /// Every operation takes at most 64 KiB here, so that one table serves all of them.
+    fn same_limits() -> Geometry {
+        Geometry {
+            max_discard: 1 << 16,
+            max_zeroes: 1 << 16,
+            ..geometry()
+        }
+    }
+
     #[test]
-    fn what_is_inside_passes() {
-        for (offset, length) in [(0, 4096), (0, 1 << 16), ((1 << 20) - 4096, 4096)] {
-            assert_eq!(check(&read(offset, length), &geometry(), CAPACITY), Ok(()));
+    fn what_is_inside_passes_for_every_operation() {
+        for (offset, length) in [(0, 4096), (0, 1 << 16), (CAPACITY - 4096, 4096)] {
+            for (what, _, op) in operations(offset, length) {
+                let result = check(&op, &same_limits(), CAPACITY);
+                assert_eq!(result, Ok(()), "{what} {offset} {length}");
+            }
         }
         assert_eq!(check(&Op::Flush, &geometry(), CAPACITY), Ok(()));
     }
 
     #[test]
-    fn what_is_outside_does_not() {
+    fn what_is_outside_passes_for_none() {
         for (offset, length, status) in [
             (0, 0, Status::Invalid),
             (0, (1 << 16) + 4096, Status::Invalid),
             (512, 4096, Status::OutOfRange),
             (0, 512, Status::OutOfRange),
-            (1 << 20, 4096, Status::OutOfRange),
-            ((1 << 20) - 4096, 8192, Status::OutOfRange),
+            (CAPACITY, 4096, Status::OutOfRange),
+            (CAPACITY - 4096, 8192, Status::OutOfRange),
             (u64::MAX - 4095, 4096, Status::OutOfRange),
             (u64::MAX, u32::MAX, Status::OutOfRange),
         ] {
-            assert_eq!(
-                check(&read(offset, length), &geometry(), CAPACITY),
-                Err(status),
-                "{offset} {length}"
-            );
+            for (what, _, op) in operations(offset, length) {
+                let result = check(&op, &same_limits(), CAPACITY);
+                assert_eq!(result, Err(status), "{what} {offset} {length}");
+            }
         }
     }
 
     #[test]
-    fn a_read_only_volume_is_not_written() {
-        let geometry = Geometry {
+    fn a_read_only_volume_is_changed_by_no_operation() {
+        let read_only = Geometry {
             read_only: true,
-            ..geometry()
+            ..same_limits()
         };
-        let Op::Read(extent, remote) = read(0, 4096) else {
-            unreachable!()
-        };
-        let write = Op::Write {
-            extent,
-            remote,
-            fua: false,
-        };
-        assert_eq!(check(&write, &geometry, CAPACITY), Err(Status::ReadOnly));
-        assert_eq!(check(&read(0, 4096), &geometry, CAPACITY), Ok(()));
+        // Also where the blocks do not exist: the protocol's table has the refusal first.
+        for (offset, length) in [(0, 4096), (CAPACITY, 4096), (512, 512)] {
+            for (what, changes, op) in operations(offset, length) {
+                if changes {
+                    let result = check(&op, &read_only, CAPACITY);
+                    assert_eq!(result, Err(Status::ReadOnly), "{what} {offset} {length}");
+                }
+            }
+        }
+        assert_eq!(check(&read(0, 4096), &read_only, CAPACITY), Ok(()));
     }
 
     #[test]
