@@ -10,7 +10,6 @@
 //! at by what decides something.
 
 use crate::{
-    bindings,
     pages::PageRange,
     proto::grant::{
         Grant,
@@ -19,15 +18,9 @@ use crate::{
     },
     rdma::{
         buffer::DmaBuffer,
-        device::{
-            Attributes,
-            Direction, //
-        },
-        mr::{
-            MemoryRegion,
-            Rights,
-            REGION_PAGE, //
-        },
+        device::Attributes,
+        exposed::ExposedBuffers,
+        mr::REGION_PAGE,
         pd::ProtectionDomain,
         wr::Register, //
     },
@@ -50,9 +43,7 @@ const _: () = assert!(PIECE % UNIT as usize == 0);
 
 /// Granted memory, in one memory region.
 pub struct Granted {
-    /// Goes first: while it is there, other queue pairs of the session reach the pieces.
-    region: MemoryRegion,
-    pieces: KVec<DmaBuffer>,
+    pieces: ExposedBuffers,
     grant: Grant,
 }
 
@@ -75,32 +66,14 @@ impl Granted {
         if count == 0 || bytes % PIECE != 0 || bytes > BYTES_MAX as usize {
             return Err(EINVAL);
         }
-        let mut table = KVec::with_capacity(count, GFP_KERNEL)?;
-        for _ in 0..count {
-            table.push(pin_init::zeroed(), GFP_KERNEL)?;
-        }
-        // SAFETY: The table has as many entries.
-        unsafe { bindings::sg_init_table(table.as_mut_ptr(), count as u32) };
-        let mut pieces = KVec::with_capacity(count, GFP_KERNEL)?;
-        for place in table.iter_mut() {
-            let piece = DmaBuffer::new(pd, ORDER, Direction::FromDevice)?;
-            let slice = piece.slice(0, piece.len());
-            // SAFETY: `place` is an initialised entry of the table.
-            unsafe { bindings::hcablk_c_sg_set_dma(place, slice.address(), slice.length()) };
-            pieces.push(piece, GFP_KERNEL)?;
-        }
-        let mut region = MemoryRegion::new(pd, (bytes / REGION_PAGE as usize) as u32)?;
-        // SAFETY: All entries were set to buffers that are mapped for the device of `pd`.
-        unsafe { region.map(table.as_mut_ptr(), count as u32, COOKIE)? };
-        let remote = region.keep(Rights::RemoteWrite)?;
+        let pieces = ExposedBuffers::new(pd, count, ORDER, COOKIE)?;
         Ok(Self {
-            region,
-            pieces,
             grant: Grant {
                 bytes: bytes as u32,
-                key: remote.key,
+                key: pieces.remote().key,
                 base: COOKIE,
             },
+            pieces,
         })
     }
 
@@ -108,7 +81,7 @@ impl Granted {
     /// message from which the peer may conclude that it may; the right ends with
     /// the object.
     pub fn register(&self) -> Register<'_> {
-        self.region.kept(Rights::RemoteWrite)
+        self.pieces.register()
     }
 
     /// What to tell the peer.
@@ -120,8 +93,9 @@ impl Granted {
     #[inline]
     fn parts(&self, offset: usize, length: usize) -> Parts<'_> {
         let first = offset / PIECE;
-        let end = (offset + length).min(self.pieces.len() * PIECE);
-        let pieces = self.pieces.get(first..end.div_ceil(PIECE));
+        let all = self.pieces.buffers();
+        let end = (offset + length).min(all.len() * PIECE);
+        let pieces = all.get(first..end.div_ceil(PIECE));
         Parts {
             pieces: pieces.unwrap_or(&[]).iter(),
             begin: first * PIECE,

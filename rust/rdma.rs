@@ -10,6 +10,7 @@
 //! | [`cm`] | `struct rdma_cm_id` | `rdma/rdma_cm.h` |
 //! | [`cq`] | `struct ib_cq` | `rdma/ib_verbs.h` |
 //! | [`device`] | `struct ib_device`'s attributes | `rdma/ib_verbs.h` |
+//! | `exposed` | memory of the driver's own that the peer may write to | `rdma/ib_verbs.h` |
 //! | [`mapped`] | a count of mappings, on kernels that check | |
 //! | [`mr`] | `struct ib_mr` for fast registration | `rdma/ib_verbs.h` |
 //! | [`pd`] | `struct ib_pd` | `rdma/ib_verbs.h` |
@@ -45,6 +46,7 @@ pub mod buffer;
 pub mod cm;
 pub mod cq;
 pub mod device;
+pub(crate) mod exposed;
 pub mod mapped;
 pub mod mr;
 pub mod pd;

@@ -245,6 +245,9 @@ impl SegmentList {
 
 impl Drop for SegmentList {
     fn drop(&mut self) {
+        // The peer's access ends before the mapping does: other queue pairs of the
+        // protection domain may outlive this list, and reach it by the same key.
+        self.revoke();
         self.unmap();
     }
 }

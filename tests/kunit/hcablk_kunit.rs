@@ -24,6 +24,7 @@ mod blkdev;
 mod buffers;
 mod configfs;
 mod direct;
+mod exposed;
 mod queues;
 mod regions;
 mod sinks;

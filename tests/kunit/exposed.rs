@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Suite `hcablk_exposed`: memory that the peer may write to as long as it lives
+//! (`landing`, `granted`): what the peer reaches, and that it is shut out before a
+//! page is given back.
+
+use crate::{
+    check::balanced,
+    link::{
+        self,
+        Link, //
+    },
+};
+use hcablk_core::{
+    granted::Granted,
+    landing::Landing,
+    rdma::wr::{
+        Chain,
+        Entry,
+        Rdma,
+        Register,
+        WorkRequest, //
+    },
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
+
+const SLOTS: u16 = 64;
+/// RDMA WRITEs under way when the memory goes.
+const WRITES: usize = 24;
+const ROUNDS: usize = 8;
+
+/// Has the peer write to `address` again and again while `memory` is dropped. KASAN sees it if a write reaches a page that
+/// was freed.
+fn dropped_under_writes<T>(
+    link: &Link,
+    memory: T,
+    register: impl Fn(&T) -> Register<'_>,
+    (address, key): (u64, u32),
+) -> Result {
+    ensure!(link.near.carry_out(&mut register(&memory))?);
+    ensure!(link.far.write(b"once, to see that it can", address, key)?);
+    let page = KVec::from_elem(0x5a, PAGE_SIZE, GFP_KERNEL)?;
+    let entries = [Entry::new(link.far.out.write(1, &page)?)];
+    for _ in 0..WRITES {
+        let mut write = Rdma::write(&entries, address, key);
+        let mut chain = Chain::new();
+        chain.push(&mut write);
+        link.far.pair.post(&chain)?;
+    }
+    drop(memory);
+    Ok(())
+}
+
+#[kunit_tests(hcablk_exposed)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn landing_slots_are_closed_before_they_are_freed() -> Result {
+        balanced(|| {
+            for _ in 0..ROUNDS {
+                let link = Link::new(link::Plan::default())?;
+                let landing = Landing::new(&link.near.pd, SLOTS, PAGE_SIZE as u32)?;
+                let remote = landing.remote(0, PAGE_SIZE as u32).ok_or(EINVAL)?;
+                let place = (remote.address, remote.key);
+                dropped_under_writes(&link, landing, Landing::register, place)?;
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn granted_memory_is_closed_before_it_is_freed() -> Result {
+        balanced(|| {
+            for _ in 0..ROUNDS {
+                let link = Link::new(link::Plan::default())?;
+                let granted = Granted::new(&link.near.pd, 1 << 20)?;
+                let grant = granted.grant();
+                let place = (grant.address(0), grant.key);
+                dropped_under_writes(&link, granted, Granted::register, place)?;
+            }
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_slot_is_where_the_peer_is_told() -> Result {
+        balanced(|| {
+            let link = Link::new(link::Plan::default())?;
+            let landing = Landing::new(&link.near.pd, 4, 2 * PAGE_SIZE as u32)?;
+            ensure!(link.near.carry_out(&mut landing.register())?);
+            for slot in 0..4 {
+                let remote = landing.remote(slot, 512).ok_or(EINVAL)?;
+                ensure!(link.far.write(b"in it", remote.address, remote.key)?);
+            }
+            ensure!(landing.remote(4, 512).is_none());
+            ensure!(landing.remote(0, 2 * PAGE_SIZE as u32 + 1).is_none());
+            let last = landing.remote(3, 512).ok_or(EINVAL)?;
+            let end = last.address + 2 * PAGE_SIZE as u64;
+            ensure!(!link.far.write(b"behind the last", end, last.key)?);
+            Ok(())
+        })
+    }
+}
