@@ -410,7 +410,7 @@ impl Queue {
                     size: Size::Nothing,
                     batching: Batching::new(0, 0),
                     granting: Granting::Nothing,
-                    ring: Ring::new(0, taken),
+                    ring: Ring::new(0, 0, taken),
                     backlog,
                     waiting: None,
                     together: Together::new(),

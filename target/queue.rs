@@ -305,7 +305,7 @@ impl Queue {
             idle: KVec::with_capacity(ios, GFP_KERNEL)?,
             waiting: Fifo::new(ios)?,
             received: Fifo::new(receives)?,
-            ring: Ring::new(shape.granted as u32, taken),
+            ring: Ring::new(shape.granted as u32, shape.credits, taken),
             sealed: granted.is_some(),
             free,
             grains: KVec::with_capacity(shape.grains.into(), GFP_KERNEL)?,

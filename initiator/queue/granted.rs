@@ -108,7 +108,7 @@ impl Queue {
                 self.session.settings().eager_write.min(grant.bytes)
             };
             if limit != 0 {
-                send.ring.begin(grant.bytes);
+                send.ring.begin(grant.bytes, reply.credits);
                 send.granting = Granting::Soon(grant);
                 self.eager_limit.store(limit, Relaxed);
             }

@@ -18,6 +18,10 @@
 //!    └──────────── all that were taken before are answered ───────┘
 //! ```
 //!
+//! No more places are taken at once than the queue pair began with credits. Places that are
+//! kept by an older open write count: their writes were answered, so that their credits
+//! are back, and without this bound there could be any number of them.
+//!
 //! The target makes a place free before it posts the answer, the initiator when
 //! it has come: so what is free at the initiator is free at the target, and a
 //! write that finds no place there breaks the protocol.
@@ -231,10 +235,13 @@ pub struct Taken {
 }
 
 /// One side's account of granted memory. `S` has a number of [`Taken`] that is a
-/// power of two, as many writes may be open at once.
+/// power of two, and at least as many as places may be taken at once.
 #[derive(Debug)]
 pub struct Ring<S> {
     bytes: u32,
+    /// Places that may be taken at once, those included that an older open write keeps: the
+    /// credits that the queue pair began with, so that both sides have the same bound.
+    most: u16,
     /// Where the last place ended.
     end: u32,
     /// Bytes from the oldest place that is not free to `end`.
@@ -246,17 +253,23 @@ pub struct Ring<S> {
     taken: S,
 }
 
-/// How many [`Taken`] a queue pair of so many requests in flight needs.
-pub const fn open_writes(depth: u16) -> usize {
-    let depth = if depth > DEPTH_MAX { DEPTH_MAX } else { depth };
-    (depth as usize).next_power_of_two()
+/// How many [`Taken`] a queue pair of at most so many credits needs.
+pub const fn open_writes(credits: u16) -> usize {
+    let credits = if credits > DEPTH_MAX {
+        DEPTH_MAX
+    } else {
+        credits
+    };
+    (credits as usize).next_power_of_two()
 }
 
 impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
-    /// All of `bytes` bytes are free; none: no write finds a place.
-    pub const fn new(bytes: u32, taken: S) -> Self {
+    /// All of `bytes` bytes are free; none: no write finds a place. `credits` are those of the
+    /// reply.
+    pub const fn new(bytes: u32, credits: u16, taken: S) -> Self {
         Self {
             bytes,
+            most: credits,
             end: 0,
             used: 0,
             oldest: 0,
@@ -265,10 +278,12 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         }
     }
 
-    /// From here on there are so many bytes, all of them free. For a ring without any.
-    pub fn begin(&mut self, bytes: u32) {
+    /// From here on there are so many bytes, all of them free, and so many credits in the
+    /// reply. For a ring without any.
+    pub fn begin(&mut self, bytes: u32, credits: u16) {
         if self.bytes == 0 {
             self.bytes = bytes;
+            self.most = credits;
         }
     }
 
@@ -309,7 +324,8 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
             (self.used, bytes) = (0, need);
         }
         let room = self.bytes - self.used;
-        if bytes > room || usize::from(self.open()) >= self.taken.len() {
+        let most = usize::from(self.most).min(self.taken.len());
+        if bytes > room || usize::from(self.open()) >= most {
             return None;
         }
         let number = self.next;

@@ -6,8 +6,17 @@ use super::*;
 use std::vec;
 use std::vec::Vec;
 
-fn ring(units: u32, open: usize) -> Ring<Vec<Taken>> {
-    Ring::new(units * UNIT, vec![Taken::default(); open])
+fn ring(units: u32, credits: u16) -> Ring<Vec<Taken>> {
+    let taken = vec![Taken::default(); open_writes(credits)];
+    Ring::new(units * UNIT, credits, taken)
+}
+
+/// An initiator's: made for `depth` requests before it knows how many credits it gets.
+fn initiators_ring(units: u32, depth: u16, credits: u16) -> Ring<Vec<Taken>> {
+    let taken = vec![Taken::default(); open_writes(depth)];
+    let mut ring = Ring::new(0, 0, taken);
+    ring.begin(units * UNIT, credits);
+    ring
 }
 
 #[test]
@@ -68,7 +77,29 @@ fn what_does_not_fit_changes_nothing() {
     assert_eq!(r.place(UNIT, 0).unwrap().offset, UNIT);
     assert_eq!(r.place(UNIT, 0), None, "two may be open");
     assert_eq!(ring(0, 4).place(UNIT, 0), None);
-    assert_eq!(Ring::new(UNIT, Vec::new()).place(UNIT, 0), None);
+    assert_eq!(Ring::new(UNIT, 1, Vec::new()).place(UNIT, 0), None);
+}
+
+#[test]
+fn an_old_open_write_lets_as_many_overtake_as_there_are_credits() {
+    for (depth, credits) in [(4, 4), (128, 4), (64, 3), (1024, 1), (5, 5)] {
+        let mut here = initiators_ring(256, depth, credits);
+        let mut there = ring(256, credits);
+        let old = here.place(UNIT, 0).unwrap();
+        assert_eq!(there.place(UNIT, 0), Some(old));
+        // Each of these is answered at once, so that its credit is back.
+        for n in 1..credits {
+            let place = here.place(UNIT, n.into()).unwrap();
+            assert_eq!(there.place(UNIT, n.into()), Some(place), "{depth} {n}");
+            assert!(there.free(place.number).is_some());
+            assert!(here.free(place.number).is_some());
+        }
+        assert_eq!(here.place(UNIT, 0), None, "{depth} {credits}");
+        assert_eq!(there.place(UNIT, 0), None, "{depth} {credits}");
+        assert!(there.free(old.number).is_some() && here.free(old.number).is_some());
+        let next = here.place(UNIT, 0);
+        assert!(next.is_some() && there.place(UNIT, 0) == next);
+    }
 }
 
 #[test]
@@ -99,8 +130,9 @@ fn both_sides_count_alike() {
         state ^= state << 17;
         state as usize
     };
-    for (units, open) in [(1, 1), (7, 4), (64, 16), (256, 128)] {
-        let (mut here, mut there) = (ring(units, open), ring(units, open));
+    for (units, depth, credits) in [(1, 1, 1), (7, 100, 3), (64, 16, 16), (256, 128, 100)] {
+        let mut here = initiators_ring(units, depth, credits);
+        let mut there = ring(units, credits);
         let mut working: Vec<(Place, u32)> = Vec::new();
         let mut answers = std::collections::VecDeque::new();
         let mut done = 0u32;
