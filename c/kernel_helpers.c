@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 #include <linux/cpumask.h>
 #include <linux/random.h>
+#include <linux/ratelimit.h>
 #include <linux/sched/mm.h>
 
 #include "helpers.h"
@@ -135,4 +136,12 @@ void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt)
 		irq_poll_sched(poll);
 	else
 		irq_work_queue(interrupt);
+}
+
+/* Whether one more line of a kind that a peer can cause may be printed: ten in five seconds. */
+bool hcablk_c_may_print(void)
+{
+	static DEFINE_RATELIMIT_STATE(limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+
+	return __ratelimit(&limit);
 }

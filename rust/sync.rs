@@ -213,11 +213,13 @@ impl Drop for Drained {
     }
 }
 
-/// Waits until every interrupt handler that runs now has finished.
+/// Waits until every interrupt handler, and every completion of a bio or of I/O to a file,
+/// that runs now has finished, with all that it referred to. The latter may run in threads
+/// that are preempted: they are RCU read-side critical sections.
 ///
-/// C: `synchronize_rcu_expedited()`, which waits for everything that runs with
+/// C: `synchronize_rcu_expedited()`, which waits for these and for everything that runs with
 /// preemption off.
-pub fn synchronize_interrupts() {
+pub fn synchronize_completions() {
     // SAFETY: The caller may sleep; there are no other requirements.
     unsafe { bindings::synchronize_rcu_expedited() };
 }

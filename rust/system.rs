@@ -26,6 +26,15 @@ pub fn random_u64() -> u64 {
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
 }
 
+/// Whether one more line may be printed of a kind that a peer can cause as often as it likes: ten in
+/// five seconds. Says itself how many were left out. Any context.
+///
+/// C: `__ratelimit()`.
+pub fn may_print() -> bool {
+    // SAFETY: No requirements.
+    unsafe { bindings::hcablk_c_may_print() }
+}
+
 /// What tells the thread that runs this from others as long as it lives; 0 in
 /// an interrupt or softirq. Any context.
 ///

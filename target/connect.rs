@@ -3,8 +3,9 @@
 //! How a queue pair comes up: what to do about a connection request.
 //!
 //! The connection manager's thread only copies the request; everything else
-//! happens on the module's workqueue, so that many queue pairs can come up at
-//! the same time.
+//! happens on a workqueue for this alone, so that many queue pairs can come up at
+//! the same time, and sessions can end meanwhile. A request that has to wait for what is left of
+//! an earlier session does so as long as its initiator does, at most.
 
 use crate::{
     admission::{
@@ -17,7 +18,10 @@ use crate::{
         Shape,
         Ways, //
     },
-    registry::Registry,
+    registry::{
+        Pending,
+        Registry, //
+    },
     session::Session,
     volume::{
         Printed,
@@ -46,6 +50,7 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
+    system, //
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -118,6 +123,7 @@ pub(crate) struct Connect {
     private: [u8; REQUEST_LEN],
     private_len: usize,
     peer_reads: u8,
+    _pending: Pending,
     #[pin]
     claimed: Mutex<Option<(Arc<Link>, Arc<Id>)>>,
     #[pin]
@@ -135,6 +141,7 @@ pub(crate) fn begin(
     port: &Arc<Port>,
     incoming: &mut Incoming<'_>,
 ) -> Result {
+    let pending = registry.wait_in_line()?;
     let link = Arc::pin_init(
         pin_init!(Link {
             state <- new_irq_lock!(LinkState {
@@ -159,6 +166,7 @@ pub(crate) fn begin(
             private,
             private_len,
             peer_reads,
+            _pending: pending,
             claimed <- new_mutex!(None),
             work <- new_work!("hcablk_target::Connect"),
         }),
@@ -167,13 +175,19 @@ pub(crate) fn begin(
     let id = incoming.claim(link.clone())?;
     *connect.claimed.lock() = Some((link, id));
     // It was never queued, so it is not queued twice.
-    let _ = registry.work().enqueue(connect);
+    let _ = registry.connect_work().enqueue(connect);
     Ok(())
 }
 
 /// Sessions that a host may have on one volume, each with its buffers. One for
 /// each of its configured devices is usual.
 const SESSIONS_PER_HOST: usize = 16;
+
+/// How long a request waits for the end of an older session: as long as an initiator may wait for
+/// an answer, in milliseconds.
+const WAIT_MS: u32 = 600_000;
+/// How often it is looked whether the initiator still does, in milliseconds.
+const LOOK_MS: u32 = 500;
 
 /// Why a request is not granted.
 #[derive(Clone, Copy)]
@@ -206,6 +220,8 @@ impl Connect {
         };
         id.reject(&Reject::new(reason).encode());
         match request {
+            // Whoever is refused may try again at once.
+            _ if !system::may_print() => {}
             Some(request) => pr_warn!(
                 "refused {} for volume {}: {why}\n",
                 Printed(request.host),
@@ -218,7 +234,7 @@ impl Connect {
     }
 
     fn grant(&self, request: &Request, link: &Link, id: &Arc<Id>) -> Result<(), Refusal> {
-        let session = self.find_session(request, id)?;
+        let session = self.find_session(request, link, id)?;
         let queue = self.add_queue(&session, request, id).inspect_err(|_| {
             // A session lives and dies with its first queue pair, and with each that it had.
             if request.queue == 0 || request.replace {
@@ -280,7 +296,12 @@ impl Connect {
     }
 
     /// The session that the queue pair belongs to, new for the first one.
-    fn find_session(&self, request: &Request, id: &Arc<Id>) -> Result<Arc<Session>, Refusal> {
+    fn find_session(
+        &self,
+        request: &Request,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Session>, Refusal> {
         loop {
             let (view, found) = self.registry.view(request);
             match (decide(request, &view), found.volume, found.session) {
@@ -301,7 +322,7 @@ impl Connect {
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
                     old.end();
-                    old.wait();
+                    Self::wait_for(&old, link)?;
                 }
                 (Decision::Refuse(reason), ..) => {
                     return Err(Refusal(
@@ -319,6 +340,22 @@ impl Connect {
                 _ => return Err(NO_MEMORY),
             }
         }
+    }
+
+    /// Waits until nothing is left of an older session, as long as its initiator waits for us.
+    fn wait_for(old: &Session, link: &Link) -> Result<(), Refusal> {
+        for _ in 0..WAIT_MS / LOOK_MS {
+            if old.has_ended_within(LOOK_MS) {
+                return Ok(());
+            }
+            if link.state.lock().lost {
+                break;
+            }
+        }
+        Err(Refusal(
+            Reason::StaleEpoch,
+            "the drive has not finished what it had begun for its older session",
+        ))
     }
 
     fn begin_session(

@@ -39,6 +39,12 @@
 //! Blocks that are zeroed go the same way. Discarded ones may be old in the cache,
 //! as they may be anything.
 //!
+//! - What goes through pages is written back by whole blocks of the page cache, which can be
+//!   longer than the write: a write past the cache to the rest of such a block would be
+//!   overwritten with what was read before it, and may find no page when it is done. So each
+//!   write to a part of a page looks whether anything was written back meanwhile
+//!   ([`REWRITTEN`]), and is done again then, through the pages.
+//!
 //! What is *not* promised: anything about two writes to the same block that
 //! are under way at the same time.
 
@@ -71,7 +77,23 @@ use hcablk_core::{
     },
     trace, //
 };
-use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Full, //
+    },
+};
+
+/// How often writes that met pages were written back through them, by any volume. It counts
+/// before the pages are dropped: who finds no page any more finds another number.
+static REWRITTEN: Atomic<u32> = Atomic::new(0);
+
+/// The number, in order with what is looked at before and after.
+fn rewritten() -> u32 {
+    REWRITTEN.fetch_add(0, Full)
+}
 
 /// What is to be done on the workqueue.
 #[derive(Clone, Copy)]
@@ -107,6 +129,12 @@ impl Task {
         matches!(self.op, BioOp::Write { .. } | BioOp::WriteZeroes { .. })
     }
 
+    /// Whether a page of the cache can have blocks beside it.
+    fn shares_pages(self) -> bool {
+        let page = PAGE_SIZE as u64 - 1;
+        (self.extent.offset | u64::from(self.extent.length)) & page != 0
+    }
+
     fn is_cached_in(self, file: FileRef<'_>) -> bool {
         file.has_pages(self.extent.offset, self.extent.length as usize)
     }
@@ -140,6 +168,18 @@ impl Io {
         Some(Task { extent, op, route })
     }
 
+    /// Whether its answer says that something is durable: a flush, or a write with FUA.
+    #[inline]
+    fn makes_durable(&self) -> bool {
+        matches!(
+            self.op,
+            Ok(Op::Flush
+                | Op::Write { fua: true, .. }
+                | Op::WriteInline { fua: true, .. }
+                | Op::WriteGranted { fua: true, .. })
+        )
+    }
+
     /// The blocks that it is about, if it is about any.
     pub(crate) fn extent(&self) -> Option<Extent> {
         Some(self.task()?.extent)
@@ -151,11 +191,29 @@ impl Io {
         self.task().is_some_and(|task| task.is_cached_in(file))
     }
 
+    /// Remembers what was written back through pages so far, for [`Self::was_overtaken`].
+    #[inline]
+    pub(crate) fn look_for_rewrites(&mut self) {
+        if self
+            .task()
+            .is_some_and(|task| task.replaces() && task.shares_pages())
+        {
+            self.rewritten = rewritten();
+        }
+    }
+
+    /// Whether what was written past the page cache must be written again, through it.
+    #[inline]
+    fn was_overtaken(&self, task: Task) -> bool {
+        task.is_cached_in(self.queue.backing().file())
+            || (task.shares_pages() && rewritten() != self.rewritten)
+    }
+
     /// The drive is done with a bio, or with those of all grains of a write. Any context.
     pub(crate) fn bio_done(mut self: KBox<Self>, result: Result<(), DriveStatus>) {
         let queue = self.queue.clone();
         let task = self.task().filter(|task| task.replaces());
-        if result.is_ok() && task.is_some_and(|task| task.is_cached_in(queue.backing().file())) {
+        if result.is_ok() && task.is_some_and(|task| self.was_overtaken(task)) {
             self.step = Step::Overtaken;
             return defer(self, queue.io_work());
         }
@@ -181,6 +239,8 @@ impl Queue {
                 self.answer(io, Status::Ok);
             }
             task => {
+                // Before it is looked whether there are pages.
+                io.look_for_rewrites();
                 trace::target::drive_start(|| io.about());
                 self.ask_drive(io, task);
             }
@@ -293,6 +353,7 @@ impl Queue {
         };
         io.met_pages = true;
         let result = result.and_then(|()| file.write_back(offset, length));
+        REWRITTEN.fetch_add(1, Full);
         // Those that somebody uses stay; they are right.
         let _ = file.drop_pages(offset, length);
         self.finish_file(io, result);
@@ -308,14 +369,17 @@ impl Queue {
     }
 
     /// Answers by what became of the drive's part. Any context.
-    pub(crate) fn finish(&self, io: KBox<Io>, result: Result<(), DriveStatus>) {
-        let status = match result {
+    pub(crate) fn finish(&self, mut io: KBox<Io>, result: Result<(), DriveStatus>) {
+        let mut status = match result {
             Ok(()) => Status::Ok,
             Err(DriveStatus::NoSpace) => Status::NoSpace,
             Err(DriveStatus::Medium) => Status::Medium,
             Err(DriveStatus::NotSupported) => Status::Unsupported,
             Err(_) => Status::IoError,
         };
+        if io.makes_durable() {
+            (status, io.flush_error) = self.session().end_flush(status);
+        }
         trace::target::drive_end(|| io.about().ended(status as i32));
         self.answer(io, status);
     }

@@ -102,6 +102,11 @@ pub(crate) struct Io {
     pub(crate) cached: bool,
     /// What was to pass the page cache met pages there.
     pub(crate) met_pages: bool,
+    /// What [`rewritten`](crate::drive) said before the drive was asked.
+    pub(crate) rewritten: u32,
+    /// The error of a flush that the answer tells of, or 0: see
+    /// [`flush_errors`](crate::flush_errors).
+    pub(crate) flush_error: u32,
     /// Its part in the volume's cache.
     pub(crate) visit: Visit,
     /// Bytes copied between buffers and that cache.
@@ -155,6 +160,8 @@ impl Io {
                 step: Step::Start,
                 cached: false,
                 met_pages: false,
+                rewritten: 0,
+                flush_error: 0,
                 visit: Visit::NONE,
                 lined: 0,
                 peer: None,
@@ -249,15 +256,21 @@ impl Io {
         true
     }
 
-    /// Puts the buffers back into `pool`; `closing`: its queue is.
+    /// Whether the region over its buffers may still be valid: on iWARP the peer writes there then.
     #[inline]
-    pub(crate) fn return_buffers(&mut self, pool: &mut Pool, closing: bool) {
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.lock().is_open())
+    }
+
+    /// Puts the buffers back into `pool`.
+    #[inline]
+    pub(crate) fn return_buffers(&mut self, pool: &mut Pool) {
         for chunk in self.chunks.iter().take(self.chunk_count) {
             pool.give(*chunk);
         }
         self.chunk_count = 0;
         if !self.lent.is_empty() {
-            pool.give_lent(self.zone, &mut self.lent, closing);
+            pool.give_lent(self.zone, &mut self.lent);
         }
         self.peer = None;
         self.lines = None;

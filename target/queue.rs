@@ -76,7 +76,7 @@ use hcablk_core::{
     slots::SlotTable,
     sync::{
         new_irq_lock,
-        synchronize_interrupts,
+        synchronize_completions,
         Event,
         IrqLock,
         WorkQueue, //
@@ -177,6 +177,17 @@ struct Work {
     silent: bool,
     /// Probes since it was last heard of.
     unheard: u32,
+    /// Answers under way that tell of the error of a flush: the session is to know at once when
+    /// they were sent.
+    owed: u32,
+}
+
+impl Work {
+    /// Nothing new is begun from here on, and no transfer buffer is given to others.
+    fn close(&mut self) {
+        self.closing = true;
+        self.free.close();
+    }
 }
 
 /// See the module. Its completion queue and its `Io`s hold references to it
@@ -315,6 +326,7 @@ impl Queue {
             // MPA wants the side that connected to be first.
             silent: id.is_iwarp(),
             unheard: 0,
+            owed: 0,
         };
         let inflight = SlotTable::new(ios)?;
         let outbox = Outbox::new()?;
@@ -451,13 +463,12 @@ impl Queue {
     pub(crate) fn shut(&self) {
         {
             let mut work = self.work.lock();
-            work.closing = true;
+            work.close();
             // Those who wait go home; their initiator will not hear of them.
             while let Some(mut io) = work.waiting.pop() {
-                io.return_buffers(&mut work.free, true);
+                io.return_buffers(&mut work.free);
                 let _ = work.idle.push_within_capacity(io);
             }
-            work.free.leave_off();
             self.check_home(&work);
             self.heed(&work);
         }
@@ -484,9 +495,9 @@ impl Queue {
                 pr_warn!("still waiting for the drive to finish requests of a closed session\n");
             }
         }
-        // The drive's interrupt handlers that brought the last ones home may
-        // still hold references, and must not be the last to.
-        synchronize_interrupts();
+        // The drive's completions that brought the last ones home may still hold
+        // references, and must not be the last to.
+        synchronize_completions();
         self.pair.drain();
         self.pair.cq().stop();
         if let Some(seat) = &self.seat {
@@ -522,8 +533,11 @@ impl Queue {
     /// it may be patient.
     #[inline]
     fn heed(&self, work: &Work) {
-        let hurried =
-            work.closing || work.probing || !work.waiting.is_empty() || !work.received.is_empty();
+        let hurried = work.closing
+            || work.probing
+            || work.owed != 0
+            || !work.waiting.is_empty()
+            || !work.received.is_empty();
         self.hurried.store(hurried, Relaxed);
     }
 

@@ -20,6 +20,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     },
@@ -34,8 +38,10 @@ pub(crate) struct Lists {
 /// The module's workqueues.
 #[derive(Clone)]
 pub(crate) struct WorkQueues {
-    /// Where connections come up and sessions end.
+    /// Where sessions end.
     pub(crate) control: Arc<WorkQueue>,
+    /// Where connections come up: what they wait for are the ends of sessions, which must find workers.
+    pub(crate) connect: Arc<WorkQueue>,
     /// Where completions of HCAs are handled: on the processor that they interrupt.
     pub(crate) completions: Arc<WorkQueue>,
     /// Where those of devices are that are programs. soft-RoCE does its work on an
@@ -53,6 +59,21 @@ pub(crate) struct Registry {
     claims: Arc<Claims>,
     #[pin]
     lists: Mutex<Lists>,
+    /// Connection requests that were taken and are not decided.
+    pending: Atomic<u32>,
+}
+
+/// Connection requests that may wait for their turn at the same time: 32 initiators with 128 queue
+/// pairs each.
+const PENDING_MAX: u32 = 4096;
+
+/// A connection request that waits for its turn, counted as long as this is there.
+pub(crate) struct Pending(Arc<Registry>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Registry {
@@ -66,12 +87,13 @@ impl Registry {
                     volumes: KVec::new(),
                     sessions: KVec::new(),
                 }),
+                pending: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Where connections come up and sessions end.
+    /// Where sessions end.
     pub(crate) fn work(&self) -> &Arc<WorkQueue> {
         &self.queues.control
     }
@@ -93,6 +115,20 @@ impl Registry {
     /// What is exported.
     pub(crate) fn claims(&self) -> &Arc<Claims> {
         &self.claims
+    }
+
+    /// Where connections come up.
+    pub(crate) fn connect_work(&self) -> &Arc<WorkQueue> {
+        &self.queues.connect
+    }
+
+    /// Counts a connection request that will wait for its turn; `EBUSY`: there are too many.
+    pub(crate) fn wait_in_line(self: &Arc<Self>) -> Result<Pending> {
+        let pending = Pending(self.clone());
+        if self.pending.fetch_add(1, Relaxed) >= PENDING_MAX {
+            return Err(EBUSY);
+        }
+        Ok(pending)
     }
 
     /// Lists a volume, `EEXIST` when its name is taken.

@@ -15,6 +15,7 @@
 use crate::{
     admission,
     backing::Backing,
+    flush_errors::FlushErrors,
     memory::Client,
     port::Port,
     queue::Queue,
@@ -33,6 +34,7 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
+        message::Status,
         name::HostId, //
     },
     rdma::pd::ProtectionDomain,
@@ -52,8 +54,10 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc,
         Mutex, //
@@ -100,6 +104,10 @@ pub(crate) struct Session {
     #[pin]
     told: Mutex<Losses>,
     #[pin]
+    flush_errors: IrqLock<FlushErrors>,
+    /// Whether there is one of these that is still to be told.
+    owes_error: Atomic<bool>,
+    #[pin]
     state: IrqLock<State>,
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
@@ -145,6 +153,8 @@ impl Session {
                 client <- new_mutex!(None),
                 backing <- new_mutex!(Some(backing)),
                 told <- new_mutex!(told),
+                flush_errors <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
+                owes_error: Atomic::new(false),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -227,6 +237,25 @@ impl Session {
     /// or since the session began. May sleep.
     pub(crate) fn tell_losses(&self, backing: &Backing) -> Result {
         backing.file().lost_since(&mut self.told.lock())
+    }
+
+    /// How a flush, or a write with FUA, ends for which the drive's part ended with `own`, and
+    /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
+    pub(crate) fn end_flush(&self, own: Status) -> (Status, u32) {
+        if own == Status::Ok && !self.owes_error.load(Acquire) {
+            return (own, 0);
+        }
+        let mut errors = self.flush_errors.lock();
+        let end = errors.end(own);
+        self.owes_error.store(!errors.is_empty(), Release);
+        end
+    }
+
+    /// An answer that told of the error of a flush was sent: [`FlushErrors::sent`]. Any context.
+    pub(crate) fn flush_error_sent(&self, number: u32) {
+        let mut errors = self.flush_errors.lock();
+        errors.sent(number);
+        self.owes_error.store(!errors.is_empty(), Release);
     }
 
     /// Whether `request` names this session, in whatever epoch.
@@ -316,6 +345,11 @@ impl Session {
         while self.ended.wait_ms(60_000).is_err() {
             pr_warn!("{}: still waiting for a session to end\n", *self.volume);
         }
+    }
+
+    /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
+    pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
+        self.ended.wait_ms(ms).is_ok()
     }
 
     /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:

@@ -12,6 +12,7 @@
 //! - [`backing`]: what a volume is made of, and its mode.
 //! - [`claims`]: what drives and files are exported.
 //! - [`cache`]: a volume's lines of data in memory.
+//! - [`flush_errors`]: errors of flushes that an initiator has yet to be told.
 //! - [`in_lines`]: where the data of reads is that go by a cache in peer memory.
 //! - [`queue`]: the I/O path.
 //! - [`io`]: one request under way.
@@ -29,6 +30,7 @@ mod claims;
 mod config;
 mod connect;
 mod drive;
+mod flush_errors;
 mod in_lines;
 mod io;
 mod memory;
@@ -99,6 +101,7 @@ fn p2p_virtual() -> bool {
 /// left.
 struct Target {
     _directories: Subsystem,
+    _connect: Drained,
     _work: Drained,
     _io_work: Drained,
     _completions: Drained,
@@ -110,6 +113,7 @@ impl kernel::Module for Target {
         let completions = WorkQueue::for_completions(c"hcablk_comp")?;
         let queues = registry::WorkQueues {
             control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
+            connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             completions: Arc::new(completions, GFP_KERNEL)?,
             software: Arc::new(WorkQueue::new(c"hcablk_comp_soft")?, GFP_KERNEL)?,
             io: Arc::new(WorkQueue::new(c"hcablk_io")?, GFP_KERNEL)?,
@@ -118,6 +122,7 @@ impl kernel::Module for Target {
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
+            _connect: Drained(queues.connect),
             _work: Drained(queues.control),
             _io_work: Drained(queues.io),
             _completions: Drained(queues.completions),

@@ -22,6 +22,7 @@ use crate::{
 };
 use kernel::{
     prelude::*,
+    sync::rcu,
     types::Opaque, //
 };
 
@@ -207,11 +208,19 @@ pub fn submit<T: BioOwner>(
     Ok(())
 }
 
+/// A section of a completion for which
+/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in whatever context it runs.
+pub(super) fn completion_section() -> rcu::Guard {
+    rcu::read_lock()
+}
+
 /// # Safety
 ///
 /// Called by the block layer once for a bio that `submit` of the same type
 /// started.
 unsafe extern "C" fn end_io<T: BioOwner>(bio: *mut bindings::bio) {
+    // A device mapper target, md or loop completes in a thread that may be preempted.
+    let _section = completion_section();
     // SAFETY: By the safety requirement the bio is ours again, and the pointer
     // is the one that `submit` left there.
     let (owner, status) = unsafe {

@@ -19,6 +19,7 @@
 //! [`include/linux/pagemap.h`](srctree/include/linux/pagemap.h)
 
 use super::{
+    bio::completion_section,
     BioOwner,
     RegularFile, //
 };
@@ -408,6 +409,8 @@ pub fn transfer<T: FileOwner>(
 /// Called by the file system once for a `kiocb` that `transfer` of the same type
 /// gave it.
 unsafe extern "C" fn complete<T: FileOwner>(kiocb: *mut bindings::kiocb, moved: ffi::c_long) {
+    // A file system completes in a thread that may be preempted.
+    let _section = completion_section();
     // SAFETY: By the safety requirement the structure is in an `Inner`, ours
     // again, and `owner` the pointer that `transfer` left there.
     let (owner, length) = unsafe {

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     bindings,
     sync::{
-        synchronize_interrupts,
+        synchronize_completions,
         Event,
         WorkQueue, //
     },
@@ -295,7 +295,7 @@ impl<H: Handler> CompletionQueue<H> {
         }
         if let Context::SoftIrq = self.context {
             // A poller that has just declared itself done may still be arming.
-            synchronize_interrupts();
+            synchronize_completions();
         }
         // SAFETY: Both were initialised; from here on the timer cannot be
         // started, and nobody schedules any more.

@@ -137,6 +137,12 @@ impl Sink {
         })
     }
 
+    /// Whether it may still be valid: [`Self::grant`] was called, and [`Self::completed`] was not.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.region.is_registered()
+    }
+
     /// The invalidation completed, so the sink can be mapped again.
     #[inline]
     pub fn completed(&mut self) {

@@ -193,6 +193,7 @@ impl Queue {
         io.moved = 0;
         io.sectors = 0;
         io.status = Status::Ok;
+        io.flush_error = 0;
         io.quiet = false;
         match decoded {
             Ok(request) => {

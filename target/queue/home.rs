@@ -143,15 +143,21 @@ impl Queue {
     pub(super) fn give_up(&self, io: KBox<Io>) {
         let io = self.without_lines(io);
         let mut work = self.work.lock();
-        work.closing = true;
+        work.close();
         self.put(&mut work, io);
         self.heed(&work);
     }
 
     /// Makes an `Io` idle again.
     pub(super) fn put(&self, work: &mut Work, mut io: KBox<Io>) {
-        let closing = work.closing;
-        io.return_buffers(&mut work.free, closing);
+        if io.is_exposed() {
+            // Its fetch failed, and its invalidation was never carried out.
+            work.close();
+        }
+        if core::mem::take(&mut io.flush_error) != 0 {
+            work.owed -= 1;
+        }
+        io.return_buffers(&mut work.free);
         io.share.give(&mut work.grains);
         let _ = work.idle.push_within_capacity(io);
         self.check_home(work);

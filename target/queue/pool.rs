@@ -13,7 +13,9 @@
 //! What was borrowed and is not used is kept, so that a queue in its regular course takes
 //! no lock but its own `Queue::work`, which guards this. It goes back when somebody else waits, when
 //! the arena shall be smaller ([`Pool::heed_others`]), and with the queue. A queue that is
-//! closing gives nothing back before its queue pair is gone: the HCA may still use it.
+//! closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
+//! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of the
+//! session.
 //!
 //! A request has buffers of one length. Of a length that is short, others are tried: of
 //! 32 KiB every request can have its own, at the latest when the requests before it have ended.
@@ -81,6 +83,8 @@ pub(crate) struct Pool {
     seat: Option<Arc<Seat>>,
     /// The seat is told when others have given back.
     waits: bool,
+    /// Nothing is given back before this goes.
+    closed: bool,
 }
 
 impl Pool {
@@ -120,7 +124,14 @@ impl Pool {
             kept: [kept(SMALL)?, kept(MEDIUM)?, kept(LARGE)?],
             seat,
             waits: false,
+            closed: false,
         })
+    }
+
+    /// From here on nothing is given back until the pool is dropped.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.leave_off();
     }
 
     /// Finds buffers for `length` bytes: borrowed ones come to `lent`, which is empty and has
@@ -297,6 +308,12 @@ impl Pool {
     }
 
     fn give_back_kept(&mut self) {
+        if !self.closed {
+            self.give_back_all();
+        }
+    }
+
+    fn give_back_all(&mut self) {
         let Some(seat) = self.seat.as_ref() else {
             return;
         };
@@ -319,28 +336,21 @@ impl Pool {
         let _ = list.push_within_capacity(buffer);
     }
 
-    /// Takes borrowed buffers back, of `zone`; `closing`: the queue is.
+    /// Takes borrowed buffers back, of `zone`.
     #[inline]
-    pub(crate) fn give_lent(
-        &mut self,
-        zone: usize,
-        lent: &mut KVec<Arc<DmaBuffer>>,
-        closing: bool,
-    ) {
+    pub(crate) fn give_lent(&mut self, zone: usize, lent: &mut KVec<Arc<DmaBuffer>>) {
         if let Some(kept) = self.kept.get_mut(zone) {
             while let Some(buffer) = lent.pop() {
                 // There is room for all that was borrowed.
                 let _ = kept.buffers.push_within_capacity(buffer);
             }
         }
-        if !closing && self.is_pressed() {
-            self.give_back_kept();
-        }
+        self.heed_others();
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.give_back_kept();
+        self.give_back_all();
     }
 }

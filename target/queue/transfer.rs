@@ -97,9 +97,12 @@ impl Queue {
     }
 
     /// Begins a write whose data is with the initiator.
-    fn take_in(&self, io: KBox<Io>, remote: Remote) {
-        if io.share.is_some() && !io.is_cached() {
-            return self.fetch_grains(io);
+    fn take_in(&self, mut io: KBox<Io>, remote: Remote) {
+        if io.share.is_some() {
+            io.look_for_rewrites();
+            if !io.is_cached() {
+                return self.fetch_grains(io);
+            }
         }
         self.fetch(io, remote);
     }
@@ -212,6 +215,9 @@ impl Queue {
     pub(crate) fn answer(&self, mut io: KBox<Io>, status: Status) {
         io.status = status;
         io.marks.know_answer();
+        if io.flush_error != 0 {
+            self.expect_report();
+        }
         self.leave_cache(&mut io, status == Status::Ok);
         trace::target::answered(|| io.about());
         // The credit that the answer grants must be there before the answer.
@@ -233,6 +239,17 @@ impl Queue {
             return self.send_large(io);
         }
         self.send_usual(io);
+    }
+
+    /// The answer that is posted next tells of the error of a flush: its completion is to be
+    /// reported at once, since flushes on other queue pairs end with that error until then.
+    #[cold]
+    fn expect_report(&self) {
+        let mut work = self.work.lock();
+        work.owed += 1;
+        self.heed(&work);
+        drop(work);
+        self.pair.cq().kick();
     }
 
     // Out of line: its tables would be in the frame of every answer.
@@ -437,6 +454,9 @@ impl Queue {
             c.met_pages.add((io.met_pages && length != 0).into());
         } else {
             c.errors.bump();
+            if io.flush_error != 0 {
+                self.session.flush_error_sent(io.flush_error);
+            }
         }
         if key_to_invalidate(io).is_some() {
             c.remote_invalidations.bump();

@@ -74,5 +74,29 @@ coherent drive "$drive" 512 65536
 must on target "modprobe ext4; mkfs.ext4 -q -F $drive2 400M; mkdir -p /mnt/files && mount $drive2 /mnt/files &&
 	truncate -s 128M /mnt/files/image"
 coherent "file on ext4" /mnt/files/image 512
-on c1 'rm -f /tmp/block'
+
+# A write of sectors 57 to 71: the drive has the first seven after two seconds, and the rest when it is let. Meanwhile
+# somebody on the target reads their page, and a write to sector 56 goes through it, to the drive and out of the cache.
+must on target "modprobe -a dm_mod dm_delay && umount /mnt/files &&
+	echo '0 64 delay $drive2 0 0 $drive2 0 $((2000 * slow))' | dmsetup create late &&
+	echo '0 65472 linear $drive2 64' | dmsetup create gate && dmsetup mknodes &&
+	printf '0 64 linear /dev/mapper/late 0\n64 65472 linear /dev/mapper/gate 0\n' | dmsetup create both && dmsetup mknodes"
+both=/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname both')
+export_volume both "$both" c1
+connect c1 both
+must on c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct"
+must on target "echo 3 > /proc/sys/vm/drop_caches && dmsetup suspend --nolockfs gate"
+spawn wide c1 "yes wide | head -c 7680 > /tmp/wide && dd if=/tmp/wide of=$device bs=7680 seek=29184 count=1 oflag=direct,seek_bytes conv=notrunc"
+must wait_until target 30 "awk '{ exit !(\$2 >= 1) }' /sys/block/${both#/dev/}/inflight"
+must on target "blockdev --setra 0 $both && dd if=$both of=/dev/null bs=4k skip=7 count=1"
+must on c1 "yes one | head -c 512 > /tmp/one && dd if=/tmp/one of=$device bs=512 seek=56 count=1 oflag=direct conv=notrunc"
+must on target 'dmsetup resume gate'
+check "a write beside one that goes through the page cache is done" join wide
+same "it is not lost" "$(on c1 'sha256sum < /tmp/wide')" \
+	"$(on c1 "dd if=$device bs=512 skip=57 count=15 iflag=direct | sha256sum")"
+same "nor is the other" "$(on c1 'sha256sum < /tmp/one')" \
+	"$(on c1 "dd if=$device bs=512 skip=56 count=1 iflag=direct | sha256sum")"
+disconnect c1 both
+must on target 'hcablk target unexport both && dmsetup remove both && dmsetup remove late && dmsetup remove gate'
+on c1 'rm -f /tmp/block /tmp/wide /tmp/one'
 on target 'rm -f /tmp/block'

@@ -58,5 +58,23 @@ refuse "the flush after it is not" on c1 "dd if=/dev/null of=$disk1 conv=fsync,n
 	dd if=/dev/zero of=$disk1 bs=4k seek=1 count=1 oflag=direct conv=fsync"
 refuse "and the other client is told, too" on c2 "dd if=/dev/zero of=$device bs=4k seek=2 count=1 oflag=direct conv=fsync"
 must on target "dmsetup suspend bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
-on c1 "dd if=/dev/zero of=$disk1 bs=4k count=4 oflag=direct conv=fsync" >&2
-check "when the drive is well, so are flushes" on c1 "dd if=/dev/zero of=$disk1 bs=4k count=4 oflag=direct conv=fsync"
+# What was written while it was not is told by one more flush.
+check "when the drive is well, so are flushes" wait_until c1 20 "dd if=/dev/zero of=$disk1 bs=4k count=4 oflag=direct conv=fsync"
+
+# A flush learns of a loss, and then its queue pair is replaced: its answer never leaves, and it is sent again. As long as no
+# answer has left that told of the loss, every flush fails.
+disconnect c1 bad
+disconnect c2 bad
+connect c1 bad --io-timeout $((4 * slow)) --connect-timeout 60
+pairs=$(queue_pairs c1)
+must on c1 "dd if=/dev/zero of=$device bs=64k count=4 oflag=direct"
+must on target 'dmsetup suspend --nolockfs bad'
+spawn flush c1 "dd if=/dev/null of=$device conv=fsync,notrunc"
+check "the queue of a flush that the drive holds back is replaced" \
+	wait_until c1 $((20 * slow)) "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $pairs ]"
+must on target "printf '0 $size error\n' | dmsetup load bad && dmsetup resume bad"
+refuse "the flush that is sent again fails, although the page cache has told of the loss before" join flush
+same "on another queue pair" 1 "$(stat_of c1 $initiator/bad replaced_queues)"
+must on target "dmsetup suspend bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
+must on c1 "dd if=/dev/zero of=$device bs=4k count=4 oflag=direct"
+check "what was told is told no more" wait_until c1 20 "dd if=/dev/null of=$device conv=fsync,notrunc"

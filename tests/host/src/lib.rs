@@ -13,6 +13,7 @@ mod address;
 mod buckets;
 mod check;
 mod choice;
+mod flush_errors;
 mod grains;
 mod layout;
 mod share;

@@ -1,0 +1,1 @@
+../../../target/flush_errors.rs
