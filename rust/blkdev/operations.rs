@@ -17,6 +17,7 @@ use core::{
     marker::PhantomData,
     ptr::{
         addr_of_mut,
+        null_mut,
         NonNull, //
     },
 };
@@ -26,6 +27,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -261,8 +263,14 @@ impl<T: Operations> Vtable<T> {
     /// Called by blk-mq after a successful `init_hctx`, when nothing uses the
     /// hardware queue any more.
     unsafe extern "C" fn exit_hctx(hctx: *mut bindings::blk_mq_hw_ctx, _index: c_uint) {
-        // SAFETY: `init_hctx` left an `Arc` there, and nobody uses it now.
-        drop(unsafe { Arc::from_raw((*hctx).driver_data.cast::<T::HwQueue>().cast_const()) });
+        // `Requests::exchange` may still come: it finds that there is nothing to exchange.
+        // SAFETY: By the safety requirement the hardware queue is valid.
+        let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
+        if !queue.is_null() {
+            // SAFETY: `init_hctx` or `exchange` left an `Arc` there, taken out just now by this
+            // function alone, and blk-mq calls nothing on it any more.
+            drop(unsafe { Arc::from_raw(queue.cast::<T::HwQueue>().cast_const()) });
+        }
     }
 
     /// # Safety

@@ -40,6 +40,7 @@ use super::{
 use crate::bindings;
 use core::{
     cell::UnsafeCell,
+    ffi::c_void,
     marker::PhantomData,
     ptr::{
         null_mut,
@@ -324,9 +325,22 @@ impl<T: Operations> Requests<T> {
     /// now on. Those that run already have the old one, which is kept as long as the tag
     /// set; after [`synchronize`](Self::synchronize) no `queue_rq` and no `commit_rqs` is among them.
     ///
-    /// Process context. Errors: `ENODEV` (there is no disk), `ENOSPC` (that was done as often as
+    /// Process context. Errors: `ENODEV` (there is no disk, or it is being removed), `ENOSPC` (that was done as often as
     /// [`TagSetConfig::exchanges`](super::TagSetConfig::exchanges) says).
     pub fn exchange(&self, hw_queue: u32, new: Arc<T::HwQueue>) -> Result {
+        let new = Arc::into_raw(new);
+        let result = self.put(hw_queue, new.cast_mut().cast());
+        if result.is_err() {
+            // The last reference must not go under a lock.
+            // SAFETY: From `into_raw` above, and nobody was given it.
+            drop(unsafe { Arc::from_raw(new) });
+        }
+        result
+    }
+
+    /// Puts `new`, from `Arc::into_raw()`, in its place, and keeps what was there; on error `new` is
+    /// still the caller's.
+    fn put(&self, hw_queue: u32, new: *mut c_void) -> Result {
         let guard = rcu::read_lock();
         let hctx = self.hctx(hw_queue, &guard).ok_or(ENODEV)?;
         // SAFETY: It is valid, and its tag set's data is a `Context<T>`, since it is this table's.
@@ -338,8 +352,19 @@ impl<T: Operations> Requests<T> {
         if former.len() == former.capacity() {
             return Err(ENOSPC);
         }
-        let old = place.xchg(Arc::into_raw(new).cast_mut().cast(), Full);
-        // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and is taken once.
+        let mut old = place.load(Relaxed);
+        loop {
+            if old.is_null() {
+                // `exit_hctx` has been here: nothing is called any more.
+                return Err(ENODEV);
+            }
+            match place.cmpxchg(old, new, Full) {
+                Ok(_) => break,
+                Err(now) => old = now,
+            }
+        }
+        // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and whoever changes the
+        // place takes it: this function just now, so that `exit_hctx` takes the other one.
         let old = unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) };
         // There is room for it.
         let _ = former.push_within_capacity(old);

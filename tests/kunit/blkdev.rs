@@ -11,10 +11,13 @@ use crate::{
         start,
         Desk,
         Driver,
+        HwQueue,
         Memory,
         Mode,
         Pending,
         Plan,
+        AT_EXIT_REFUSED,
+        AT_EXIT_TRY,
         DEPTH,
         SIZE, //
     },
@@ -46,7 +49,10 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Relaxed,
+        Arc, //
+    },
     time::{
         Instant,
         Monotonic, //
@@ -164,8 +170,8 @@ mod tests {
 
         let (state, other) = desk::shared(&desk.requests)?;
         let exchange = |hw_queue| {
-            let data = Arc::new(other.clone(), GFP_KERNEL)?;
-            desk.requests.exchange(hw_queue, data)
+            desk.requests
+                .exchange(hw_queue, HwQueue::new(&other, hw_queue)?)
         };
         let queues = desk
             .disk
@@ -191,6 +197,21 @@ mod tests {
             disk.remove();
         }
         ensure_eq!(exchange(0), Err(ENODEV));
+        Ok(())
+    }
+
+    #[test]
+    fn a_hardware_queue_that_blk_mq_gives_up_gets_no_other_data() -> Result {
+        let mut desk = Desk::new(&Plan::default())?;
+        let (_, other) = desk::shared(&desk.requests)?;
+        desk.requests.exchange(0, HwQueue::new(&other, 0)?)?;
+        desk.requests.synchronize();
+        other.at_exit.store(AT_EXIT_TRY, Relaxed);
+        desk.device = None;
+        if let Some(disk) = desk.disk.take() {
+            disk.remove();
+        }
+        ensure_eq!(other.at_exit.load(Relaxed), AT_EXIT_REFUSED);
         Ok(())
     }
 

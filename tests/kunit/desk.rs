@@ -34,7 +34,13 @@ use hcablk_core::{
 use kernel::{
     prelude::*,
     str::CString,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// Tags of each of the two hardware queues.
@@ -117,20 +123,74 @@ pub(crate) struct Driver;
 pub(crate) struct Shared {
     state: Arc<Watched<State>>,
     requests: Arc<Requests<Driver>>,
+    /// What came of exchanging a hardware queue's data while blk-mq gives it up.
+    pub(crate) at_exit: Atomic<u32>,
+}
+
+/// Of [`Shared::at_exit`]: it is not to be tried.
+pub(crate) const AT_EXIT_NOTHING: u32 = 0;
+/// It is to be tried.
+pub(crate) const AT_EXIT_TRY: u32 = 1;
+/// It was refused.
+pub(crate) const AT_EXIT_REFUSED: u32 = 2;
+/// It was done.
+pub(crate) const AT_EXIT_DONE: u32 = 3;
+
+/// A hardware queue's data.
+pub(crate) struct HwQueue {
+    shared: Arc<Shared>,
+    index: u32,
+}
+
+impl HwQueue {
+    pub(crate) fn new(shared: &Arc<Shared>, index: u32) -> Result<Arc<Self>> {
+        let shared = shared.clone();
+        Ok(Arc::new(Self { shared, index }, GFP_KERNEL)?)
+    }
+}
+
+impl core::ops::Deref for HwQueue {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for HwQueue {
+    fn drop(&mut self) {
+        // blk-mq gives it up: somebody who replaces it may be late.
+        let at_exit = &self.shared.at_exit;
+        if at_exit
+            .cmpxchg(AT_EXIT_TRY, AT_EXIT_NOTHING, Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let done = Self::new(&self.shared, self.index)
+            .and_then(|other| self.shared.requests.exchange(self.index, other));
+        at_exit.store(
+            match done {
+                Ok(()) => AT_EXIT_DONE,
+                Err(_) => AT_EXIT_REFUSED,
+            },
+            Relaxed,
+        );
+    }
 }
 
 impl Operations for Driver {
     type Data = Arc<Shared>;
-    type HwQueue = Arc<Shared>;
+    type HwQueue = HwQueue;
     /// Whether it was turned away once.
     type Pdu = bool;
 
     fn hw_queue(
         data: &Arc<Shared>,
-        _index: u32,
+        index: u32,
         _requests: &Arc<Requests<Self>>,
-    ) -> Result<Arc<Arc<Shared>>> {
-        Ok(Arc::new(data.clone(), GFP_KERNEL)?)
+    ) -> Result<Arc<HwQueue>> {
+        HwQueue::new(data, index)
     }
 
     fn init_request(_data: &Arc<Shared>, _hw_queue: u32) -> Result<bool> {
@@ -138,7 +198,7 @@ impl Operations for Driver {
     }
 
     fn queue_rq(
-        queue: &Arc<Shared>,
+        queue: &HwQueue,
         mut request: Request<Self>,
         _last: bool,
     ) -> Result<(), Rejected<Self>> {
@@ -186,7 +246,7 @@ impl Operations for Driver {
         result
     }
 
-    fn timeout(queue: &Arc<Shared>, hw_queue: u32, tag: u16) -> Timeout {
+    fn timeout(queue: &HwQueue, hw_queue: u32, tag: u16) -> Timeout {
         queue.state.change(|state| {
             let _ = state.timeouts.push_within_capacity((hw_queue, tag));
         });
@@ -256,6 +316,7 @@ pub(crate) fn shared(
         Shared {
             state: state.clone(),
             requests: requests.clone(),
+            at_exit: Atomic::new(AT_EXIT_NOTHING),
         },
         GFP_KERNEL,
     )?;
