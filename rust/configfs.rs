@@ -408,7 +408,8 @@ impl<T: Node> Callbacks<T> {
         let make = || {
             let text = name.to_str().map_err(|_| EINVAL)?;
             let child = T::make_child(&entry.data, text)?;
-            Entry::make(name, child, true, entry.module)
+            // What making the child has changed is undone if there is no directory to remove.
+            Entry::make(name, child.clone(), true, entry.module).inspect_err(|_| child.removed())
         };
         match make() {
             Ok(group) => group.as_ptr(),

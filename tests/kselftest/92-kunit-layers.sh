@@ -69,6 +69,9 @@ fails 'out of range' 'env echo 1 > texts/fails'
 fails 'Invalid argument' 'env echo 1 > pin'
 fails 'Invalid argument' 'env echo 1 > texts/pin'
 fails 'No space' 'mkdir bad'
+shows removed 0
+fails 'No space' 'mkdir halfway'
+shows removed 1
 fails 'Invalid argument' "mkdir \$(printf '\\377')"
 fails 'not permitted' 'mkdir texts/one'
 check "a directory is made" on target "mkdir $tree/one"
@@ -83,9 +86,9 @@ fails 'busy' 'rmdir one'
 fails 'in use' 'rmmod hcablk_kunit'
 fails 'not permitted' 'rmdir one/inner'
 must on target "env echo 0 > $tree/one/pin"
-shows removed 0
+shows removed 1
 refuse "a directory keeps the module" on target 'rmmod hcablk_kunit'
 check "it is removed" on target "rmdir $tree/one"
-shows removed 1
+shows removed 2
 check "the module unloads" on target 'rmmod hcablk_kunit'
 check "the core unloads" on target 'rmmod hcablk_core'

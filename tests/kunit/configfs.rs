@@ -11,7 +11,7 @@
 //!     full  long  line   as much as fits; more, in lines; more, in one line
 //!     fails              an error, read and written
 //!     pin                write: refused, as for the root
-//!   NAME/                by mkdir; not "bad"
+//!   NAME/                by mkdir; not "bad", and "halfway" fails when its data was made
 //!     a00 … a29          with the other two as many as there may be
 //!     echo               what was written
 //!     pin                1 holds off rmdir, 0 does not
@@ -72,6 +72,7 @@ impl Node for Root {
         Arc::pin_init(
             pin_init!(Item {
                 root: this.clone(),
+                halfway: name == "halfway",
                 text <- new_mutex!(KVec::new()),
                 pin <- new_mutex!(None),
             }),
@@ -125,6 +126,8 @@ fn lines(out: &mut Output<'_>, count: u32) -> Result {
 #[pin_data]
 struct Item {
     root: Arc<Root>,
+    /// Its default groups cannot be made.
+    halfway: bool,
     #[pin]
     text: Mutex<KVec<u8>>,
     #[pin]
@@ -152,8 +155,12 @@ impl Node for Item {
     );
     type Child = NoChild;
 
-    fn default_groups(_this: &Arc<Self>, groups: &mut DefaultGroups) -> Result {
-        groups.add(c"inner", Arc::new(Texts, GFP_KERNEL)?)
+    fn default_groups(this: &Arc<Self>, groups: &mut DefaultGroups) -> Result {
+        groups.add(c"inner", Arc::new(Texts, GFP_KERNEL)?)?;
+        match this.halfway {
+            true => Err(ENOSPC),
+            false => Ok(()),
+        }
     }
 
     fn removed(&self) {
