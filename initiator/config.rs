@@ -7,6 +7,7 @@ use crate::{
         Device,
         DISK_PREFIX, //
     },
+    identity::Identities,
     settings::{
         Settings,
         SMALL_READ_MAX, //
@@ -48,12 +49,17 @@ use kernel::{
 /// The top directory.
 pub(crate) struct Root {
     teardown: Arc<WorkQueue>,
+    identities: Arc<Identities>,
     module: &'static ThisModule,
 }
 
 impl Root {
-    pub(crate) fn new(teardown: Arc<WorkQueue>, module: &'static ThisModule) -> Self {
-        Self { teardown, module }
+    pub(crate) fn new(teardown: Arc<WorkQueue>, module: &'static ThisModule) -> Result<Self> {
+        Ok(Self {
+            teardown,
+            identities: Arc::new(Identities::new(), GFP_KERNEL)?,
+            module,
+        })
     }
 }
 
@@ -69,7 +75,7 @@ impl Node for Root {
         if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
             return Err(EINVAL);
         }
-        Device::new(name, &this.teardown, this.module)
+        Device::new(name, &this.teardown, &this.identities, this.module)
     }
 }
 
@@ -221,6 +227,15 @@ impl Node for Device {
                 } else {
                     device.disable()
                 }
+            },
+        ),
+        // Always succeeds, whatever hangs and whoever has the disk open.
+        Attribute::read_write(
+            c"force_disconnect",
+            |_, out| writeln!(out, "0"),
+            |device, _, text| match boolean(text)? {
+                true => device.force_disconnect(),
+                false => Ok(()),
             },
         ),
         Attribute::read_only(c"state", |device, out| {

@@ -5,11 +5,17 @@
 //! ```text
 //!        enable=1                connected              enable=0, closed
 //!  New ────────────► Connecting ──────────────► Live ─────────────────────► New
-//!   ▲                    │ failed                │ connection lost
+//!   ▲                    │ failed                │ connection lost, or ended by force
 //!   └────────────────────┘                       ▼
 //!  Connecting ◄──────── Failed ◄───────────── Failing
-//!            enable=1            disk removed
+//!     │      enable=1     ▲      disk removed
+//!     └───────────────────┘
+//!            failed
 //! ```
+//!
+//! A disk whose connection was lost is connected again in place: it is the same disk to the
+//! target, which lets nothing of its past come after what is new ([`identity`](crate::identity)), and
+//! no other volume is taken for the lost one.
 //!
 //! `control` serialises connecting, disconnecting and the removal of a disk
 //! whose session failed; it is held while those sleep. What attributes show is
@@ -22,6 +28,7 @@ use crate::{
         Link, //
     },
     failure::Failure,
+    identity::Identities,
     queue::Driver,
     session::{
         Session,
@@ -131,7 +138,6 @@ struct Active {
 struct Control {
     active: Option<Active>,
     pin: Option<DirectoryPin>,
-    epoch: u32,
     /// Which volume it was when the connection was lost: no other one is taken
     /// for it until it is disabled.
     lost: Option<VolumeId>,
@@ -143,6 +149,7 @@ pub(crate) struct Device {
     name: CString,
     module: &'static ThisModule,
     teardown: Arc<WorkQueue>,
+    identities: Arc<Identities>,
     /// The same over all connections; the epoch tells them apart.
     identity: SessionId,
     #[pin]
@@ -167,20 +174,22 @@ impl Device {
     pub(crate) fn new(
         name: &str,
         teardown: &Arc<WorkQueue>,
+        identities: &Arc<Identities>,
         module: &'static ThisModule,
     ) -> Result<Arc<Self>> {
+        let identity = identities.of(name);
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         Arc::pin_init(
             pin_init!(Self {
                 name,
                 module,
                 teardown: teardown.clone(),
-                identity: SessionId(system::random_u64()),
+                identities: identities.clone(),
+                identity,
                 settings <- new_mutex!(Settings::default()),
                 control <- new_mutex!(Control {
                     active: None,
                     pin: None,
-                    epoch: 0,
                     lost: None,
                 }),
                 shown <- new_mutex!(Shown {
@@ -228,14 +237,13 @@ impl Device {
             return Ok(());
         }
         let pin = directory.pin()?;
-        control.epoch = control.epoch.checked_add(1).ok_or(EOVERFLOW)?;
-        let epoch = Epoch(control.epoch);
-        let settings = {
+        let epoch = self.identities.next_epoch()?;
+        let (settings, before) = {
             let settings = self.settings.lock();
             let mut shown = self.shown.lock();
-            shown.state = State::Connecting;
+            let before = core::mem::replace(&mut shown.state, State::Connecting);
             shown.failure = None;
-            *settings
+            (*settings, before)
         };
         match self.connect(settings, epoch, control.lost) {
             Ok(active) => {
@@ -262,7 +270,7 @@ impl Device {
             }
             Err(failure) => {
                 let mut shown = self.shown.lock();
-                shown.state = State::New;
+                shown.state = before;
                 shown.failure = Some(failure);
                 drop(shown);
                 pr_warn!("{}: cannot connect: {failure}\n", **self);
@@ -283,6 +291,7 @@ impl Device {
             wwid,
         }) = control.active.take()
         else {
+            self.set_state(State::New);
             return Ok(());
         };
         if let Err((e, disk)) = disk.remove_if_closed() {
@@ -300,6 +309,26 @@ impl Device {
         control.pin = None;
         pr_info!("{self}: disconnected\n");
         Ok(())
+    }
+
+    /// Ends the connection, also while the disk is open or requests hang: they fail. Waits until the
+    /// disk is gone, which takes as long as the queue pairs need to drain, and, if a connection
+    /// is being made, until that is over. Process context.
+    pub(crate) fn force_disconnect(&self) -> Result {
+        loop {
+            // Not under `control`: who has it may wait for a request that this ends.
+            let live = self.shown.lock().live.clone();
+            if let Some(session) = live {
+                session.fail(Failure::Forced);
+                session.wait();
+                // The teardown does the same; whoever comes first.
+                self.session_failed(&session, session.failure().unwrap_or(Failure::Forced));
+            }
+            // Whoever connects or removes the disk has it.
+            if self.control.lock().active.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// The teardown of `session` is done and `failure` is why: the disk goes.

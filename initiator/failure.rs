@@ -55,6 +55,8 @@ pub(crate) enum Failure {
     Setup(&'static str, Error),
     /// The target ended the connection.
     Disconnected,
+    /// The administrator ended it, whoever used the disk.
+    Forced,
     /// The RDMA device went away.
     DeviceRemoved,
     /// The queue pair gave up its work: the target went silent or away.
@@ -89,7 +91,9 @@ impl Failure {
             },
             Self::NotATarget | Self::Protocol(_) => errno::eproto(),
             Self::Device(_) => ENODEV,
-            Self::Disconnected | Self::Flushed | Self::Work(_) => errno::econnreset(),
+            Self::Disconnected | Self::Forced | Self::Flushed | Self::Work(_) => {
+                errno::econnreset()
+            }
             Self::DeviceRemoved => ENODEV,
             Self::OtherVolume | Self::Exchanged => errno::estale(),
         }
@@ -126,6 +130,7 @@ impl fmt::Display for Failure {
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
             Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
             Self::Disconnected => f.write_str("the target closed the connection"),
+            Self::Forced => f.write_str("it was disconnected by force"),
             Self::Flushed => f.write_str("the target does not answer any more"),
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::Work(status) => {

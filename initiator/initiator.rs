@@ -7,6 +7,7 @@
 //! - [`failure`]: everything that can go wrong, in words and as error codes.
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
+//! - [`identity`]: by what a target tells a disk's connections.
 //! - [`queue`]: the I/O path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
 //! - [`settings`]: what users set.
@@ -18,6 +19,7 @@ mod config;
 mod connect;
 mod device;
 mod failure;
+mod identity;
 mod queue;
 mod session;
 mod settings;
@@ -54,7 +56,7 @@ struct Initiator {
 impl kernel::Module for Initiator {
     fn init(module: &'static ThisModule) -> Result<Self> {
         let teardown = Arc::new(WorkQueue::new(c"hcablk")?, GFP_KERNEL)?;
-        let root = Arc::new(config::Root::new(teardown.clone(), module), GFP_KERNEL)?;
+        let root = Arc::new(config::Root::new(teardown.clone(), module)?, GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk", root, module)?,
             _teardown: Drained(teardown),

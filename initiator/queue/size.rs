@@ -12,9 +12,10 @@
 //! Every probe of the session's first queue pair is a question for the size, if
 //! there is a credit for it. It has a tag of its own behind those of the block
 //! layer, and the message buffer of that number. A question that is not
-//! answered keeps the place, and probes go on without one. On iWARP these prove
-//! nothing, for they complete when TCP has taken them: there a question has the
-//! I/O timeout, as requests have.
+//! answered keeps the place, and probes go on without one. A question has the I/O timeout, as
+//! requests have: it may have taken the last credit, so that no request is ever sent whose own
+//! timeout would end the wait. Then the queue pair is replaced. On iWARP the session ends: there
+//! probes prove nothing, for they complete when TCP has taken them.
 
 use super::{
     kind,
@@ -72,7 +73,10 @@ impl Queue {
         let mut send = self.send.lock();
         if self.live.load(Acquire) && self.is_unanswered(&send) {
             drop(send);
-            return self.session.fail(Failure::RequestTimeout);
+            if self.unproven {
+                return self.session.fail(Failure::RequestTimeout);
+            }
+            return self.session.replace_late(self);
         }
         if !self.live.load(Acquire)
             || self.probing.load(Acquire)
@@ -139,9 +143,9 @@ impl Queue {
 
     /// Whether a question, which nothing else would tell to be lost, was not
     /// answered in time.
-    pub(super) fn is_unanswered(&self, send: &SendState) -> bool {
+    fn is_unanswered(&self, send: &SendState) -> bool {
         let probes = self.session.settings().io_timeout_s * 1000 / PROBE_PERIOD_MS;
-        self.unproven && matches!(send.size, Size::Asked(n) if n > probes)
+        matches!(send.size, Size::Asked(n) if n > probes)
     }
 
     /// The answer to a question; `false`: there was none, or it is no answer.

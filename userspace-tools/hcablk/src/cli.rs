@@ -338,6 +338,10 @@ pub struct DisconnectArgs {
     #[arg(long)]
     pub all: bool,
 
+    /// End it even while the disk is in use or its requests hang: they fail. The disk is gone when this returns
+    #[arg(long)]
+    pub force: bool,
+
     /// Do not fail when there is no such device
     #[arg(long)]
     pub if_exists: bool,

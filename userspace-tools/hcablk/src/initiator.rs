@@ -209,6 +209,8 @@ fn bring_up(
     transaction: &mut Transaction<'_>,
 ) -> Result<(PathBuf, bool)> {
     let name = group.name();
+    // Whether the settings are to be written.
+    let mut fresh = true;
     if group.exists() {
         let state = group.get("state")?;
         let different = differences(group, &wanted.settings(wanted.host_id))?;
@@ -228,9 +230,10 @@ fn bring_up(
         }
         match state.as_str() {
             "live" => return Ok((wait_for_node(group)?, false)),
-            // The connection was lost and the settings are still there: connect again.
-            "failed" => close(group)?,
-            "new" => (),
+            // The connection was lost, or not made, and the settings are still there: it is made again
+            // in place. Nothing is written to `enable` before, which would have the driver forget
+            // which volume it was.
+            "failed" | "new" => fresh = untouched,
             _ => {
                 return Err(Error::new(Kind::Busy, format!("{name} is {state}"))
                     .advise("Try again when that is done."))
@@ -240,8 +243,10 @@ fn bring_up(
         transaction.mkdir(group)?;
     }
 
-    for (attribute, value) in wanted.settings(Some(host_id)) {
-        transaction.set(group, attribute, value)?;
+    if fresh {
+        for (attribute, value) in wanted.settings(Some(host_id)) {
+            transaction.set(group, attribute, value)?;
+        }
     }
     if let Err(error) = transaction.enable(group)? {
         return Err(explain(&error, group, wanted, host_id));
@@ -364,7 +369,14 @@ pub enum Which {
 }
 
 /// `hcablk disconnect`.
-pub fn disconnect(system: &dyn System, which: &Which, if_exists: bool) -> Result<Outcome> {
+///
+/// With `force` also a device whose disk is in use or whose requests hang.
+pub fn disconnect(
+    system: &dyn System,
+    which: &Which,
+    force: bool,
+    if_exists: bool,
+) -> Result<Outcome> {
     let tree = INITIATOR.tree(system);
     let groups = match (&tree, which) {
         (None, _) => Vec::new(),
@@ -383,7 +395,7 @@ pub fn disconnect(system: &dyn System, which: &Which, if_exists: bool) -> Result
         if system.interrupted() {
             return Err(Error::interrupted());
         }
-        match take_down(&group) {
+        match take_down(&group, force) {
             Ok(()) => devices.push(group.name()),
             Err(error) => failures.push(error),
         }
@@ -438,7 +450,14 @@ fn find<'a>(tree: &Group<'a>, text: &str) -> Result<Option<Group<'a>>> {
     Ok(groups.into_iter().find(has))
 }
 
-fn take_down(group: &Group<'_>) -> Result<()> {
+fn take_down(group: &Group<'_>, force: bool) -> Result<()> {
+    if force {
+        let path = group.path().join("force_disconnect");
+        match group.system().write(&path, "1\n") {
+            Err(error) if !error.is_gone() => return Err(error.into()),
+            _ => (),
+        }
+    }
     close(group)?;
     remove(group)
 }
@@ -472,7 +491,9 @@ fn close(group: &Group<'_>) -> Result<()> {
         let advice = if users.is_empty() {
             format!(
                 "No process or mount of this namespace has it open.\n\
-                 Try: fuser -v /dev/{device}; lsblk /dev/{device}"
+                 Try: fuser -v /dev/{device}; lsblk /dev/{device}\n\
+                 What hangs is ended by: hcablk disconnect --force {}",
+                group.name()
             )
         } else {
             users.join("\n")

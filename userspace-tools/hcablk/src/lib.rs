@@ -41,7 +41,9 @@ use system::System;
 pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
     match command {
         Command::Connect(args) => initiator::connect(system, &args.into()),
-        Command::Disconnect(args) => initiator::disconnect(system, &args.which(), args.if_exists),
+        Command::Disconnect(args) => {
+            initiator::disconnect(system, &args.which(), args.force, args.if_exists)
+        }
         Command::List => initiator::list(system),
         Command::Stats(args) => initiator::stats(system, args.name.as_deref()),
         Command::Times(args) => initiator::times(

@@ -160,8 +160,12 @@ fn a_failed_device_is_connected_again() {
     let kernel = Kernel::loaded();
     ok(&kernel, "connect 10.0.0.1 data");
     kernel.set_device("data", "state", "failed");
-    assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk0\n");
+    kernel.set_device("data", "enable", "0");
+    let before = kernel.changes();
+    assert_eq!(ok(&kernel, "connect 10.0.0.1 data"), "/dev/hcablk1\n");
     assert_eq!(kernel.device("data", "state"), "live");
+    // One write of 1 to `enable`: a 0 before it would have the driver forget the volume.
+    assert_eq!(kernel.changes(), before + 1);
 }
 
 #[test]
