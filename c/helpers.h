@@ -66,7 +66,7 @@ void hcablk_c_timer_setup(struct timer_list *timer, void (*function)(struct time
 void hcablk_c_timer_start(struct timer_list *timer, unsigned int ms);
 void hcablk_c_init_irq_work(struct irq_work *work, void (*function)(struct irq_work *));
 void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt);
-bool hcablk_c_may_print(void);
+bool hcablk_c_may_print(unsigned int kind);
 void hcablk_c_local_bh_disable(void);
 void hcablk_c_local_bh_enable(void);
 void hcablk_c_init_deferred(struct work_struct *work, work_func_t func);

@@ -138,10 +138,19 @@ void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt)
 		irq_work_queue(interrupt);
 }
 
-/* Whether one more line of a kind that a peer can cause may be printed: ten in five seconds. */
-bool hcablk_c_may_print(void)
+/*
+ * Whether one more line of a kind that a peer can cause may be printed: ten in five seconds of
+ * each kind.
+ */
+bool hcablk_c_may_print(unsigned int kind)
 {
-	static DEFINE_RATELIMIT_STATE(limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+#define HCABLK_C_LIMIT(n) \
+	[n] = RATELIMIT_STATE_INIT(limits[n], DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST)
+	static struct ratelimit_state limits[] = {
+		HCABLK_C_LIMIT(0),
+		HCABLK_C_LIMIT(1),
+	};
+#undef HCABLK_C_LIMIT
 
-	return __ratelimit(&limit);
+	return kind < ARRAY_SIZE(limits) && __ratelimit(&limits[kind]);
 }

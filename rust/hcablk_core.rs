@@ -9,6 +9,7 @@
 pub(crate) mod bindings;
 
 pub mod blkdev;
+pub mod broken;
 pub mod configfs;
 pub mod defer;
 pub mod errno;

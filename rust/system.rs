@@ -26,13 +26,22 @@ pub fn random_u64() -> u64 {
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
 }
 
-/// Whether one more line may be printed of a kind that a peer can cause as often as it likes: ten in
-/// five seconds. Says itself how many were left out. Any context.
+/// Kinds of lines that a peer can cause as often as it likes; none takes the room of another.
+#[derive(Clone, Copy, Debug)]
+pub enum Lines {
+    /// A connection was refused.
+    Refusals,
+    /// A session ends because something is wrong.
+    Faults,
+}
+
+/// Whether one more line of `kind` may be printed: ten in five seconds. Says itself how many were
+/// left out. Any context.
 ///
 /// C: `__ratelimit()`.
-pub fn may_print() -> bool {
+pub fn may_print(kind: Lines) -> bool {
     // SAFETY: No requirements.
-    unsafe { bindings::hcablk_c_may_print() }
+    unsafe { bindings::hcablk_c_may_print(kind as u32) }
 }
 
 /// What tells the thread that runs this from others as long as it lives; 0 in

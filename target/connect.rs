@@ -12,6 +12,10 @@ use crate::{
         decide,
         Decision, //
     },
+    end_reason::{
+        EndReason,
+        Fault, //
+    },
     port::Port,
     queue::{
         Queue,
@@ -29,6 +33,7 @@ use crate::{
     },
 };
 use hcablk_core::{
+    errno,
     proto::connect::{
         Reason,
         Reject,
@@ -50,7 +55,10 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
-    system, //
+    system::{
+        may_print,
+        Lines, //
+    }, //
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -74,43 +82,44 @@ struct Link {
 }
 
 struct LinkState {
-    session: Option<Arc<Session>>,
-    lost: bool,
+    /// And the number of the queue pair.
+    session: Option<(Arc<Session>, u8)>,
+    lost: Option<Fault>,
 }
 
 impl Link {
-    /// Ends `session` when the connection is lost, or at once if it was.
-    fn attach(&self, session: &Arc<Session>) {
+    /// Ends `session` when the connection is lost, which is its queue pair `queue`, or at once if
+    /// it was.
+    fn attach(&self, session: &Arc<Session>, queue: u8) {
         let lost = {
             let mut state = self.state.lock();
-            state.session = Some(session.clone());
+            state.session = Some((session.clone(), queue));
             state.lost
         };
-        if lost {
-            session.end();
+        if let Some(fault) = lost {
+            session.end_by(queue, fault);
         }
     }
 }
 
 impl cm::Handler for Link {
     fn event(&self, event: cm::Event<'_>) {
-        match event {
+        let fault = match event {
             cm::Event::AddressResolved
             | cm::Event::RouteResolved
-            | cm::Event::Established { .. } => {}
-            cm::Event::Rejected { .. }
-            | cm::Event::Failed(_)
-            | cm::Event::Disconnected
-            | cm::Event::DeviceRemoval => {
-                let session = {
-                    let mut state = self.state.lock();
-                    state.lost = true;
-                    state.session.clone()
-                };
-                if let Some(session) = session {
-                    session.end();
-                }
-            }
+            | cm::Event::Established { .. } => return,
+            cm::Event::Rejected { .. } => Fault::Unconnected(errno::econnrefused()),
+            cm::Event::Failed(e) => Fault::Unconnected(e),
+            cm::Event::Disconnected => Fault::Disconnected,
+            cm::Event::DeviceRemoval => Fault::DeviceRemoved,
+        };
+        let session = {
+            let mut state = self.state.lock();
+            state.lost = Some(fault);
+            state.session.clone()
+        };
+        if let Some((session, queue)) = session {
+            session.end_by(queue, fault);
         }
     }
 }
@@ -146,7 +155,7 @@ pub(crate) fn begin(
         pin_init!(Link {
             state <- new_irq_lock!(LinkState {
                 session: None,
-                lost: false,
+                lost: None,
             }, "hcablk_link"),
         }),
         GFP_KERNEL,
@@ -221,7 +230,7 @@ impl Connect {
         id.reject(&Reject::new(reason).encode());
         match request {
             // Whoever is refused may try again at once.
-            _ if !system::may_print() => {}
+            _ if !may_print(Lines::Refusals) => {}
             Some(request) => pr_warn!(
                 "refused {} for volume {}: {why}\n",
                 Printed(request.host),
@@ -235,22 +244,22 @@ impl Connect {
 
     fn grant(&self, request: &Request, link: &Link, id: &Arc<Id>) -> Result<(), Refusal> {
         let session = self.find_session(request, link, id)?;
-        let queue = self.add_queue(&session, request, id).inspect_err(|_| {
-            // A session lives and dies with its first queue pair, and with each that it had.
-            if request.queue == 0 || request.replace {
-                session.end();
-            }
-        })?;
-        link.attach(&session);
+        let queue = self
+            .add_queue(&session, request, id)
+            .inspect_err(|refusal| {
+                // A session lives and dies with its first queue pair, and with each that it had.
+                if request.queue == 0 || request.replace {
+                    session.end_by(request.queue, Fault::Refused(refusal.1));
+                }
+            })?;
+        link.attach(&session, request.queue);
         let reads = self
             .peer_reads
             .min(session.pd().attributes().max_qp_init_rd_atom);
         if reads == 0 && !queue.no_read() {
-            session.end();
-            return Err(Refusal(
-                Reason::NoResources,
-                "one of the RDMA devices does no RDMA READ",
-            ));
+            let why = "one of the RDMA devices does no RDMA READ";
+            session.end_by(request.queue, Fault::Refused(why));
+            return Err(Refusal(Reason::NoResources, why));
         }
         let parameters = Parameters {
             responder_resources: 0,
@@ -271,7 +280,7 @@ impl Connect {
         };
         if id.accept(parameters, &reply.encode()).is_err() {
             // The initiator is gone; nobody is left to be refused.
-            session.end();
+            session.end_by(request.queue, Fault::Unaccepted);
             return Ok(());
         }
         queue.go_live();
@@ -321,7 +330,7 @@ impl Connect {
                 (Decision::Replace, _, Some(old)) => {
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
-                    old.end();
+                    old.end(EndReason::Replaced);
                     Self::wait_for(&old, link)?;
                 }
                 (Decision::Refuse(reason), ..) => {
@@ -348,7 +357,7 @@ impl Connect {
             if old.has_ended_within(LOOK_MS) {
                 return Ok(());
             }
-            if link.state.lock().lost {
+            if link.state.lock().lost.is_some() {
                 break;
             }
         }
@@ -386,7 +395,10 @@ impl Connect {
         if listed.is_ok() && allowed.allowed && !allowed.withdrawn && same_backing {
             return Ok(session);
         }
-        session.end();
+        session.end(match listed {
+            Ok(()) => EndReason::Withdrawn,
+            Err(_) => EndReason::Second,
+        });
         match listed {
             Ok(()) => Err(Refusal(Reason::Withdrawn, "the volume was just withdrawn")),
             Err(_) => Err(Refusal(Reason::StaleEpoch, "its session is in use")),

@@ -87,7 +87,6 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
             Relaxed,
             Release, //
@@ -99,6 +98,7 @@ use kernel::{
 mod admit;
 mod choice;
 mod cut;
+mod fault;
 mod grain;
 mod grains;
 mod granted;
@@ -112,6 +112,7 @@ mod transfer;
 
 use self::{
     cut::CutRequests,
+    fault::Named,
     granted::Left,
     home::Returned,
     outbox::Outbox,
@@ -228,6 +229,7 @@ pub(crate) struct Queue {
     /// By which transfer buffers are borrowed, if they are.
     seat: Option<Arc<Seat>>,
     inflight: SlotTable<Io>,
+    named: Named,
     #[pin]
     cut: CutRequests,
     /// Writes whose data is being fetched. Counted by the completion handler.
@@ -329,6 +331,7 @@ impl Queue {
             owed: 0,
         };
         let inflight = SlotTable::new(ios)?;
+        let named = Named::new(ios)?;
         let outbox = Outbox::new()?;
         let left = Left::new(open_writes(shape.credits))?;
         let cut = CutRequests::new(shape.grains, ios)?;
@@ -356,6 +359,7 @@ impl Queue {
                 view,
                 seat,
                 inflight,
+                named,
                 cut <- cut,
                 fetching: Atomic::new(0),
                 hurried: Atomic::new(true),
@@ -518,15 +522,6 @@ impl Queue {
         self.close();
         // Completions are over: the counter has no other writer.
         self.counters.replaced_queues.bump();
-    }
-
-    /// Something is wrong with the queue pair, or with what came by it: ends the session,
-    /// unless it is only this queue pair that is taken down.
-    #[cold]
-    fn fail(&self) {
-        if !self.leaving.load(Acquire) {
-            self.session.end();
-        }
     }
 
     /// What is behind the lock has changed: the completion handler shall know whether

@@ -9,6 +9,7 @@
 use crate::{
     admission,
     claims::Claims,
+    end_reason::EndReason,
     session::Session,
     volume::Volume, //
 };
@@ -190,12 +191,12 @@ impl Registry {
         Ok(found)
     }
 
-    /// Ends the sessions for which `f` holds and waits until nothing is left
+    /// Ends the sessions for which `f` holds, because of `reason`, and waits until nothing is left
     /// of them. May sleep for as long as the drives take.
-    pub(crate) fn end_sessions(&self, f: impl Fn(&Session) -> bool) -> Result {
+    pub(crate) fn end_sessions(&self, reason: EndReason, f: impl Fn(&Session) -> bool) -> Result {
         let sessions = self.sessions(f)?;
         for session in sessions.iter() {
-            session.end();
+            session.end(reason);
         }
         for session in sessions.iter() {
             session.wait();

@@ -7,14 +7,18 @@
 //!  Live ─────────────────────► Ending ────────────────► Ended
 //! ```
 //!
-//! Whatever goes wrong calls [`Session::end`]; the first call queues the
-//! teardown, which runs once, in process context: every queue pair is failed,
+//! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason
+//! is kept and logged, queues the teardown, which runs once, in process context: every queue pair is failed,
 //! so that nothing of the session can reach the drive any more; what the drive
 //! has begun is waited for; then the session is forgotten.
 
 use crate::{
     admission,
     backing::Backing,
+    end_reason::{
+        EndReason,
+        Fault, //
+    },
     flush_errors::FlushErrors,
     memory::Client,
     port::Port,
@@ -27,6 +31,7 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::Losses,
+    broken,
     proto::{
         connect::{
             Epoch,
@@ -46,6 +51,10 @@ use hcablk_core::{
         Running,
         Tick,
         WorkQueue, //
+    },
+    system::{
+        may_print,
+        Lines, //
     },
     trace, //
 };
@@ -73,8 +82,8 @@ use kernel::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Live,
-    Ending,
-    Ended,
+    Ending(EndReason),
+    Ended(EndReason),
 }
 
 /// Milliseconds between probes of a queue pair.
@@ -321,22 +330,49 @@ impl Session {
             epoch: self.epoch.0,
             queue: None,
             state,
-            error: 0,
+            error: self.reason().map_or(0, EndReason::errno),
         });
     }
 
-    /// Ends the session. Any context.
-    pub(crate) fn end(self: &Arc<Self>) {
+    /// Why the session ends, if it does.
+    fn reason(&self) -> Option<EndReason> {
+        match *self.state.lock() {
+            State::Live => None,
+            State::Ending(reason) | State::Ended(reason) => Some(reason),
+        }
+    }
+
+    /// Ends the session because of `reason`. Any context.
+    pub(crate) fn end(self: &Arc<Self>, reason: EndReason) {
         {
             let mut state = self.state.lock();
             if *state != State::Live {
                 return;
             }
-            *state = State::Ending;
+            *state = State::Ending(reason);
         }
         self.comes_to(trace::State::Ending);
+        self.tell(reason);
         // Queued once: the state never comes back.
-        let _ = self.registry.work().enqueue(self.clone());
+        if self.registry.work().enqueue(self.clone()).is_err() {
+            broken!("the teardown of a session was queued already");
+        }
+    }
+
+    /// Ends the session because of queue pair `queue`.
+    pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
+        self.end(EndReason::Queue(queue, fault));
+    }
+
+    /// Says why the session ends; of what is wrong, not as often as a peer likes.
+    #[cold]
+    fn tell(&self, reason: EndReason) {
+        let (volume, id, host) = (&*self.volume, self.id.0, Printed(self.host));
+        if reason.is_usual() {
+            pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+        } else if may_print(Lines::Faults) {
+            pr_warn!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+        }
     }
 
     /// Waits until nothing is left of the session, which takes as long as the
@@ -392,11 +428,16 @@ impl Session {
         let client = self.client.lock().take();
         drop(client);
         drop(self.backing.lock().take());
-        *self.state.lock() = State::Ended;
+        {
+            let mut state = self.state.lock();
+            if let State::Ending(reason) = *state {
+                *state = State::Ended(reason);
+            }
+        }
         self.comes_to(trace::State::Ended);
         self.registry.remove_session(self);
         pr_info!(
-            "{}: session {:016x} of {} ended ({count} queues)\n",
+            "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
             *self.volume,
             self.id.0,
             Printed(self.host)

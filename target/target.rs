@@ -20,6 +20,7 @@
 //! - [`drive`]: the drive's part of a request, by mode.
 //! - [`peer`]: mode p2p, the memory of PCI devices.
 //! - [`check`]: whether a request fits its volume.
+//! - [`end_reason`]: why sessions end.
 //! - [`stats`]: what is counted.
 
 mod admission;
@@ -30,6 +31,7 @@ mod claims;
 mod config;
 mod connect;
 mod drive;
+mod end_reason;
 mod flush_errors;
 mod in_lines;
 mod io;

@@ -13,6 +13,7 @@ use crate::{
         Backing,
         Mode, //
     },
+    end_reason::EndReason,
     peer::Source,
     queue::Queue,
     registry::Registry,
@@ -291,9 +292,9 @@ impl Volume {
         };
         // Nobody begins a session now. Those that were being begun look again
         // once they are listed.
-        let result = self
-            .registry
-            .end_sessions(|session| core::ptr::eq(&**session.volume(), self));
+        let result = self.registry.end_sessions(EndReason::Withdrawn, |session| {
+            core::ptr::eq(&**session.volume(), self)
+        });
         self.state.lock().export = match result {
             Ok(()) => Export::Disabled,
             Err(_) => Export::Withdrawn,
@@ -316,7 +317,7 @@ impl Volume {
     /// Lets a host use the volume no longer, and ends its sessions.
     pub(crate) fn forbid(&self, host: HostId) {
         self.state.lock().hosts.retain(|h| *h != host);
-        let ended = self.registry.end_sessions(|session| {
+        let ended = self.registry.end_sessions(EndReason::Forbidden, |session| {
             core::ptr::eq(&**session.volume(), self) && session.host() == host
         });
         if ended.is_err() {

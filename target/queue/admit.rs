@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     check::check,
+    end_reason::Fault,
     io::Io,
     stats::Marks, //
 };
@@ -56,7 +57,7 @@ impl Queue {
         }
         if work.sealed && !self.open_grant(&mut work) {
             drop(work);
-            return self.fail();
+            return self.unposted("the registration of granted memory", None);
         }
         // In the order in which they came: granted writes are counted.
         let idle = if work.received.is_empty() {
@@ -183,8 +184,15 @@ impl Queue {
             }
         };
         io.marks = Marks::received(self.timing.load(Relaxed));
-        if let Ok(Op::WriteGranted { extent, .. }) = decoded.map(|request| request.op) {
+        let mut no_place = None;
+        if let Ok(Request {
+            tag,
+            op: Op::WriteGranted { extent, .. },
+            ..
+        }) = decoded
+        {
             if !self.take_place(work, &mut io, extent.length) {
+                no_place = Some(Fault::NoPlace(tag, extent.length));
                 decoded = Err(BadRequest::Unanswerable);
             }
         }
@@ -215,10 +223,14 @@ impl Queue {
             Err(BadRequest::Unanswerable) => {
                 self.counters.protocol_errors.bump();
                 let _ = work.idle.push_within_capacity(io);
-                self.fail();
+                self.fail(no_place.unwrap_or(match message.immediate {
+                    Some(_) => Fault::Immediate(message.length),
+                    None => Fault::Message(message.length),
+                }));
                 return (Admitted::Later, None);
             }
         }
+        self.named.set(&io);
         trace::target::received(|| io.about());
         if io.status != Status::Ok {
             return (Admitted::Go(io), rest);

@@ -253,6 +253,11 @@ impl CutRequests {
         self.requests.lock().count == 0
     }
 
+    /// The grain that is on the wire by this number.
+    pub(super) fn take_fetched(&self, number: u32) -> Option<KBox<Grain>> {
+        self.wire.take(number)
+    }
+
     /// What the queue pair was to fetch is not coming. The drive's part of other
     /// grains may go on.
     pub(super) fn give_up(&self) {
@@ -355,7 +360,7 @@ impl Queue {
         match parked {
             Ok(()) => true,
             Err(mut io) => {
-                self.fail();
+                self.broken("a request is there whose grains are to begin");
                 self.leave_cache(&mut io, false);
                 self.give_up(io);
                 false
@@ -403,6 +408,7 @@ impl Queue {
             .store(self.fetching.load(Relaxed) + count, Relaxed);
         self.counters.rdma_reads.add(count.into());
 
+        let index = io.index;
         if !self.park_cut(io) {
             return;
         }
@@ -413,7 +419,7 @@ impl Queue {
         while grains.peek().is_some() {
             if self.fetch_round(grains.by_ref().take(round)).is_err() {
                 // Some of it may have been posted; nothing more comes from this pair.
-                self.fail();
+                self.unposted("RDMA READs", Some(index));
                 self.cut.give_up();
                 for grain in grains {
                     grain.settle(false, Err(Failure::Wire));
@@ -448,14 +454,13 @@ impl Queue {
         self.pair.post(&chain)
     }
 
-    /// An RDMA READ is over. Completion handler.
-    pub(super) fn grain_fetched(&self, number: u32, ok: bool) {
+    /// An RDMA READ is over. Completion handler. That of one that has failed is settled already:
+    /// [`Self::work_failed`].
+    pub(super) fn grain_fetched(&self, number: u32) {
         self.fetching
             .store(self.fetching.load(Relaxed) - 1, Relaxed);
-        match self.cut.wire.take(number) {
-            Some(grain) if ok => grain.fetched(),
-            Some(grain) => grain.settle(false, Err(Failure::Wire)),
-            None => {}
+        if let Some(grain) = self.cut.take_fetched(number) {
+            grain.fetched();
         }
     }
 
@@ -467,10 +472,11 @@ impl Queue {
         arrived: bool,
         result: Result<(), Failure>,
     ) {
-        if let Err(Failure::Wire) = result {
-            self.fail();
-        }
         let (number, io) = grain.places_of();
+        if let Err(Failure::Wire) = result {
+            // Unless it is known already why.
+            self.unposted("an RDMA WRITE", Some(io));
+        }
         // Its place is free: nobody else has it.
         let _ = self.cut.home.park(number, grain);
         let settled = self.cut.requests.lock().settle(io, arrived, result);

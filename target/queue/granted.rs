@@ -179,7 +179,7 @@ impl Queue {
         let mut answers = Answers::new();
         let _ = answers.push(io.place.number, io.status);
         let Ok(message) = self.outgoing.write(index as usize, answers.message()) else {
-            self.fail();
+            self.broken("a request has no buffer for its answer");
             return self.give_up(io);
         };
         let message = [Entry::new(message)];
@@ -196,7 +196,7 @@ impl Queue {
         io.next = waiting.first;
         if let Err(io) = self.inflight.park(index, io) {
             drop(waiting);
-            self.fail();
+            self.broken("a granted write is there that is to be answered");
             return self.give_up(io);
         }
         waiting.first = Some(index);

@@ -167,7 +167,7 @@ impl Queue {
         io.next = last;
         if let Err(io) = self.inflight.park(index, io) {
             drop(waiting);
-            self.fail();
+            self.broken("a request is there that is to be answered");
             return self.give_up(io);
         }
         waiting.last = Some(index);
@@ -228,7 +228,7 @@ impl Queue {
     /// for nothing, and what comes back from it finds nobody.
     #[cold]
     pub(super) fn not_posted(&self, mut first: Option<u32>) {
-        self.fail();
+        self.unposted("an answer", first);
         while let Some(index) = first {
             let mut next = Some(index);
             while let Some(io) = next.and_then(|index| self.inflight.take(index)) {

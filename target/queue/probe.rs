@@ -7,8 +7,8 @@ use super::{
     Queue, //
 };
 use crate::{
-    session::PROBE_PERIOD_MS,
-    volume::Printed, //
+    end_reason::Fault,
+    session::PROBE_PERIOD_MS, //
 };
 use hcablk_core::{
     rdma::wr::{
@@ -23,10 +23,7 @@ use hcablk_core::{
         State, //
     },
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::sync::atomic::Relaxed;
 
 /// Probes without a sign of the initiator after which it is taken for dead,
 /// where nothing else tells: in that time it asks as often for the size.
@@ -71,13 +68,7 @@ impl Queue {
     /// ask for the size now and then, on its first queue pair.
     pub(crate) fn probe(&self) {
         if self.unproven && self.index == 0 && self.is_unheard() {
-            pr_warn!(
-                "{}: nothing was heard of {} for {} s\n",
-                **self.session.volume(),
-                Printed(self.session.host()),
-                UNHEARD_MAX * PROBE_PERIOD_MS / 1000
-            );
-            return self.fail();
+            return self.fail(Fault::Unheard(UNHEARD_MAX * PROBE_PERIOD_MS / 1000));
         }
         if !self.inflight.is_empty() || !self.cut.is_empty() {
             // Perhaps of those that have completed.
@@ -97,7 +88,7 @@ impl Queue {
         chain.push(&mut probe);
         self.outbox.rang(1);
         if self.pair.post(&chain).is_err() {
-            self.fail();
+            self.unposted("a probe", None);
         }
         self.pair.cq().kick();
     }

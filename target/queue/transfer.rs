@@ -13,7 +13,13 @@ use super::{
     Queue,
     Received, //
 };
-use crate::io::Io;
+use crate::{
+    end_reason::{
+        Fault,
+        Subject, //
+    },
+    io::Io, //
+};
 use hcablk_core::{
     proto::message::{
         Answer,
@@ -181,7 +187,11 @@ impl Queue {
         let mut sink = sink.lock();
         let granted = sink.map(pieces, index).and_then(|()| sink.grant());
         let Ok(mut grant) = granted else {
-            self.fail();
+            let tag = io.tag;
+            self.fail(Fault::Unregistered(Subject {
+                tag,
+                key: remote.key,
+            }));
             return self.give_up(io);
         };
         let entries = [grant.entry];
@@ -225,7 +235,7 @@ impl Queue {
             .receive
             .is_some_and(|buffer| self.post_receive(buffer).is_err())
         {
-            self.fail();
+            self.unposted("a receive buffer", Some(io.index));
             return self.give_up(io);
         }
         if Self::is_granted(&io) {
@@ -319,7 +329,7 @@ impl Queue {
             sectors: io.sectors,
         };
         let Ok(message) = self.outgoing.write(index as usize, &response.encode()) else {
-            self.fail();
+            self.broken("a request has no buffer for its answer");
             return self.give_up(io);
         };
         let message = [Entry::new(message)];
@@ -370,13 +380,13 @@ impl Queue {
     pub(super) fn post(&self, io: KBox<Io>, chain: &Chain<'_>) {
         let index = io.index;
         if let Err(io) = self.inflight.park(index, io) {
-            self.fail();
+            self.broken("a request is there that is to be under way");
             return self.give_up(io);
         }
         self.outbox.rang(chain.len().into());
         if self.pair.post(chain).is_err() {
             // Some of it may have been posted.
-            self.fail();
+            self.unposted("RDMA or an answer", Some(index));
             if let Some(io) = self.inflight.take(index) {
                 self.give_up(io);
             }
@@ -483,7 +493,7 @@ impl Handler for Queue {
         let work = completion.work();
         let ok = completion.is_ok();
         if !ok {
-            self.fail();
+            self.work_failed(completion);
         } else if self.unproven && work.kind != kind::PROBE {
             self.heard.store(true, Relaxed);
         }
@@ -504,7 +514,7 @@ impl Handler for Queue {
                     None => {}
                 }
             }
-            kind::GRAIN => self.grain_fetched(work.index, ok),
+            kind::GRAIN => self.grain_fetched(work.index),
             kind::PROBE => self.probed(),
             _ => {}
         }

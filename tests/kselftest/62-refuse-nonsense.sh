@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: another version and nonsense, of a client or of a target, get their answer and harm nothing.
+# Proves: another version and nonsense, of a client or of a target, get their answer and harm nothing; the log has the reason.
 # group: refuse
 # timeout: 180
 
@@ -88,6 +88,24 @@ same "as many are a write" "$(le 2 0)" \
 same "a message longer than the buffer ends the connection" disconnected "$(status "$(printf '01%.0s' {1..4137})")"
 # Memory that the client has not given: the transfer fails, and with it this connection.
 like "a write from memory that is not there ends the connection" 'disconnected|0500' "$(status "$(message 2 0 0 4096 1)")"
+
+# reason SESSION MESSAGE|close...: what the target's log says of why that session ended, all of it.
+reason() {
+	local session=$1
+	peer "$(request 1 1 16 0 1 "$session" 1)" "${@:2}" > /tmp/peer.$$
+	rm /tmp/peer.$$
+	must wait_until target 30 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" >&2
+	on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$session") of $id ended: //p'"
+}
+same "why a session ended is told: a message that cannot be answered" \
+	"queue 0: a message of 2 bytes that cannot be answered" "$(reason 40001 0100 wait)"
+like "a message that is too long" "^queue 0: receiving failed: .+\$" "$(reason 40002 "$(printf '01%.0s' {1..4137})" wait)"
+like "data that cannot be fetched: which, and by what key" \
+	"^queue 0: an RDMA READ failed: .+ \(tag 7, generation 9, key 0x1234\)\$" "$(reason 40003 "$(message 2 0 0 4096 1)" wait)"
+place=$(message 2 0 0 4194304 4 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")
+same "a granted write that finds no place" \
+	"queue 0: a granted write of 4194304 bytes that has no place (tag 7, generation 9)" "$(reason 40004 "$place" wait)"
+same "the initiator's own end" "queue 0: the initiator disconnected" "$(reason 40005 close)"
 
 check "a client that vanishes is cleaned up after" on c1 "hcablk-peer connect $target_address 7744 $good drop"
 check "no session is left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"

@@ -21,4 +21,6 @@ check "the dead client's queue pairs are gone" wait_until target 30 \
 	"[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = $(queue_pairs c2) ]"
 must vm start c1
 connect c1 vol1
+like "the log says what failed" "^queue [0-9]+: .* failed: " \
+	"$(on target "dmesg | sed -n 's/^.* vol1: session .* of $(host_id c1) ended: //p' | tail -n 1")"
 check "the client comes back" on c1 "hcablk-scatter $device random 73 16"

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is said when an invariant of the drivers is broken. Nothing else that they log has `BUG:`,
+//! and a test in whose log that is fails.
+
+use kernel::alloc::{
+    kvec::{
+        PushError,
+        Vec, //
+    },
+    Allocator, //
+};
+
+/// Says, once for each place in the source, that an invariant of our own is broken. Any context.
+///
+/// The caller sees to it that nothing is lost or used wrongly; a session that is concerned
+/// is to be ended, with this for a reason.
+#[macro_export]
+macro_rules! broken {
+    ($what:expr) => {
+        ::kernel::pr_warn_once!("BUG: {}\n", $what)
+    };
+}
+pub use broken;
+
+/// Puts `item` into `list`, which has room for it. If it has not, that is said, and the item is kept for
+/// ever: dropping it could sleep, and somebody may use it. Any context.
+#[inline]
+pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'static str) {
+    if let Err(PushError(item)) = list.push_within_capacity(item) {
+        keep(item, what);
+    }
+}
+
+/// Keeps for ever what has no place, and says so.
+#[cold]
+#[inline(never)]
+pub fn keep<T>(item: T, what: &'static str) {
+    core::mem::forget(item);
+    broken!(what);
+}
