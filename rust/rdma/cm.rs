@@ -34,6 +34,11 @@ use kernel::{
     },
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Release, //
+        },
         Arc,
         UniqueArc, //
     },
@@ -85,6 +90,8 @@ struct Context {
 pub struct Id {
     raw: NonNull<bindings::rdma_cm_id>,
     context: KBox<Context>,
+    /// It has a queue pair.
+    paired: Atomic<bool>,
 }
 
 // SAFETY: The connection manager's functions may be called from any thread;
@@ -125,7 +132,14 @@ impl Id {
         })?;
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // INVARIANT: Made with this handler and context.
-        let id = Arc::new(Self { raw, context }, GFP_KERNEL)?;
+        let id = Arc::new(
+            Self {
+                raw,
+                context,
+                paired: Atomic::new(false),
+            },
+            GFP_KERNEL,
+        )?;
         id.tune();
         Ok(id)
     }
@@ -147,6 +161,19 @@ impl Id {
     pub(super) fn device(&self) -> Option<NonNull<bindings::ib_device>> {
         // SAFETY: `raw` is valid; the field is set once, before the event is reported.
         NonNull::new(unsafe { (*self.as_raw()).device })
+    }
+
+    /// Takes note that it gets a queue pair; `EBUSY` when it has one.
+    pub(super) fn pair(&self) -> Result {
+        if self.paired.xchg(true, Full) {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+
+    /// It has none any more.
+    pub(super) fn unpair(&self) {
+        self.paired.store(false, Release);
     }
 
     /// The device's attributes; `ENODEV` before the address is resolved.
@@ -429,6 +456,7 @@ impl Incoming<'_> {
             .write(Id {
                 raw: self.raw,
                 context,
+                paired: Atomic::new(false),
             })
             .into();
         // SAFETY: The identifier is new and its handler mutex is held during the

@@ -45,6 +45,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed,
             Release, //
         },
@@ -93,13 +94,18 @@ const BUDGET_PROCESS: c_int = 4096;
 ///
 /// - `raw` is valid and its context is the object itself.
 /// - `handler` is written only while `running` is false and neither `poll` nor
-///   `work` can run, and with `direct` held.
+///   `work` can run, and with `direct` held: by the one call of `start` that sets `started`, and
+///   by the one of `stop` that clears `running`.
 #[pin_data(PinnedDrop)]
 pub struct CompletionQueue<H: Handler> {
     raw: UnsafeCell<*mut bindings::ib_cq>,
     pd: Arc<ProtectionDomain>,
     context: Context,
+    /// Set by the first [`Self::start`], for good.
+    started: Atomic<bool>,
     running: Atomic<bool>,
+    /// Set by the first queue pair, for good: the drain events below are of one.
+    paired: Atomic<bool>,
     handler: UnsafeCell<Option<Arc<H>>>,
     #[pin]
     poll: Opaque<bindings::irq_poll>,
@@ -146,7 +152,9 @@ impl<H: Handler> CompletionQueue<H> {
                 raw: UnsafeCell::new(ptr::null_mut()),
                 pd: pd.clone(),
                 context,
+                started: Atomic::new(false),
                 running: Atomic::new(false),
+                paired: Atomic::new(false),
                 handler: UnsafeCell::new(None),
                 poll <- Opaque::ffi_init(|slot: *mut bindings::irq_poll| {
                     // SAFETY: `slot` is writable memory that stays pinned.
@@ -216,11 +224,16 @@ impl<H: Handler> CompletionQueue<H> {
         self.guards.load(Relaxed)
     }
 
-    /// Begins to report to `handler`; once in the life of a queue.
+    /// Begins to report to `handler`; once in the life of a queue. A second call is refused: the
+    /// log says so, and the first handler stays. Not beside [`Self::stop`], which it may undo.
     pub fn start(&self, handler: Arc<H>) {
+        if self.started.xchg(true, Full) {
+            return pr_warn!("hcablk: BUG: a completion queue was started twice\n");
+        }
         {
             let _guard = self.direct.lock();
-            // SAFETY: The queue was never armed, and the lock is held, so nothing reads `handler`.
+            // SAFETY: This is the only call that comes here. The queue was never armed, and the
+            // lock is held, so nothing reads `handler`.
             unsafe { *self.handler.get() = Some(handler) };
         }
         self.running.store(true, Release);
@@ -247,9 +260,16 @@ impl<H: Handler> CompletionQueue<H> {
     /// whether there is an event or not. For who makes a patience that is not
     /// [guarded](Patience::Guarded) be one while the handler rests. Handlers in
     /// [`Context::SoftIrq`] only. Any context.
+    ///
+    /// Does nothing before [`Self::start`], and after [`Self::stop`], which waits for the timer
+    /// and shuts it down: none runs that outlives the queue.
     #[inline]
     pub fn guard(&self) {
-        // SAFETY: The timer was initialised; all it does is to schedule.
+        if !self.running.load(Acquire) {
+            return;
+        }
+        // SAFETY: The timer was initialised; all it does is to schedule. The queue was started,
+        // so `stop` will shut the timer down, or has: then this does nothing.
         unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
     }
 
@@ -264,6 +284,31 @@ impl<H: Handler> CompletionQueue<H> {
         self.schedule();
         // SAFETY: Disabled above, interrupts are on.
         unsafe { bindings::hcablk_c_local_bh_enable() };
+    }
+
+    /// Makes the queue the one of a queue pair; `EBUSY` when it was one's already.
+    pub(super) fn pair(&self) -> Result {
+        if self.paired.xchg(true, Full) {
+            return Err(EBUSY);
+        }
+        Ok(())
+    }
+
+    /// Takes [`Self::pair`] back: there is no queue pair.
+    pub(super) fn unpair(&self) {
+        self.paired.store(false, Release);
+    }
+
+    /// Whether the handler has nothing to do at this moment. For who wants to know of what had
+    /// completed and must not wait for handlers that sleep: after [`Self::kick`] it looks until
+    /// this holds, or for as long as it likes. Only what is handled in process context is
+    /// looked at. Any context.
+    pub fn is_settled(&self) -> bool {
+        match self.context {
+            // SAFETY: `work` was initialised.
+            Context::Process(_) => unsafe { bindings::work_busy(self.work.get()) == 0 },
+            Context::SoftIrq | Context::Direct => true,
+        }
     }
 
     /// As [`Self::kick`], and waits until that is done: afterwards the handler
@@ -284,7 +329,7 @@ impl<H: Handler> CompletionQueue<H> {
     /// Stops reporting and lets go of the handler. Waits for a handler that
     /// runs, so never from a handler. May sleep.
     pub fn stop(&self) {
-        if !self.running.xchg(false, kernel::sync::atomic::Full) {
+        if !self.running.xchg(false, Full) {
             return;
         }
         // SAFETY: Both were initialised; afterwards neither runs again, nor is

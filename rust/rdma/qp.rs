@@ -84,6 +84,10 @@ impl<H: Handler> QueuePair<H> {
     }
 
     /// Makes the queue pair of the connection `id`. May sleep.
+    ///
+    /// `EINVAL` unless all are of one device and domain. `EBUSY` when `id` has a queue pair
+    /// already, or `cq` ever had one: an identifier knows one, and the ends of draining are told
+    /// by events of the completion queue.
     pub fn new(
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
@@ -102,10 +106,7 @@ impl<H: Handler> QueuePair<H> {
         attr.qp_type = bindings::ib_qp_type_IB_QPT_RC;
         attr.send_cq = cq.as_raw();
         attr.recv_cq = cq.as_raw();
-        // SAFETY: Identifier and domain are on the same device.
-        to_result(unsafe { bindings::rdma_create_qp(id.as_raw(), pd.as_raw(), &mut attr) })?;
-        // SAFETY: The function has just set the field.
-        let raw = NonNull::new(unsafe { (*id.as_raw()).qp }).ok_or(EINVAL)?;
+        let raw = Self::create(id, pd, cq, &mut attr)?;
         // INVARIANT: It is the queue pair of `id`.
         Ok(Self {
             raw,
@@ -113,6 +114,27 @@ impl<H: Handler> QueuePair<H> {
             id: id.clone(),
             drained: Atomic::new(false),
         })
+    }
+
+    /// Makes the queue pair of an identifier and a completion queue that have none.
+    fn create(
+        id: &Id,
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue<H>,
+        attr: &mut bindings::ib_qp_init_attr,
+    ) -> Result<NonNull<bindings::ib_qp>> {
+        cq.pair()?;
+        let made = id.pair().and_then(|()| {
+            // SAFETY: Identifier and domain are on the same device.
+            to_result(unsafe { bindings::rdma_create_qp(id.as_raw(), pd.as_raw(), attr) })
+                .inspect_err(|_| id.unpair())
+        });
+        if let Err(e) = made {
+            cq.unpair();
+            return Err(e);
+        }
+        // SAFETY: The function has just set the field.
+        NonNull::new(unsafe { (*id.as_raw()).qp }).ok_or(EINVAL)
     }
 
     /// Posts requests with one doorbell. Any context.
@@ -241,5 +263,6 @@ impl<H: Handler> Drop for QueuePair<H> {
     fn drop(&mut self) {
         // SAFETY: The identifier's queue pair is this one and nobody posts any more.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+        self.id.unpair();
     }
 }

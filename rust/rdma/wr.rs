@@ -39,14 +39,23 @@ pub struct WorkId {
 
 impl WorkId {
     /// Posted last to a send queue that is drained.
-    pub(super) const SENDS_DRAINED: Self = Self::new(0xfe, 0);
+    pub(super) const SENDS_DRAINED: Self = Self::of_drain(0xfe);
     /// Posted last to a receive queue that is drained.
-    pub(super) const RECEIVES_DRAINED: Self = Self::new(0xff, 0);
+    pub(super) const RECEIVES_DRAINED: Self = Self::of_drain(0xff);
 
-    /// Work of a kind on an object.
-    pub const fn new(kind: u8, index: u32) -> Self {
+    const fn of_drain(kind: u8) -> Self {
         Self {
             kind,
+            slots: 0,
+            index: 0,
+        }
+    }
+
+    /// Work of a kind on an object. Of the kind 7 bits are kept: those with the eighth are the
+    /// drain's own.
+    pub const fn new(kind: u8, index: u32) -> Self {
+        Self {
+            kind: kind & 0x7f,
             slots: 0,
             index,
         }
