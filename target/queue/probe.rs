@@ -28,6 +28,10 @@ use kernel::sync::atomic::Relaxed;
 /// Probes without a sign of the initiator after which it is taken for dead,
 /// where nothing else tells: in that time it asks as often for the size.
 const UNHEARD_MAX: u32 = 6;
+/// Probes without a completion after which a queue pair with chunks under way is probed. An RDMA
+/// READ that was not answered by then has been given up: that is 10 s, and its last repetition
+/// comes after 7 (`ACK_TIMEOUT` and `RETRY_COUNT` of the core's `rdma/cm.rs`).
+const QUIET_MIN: u32 = 2;
 
 impl Queue {
     /// The connection was granted: from here on silence is watched.
@@ -56,13 +60,13 @@ impl Queue {
 
     /// Makes sure that the initiator is still there, as the initiator does.
     ///
-    /// A queue pair with requests under way is left out. Their transfers and
-    /// answers tell as much, if only when the drive has done its part: a drive
-    /// that hangs hides an initiator that died meanwhile. And a probe must not
-    /// meet an RDMA READ on soft-RoCE: with an empty write after it the responder there cannot
-    /// repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes
-    /// the length of the last request for this one's), and breaks the
-    /// connection with a warning.
+    /// A queue pair with transfers or answers under way is left out: they tell as much. And a
+    /// probe must not meet an RDMA READ on soft-RoCE: with an empty write after it the responder
+    /// there cannot repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes the
+    /// length of the last request for this one's), and breaks the connection with a warning.
+    /// Of chunks it is not known whether they are on the wire or with the drive: they count as
+    /// the former until nothing has completed for [`QUIET_MIN`] probes, so that a drive that
+    /// hangs does not hide an initiator that died meanwhile.
     ///
     /// On iWARP it completes when TCP has taken it. There the initiator has to
     /// ask for the size now and then, on its first queue pair.
@@ -70,12 +74,21 @@ impl Queue {
         if self.unproven && self.index == 0 && self.is_unheard() {
             return self.fail(Fault::Unheard(UNHEARD_MAX * PROBE_PERIOD_MS / 1000));
         }
-        if !self.inflight.is_empty() || !self.cut.is_empty() {
-            // Perhaps of those that have completed.
-            return self.pair.cq().kick();
-        }
+        let moved = self.moved.xchg(false, Relaxed);
         {
             let mut work = self.work.lock();
+            work.quiet = if moved {
+                0
+            } else {
+                work.quiet.saturating_add(1)
+            };
+            let on_wire =
+                !self.inflight.is_empty() || (!self.cut.is_empty() && work.quiet < QUIET_MIN);
+            if on_wire {
+                // Perhaps of those that have completed.
+                drop(work);
+                return self.pair.cq().kick();
+            }
             if work.closing || work.probing || work.silent {
                 return;
             }

@@ -492,6 +492,7 @@ impl Handler for Queue {
     fn complete(&self, (): &mut (), completion: &Completion) {
         let work = completion.work();
         let ok = completion.is_ok();
+        self.moved.store(true, Relaxed);
         if !ok {
             self.work_failed(completion);
         } else if self.unproven && work.kind != kind::PROBE {

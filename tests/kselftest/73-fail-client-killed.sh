@@ -3,7 +3,7 @@
 # Proves: when a client dies under I/O the target cleans its sessions up, and other clients do not notice.
 # group: fail
 # waits: yes
-# timeout: 200
+# timeout: 300
 
 . "${0%/*}/lib.sh"
 
@@ -24,3 +24,28 @@ connect c1 vol1
 like "the log says what failed" "^queue [0-9]+: .* failed: " \
 	"$(on target "dmesg | sed -n 's/^.* vol1: session .* of $(host_id c1) ended: //p' | tail -n 1")"
 check "the client comes back" on c1 "hcablk-scatter $device random 73 16"
+disconnect c1 vol1
+
+# One that dies while the drive has its requests: their transfers, which would tell, come when the drive has done its part.
+must on target "echo '0 65536 linear $drive2 0' | dmsetup create gate && dmsetup mknodes"
+export_volume gate /dev/mapper/gate c1
+others=$(queue_pairs c2)
+# Those that are not in the error state.
+live_pairs="rdma resource show qp | grep -v 'type GSI' | grep -c 'state RTS'"
+for kib in 512 16; do
+	connect c1 gate
+	must on target "[ \$($live_pairs) -gt $others ]"
+	must on target 'dmsetup suspend --nolockfs gate'
+	ON_SECONDS=60 spawn victim c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=write --bs=${kib}k \
+		--iodepth=4 --size=8M"
+	# All that it will ever send has arrived.
+	must wait_until c1 30 "awk '{ exit !(\$9 == 4) }' /sys/block/$disk/stat"
+	must wait_until target 30 "[ \$(awk '\$1 == \"receives\" { print \$2 }' $target/volumes/gate/stats) -gt 0 ] && before=\$(rdma statistic show) && usleep 500000 && [ \"\$before\" = \"\$(rdma statistic show)\" ]"
+	must vm kill c1
+	join victim
+	check "$kib KiB: it is noticed although the drive hangs" wait_until target 60 "[ \$($live_pairs) = $others ]"
+	must on target 'dmsetup resume gate'
+	check "$kib KiB: the session ends when the drive goes on" wait_until target 60 "[ \$(wc -l < $target/volumes/gate/clients) = 0 ]"
+	must vm start c1
+done
+must on target 'hcablk target unexport gate && dmsetup remove gate'
