@@ -85,7 +85,7 @@ impl Failure {
                 Reason::Version => errno::eprotonosupport(),
                 Reason::UnknownVolume => ENOENT,
                 Reason::Forbidden => EACCES,
-                Reason::NoResources | Reason::NoMemory => ENOMEM,
+                Reason::NoResources | Reason::NoMemory => errno::enobufs(),
                 Reason::StaleEpoch | Reason::NoSession => errno::estale(),
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
             },

@@ -21,6 +21,8 @@ macro_rules! errno {
 errno! {
     /// Nobody listens, or the peer refused.
     econnrefused = ECONNREFUSED
+    /// The peer has no memory, or none of what else it needs, for us.
+    enobufs = ENOBUFS
     /// The connection was lost.
     econnreset = ECONNRESET
     /// No way to the peer.

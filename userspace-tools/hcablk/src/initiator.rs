@@ -119,12 +119,26 @@ fn same(attribute: &str, a: &str, b: &str) -> bool {
     }
 }
 
+/// An IPv6 address that only means something together with an interface (`fe80::1%eth0`).
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn link_local(address: &str) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("{address} is a link-local address, which hcablk cannot connect to"),
+    )
+    .advise("Give the target an address of a network that both hosts are in, and use that.")
+}
+
 /// The address to give to the kernel, which knows no names.
 pub fn resolve(address: &str) -> Result<String> {
-    // `fe80::1%eth0` is an address too, which the kernel reads.
     let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
-    if bare.parse::<IpAddr>().is_ok() {
-        return Ok(address.to_owned());
+    match bare.parse::<IpAddr>() {
+        Ok(ip) if bare != address || is_link_local(ip) => return Err(link_local(address)),
+        Ok(_) => return Ok(address.to_owned()),
+        Err(_) => {}
     }
     let unknown = |why: String| {
         Error::new(
@@ -133,13 +147,16 @@ pub fn resolve(address: &str) -> Result<String> {
         )
         .advise("Give the target's IPv4 or IPv6 address.")
     };
-    let mut found = (address, 0)
+    let found: Vec<IpAddr> = (address, 0)
         .to_socket_addrs()
-        .map_err(|error| unknown(error.to_string()))?;
-    let first = found
-        .next()
-        .ok_or_else(|| unknown("it has none".to_owned()))?;
-    Ok(first.ip().to_string())
+        .map_err(|error| unknown(error.to_string()))?
+        .map(|found| found.ip())
+        .collect();
+    match found.iter().find(|ip| !is_link_local(**ip)) {
+        Some(ip) => Ok(ip.to_string()),
+        None if found.is_empty() => Err(unknown("it has none".to_owned())),
+        None => Err(link_local(address)),
+    }
 }
 
 /// `hcablk connect`.
@@ -301,21 +318,24 @@ fn explain(error: &OpError, group: &Group<'_>, wanted: &Connect, host_id: Uuid) 
     );
     Error::new(kind, with_reason(message, group.reason()))
         .with_errno(error.errno)
-        .advise(advice(error.errno, wanted, host_id))
+        .advise(advice(
+            error.errno,
+            (&wanted.address, wanted.port),
+            &wanted.volume,
+            host_id,
+        ))
 }
 
-fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
-    let Connect {
-        address,
-        port,
-        volume,
-        ..
-    } = wanted;
+fn advice(
+    errno: Errno,
+    (address, port): (&str, u16),
+    volume: &VolumeName,
+    host_id: Uuid,
+) -> String {
     match errno {
         Errno::ECONNREFUSED => format!(
             "On the target, `hcablk target list` must show port {port} enabled.\n\
-             If it does not: hcablk target listen --port {port}\n\
-             A firewall between the two must let UDP port 4791 (RoCE) through."
+             If it does not: hcablk target listen --port {port}"
         ),
         Errno::ENOENT => format!(
             "On the target, `hcablk target list` must show volume {volume} enabled.\n\
@@ -341,6 +361,8 @@ fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
         }
         Errno::ETIMEDOUT => format!(
             "Does `ping {address}` work? Is the RDMA device up on both sides (`rdma link show`)?\n\
+             A firewall between the two must let UDP port 4791 (RoCE) through, or the\n\
+             target's TCP port (iWARP).\n\
              A slow network may need more time: --connect-timeout SECONDS"
         ),
         Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => {
@@ -353,6 +375,11 @@ fn advice(errno: Errno, wanted: &Connect, host_id: Uuid) -> String {
         Errno::ENOMEM | Errno::ENOSPC => {
             "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
         }
+        Errno::ENOBUFS => format!(
+            "Ask for less: --queues and --queue-depth decide how much is needed.\n\
+             On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
+             says what ran out: dmesg | grep hcablk"
+        ),
         Errno::EBUSY => "It is in the middle of a change. Try again in a moment.".to_owned(),
         Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
         _ => SEE_THE_LOG.to_owned(),
@@ -777,8 +804,28 @@ mod tests {
 
     #[test]
     fn literal_addresses_are_not_looked_up() {
-        for address in ["10.0.0.1", "fe80::1%eth0", "::1"] {
+        for address in ["10.0.0.1", "2001:db8::1", "::1"] {
             assert_eq!(resolve(address).unwrap(), address);
         }
+    }
+
+    #[test]
+    fn addresses_that_need_an_interface_are_refused_in_words() {
+        for address in ["fe80::1%eth0", "fe80::1", "febf::1%2", "2001:db8::1%eth0"] {
+            let error = resolve(address).unwrap_err();
+            assert_eq!(error.kind, Kind::Failed);
+            assert!(error.message.contains(address), "{error}");
+            assert!(error.advice.is_some());
+        }
+    }
+
+    #[test]
+    fn advice_fits_what_happened() {
+        let volume = "data".parse().unwrap();
+        let told = |errno| advice(errno, ("10.0.0.1", 7744), &volume, Uuid::nil());
+        assert!(told(Errno::ETIMEDOUT).contains("4791"));
+        assert!(!told(Errno::ECONNREFUSED).contains("4791"));
+        assert!(told(Errno::ENOBUFS).contains("On the target"));
+        assert!(!told(Errno::ENOMEM).contains("On the target"));
     }
 }
