@@ -178,6 +178,8 @@ struct Work {
     silent: bool,
     /// Probes since it was last heard of.
     unheard: u32,
+    /// Probes since something has completed.
+    quiet: u32,
     /// Answers under way that tell of the error of a flush: the session is to know at once when
     /// they were sent.
     owed: u32,
@@ -207,6 +209,8 @@ pub(crate) struct Queue {
     /// Something has come, or was taken, since the last probe. Only kept if that
     /// is what tells.
     heard: Atomic<bool>,
+    /// Something has completed since the last probe.
+    moved: Atomic<bool>,
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
     /// Data is sent by requests that are reported each by itself. Of one that is
@@ -328,6 +332,7 @@ impl Queue {
             // MPA wants the side that connected to be first.
             silent: id.is_iwarp(),
             unheard: 0,
+            quiet: 0,
             owed: 0,
         };
         let inflight = SlotTable::new(ios)?;
@@ -348,6 +353,7 @@ impl Queue {
                 shape,
                 unproven: id.is_iwarp(),
                 heard: Atomic::new(false),
+                moved: Atomic::new(true),
                 immediates: !id.is_iwarp(),
                 all_reported: id.is_iwarp(),
                 incoming,
@@ -439,9 +445,15 @@ impl Queue {
         self.buffers.get(usize::from(chunk))
     }
 
-    /// Brings the counters up to date. May sleep.
-    pub(crate) fn settle(&self) {
-        self.pair.cq().settle();
+    /// Has the counters brought up to date, and does not wait for it.
+    pub(crate) fn kick(&self) {
+        self.pair.cq().kick();
+    }
+
+    /// Whether that is done: no completion is being handled. Its handler may sleep for as long
+    /// as a drive hangs.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.pair.cq().is_settled()
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -3,8 +3,9 @@
 //! An exported device or file, and who may use it.
 //!
 //! ```text
-//!             enable=1                    enable=0                sessions gone
-//!  Disabled ────────────► Exported ─────────────────► Withdrawn ───────────────► Disabled
+//!             enable=1             it is open            enable=0                sessions gone
+//!  Disabled ────────────► Opening ────────────► Exported ──────────► Withdrawn ───────────────► Disabled
+//!                            └── cannot be opened ──► Disabled
 //! ```
 
 use crate::{
@@ -50,6 +51,12 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    },
 };
 
 /// Chunks that large requests move in, in KiB, if nobody says otherwise.
@@ -57,6 +64,8 @@ const CHUNK_KIB: u32 = 128;
 
 enum Export {
     Disabled,
+    /// The device or file is being opened, without the lock: that takes as long as it takes.
+    Opening,
     Exported {
         backing: Arc<Backing>,
         /// Keeps the directory.
@@ -78,7 +87,39 @@ struct State {
     error: Option<(&'static str, Error)>,
 }
 
-/// A volume. Its lock is never held while waiting for sessions.
+/// What is opened: the settings of a volume, which stay as they are meanwhile.
+struct Opening {
+    path: CString,
+    read_only: bool,
+    mode: Mode,
+    source: Source,
+    /// Bytes of a chunk.
+    grain: u32,
+    cache_mib: u32,
+}
+
+impl State {
+    fn opening(&self) -> Result<Opening, (&'static str, Error)> {
+        let path = self.path.as_ref().ok_or(("path is not set", EINVAL))?;
+        Ok(Opening {
+            path: CString::try_from(&**path).map_err(|e| ("memory", e.into()))?,
+            read_only: self.read_only,
+            mode: self.mode,
+            source: self.source,
+            grain: self.chunk_kib << 10,
+            cache_mib: self.cache_mib,
+        })
+    }
+}
+
+/// How long who reads counters waits for completions that are being handled, in milliseconds,
+/// and how long it sleeps between two looks.
+const SETTLE_MS: i64 = 200;
+/// See [`SETTLE_MS`].
+const SETTLE_LOOK_MS: i64 = 1;
+
+/// A volume. Its locks are never held while waiting for sessions, or for a drive: everybody who
+/// connects, whatever the volume, waits for who has them.
 #[pin_data]
 pub(crate) struct Volume {
     name: VolumeName,
@@ -226,7 +267,7 @@ impl Volume {
     }
 
     pub(crate) fn is_exported(&self) -> bool {
-        !matches!(self.state.lock().export, Export::Disabled)
+        !matches!(self.state.lock().export, Export::Disabled | Export::Opening)
     }
 
     /// The size in bytes, 0 while it is not exported.
@@ -242,20 +283,29 @@ impl Volume {
         self.state.lock().error
     }
 
-    /// Opens the device or file and exports it. Nothing happens when that is done.
+    /// Opens the device or file and exports it. Nothing happens when that is done; `EBUSY` while
+    /// somebody else does so, or it is being disabled.
     pub(crate) fn enable(&self, directory: &Directory<'_>) -> Result {
-        let mut state = self.state.lock();
-        match state.export {
-            Export::Disabled => {}
-            Export::Exported { .. } => return Ok(()),
-            Export::Withdrawn => return Err(EBUSY),
-        }
-        let result = self.open(&state).and_then(|backing| {
+        let opening = {
+            let mut state = self.state.lock();
+            match state.export {
+                Export::Disabled => {}
+                Export::Exported { .. } => return Ok(()),
+                Export::Opening | Export::Withdrawn => return Err(EBUSY),
+            }
+            let opening = state.opening();
+            state.error = opening.as_ref().err().copied();
+            if opening.is_ok() {
+                state.export = Export::Opening;
+            }
+            opening.map_err(|(_, e)| e)?
+        };
+        let result = self.open(&opening).and_then(|backing| {
             let pin = directory.pin().map_err(|e| ("the directory", e))?;
             let backing = Arc::new(backing, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
             Ok((backing, pin))
         });
-        state.error = None;
+        let mut state = self.state.lock();
         match result {
             Ok((backing, pin)) => {
                 pr_info!("{self}: exported\n");
@@ -266,17 +316,16 @@ impl Volume {
                 Ok(())
             }
             Err((what, e)) => {
+                state.export = Export::Disabled;
                 state.error = Some((what, e));
                 Err(e)
             }
         }
     }
 
-    fn open(&self, state: &State) -> Result<Backing, (&'static str, Error)> {
-        let path = state.path.as_ref().ok_or(("path is not set", EINVAL))?;
-        let grain = state.chunk_kib << 10;
-        Backing::open(path, state.read_only, state.mode, state.source, grain)?
-            .claim(self.registry.claims(), state.cache_mib)
+    fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
+        Backing::open(&it.path, it.read_only, it.mode, it.source, it.grain)?
+            .claim(self.registry.claims(), it.cache_mib)
     }
 
     /// Ends the export and every session on it, and waits for that. Nothing
@@ -286,7 +335,7 @@ impl Volume {
             let mut state = self.state.lock();
             match state.export {
                 Export::Disabled => return Ok(()),
-                Export::Withdrawn => return Err(EBUSY),
+                Export::Opening | Export::Withdrawn => return Err(EBUSY),
                 Export::Exported { .. } => core::mem::replace(&mut state.export, Export::Withdrawn),
             }
         };
@@ -380,27 +429,40 @@ impl Volume {
         Ok(())
     }
 
-    /// The sum of the counters of all queues that the volume ever had.
+    /// Has all completions counted that have come, for as long as that may take nobody's time: a
+    /// handler that a hung drive keeps is not waited for. Holds no lock while it sleeps.
+    fn settle(&self) -> Result {
+        let start: Instant<Monotonic> = Instant::now();
+        self.for_each_queue(|queue| queue.kick())?;
+        loop {
+            let mut settled = true;
+            self.for_each_queue(|queue| settled &= queue.is_settled())?;
+            if settled || start.elapsed().as_millis() >= SETTLE_MS {
+                return Ok(());
+            }
+            fsleep(Delta::from_millis(SETTLE_LOOK_MS));
+        }
+    }
+
+    /// The sum of the counters of all queues that the volume ever had. What a queue handles at
+    /// this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
     pub(crate) fn counters(&self) -> Result<Counters> {
+        self.settle()?;
         let sum = Counters::default();
         // Held until the end: queues become past under it.
         let past = self.past.lock();
-        self.for_each_queue(|queue| {
-            queue.settle();
-            sum.absorb(queue.counters());
-        })?;
+        self.for_each_queue(|queue| sum.absorb(queue.counters()))?;
         sum.absorb(&past.counters);
         Ok(sum)
     }
 
-    /// How long requests were in their states, on all queues that it ever had.
+    /// How long requests were in their states, on all queues that it ever had. As
+    /// [`Self::counters`].
     pub(crate) fn times(&self) -> Result<Times> {
+        self.settle()?;
         let sum = Times::default();
         let past = self.past.lock();
-        self.for_each_queue(|queue| {
-            queue.settle();
-            sum.absorb(queue.times());
-        })?;
+        self.for_each_queue(|queue| sum.absorb(queue.times()))?;
         sum.absorb(&past.times);
         Ok(sum)
     }
