@@ -16,6 +16,10 @@ use crate::{
         EndReason,
         Fault, //
     },
+    memory::{
+        Denied,
+        Needs, //
+    },
     port::Port,
     queue::{
         Queue,
@@ -73,6 +77,10 @@ use kernel::{
         WorkItem, //
     },
 };
+
+mod refusal;
+
+use self::refusal::Refusal;
 
 /// Hears when a connection goes down.
 #[pin_data]
@@ -198,16 +206,6 @@ const WAIT_MS: u32 = 600_000;
 /// How often it is looked whether the initiator still does, in milliseconds.
 const LOOK_MS: u32 = 500;
 
-/// Why a request is not granted.
-#[derive(Clone, Copy)]
-struct Refusal(Reason, &'static str);
-
-const NO_MEMORY: Refusal = Refusal(Reason::NoResources, "out of memory or queue pairs");
-const LIMIT: Refusal = Refusal(
-    Reason::NoMemory,
-    "its buffers are more than is left of the port's memory_mib",
-);
-
 impl Connect {
     fn carry_out(&self) {
         let Some((link, id)) = self.claimed.lock().take() else {
@@ -220,23 +218,23 @@ impl Connect {
                 .map_err(|refusal| (Some(request), refusal)),
             Err(reason @ Reason::Version) => Err((
                 None,
-                Refusal(reason, "no version of the protocol in common"),
+                Refusal::new(reason, "no version of the protocol in common"),
             )),
-            Err(reason) => Err((None, Refusal(reason, "the request makes no sense"))),
+            Err(reason) => Err((None, Refusal::new(reason, "the request makes no sense"))),
         };
-        let Err((request, Refusal(reason, why))) = result else {
+        let Err((request, refusal)) = result else {
             return;
         };
-        id.reject(&Reject::new(reason).encode());
+        id.reject(&Reject::new(refusal.reason()).encode());
         match request {
             // Whoever is refused may try again at once.
             _ if !may_print(Lines::Refusals) => {}
             Some(request) => pr_warn!(
-                "refused {} for volume {}: {why}\n",
+                "refused {} for volume {}: {refusal}\n",
                 Printed(request.host),
                 request.volume.as_str()
             ),
-            None => pr_warn!("refused a connection: {why}\n"),
+            None => pr_warn!("refused a connection: {refusal}\n"),
         }
         // No event may come back to an identifier that is given up here.
         id.detach();
@@ -249,7 +247,7 @@ impl Connect {
             .inspect_err(|refusal| {
                 // A session lives and dies with its first queue pair, and with each that it had.
                 if request.queue == 0 || request.replace {
-                    session.end_by(request.queue, Fault::Refused(refusal.1));
+                    session.end_by(request.queue, Fault::Refused(refusal.why()));
                 }
             })?;
         link.attach(&session, request.queue);
@@ -259,7 +257,7 @@ impl Connect {
         if reads == 0 && !queue.no_read() {
             let why = "one of the RDMA devices does no RDMA READ";
             session.end_by(request.queue, Fault::Refused(why));
-            return Err(Refusal(Reason::NoResources, why));
+            return Err(Refusal::new(Reason::NoResources, why));
         }
         let parameters = Parameters {
             responder_resources: 0,
@@ -320,7 +318,7 @@ impl Connect {
                 (Decision::Join | Decision::ReplaceQueue, _, Some(session))
                     if !session.pd().same_device(id) =>
                 {
-                    return Err(Refusal(
+                    return Err(Refusal::new(
                         Reason::NoSession,
                         "it came over another device than its session",
                     ))
@@ -334,7 +332,7 @@ impl Connect {
                     Self::wait_for(&old, link)?;
                 }
                 (Decision::Refuse(reason), ..) => {
-                    return Err(Refusal(
+                    return Err(Refusal::new(
                         reason,
                         match reason {
                             Reason::UnknownVolume => "there is no such volume",
@@ -346,7 +344,7 @@ impl Connect {
                         },
                     ))
                 }
-                _ => return Err(NO_MEMORY),
+                _ => return Err(Refusal::NO_MEMORY),
             }
         }
     }
@@ -361,7 +359,7 @@ impl Connect {
                 break;
             }
         }
-        Err(Refusal(
+        Err(Refusal::new(
             Reason::StaleEpoch,
             "the drive has not finished what it had begun for its older session",
         ))
@@ -373,18 +371,16 @@ impl Connect {
         id: &Arc<Id>,
         volume: &Arc<Volume>,
     ) -> Result<Arc<Session>, Refusal> {
-        let mine = |s: &Session| s.host() == request.host && Arc::ptr_eq(s.volume(), volume);
-        let sessions = self.registry.sessions(mine).map_err(|_| NO_MEMORY)?.len();
-        if sessions >= SESSIONS_PER_HOST {
-            return Err(Refusal(
-                Reason::NoResources,
-                "this host has too many sessions on the volume",
-            ));
+        // Before anything is made; what counts is looked at when it is listed.
+        if self.registry.sessions_of(request.host, volume) >= SESSIONS_PER_HOST {
+            return Err(Refusal::TOO_MANY);
         }
-        let pd = ProtectionDomain::new(id).map_err(|_| NO_MEMORY)?;
-        let session =
-            Session::new(&self.registry, &self.port, volume, request, pd).map_err(|_| NO_MEMORY)?;
-        let listed = self.registry.add_session(&session, request);
+        let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
+        let session = Session::new(&self.registry, &self.port, volume, request, pd)
+            .map_err(|_| Refusal::NO_MEMORY)?;
+        let listed = self
+            .registry
+            .add_session(&session, request, SESSIONS_PER_HOST);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
         let allowed = volume.admission(request.host);
@@ -400,8 +396,13 @@ impl Connect {
             Err(_) => EndReason::Second,
         });
         match listed {
-            Ok(()) => Err(Refusal(Reason::Withdrawn, "the volume was just withdrawn")),
-            Err(_) => Err(Refusal(Reason::StaleEpoch, "its session is in use")),
+            Ok(()) => Err(Refusal::new(
+                Reason::Withdrawn,
+                "the volume was just withdrawn",
+            )),
+            Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
+            Err(EMFILE) => Err(Refusal::TOO_MANY),
+            Err(_) => Err(Refusal::NO_MEMORY),
         }
     }
 
@@ -421,9 +422,10 @@ impl Connect {
             Some(client) => client.queue_bytes(),
             None => (limits.buffer_mib << 20) / queues as usize,
         };
-        let backing = session
-            .backing()
-            .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+        let backing = session.backing().ok_or(Refusal::new(
+            Reason::NoSession,
+            "its session ended meanwhile",
+        ))?;
         let ways = Ways {
             sinks: id.is_iwarp() || crate::force_mr(),
             writes: !session.geometry().read_only,
@@ -435,17 +437,22 @@ impl Connect {
         let attributes = session.pd().attributes();
         let shape = |largest| {
             Shape::new(attributes, credits, bytes, largest, ways, backing.cut())
-                .map_err(|lacking| Refusal(Reason::NoResources, lacking))
+                .map_err(|lacking| Refusal::new(Reason::NoResources, lacking))
         };
         if request.queue == 0 && !request.replace {
             let largest = Shape::largest(attributes, bytes, ways, request.largest);
             let admit = |shape: &Shape| {
-                let (least, wish) = (shape.least() * queues, shape.wish() * queues);
-                self.port.memory().admit(session.pd(), least, wish, bytes)
+                let needs = Needs {
+                    queues,
+                    least: shape.least(),
+                    wish: shape.wish(),
+                    data: bytes,
+                };
+                self.port.memory().admit(session.pd(), needs)
             };
             let mut first = shape(largest)?;
             let mut admitted = admit(&first);
-            if let (Err(ENOSPC), true) = (&admitted, largest > TRANSFER_USUAL) {
+            if let (Err(Denied::Limit(_)), true) = (&admitted, largest > TRANSFER_USUAL) {
                 // Rather smaller requests than none.
                 first = shape(TRANSFER_USUAL)?;
                 admitted = admit(&first);
@@ -455,19 +462,28 @@ impl Connect {
                     TRANSFER_USUAL >> 10
                 );
             }
-            let client = admitted.map_err(|e| if e == ENOSPC { LIMIT } else { NO_MEMORY })?;
+            let client = admitted.map_err(Refusal::denied)?;
             session.set_largest(first.largest);
             session.set_client(client);
         }
-        let client = session
-            .client()
-            .ok_or(Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+        let client = session.client().ok_or(Refusal::new(
+            Reason::NoSession,
+            "its session ended meanwhile",
+        ))?;
         let shape = shape(session.largest())?;
-        let queue = Queue::new(session, backing, request.queue, id, shape, &client)
-            .map_err(|_| NO_MEMORY)?;
+        let charge = client.charge(shape.least()).map_err(Refusal::denied)?;
+        let queue = Queue::new(
+            session,
+            backing,
+            request.queue,
+            id,
+            shape,
+            (&client, charge),
+        )
+        .map_err(|_| Refusal::NO_MEMORY)?;
         session
             .add_queue(&queue)
-            .map_err(|_| Refusal(Reason::NoSession, "its session ended meanwhile"))?;
+            .map_err(|_| Refusal::new(Reason::NoSession, "its session ended meanwhile"))?;
         Ok(queue)
     }
 }

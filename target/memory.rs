@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The memory of a port's sessions: transfer buffers and granted memory, never more
-//! than `memory_mib` of all of them together.
+//! The memory of a port's sessions: all that a peer can cause, never more than `memory_mib`.
 //!
 //! Every session is a [`Client`]. Its *least* is what its queue pairs have for themselves as
-//! long as they live: granted memory, and transfer buffers for one request of the largest
-//! size that it agreed to. If that is not left any more the session is refused. What is beyond
+//! long as they live: what each needs beside its data ([`Shape::overhead`](crate::queue::Shape::overhead):
+//! messages, pages for small writes, the books of its requests, the rings of the RDMA device), granted memory, and transfer
+//! buffers for one request of the largest size that it agreed to. If that is not left any more the session is
+//! refused, before anything of a queue pair is made. What is beyond
 //! the leasts is *lent*: as much as the sessions may have by their `buffer_mib`, or as there
 //! is, in an [`arena`] for each RDMA device. Who gets it is told in
 //! [`share`](hcablk_core::share).
+//!
+//! A queue pair that needs more than its session said (a peer may ask for more credits with a later
+//! one, or for one more) is charged for what is beyond that: [`Client::charge`].
 //!
 //! # No deadlock
 //!
@@ -20,24 +24,35 @@
 //!
 //! # The limit
 //!
-//! [`State::least`] and the bytes of all arenas together are at most `limit`, at all times:
-//! under `state` memory is first destroyed, and then made, and a session's least is made when
+//! What is in the [`account`] and the bytes of all arenas together are at most its limit, at all times:
+//! under `state` memory is first destroyed, and then made, and what is asked for is granted when
 //! there is room for it. Who needs room (a session that begins, a limit that is lowered)
 //! lowers what the arenas shall have. These lend nothing until they are small enough; queues
-//! give back what they do not use, and requests end. That is waited for, [`ROOM_MS`] at most.
+//! give back what they do not use, and requests end. That is waited for, [`ROOM_MS`] at most, with nothing
+//! locked: others come and go meanwhile, and what waits is counted for each of them.
 //!
 //! # Who frees what
 //!
-//! A queue its own buffers, when its queue pair is gone; its pool gives back what it has
-//! borrowed then. The last reference to a `Client`, which its session and their seats
-//! have, takes the least out of the account. All of it in process context.
+//! A queue its own memory, when its queue pair is gone; its pool gives back what it has
+//! borrowed then. The last field of a queue is its [`Charge`], which is dropped after all the others and
+//! gives its session's place back. The last reference to a `Client`, which its session, their seats and their
+//! charges have, takes the least out of the account. All of it in process context.
 
+mod account;
 mod arena;
 pub(crate) mod layout;
 mod seat;
 
-pub(crate) use self::seat::Seat;
+pub(crate) use self::{
+    account::Shortage,
+    seat::Seat, //
+};
 use self::{
+    account::{
+        Account,
+        Part,
+        Places, //
+    },
     arena::Arena,
     layout::{
         length_of,
@@ -48,19 +63,19 @@ use self::{
 use hcablk_core::{
     configfs::Output,
     rdma::pd::ProtectionDomain,
-    sync::{
-        Event,
-        WorkQueue, //
-    },
+    sync::WorkQueue, //
 };
 use kernel::{
-    impl_has_work, new_mutex,
+    impl_has_work, new_condvar, new_mutex,
     page::PAGE_SIZE,
     prelude::*,
     sync::{
         Arc,
+        CondVar,
+        CondVarTimeoutResult,
         Mutex, //
     },
+    time::msecs_to_jiffies,
     workqueue::{
         new_work,
         Work,
@@ -74,6 +89,35 @@ const _: () = assert!(length_of(SMALL) == PAGE_SIZE && ZONES == hcablk_core::sha
 const ROOM_MS: u32 = 5_000;
 /// Milliseconds after which one looks again in any case.
 const LOOK_MS: u32 = 100;
+/// Bytes of a session beside its queue pairs: its protection domain, its tables, its timer.
+const SESSION_BYTES: u64 = 64 << 10;
+
+/// Why there is no memory for a peer.
+#[derive(Clone, Copy)]
+pub(crate) enum Denied {
+    /// The limit would be passed.
+    Limit(Shortage),
+    /// An allocation failed.
+    Machine,
+}
+
+impl From<Error> for Denied {
+    fn from(_: Error) -> Self {
+        Self::Machine
+    }
+}
+
+/// What a session needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Needs {
+    pub(crate) queues: u64,
+    /// Bytes that each of its queue pairs has for itself.
+    pub(crate) least: u64,
+    /// Bytes that each may borrow.
+    pub(crate) wish: u64,
+    /// Bytes of data that each may have: what the port's settings say.
+    pub(crate) data: usize,
+}
 
 /// An arena, and what is wished of it.
 struct Place {
@@ -84,14 +128,7 @@ struct Place {
 }
 
 struct State {
-    /// Bytes that are used at most.
-    limit: u64,
-    /// Bytes that shall be: less while the limit is being lowered.
-    goal: u64,
-    /// Bytes of all leasts.
-    least: u64,
-    /// Bytes of the least of a session for which there is no room yet.
-    coming: u64,
+    account: Account,
     arenas: KVec<Place>,
 }
 
@@ -99,14 +136,11 @@ struct State {
 #[pin_data]
 pub(crate) struct Memory {
     queue: Arc<WorkQueue>,
-    /// Taken before `state`: who waits for room, one after the other.
-    #[pin]
-    room: Mutex<()>,
     #[pin]
     state: Mutex<State>,
-    /// Something was destroyed.
+    /// Something was destroyed, or is not wanted any more.
     #[pin]
-    freed: Event,
+    freed: CondVar,
     #[pin]
     work: Work<Memory>,
 }
@@ -122,17 +156,16 @@ impl State {
 
     /// Has as much lent as there may be, and not more. `false`: the limit would be passed
     /// until something comes back.
-    fn balance(&mut self, freed: &Event) -> bool {
+    fn balance(&mut self, freed: &CondVar) -> bool {
         let wishes = self.arenas.iter().map(|place| place.wishes).sum();
-        let least = self.least + self.coming;
-        let lendable = layout::lendable(self.goal, least, wishes);
+        let lendable = layout::lendable(self.account.goal(), self.account.owned(), wishes);
         for place in self.arenas.iter() {
             let part = layout::part(lendable, place.wishes, wishes);
             if place.arena.aim(layout::counts(part)) {
-                freed.set();
+                freed.notify_all();
             }
         }
-        let Some(mut left) = self.goal.checked_sub(least + self.held()) else {
+        let Some(mut left) = self.account.left(self.held()) else {
             return false;
         };
         for place in self.arenas.iter() {
@@ -150,104 +183,142 @@ impl Memory {
         Arc::pin_init(
             pin_init!(Self {
                 queue: queue.clone(),
-                room <- new_mutex!(()),
                 state <- new_mutex!(State {
-                    limit,
-                    goal: limit,
-                    least: 0,
-                    coming: 0,
+                    account: Account::new(limit),
                     arenas: KVec::new(),
                 }),
-                freed <- Event::new(),
+                freed <- new_condvar!(),
                 work <- new_work!("hcablk_target::Memory"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Waits until the limit is kept with all that `state` says now. Sleeps; `room` is locked.
-    fn wait_for_room(&self) -> bool {
-        for _ in 0..ROOM_MS / LOOK_MS {
-            self.freed.reset();
-            if self.state.lock().balance(&self.freed) {
-                return true;
+    /// Does `done` as soon as the limit is kept with all that the account says now, and tells
+    /// whether that was within [`ROOM_MS`]. Sleeps, with nothing locked.
+    fn when_there_is_room(&self, done: impl FnOnce(&mut State)) -> bool {
+        let mut state = self.state.lock();
+        let mut left = msecs_to_jiffies(ROOM_MS);
+        while !state.balance(&self.freed) {
+            if left == 0 {
+                return false;
             }
-            let _ = self.freed.wait_ms(LOOK_MS);
+            let most = left.min(msecs_to_jiffies(LOOK_MS)).max(1);
+            let rest = match self.freed.wait_interruptible_timeout(&mut state, most) {
+                CondVarTimeoutResult::Woken { jiffies } => jiffies,
+                CondVarTimeoutResult::Timeout => 0,
+                CondVarTimeoutResult::Signal { .. } => return false,
+            };
+            // However often it is woken, it ends.
+            left = left.saturating_sub(most.saturating_sub(rest).max(1));
         }
-        self.state.lock().balance(&self.freed)
+        done(&mut state);
+        true
     }
 
-    /// A session on the device of `pd` begins, whose queue pairs, of up to `queue_bytes` bytes
-    /// each, need `least` bytes together and may borrow `wish` bytes. Sleeps.
-    ///
-    /// Errors: `ENOSPC` (the limit would be passed), `ENOMEM`.
+    /// `bytes` bytes that were asked for: waits until they are there. Sleeps.
+    fn take(&self, bytes: u64) -> Result<(), Denied> {
+        if self.when_there_is_room(|state| state.account.grant(bytes)) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        let shortage = state.account.withdraw(bytes);
+        state.balance(&self.freed);
+        Err(Denied::Limit(shortage))
+    }
+
+    /// A session on the device of `pd` begins. Sleeps.
     pub(crate) fn admit(
+        self: &Arc<Self>,
+        pd: &Arc<ProtectionDomain>,
+        needs: Needs,
+    ) -> Result<Arc<Client>, Denied> {
+        let least = needs.least.saturating_mul(needs.queues) + SESSION_BYTES;
+        let wish = needs.wish * needs.queues;
+        let arena = self.enter(pd, least, wish)?;
+        let most = wish / PAGE_SIZE as u64;
+        let taken = self.take(least);
+        let joined = taken.and_then(|()| Ok(arena.join(u32::try_from(most).unwrap_or(u32::MAX))?));
+        match joined {
+            Ok((index, seat)) => {
+                let places = Places::new(needs.queues, needs.least);
+                let part = Membership {
+                    memory: self.clone(),
+                    arena,
+                    index,
+                    seat,
+                    least,
+                    wish,
+                    queue_bytes: needs.data,
+                };
+                // Without memory it is dropped, and has left.
+                Ok(Arc::pin_init(
+                    pin_init!(Client {
+                        part,
+                        places <- new_mutex!(places),
+                    }),
+                    GFP_KERNEL,
+                )?)
+            }
+            Err(denied) => {
+                self.leave(&arena, if taken.is_ok() { least } else { 0 }, wish);
+                Err(denied)
+            }
+        }
+    }
+
+    /// The arena of a client that is to have `least` bytes, which are asked for, and may borrow `wish`.
+    fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
         least: u64,
         wish: u64,
-        queue_bytes: usize,
-    ) -> Result<Arc<Client>> {
-        let _room = self.room.lock();
-        let arena = {
-            let mut state = self.state.lock();
-            if state.least.saturating_add(least) > state.goal {
-                return Err(ENOSPC);
+    ) -> Result<Arc<Arena>, Denied> {
+        let mut state = self.state.lock();
+        let found = state.arenas.iter().position(|p| p.arena.is_for(pd));
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let place = Place {
+                    arena: Arena::new(pd, self)?,
+                    clients: 0,
+                    wishes: 0,
+                };
+                state.arenas.push(place, GFP_KERNEL).map_err(Error::from)?;
+                state.arenas.len() - 1
             }
-            let found = state.arenas.iter().position(|p| p.arena.is_for(pd));
-            let at = match found {
-                Some(at) => at,
-                None => {
-                    let place = Place {
-                        arena: Arena::new(pd, self)?,
-                        clients: 0,
-                        wishes: 0,
-                    };
-                    state.arenas.push(place, GFP_KERNEL)?;
-                    state.arenas.len() - 1
-                }
-            };
-            state.coming = least;
-            let place = state.arenas.get_mut(at).ok_or(ENOMEM)?;
-            place.clients += 1;
-            place.wishes += wish;
-            place.arena.clone()
         };
-        let most = wish / PAGE_SIZE as u64;
-        let room = self.wait_for_room();
-        {
+        state.account.ask(least).map_err(Denied::Limit)?;
+        let place = state.arenas.get_mut(at).ok_or(ENOMEM)?;
+        place.clients += 1;
+        place.wishes += wish;
+        Ok(place.arena.clone())
+    }
+
+    /// `bytes` bytes more of somebody who is there. Sleeps.
+    fn charge(&self, bytes: u64) -> Result<(), Denied> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let asked = self.state.lock().account.ask(bytes);
+        asked.map_err(Denied::Limit)?;
+        self.take(bytes)
+    }
+
+    /// They are free. May sleep.
+    fn refund(&self, bytes: u64) {
+        if bytes != 0 {
             let mut state = self.state.lock();
-            state.coming = 0;
-            state.least += if room { least } else { 0 };
+            state.account.refund(bytes);
+            state.balance(&self.freed);
+            self.freed.notify_all();
         }
-        let joined = if room {
-            arena.join(u32::try_from(most).unwrap_or(u32::MAX))
-        } else {
-            Err(ENOSPC)
-        };
-        let client = joined.and_then(|(index, seat)| {
-            let client = Client {
-                memory: self.clone(),
-                arena: arena.clone(),
-                index,
-                seat,
-                least,
-                wish,
-                queue_bytes,
-            };
-            // Without memory it is dropped, and has left.
-            Ok(Arc::new(client, GFP_KERNEL)?)
-        });
-        if joined.is_err() {
-            self.leave(&arena, if room { least } else { 0 }, wish);
-        }
-        client
     }
 
     /// What a session had is free. May sleep.
     fn leave(&self, arena: &Arc<Arena>, least: u64, wish: u64) {
         let mut state = self.state.lock();
-        state.least -= least;
+        state.account.refund(least);
         if let Some(place) = state
             .arenas
             .iter_mut()
@@ -258,7 +329,7 @@ impl Memory {
         }
         state.balance(&self.freed);
         // Also if nothing had to be destroyed.
-        self.freed.set();
+        self.freed.notify_all();
     }
 
     /// Something has come back that shall not be. Any context.
@@ -269,35 +340,29 @@ impl Memory {
 
     /// Bytes that may be used.
     pub(crate) fn limit(&self) -> u64 {
-        self.state.lock().limit
+        self.state.lock().account.limit()
     }
 
     /// Sets how many bytes may be used. Sleeps until no more are. `EBUSY`: the sessions
-    /// that there are need more, or it did not come back; then nothing has changed.
+    /// that there are need more, it did not come back, or somebody else sets it; then nothing has changed.
     pub(crate) fn set_limit(&self, bytes: u64) -> Result {
-        let _room = self.room.lock();
-        let before = {
-            let mut state = self.state.lock();
-            if state.least > bytes {
-                pr_warn!(
-                    "memory_mib stays at {}: the sessions that there are need {} KiB\n",
-                    state.limit >> 20,
-                    state.least >> 10
-                );
-                return Err(EBUSY);
-            }
-            state.goal = bytes;
-            // It may be used at once, but what is used may not be forbidden.
-            state.limit = state.limit.max(bytes);
-            state.limit
+        let begun = {
+            let account = &mut self.state.lock().account;
+            account.begin_change(bytes).ok_or(account.owned())
         };
-        let room = self.wait_for_room();
-        let mut state = self.state.lock();
-        if room {
-            state.limit = bytes;
+        let before = begun.map_err(|owned| {
+            pr_warn!(
+                "memory_mib stays at {}: the sessions that there are need {} KiB\n",
+                self.limit() >> 20,
+                owned >> 10
+            );
+            EBUSY
+        })?;
+        if self.when_there_is_room(|state| state.account.end_change(bytes)) {
             return Ok(());
         }
-        state.goal = before;
+        let mut state = self.state.lock();
+        state.account.end_change(before);
         state.balance(&self.freed);
         pr_warn!(
             "memory_mib stays at {}: requests under way do not end\n",
@@ -309,9 +374,10 @@ impl Memory {
     /// Tells how much there is of what. May sleep.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
         let state = self.state.lock();
-        writeln!(out, "limit {}", state.limit)?;
-        writeln!(out, "used {}", state.least + state.held())?;
-        writeln!(out, "least {}", state.least)?;
+        let least = state.account.least();
+        writeln!(out, "limit {}", state.account.limit())?;
+        writeln!(out, "used {}", least + state.held())?;
+        writeln!(out, "least {least}")?;
         let waiting: u32 = state.arenas.iter().map(|p| p.arena.waiting()).sum();
         writeln!(out, "waiting {waiting}")?;
         for zone in 0..ZONES {
@@ -336,7 +402,7 @@ impl WorkItem for Memory {
 }
 
 /// A session's part of the memory. See the module for its end.
-pub(crate) struct Client {
+struct Membership {
     memory: Arc<Memory>,
     arena: Arc<Arena>,
     index: usize,
@@ -347,33 +413,54 @@ pub(crate) struct Client {
     queue_bytes: usize,
 }
 
+/// A session as a user of the memory, by which its queue pairs are charged.
+#[pin_data]
+pub(crate) struct Client {
+    part: Membership,
+    #[pin]
+    places: Mutex<Places>,
+}
+
 impl Client {
     fn arena(&self) -> &Arena {
-        &self.arena
+        &self.part.arena
     }
 
     fn index(&self) -> usize {
-        self.index
+        self.part.index
     }
 
-    /// Bytes that each of its queue pairs may have: what the port's settings said when it began.
+    /// Bytes of data that each of its queue pairs may have: what the port's settings said when it began.
     pub(crate) fn queue_bytes(&self) -> usize {
-        self.queue_bytes
+        self.part.queue_bytes
     }
 
     fn most_pages(&self) -> u64 {
-        self.wish / PAGE_SIZE as u64
+        self.part.wish / PAGE_SIZE as u64
+    }
+
+    /// A queue pair of `bytes` bytes is to be made. Sleeps.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
+        let part = self.places.lock().take(bytes);
+        if let Err(denied) = self.part.memory.charge(part.extra) {
+            self.places.lock().give(part);
+            return Err(denied);
+        }
+        Ok(Charge {
+            client: self.clone(),
+            part,
+        })
     }
 
     /// Tells what it has: bytes of its own, that it may borrow and has borrowed, and how
     /// often it had to wait for others.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
-        let standing = self.arena.standing(self.index);
+        let standing = self.arena().standing(self.index());
         let page = PAGE_SIZE as u64;
         writeln!(
             out,
             "{} {} {} {}",
-            self.least,
+            self.part.least,
             u64::from(standing.most) * page,
             u64::from(standing.lent) * page,
             standing.waits
@@ -381,9 +468,24 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for Membership {
     fn drop(&mut self) {
         self.arena.leave(self.seat);
         self.memory.leave(&self.arena, self.least, self.wish);
+    }
+}
+
+/// The memory of one queue pair, in the account as long as this is there. Whoever makes the queue pair has
+/// it before anything is allocated, and the queue has it then as its last field: dropped, in
+/// process context, when all the rest of the queue is free.
+pub(crate) struct Charge {
+    client: Arc<Client>,
+    part: Part,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.client.part.memory.refund(self.part.extra);
+        self.client.places.lock().give(self.part);
     }
 }

@@ -33,6 +33,7 @@ use crate::{
     backing::Backing,
     io::Io,
     memory::{
+        Charge,
         Client,
         Seat, //
     },
@@ -97,6 +98,7 @@ use kernel::{
 
 mod admit;
 mod choice;
+mod cost;
 mod cut;
 mod fault;
 mod grain;
@@ -257,10 +259,12 @@ pub(crate) struct Queue {
     /// How long requests take is measured.
     timing: Atomic<bool>,
     times: Times,
+    /// All of the above, in the port's account: the last to be dropped.
+    _charge: Charge,
 }
 
 impl Queue {
-    /// Makes the queue pair of the connection `id` with all its memory, and
+    /// Makes the queue pair of the connection `id` with all its memory, which `charge` is for, and
     /// posts its receive buffers. May sleep.
     pub(crate) fn new(
         session: &Arc<Session>,
@@ -268,7 +272,7 @@ impl Queue {
         index: u8,
         id: &Arc<Id>,
         mut shape: Shape,
-        client: &Arc<Client>,
+        (client, charge): (&Arc<Client>, Charge),
     ) -> Result<Arc<Self>> {
         let pd = session.pd();
         let loan = peer::loan(session, &backing, index, shape.sinks, shape.buffers);
@@ -379,6 +383,7 @@ impl Queue {
                 counters: Counters::default(),
                 timing: Atomic::new(false),
                 times: Times::default(),
+                _charge: charge,
             }),
             GFP_KERNEL,
         )?;

@@ -14,7 +14,10 @@ use crate::{
     volume::Volume, //
 };
 use hcablk_core::{
-    proto::connect::Request,
+    proto::{
+        connect::Request,
+        name::HostId, //
+    },
     sync::WorkQueue, //
 };
 use kernel::{
@@ -34,6 +37,13 @@ use kernel::{
 pub(crate) struct Lists {
     volumes: KVec<Arc<Volume>>,
     sessions: KVec<Arc<Session>>,
+}
+
+impl Lists {
+    fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
+        let mine = |s: &&Arc<Session>| s.host() == host && Arc::ptr_eq(s.volume(), volume);
+        self.sessions.iter().filter(mine).count()
+    }
 }
 
 /// The module's workqueues.
@@ -166,9 +176,24 @@ impl Registry {
         (view, found)
     }
 
-    /// Lists a new session; `EEXIST` when there is one of its name.
-    pub(crate) fn add_session(&self, session: &Arc<Session>, request: &Request) -> Result {
+    /// How many sessions a host has on a volume, at this moment.
+    pub(crate) fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
+        self.lists.lock().sessions_of(host, volume)
+    }
+
+    /// Lists a new session; `EEXIST` when there is one of its name, `EMFILE` when its host has
+    /// `most` on the volume. Looked at and listed under one lock: of those that come at
+    /// the same time none is too many.
+    pub(crate) fn add_session(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        most: usize,
+    ) -> Result {
         let mut lists = self.lists.lock();
+        if lists.sessions_of(session.host(), session.volume()) >= most {
+            return Err(EMFILE);
+        }
         if lists.sessions.iter().any(|s| s.is_named_by(request)) {
             return Err(EEXIST);
         }

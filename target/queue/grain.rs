@@ -62,7 +62,7 @@ use kernel::{
 const GRAIN_CHUNKS: usize = grain_chunks(GRAIN_MAX as usize);
 
 /// Transfer buffers that a grain of `bytes` has parts of.
-const fn grain_chunks(bytes: usize) -> usize {
+pub(super) const fn grain_chunks(bytes: usize) -> usize {
     bytes.div_ceil(CHUNK_BYTES) + 1
 }
 

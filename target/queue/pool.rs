@@ -52,7 +52,7 @@ const _: () = assert!(length_of(MEDIUM) == CHUNK_BYTES);
 /// Small buffers that are borrowed at a time.
 const HANDFUL: usize = 16;
 /// Buffers of a zone that a queue borrows at most.
-const MOST: usize = 4096;
+pub(super) const MOST: usize = 4096;
 
 /// What a request gets.
 #[derive(Clone, Copy)]

@@ -3,13 +3,27 @@
 //! How large a queue is: what was asked for and what the device allows.
 
 use super::{
+    cost::{
+        self,
+        Counts,
+        Sizes, //
+    },
+    grain::{
+        grain_chunks,
+        Grain, //
+    },
     grains::GRAINS_USUAL,
+    pool::MOST,
     Cut,
     Queue, //
 };
+use crate::io::Io;
+use core::mem::size_of;
 use hcablk_core::{
     granted::Granted,
     proto::{
+        grant::open_writes,
+        message::BUFFER_LEN,
         TRANSFER_MAX,
         TRANSFER_USUAL, //
     },
@@ -211,13 +225,53 @@ impl Shape {
     }
 
     /// Bytes of transfer buffers and granted memory that it has for itself.
-    pub(crate) fn least(self) -> u64 {
+    fn data(self) -> u64 {
         (self.buffers * CHUNK_BYTES + self.granted) as u64
+    }
+
+    /// Bytes of the kernel's memory that it takes beside these: never less than what is
+    /// allocated.
+    pub(crate) fn overhead(self) -> u64 {
+        let sinks = if self.sinks {
+            Sink::pages(self.largest)
+        } else {
+            0
+        };
+        let counts = Counts {
+            credits: self.credits.into(),
+            ios: self.ios.into(),
+            grains: self.grains.into(),
+            sends: self.sends().into(),
+            send_entries: self.write_entries.max(self.read_entries) as u64,
+            receive_entries: 2,
+            completions: self.completions().into(),
+            inline: self.inline != 0,
+            pieces: self.pieces() as u64,
+            grain_pieces: grain_chunks(self.cut.grain()) as u64,
+            sink_pages: sinks.into(),
+            buffers: self.buffers as u64,
+            kept: (self.wish() / CHUNK_BYTES as u64).min(MOST as u64),
+            granted: (self.granted / CHUNK_BYTES) as u64,
+            granted_pages: (self.granted / PAGE_SIZE) as u64,
+            open_writes: open_writes(self.credits) as u64,
+        };
+        let sizes = Sizes {
+            queue: size_of::<Queue>() as u64,
+            io: size_of::<Io>() as u64,
+            grain: size_of::<Grain>() as u64,
+            message: BUFFER_LEN as u64,
+        };
+        cost::bytes(&counts, &sizes)
+    }
+
+    /// Bytes of all that it has for itself.
+    pub(crate) fn least(self) -> u64 {
+        self.data() + self.overhead()
     }
 
     /// Bytes that it may borrow beside that.
     pub(crate) fn wish(self) -> u64 {
-        (self.bytes as u64).saturating_sub(self.least())
+        (self.bytes as u64).saturating_sub(self.data())
     }
 
     /// Transfer buffers of the largest request.

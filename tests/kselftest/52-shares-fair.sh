@@ -13,11 +13,11 @@ must on target 'hcablk target listen --id 1 --buffer-mib 16 --memory-mib 100'
 slow_drive slow 500
 export_volume vol1 /dev/mapper/slow c1 c2
 least_of 128
-must on target "echo $((2 * least + 8)) > $port/memory_mib"
+must on target "echo $(($(mib_for $((2 * least))) + 8)) > $port/memory_mib"
 for guest in c1 c2; do
 	connect $guest vol1 --queues 1 --queue-depth 128
 done
-same "both have their least" $((2 * least << 20)) "$(memory_of least)"
+same "both have their least" $((2 * least)) "$(memory_of least)"
 
 # load NAME GUEST JOBS OFFSET
 load() {

@@ -11,15 +11,20 @@ memory_of() {
 	on target "awk '\$1 == \"$1\" { print \$2 }' $port/memory"
 }
 
-# least_of DEPTH: sets $least to the MiB of memory that a session with one queue of so many requests needs at least: its
-# granted memory and the buffers of one request, which both depend on the RDMA device. Port 1 listens and vol1 is
-# exported to c1 already.
+# least_of DEPTH: sets $least to the bytes of memory that a session with one queue of so many requests needs at least: its
+# granted memory, the buffers of one request, its messages, and the books of its requests, which all depend on the RDMA
+# device. Port 1 listens and vol1 is exported to c1 already.
 least_of() {
 	connect c1 vol1 --queues 1 --queue-depth "$1"
-	least=$(($(memory_of least) >> 20))
+	least=$(memory_of least)
 	disconnect c1 vol1
-	less "a session needs memory" 0 $least
+	less "a session needs memory" 0 "$least"
 	must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+}
+
+# mib_for BYTES: the least memory_mib with as many
+mib_for() {
+	echo $((($1 + (1 << 20) - 1) >> 20))
 }
 
 # zone_of BYTES total|lent: of the shared buffers of this length
