@@ -141,10 +141,11 @@ pub(crate) fn borrow_lines(
     let provider = find(source, &Clients::drive(drive))?;
     let scarce = "that device has not so much memory left to lend";
     let loan = Loan::new(&provider, pieces, bytes, None).map_err(|_| scarce)?;
-    match loan.memory() {
-        Some(memory) if memory.pieces() == pieces => Ok(loan),
-        _ => Err(scarce),
+    let got = loan.memory().map_or(0, |memory| memory.pieces());
+    if got != pieces {
+        return Err(scarce);
     }
+    Ok(loan)
 }
 
 /// The lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to

@@ -3,26 +3,33 @@
 //! Who has peer memory, and how it is called back.
 //!
 //! ```text
-//!          the provider's driver is unbound         last user done
-//!  Lent ─────────────────────────────────► Recalled ───────────────► Returned
+//!        the provider's driver is unbound,
+//!        or the loan is dropped                last user done            freed by who waits
+//!  Lent ───────────────────────────► Recalled ────────────────► Returned ──────────────► Freed
 //! ```
 //!
-//! While it is lent, a user takes a reference for each use ([`Loan::memory`]);
-//! once it was recalled there are no new ones. Unbinding waits until those that
-//! there are have been dropped, because the pages go with the driver.
+//! While it is lent, a user takes a reference for each use ([`Loan::memory`]), and
+//! drops it in whatever context; once it was recalled there are no new ones. Who
+//! recalls it waits until those that there are have been dropped, and then frees the
+//! memory ([`Lent::end`]): in process context, which the last user need not be in.
+//! Unbinding waits for that, because the pages go with the driver.
 //!
 //! Memory that several HCAs use is lent once, and seen by a view for each
-//! ([`Loan::view`]), which is a loan as well: the memory is back when all views
-//! are.
+//! ([`Loan::view`]), which is a loan as well and a user of that memory: its memory is
+//! freed before.
 //!
 //! # Locks
 //!
 //! Loans are made, and recalled, under the lock of the provider's `struct
 //! device`, so that none is made between the recall and the end of the memory;
-//! and listed under `LOANS`, inside it. Uses take no lock.
+//! and listed under `LOANS`, inside it, until they are freed. Memory is freed under its
+//! `Lent::core`, and neither waited for nor freed under `LOANS`. Uses take no lock.
 
 use super::{
-    memory::Returned,
+    memory::{
+        Memory,
+        Returned, //
+    },
     PeerMemory,
     Provider, //
 };
@@ -38,11 +45,13 @@ use crate::{
 };
 use kernel::{
     error::to_result,
+    new_mutex,
     prelude::*,
     revocable::Revocable,
     sync::{
         global_lock,
-        Arc, //
+        Arc,
+        Mutex, //
     },
     types::Opaque,
 };
@@ -51,9 +60,27 @@ use kernel::{
 #[pin_data]
 struct Lent {
     provider: Arc<Provider>,
+    /// The users' reference.
     #[pin]
     memory: Revocable<Arc<PeerMemory>>,
     returned: Arc<Returned>,
+    /// The lender's reference: the last one, once `returned` is set.
+    #[pin]
+    core: Mutex<Option<Arc<Memory>>>,
+}
+
+impl Lent {
+    /// Waits for the last user and frees the memory, or until somebody else has. It was
+    /// revoked. Process context.
+    fn end(&self) {
+        while self.returned.event.wait_ms(30_000).is_err() {
+            pr_warn!(
+                "{}: still waiting for I/O in its memory to end\n",
+                *self.provider
+            );
+        }
+        drop(self.core.lock().take());
+    }
 }
 
 global_lock! {
@@ -61,7 +88,8 @@ global_lock! {
     unsafe(uninit) static LOANS: Mutex<KVec<Arc<Lent>>> = KVec::new();
 }
 
-/// Peer memory that somebody has. Dropping it gives it back; sleeps.
+/// Peer memory that somebody has. Dropping it gives it back: waits for its users, so
+/// whoever drops it has no reference of his own. Process context.
 pub struct Loan(Arc<Lent>);
 
 impl Loan {
@@ -76,14 +104,12 @@ impl Loan {
         piece_bytes: usize,
         pd: Option<&Arc<ProtectionDomain>>,
     ) -> Result<Self> {
-        Self::make(provider, |returned| {
-            PeerMemory::take(provider, count, piece_bytes, pd, returned)
-        })
+        Self::make(provider, || Memory::take(provider, count, piece_bytes, pd))
     }
 
     fn make(
         provider: &Arc<Provider>,
-        memory: impl FnOnce(&Arc<Returned>) -> Result<Arc<PeerMemory>>,
+        memory: impl FnOnce() -> Result<Arc<Memory>>,
     ) -> Result<Self> {
         let returned = Arc::pin_init(
             pin_init!(Returned {
@@ -92,17 +118,22 @@ impl Loan {
             GFP_KERNEL,
         )?;
         provider.while_bound(|| {
-            let memory = memory(&returned)?;
+            let core = memory()?;
+            let users = PeerMemory::of(&core, &returned)?;
             let lent = Arc::pin_init(
                 try_pin_init!(Lent {
                     provider: provider.clone(),
-                    memory <- Revocable::new(Ok::<_, Error>(memory)),
-                    returned: returned.clone(),
+                    memory <- Revocable::new(Ok::<_, Error>(users)),
+                    returned,
+                    core <- new_mutex!(Some(core)),
                 }),
                 GFP_KERNEL,
             )?;
-            LOANS.lock().push(lent.clone(), GFP_KERNEL)?;
-            Ok(Self(lent))
+            let loan = Self(lent);
+            // If it does not get there: dropping it takes the lock, too.
+            let listed = LOANS.lock().push(loan.0.clone(), GFP_KERNEL);
+            listed?;
+            Ok(loan)
         })
     }
 
@@ -110,9 +141,8 @@ impl Loan {
     ///
     /// Errors: `ENODEV` (it was recalled), `ENOMEM`, `EIO` (the HCA cannot reach it).
     pub fn view(&self, pd: &Arc<ProtectionDomain>) -> Result<Self> {
-        Self::make(&self.0.provider, |returned| {
-            let memory = self.memory().ok_or(ENODEV)?;
-            PeerMemory::view(memory, pd, returned)
+        Self::make(&self.0.provider, || {
+            Memory::view(self.memory().ok_or(ENODEV)?, pd)
         })
     }
 
@@ -130,25 +160,34 @@ impl Loan {
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        let mut loans = LOANS.lock();
-        let place = loans.iter().position(|lent| Arc::ptr_eq(lent, &self.0));
-        let listed = place.and_then(|place| loans.remove(place).ok());
-        drop(loans);
-        drop(listed);
+        // SAFETY: Users look for the memory by the loan, which nobody has but us.
+        unsafe { self.0.memory.revoke_nosync() };
+        self.0.end();
+        // Until here an unbinding finds it, and waits.
+        unlist(&self.0);
     }
+}
+
+/// It was freed, or never listed.
+fn unlist(lent: &Arc<Lent>) {
+    let mut loans = LOANS.lock();
+    let place = loans.iter().position(|other| Arc::ptr_eq(other, lent));
+    let listed = place.and_then(|place| loans.remove(place).ok());
+    drop(loans);
+    drop(listed);
 }
 
 /// Takes back what the device lends, and waits until it is there. Its lock is
 /// held by the caller.
 fn recall(device: *const bindings::device) {
-    let theirs = |lent: &Arc<Lent>| {
+    let theirs = |lent: &&Arc<Lent>| {
         // SAFETY: A provider's device is valid.
         let device_of = unsafe { &raw const (*lent.provider.as_raw()).dev };
         core::ptr::eq(device_of, device)
     };
-    // All at first, since views keep what they are of.
+    // All at first, so that those who use several let go of them soon.
     let mut some = false;
-    for lent in LOANS.lock().iter().filter(|lent| theirs(lent)) {
+    for lent in LOANS.lock().iter().filter(theirs) {
         if !some {
             pr_warn!(
                 "{}: goes away; who used its memory goes on without\n",
@@ -158,21 +197,14 @@ fn recall(device: *const bindings::device) {
         }
         lent.memory.revoke();
     }
+    // The latest first: a view uses what was lent before it.
     loop {
-        let lent = {
-            let mut loans = LOANS.lock();
-            let place = loans.iter().position(theirs);
-            place.and_then(|place| loans.remove(place).ok())
-        };
+        let lent = LOANS.lock().iter().rev().find(theirs).cloned();
         let Some(lent) = lent else {
             return;
         };
-        while lent.returned.event.wait_ms(30_000).is_err() {
-            pr_warn!(
-                "{}: still waiting for I/O in its memory to end\n",
-                *lent.provider
-            );
-        }
+        lent.end();
+        unlist(&lent);
     }
 }
 

@@ -23,11 +23,14 @@ use crate::{
 };
 use core::{
     ffi::c_void,
+    mem::ManuallyDrop,
+    ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    task::might_sleep, //
 };
 
 /// Whether a processor must copy between peer memory and the HCA of `pd`: it
@@ -76,36 +79,84 @@ impl Drop for Mapping {
     }
 }
 
-/// See the module. The last reference gives everything back, in any context,
-/// and then sets the event.
+/// See the module.
+///
+/// | what | by whom | context |
+/// |---|---|---|
+/// | a [`PeerMemory`], the reference of those who use it | whoever is the last of them | any, also with interrupts off |
+/// | this: mappings, pieces, tables | [`Loan`](super::Loan)'s drop, or the unbinding of the provider's driver, whichever is first, when the last user has gone | process, with the mutex `Lent::core` held |
+///
+/// So dropping it takes as long as it takes, and sleeps.
 ///
 /// # Invariants
 ///
 /// Each of `pieces` has `piece_bytes` bytes of `provider` and is ours, or that
 /// of `of`, if there is one.
-pub struct PeerMemory {
+pub struct Memory {
     pieces: KVVec<Piece>,
     piece_bytes: usize,
     mapping: Option<Mapping>,
     /// Whose pieces these are, of a view.
     of: Option<Arc<PeerMemory>>,
     provider: Arc<Provider>,
-    returned: Arc<Returned>,
 }
 
-/// All of a loan's memory has been given back.
+/// All users of a loan's memory have gone.
 #[pin_data]
 pub(super) struct Returned {
     #[pin]
     pub(super) event: Event,
 }
 
-// SAFETY: Pieces are memory that only drives, HCAs and copies reach.
-unsafe impl Send for PeerMemory {}
-// SAFETY: Shared references give ranges, entries and copies of raw memory.
-unsafe impl Sync for PeerMemory {}
+/// The reference to [`Memory`] of those who use it. It may be dropped in any
+/// context: that frees nothing of the memory, but sets the event for the lender.
+///
+/// # Invariants
+///
+/// Until `returned` is set, somebody in process context has a reference to `core`
+/// as well, and drops it after that.
+pub struct PeerMemory {
+    core: ManuallyDrop<Arc<Memory>>,
+    returned: Arc<Returned>,
+}
 
 impl PeerMemory {
+    /// The users' reference to `core`, whose lender keeps `core` until `returned`
+    /// is set.
+    pub(super) fn of(core: &Arc<Memory>, returned: &Arc<Returned>) -> Result<Arc<Self>> {
+        // INVARIANT: The caller has a reference, and keeps it.
+        let users = Self {
+            core: ManuallyDrop::new(core.clone()),
+            returned: returned.clone(),
+        };
+        Ok(Arc::new(users, GFP_KERNEL)?)
+    }
+}
+
+impl Deref for PeerMemory {
+    type Target = Memory;
+
+    #[inline]
+    fn deref(&self) -> &Memory {
+        &self.core
+    }
+}
+
+impl Drop for PeerMemory {
+    fn drop(&mut self) {
+        // SAFETY: It is not used after this. By the invariant it is not the last
+        // reference, which is why it goes before the event is set.
+        unsafe { ManuallyDrop::drop(&mut self.core) };
+        self.returned.event.set();
+    }
+}
+
+// SAFETY: Pieces are memory that only drives, HCAs and copies reach.
+unsafe impl Send for Memory {}
+// SAFETY: Shared references give ranges, entries and copies of raw memory.
+unsafe impl Sync for Memory {}
+
+impl Memory {
     /// Takes as much as there is, up to `count` pieces of `piece_bytes` bytes,
     /// whole pages, and maps it for the HCA of `pd`, if there is one. Sleeps.
     ///
@@ -116,7 +167,6 @@ impl PeerMemory {
         count: usize,
         piece_bytes: usize,
         pd: Option<&Arc<ProtectionDomain>>,
-        returned: &Arc<Returned>,
     ) -> Result<Arc<Self>> {
         let mut memory = Self {
             pieces: KVVec::with_capacity(count, GFP_KERNEL)?,
@@ -124,7 +174,6 @@ impl PeerMemory {
             mapping: None,
             of: None,
             provider: provider.clone(),
-            returned: returned.clone(),
         };
         while memory.pieces.len() < count {
             // SAFETY: The device is valid; without memory to lend it gives none.
@@ -154,11 +203,7 @@ impl PeerMemory {
     /// is used by several HCAs each has a view. Sleeps.
     ///
     /// Errors: `ENOMEM`, `EIO` (the HCA cannot reach it).
-    pub(super) fn view(
-        of: Arc<Self>,
-        pd: &Arc<ProtectionDomain>,
-        returned: &Arc<Returned>,
-    ) -> Result<Arc<Self>> {
+    pub(super) fn view(of: Arc<PeerMemory>, pd: &Arc<ProtectionDomain>) -> Result<Arc<Self>> {
         let mut pieces = KVVec::with_capacity(of.pieces.len(), GFP_KERNEL)?;
         pieces.extend_from_slice(&of.pieces, GFP_KERNEL)?;
         // INVARIANT: The pieces are those of `of`.
@@ -168,7 +213,6 @@ impl PeerMemory {
             mapping: None,
             provider: of.provider.clone(),
             of: Some(of),
-            returned: returned.clone(),
         };
         view.map(pd)?;
         Ok(Arc::new(view, GFP_KERNEL)?)
@@ -331,8 +375,9 @@ impl PeerMemory {
     }
 }
 
-impl Drop for PeerMemory {
+impl Drop for Memory {
     fn drop(&mut self) {
+        might_sleep();
         drop(self.mapping.take());
         // A view has nothing else of its own.
         let own = match self.of.take() {
@@ -341,7 +386,7 @@ impl Drop for PeerMemory {
         };
         for piece in own {
             // SAFETY: By the type's invariant; nobody can reach it any more. Its
-            // provider cannot have gone: it waits for the event.
+            // provider's driver is there: unbinding it waits for this.
             unsafe {
                 bindings::pci_free_p2pmem(
                     self.provider.as_raw(),
@@ -350,6 +395,5 @@ impl Drop for PeerMemory {
                 )
             };
         }
-        self.returned.event.set();
     }
 }
