@@ -274,7 +274,8 @@ impl Cache {
         while !self.lines.lock().enter(visit, size) {}
     }
 
-    fn leave(&self, visit: &mut Visit, keep: bool) {
+    /// A visit is over. Any context.
+    pub(crate) fn leave(&self, visit: &mut Visit, keep: bool) {
         while !self.lines.lock().leave(visit, keep) {}
     }
 }

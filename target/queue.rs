@@ -105,6 +105,7 @@ mod grain;
 mod grains;
 mod granted;
 mod home;
+mod kept;
 mod lent;
 mod outbox;
 mod pool;
@@ -117,6 +118,7 @@ use self::{
     fault::Named,
     granted::Left,
     home::Returned,
+    kept::Kept,
     outbox::Outbox,
     shape::CHUNK_ORDER, //
 };
@@ -168,6 +170,8 @@ struct Work {
     sealed: bool,
     /// Transfer buffers that are free. Dropped after the queue pair.
     free: Pool,
+    /// What the HCA may still use. Dropped after the queue pair.
+    kept: Kept,
     /// Grains that are free.
     grains: KVec<u16>,
     /// `Io`s that were made.
@@ -203,7 +207,6 @@ pub(crate) struct Queue {
     session: Arc<Session>,
     /// The volume, as this queue's initiator is told.
     geometry: Geometry,
-    backing: Arc<Backing>,
     pair: QueuePair<Queue>,
     shape: Shape,
     /// That a probe has completed does not prove that the initiator is there.
@@ -228,10 +231,6 @@ pub(crate) struct Queue {
     /// Where the initiator may put the data of writes.
     granted: Option<Granted>,
     buffers: KVec<DmaBuffer>,
-    /// Peer memory beside the first buffers.
-    loan: Option<Loan>,
-    /// The cache's lines, if they are in peer memory that the HCA reaches.
-    view: Option<Loan>,
     /// By which transfer buffers are borrowed, if they are.
     seat: Option<Arc<Seat>>,
     inflight: SlotTable<Io>,
@@ -246,8 +245,15 @@ pub(crate) struct Queue {
     woken: Atomic<bool>,
     returned: Returned,
     left: Left,
+    /// Dropped after the pair, and before the loans, since these wait for what it has.
     #[pin]
     work: IrqLock<Work>,
+    /// Peer memory beside the first buffers.
+    loan: Option<Loan>,
+    /// The cache's lines, if they are in peer memory that the HCA reaches.
+    view: Option<Loan>,
+    /// It may have the cache, whose own loan waits for the view of it.
+    backing: Arc<Backing>,
     #[pin]
     outbox: Outbox,
     /// Only this queue pair is taken down: see [`Self::close_alone`].
@@ -329,6 +335,7 @@ impl Queue {
             ring: Ring::new(shape.granted as u32, shape.credits, taken),
             sealed: granted.is_some(),
             free,
+            kept: Kept::new(ios, &backing)?,
             grains: KVec::with_capacity(shape.grains.into(), GFP_KERNEL)?,
             made: 0,
             closing: false,
@@ -352,7 +359,6 @@ impl Queue {
                     max_transfer: shape.largest,
                     ..*session.geometry()
                 },
-                backing,
                 pair,
                 shape,
                 unproven: id.is_iwarp(),
@@ -365,8 +371,6 @@ impl Queue {
                 outgoing,
                 granted,
                 buffers,
-                loan,
-                view,
                 seat,
                 inflight,
                 named,
@@ -377,6 +381,9 @@ impl Queue {
                 returned: Returned::new(),
                 left,
                 work <- new_irq_lock!(work, "hcablk_work"),
+                loan,
+                view,
+                backing,
                 outbox <- outbox,
                 leaving: Atomic::new(false),
                 home <- Event::new(),
@@ -503,8 +510,8 @@ impl Queue {
         self.shut();
         if self.home.wait_ms(30_000).is_err() {
             // Either the drive is slow or the HCA does not flush. What the
-            // queue pair has is not coming back then; its buffers stay until
-            // the pair is destroyed.
+            // queue pair has is not coming back then; all that the HCA reaches
+            // stays until the pair is destroyed ([`kept`]).
             self.pair.drain();
             for index in 0..self.shape.ios {
                 if let Some(io) = self.inflight.take(index) {

@@ -133,19 +133,9 @@ impl Queue {
 
     /// It needs its lines no longer.
     #[inline]
-    fn without_lines(&self, mut io: KBox<Io>) -> KBox<Io> {
+    pub(super) fn without_lines(&self, mut io: KBox<Io>) -> KBox<Io> {
         self.leave_lines(&mut io);
         io
-    }
-
-    /// Makes an `Io` idle again after an error that ends the session, and lets
-    /// nothing new begin: the HCA may still use its buffers. Any context.
-    pub(super) fn give_up(&self, io: KBox<Io>) {
-        let io = self.without_lines(io);
-        let mut work = self.work.lock();
-        work.close();
-        self.put(&mut work, io);
-        self.heed(&work);
     }
 
     /// Makes an `Io` idle again.
