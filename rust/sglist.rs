@@ -195,8 +195,15 @@ impl SegmentList {
     /// Takes the peer's access away for good, with the region: when the
     /// connection is lost, whatever became of its queue pair. The list cannot
     /// be used again. Process context, sleeps.
+    ///
+    /// If the device refuses, the peer may have access as before: then
+    /// [`Self::release`] goes on to fail, and the request must never be ended.
     pub fn revoke(&mut self) {
-        self.region = None;
+        let refused = self.region.take().map(MemoryRegion::revoke);
+        if let Some(Err(region)) = refused {
+            // Else it reaches nothing, and dropping it says what there is to say.
+            self.region = Some(region).filter(MemoryRegion::is_registered);
+        }
     }
 
     /// Whether the peer may have access.
@@ -248,7 +255,9 @@ impl Drop for SegmentList {
         // The peer's access ends before the mapping does: other queue pairs of the
         // protection domain may outlive this list, and reach it by the same key.
         self.revoke();
-        self.unmap();
+        if !self.is_registered() {
+            self.unmap();
+        }
     }
 }
 

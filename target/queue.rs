@@ -327,7 +327,7 @@ impl Queue {
             true => Some(Seat::new(client)?),
             false => None,
         };
-        let free = Pool::new(shape.buffers, peers, ios, seat.clone())?;
+        let free = Pool::new(shape.buffers, peers, ios, seat.clone(), pd)?;
         let work = Work {
             idle: KVec::with_capacity(ios, GFP_KERNEL)?,
             waiting: Fifo::new(ios)?,

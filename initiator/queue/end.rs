@@ -24,10 +24,13 @@ use hcablk_core::{
         State, //
     },
 };
-use kernel::sync::atomic::{
-    Acquire,
-    Full,
-    Release, //
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Full,
+        Release, //
+    },
 };
 
 impl Queue {
@@ -97,8 +100,10 @@ impl Queue {
 
     /// Ends a request that the target will not answer any more. The completion
     /// queue must have been stopped. Process context, sleeps.
-    pub(crate) fn abandon(&self, mut request: Request<Driver>) {
-        self.take_back(&mut request);
+    pub(crate) fn abandon(&self, request: Request<Driver>) {
+        let Some(request) = self.taken_back(request) else {
+            return;
+        };
         self.done.errors.bump();
         let status = Status::Transport;
         trace::initiator::completed(|| self.about(&request).ended(status.to_errno()));
@@ -106,19 +111,30 @@ impl Queue {
     }
 
     /// As [`Self::abandon`], but it is issued again.
-    pub(crate) fn requeue(&self, mut request: Request<Driver>) {
-        self.take_back(&mut request);
+    pub(crate) fn requeue(&self, request: Request<Driver>) {
+        let Some(request) = self.taken_back(request) else {
+            return;
+        };
         self.done.retries.bump();
         trace::initiator::completed(|| self.about(&request).ended(Status::DevResource.to_errno()));
         request.requeue();
     }
 
-    /// No device reaches the request's memory from here on.
-    fn take_back(&self, request: &mut Request<Driver>) {
-        if let Some((_, data)) = self.tags.of(request) {
+    /// No device reaches the request's memory from here on; `None`: the device would not let
+    /// go of it, so that the request is never ended. That its memory stays as it is matters more
+    /// than that its disk goes away.
+    fn taken_back(&self, mut request: Request<Driver>) -> Option<Request<Driver>> {
+        if let Some((_, data)) = self.tags.of(&mut request) {
             data.phase = Phase::Idle;
             data.list.revoke();
-            let _ = data.list.release();
+            if data.list.release().is_err() {
+                pr_err!(
+                    "BUG: a request is never ended, since the target may still reach its memory\n"
+                );
+                core::mem::forget(request);
+                return None;
+            }
         }
+        Some(request)
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     errno,
     pages::PageChunk, //
 };
+use core::mem::ManuallyDrop;
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -27,7 +28,7 @@ use kernel::{
 ///
 /// `address` is a mapping of all of `pages` for the device of `pd`.
 pub struct DmaBuffer {
-    pages: PageChunk,
+    pages: ManuallyDrop<PageChunk>,
     address: u64,
     direction: Direction,
     pd: Arc<ProtectionDomain>,
@@ -84,7 +85,7 @@ impl DmaBuffer {
         mapped::add();
         // INVARIANT: Mapped just now.
         Ok(Self {
-            pages,
+            pages: ManuallyDrop::new(pages),
             address,
             direction,
             pd: pd.clone(),
@@ -187,6 +188,10 @@ impl DmaBuffer {
 
 impl Drop for DmaBuffer {
     fn drop(&mut self) {
+        if self.pd.is_lost() {
+            // Deliberately leaked, mapped as it is: a peer may still write there.
+            return;
+        }
         // SAFETY: Mapped with these parameters by the type's invariant.
         unsafe {
             bindings::hcablk_c_ib_dma_unmap_page(
@@ -197,6 +202,8 @@ impl Drop for DmaBuffer {
             )
         };
         mapped::remove();
+        // SAFETY: They are not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.pages) };
     }
 }
 

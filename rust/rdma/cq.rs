@@ -460,6 +460,7 @@ impl<H: Handler> CompletionQueue<H> {
                 match completion.work() {
                     WorkId::SENDS_DRAINED => self.sends_drained.set(),
                     WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
+                    id if id.kind >= 0xfe && completion.hand_over(cq) => {}
                     _ => handler.complete(&mut round, completion),
                 }
             }

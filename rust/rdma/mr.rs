@@ -10,12 +10,18 @@ use super::{
     },
 };
 use crate::bindings;
-use core::ptr::{
-    self,
-    NonNull, //
+use core::{
+    mem::ManuallyDrop,
+    ptr::{
+        self,
+        NonNull, //
+    },
 };
 use kernel::{
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     prelude::*,
     sync::Arc, //
 };
@@ -71,7 +77,8 @@ pub struct Remote {
 /// The peer may have access from the moment `register()`'s work request is
 /// posted until the invalidation is known to be done: because the peer's
 /// message says so, because our own work request completed, or because the
-/// region was dropped.
+/// region was revoked. A device may refuse that: then the peer has access for ever,
+/// and the memory is never given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Invalid,
@@ -88,7 +95,7 @@ enum State {
 pub struct MemoryRegion {
     raw: NonNull<bindings::ib_mr>,
     state: State,
-    _pd: Arc<ProtectionDomain>,
+    pd: Arc<ProtectionDomain>,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -111,7 +118,7 @@ impl MemoryRegion {
         Ok(Self {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             state: State::Invalid,
-            _pd: pd.clone(),
+            pd: pd.clone(),
         })
     }
 
@@ -238,9 +245,46 @@ impl MemoryRegion {
     }
 }
 
+impl MemoryRegion {
+    /// Ends all access to the memory by the region's key, with the region. Sleeps.
+    ///
+    /// On an error the device has refused, and gives back the region: while that
+    /// [`is_registered`](Self::is_registered), the peer may have access as before, and
+    /// whose the memory is must never give it back. Dropping the region tries again.
+    pub fn revoke(self) -> Result<(), Self> {
+        let mut this = ManuallyDrop::new(self);
+        if this.deregister().is_err() {
+            return Err(ManuallyDrop::into_inner(this));
+        }
+        // SAFETY: The rest of the region, which is not used after this.
+        unsafe { ptr::drop_in_place(&mut this.pd) };
+        Ok(())
+    }
+
+    /// After a success `raw` is not valid any more.
+    fn deregister(&mut self) -> Result {
+        // SAFETY: The region is ours. If it is still valid, it stops being so here.
+        let result = to_result(unsafe { bindings::hcablk_c_ib_dereg_mr(self.as_raw()) });
+        if let Err(e) = result {
+            if self.is_registered() {
+                self.pd.lose();
+                pr_err!("BUG: the RDMA device does not take back a memory region (error {}): what its peer may reach is never used again\n", e.to_errno());
+            } else {
+                pr_err!(
+                    "the RDMA device does not destroy a memory region (error {})\n",
+                    e.to_errno()
+                );
+            }
+        }
+        result
+    }
+}
+
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: The region is ours. If it is still valid, it stops being so here.
-        unsafe { bindings::hcablk_c_ib_dereg_mr(self.as_raw()) };
+        if self.deregister().is_err() {
+            // The device keeps the region, so its domain must stay.
+            core::mem::forget(self.pd.clone());
+        }
     }
 }

@@ -11,7 +11,13 @@ use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// What ties queue pairs and memory regions together: a remote key works only
@@ -24,6 +30,7 @@ use kernel::{
 pub struct ProtectionDomain {
     raw: NonNull<bindings::ib_pd>,
     id: Arc<Id>,
+    lost: Atomic<bool>,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -42,7 +49,8 @@ impl ProtectionDomain {
         let id = id.clone();
         // INVARIANT: `raw` was just made, on the device of `id`.
         // When there is no memory the value is dropped, and the domain with it.
-        Ok(Arc::new(Self { raw, id }, GFP_KERNEL)?)
+        let lost = Atomic::new(false);
+        Ok(Arc::new(Self { raw, id, lost }, GFP_KERNEL)?)
     }
 
     pub(crate) fn as_raw(&self) -> *mut bindings::ib_pd {
@@ -76,6 +84,19 @@ impl ProtectionDomain {
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: `raw` is valid by the type's invariant; the key never changes.
         unsafe { (*self.raw.as_ptr()).local_dma_lkey }
+    }
+
+    /// A key of the domain could not be made invalid.
+    pub(super) fn lose(&self) {
+        self.lost.store(true, Relaxed);
+    }
+
+    /// Whether the device has refused to take a key of the domain back that a peer may
+    /// have: then no memory that any key reached may ever be used for something else. A
+    /// [`DmaBuffer`](super::buffer::DmaBuffer) sees to that by itself when it is dropped.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
     }
 
     /// The connection identifier that keeps the device.

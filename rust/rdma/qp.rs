@@ -58,6 +58,22 @@ pub struct Capacity {
 /// After that the pair is destroyed, which ends the work as well.
 const DRAIN_TIMEOUT_MS: u32 = 30_000;
 
+/// One of a pair's queues.
+#[derive(Clone, Copy)]
+enum Side {
+    Sends,
+    Receives,
+}
+
+impl Side {
+    fn name(self) -> &'static CStr {
+        match self {
+            Self::Sends => c"send",
+            Self::Receives => c"receive",
+        }
+    }
+}
+
 /// A reliable connection's queue pair, both of whose queues complete into one
 /// completion queue.
 ///
@@ -215,31 +231,74 @@ impl<H: Handler> QueuePair<H> {
     ///
     /// A device may fail to flush. That is said in the log after a while, and
     /// then only dropping the pair, or the memory region, is sure to end access.
+    ///
+    /// A device may also be in a state in which it neither fails a pair nor takes
+    /// work, as mlx4, mlx5 and hns are after a fatal error. It has operations of its
+    /// own for that: see [`Self::drain_by_device`].
     pub fn drain(&self) {
         if self.drained.xchg(true, Full) {
             return;
         }
-        if self.fail().is_err() {
-            pr_warn!("hcablk: a queue pair cannot be failed\n");
-            return;
-        }
-        let mut last = Rdma::probe();
-        last.signal(WorkId::SENDS_DRAINED);
-        let mut chain = Chain::new();
-        chain.push(&mut last);
-        let sends = self.post(&chain);
-        let receives = self.post_receive(Entry::EMPTY, WorkId::RECEIVES_DRAINED);
-        for (posted, drained, what) in [
-            (sends, &self.cq.sends_drained, c"send"),
-            (receives, &self.cq.receives_drained, c"receive"),
-        ] {
-            if posted
-                .and_then(|()| self.cq.wait_for(drained, DRAIN_TIMEOUT_MS))
-                .is_err()
-            {
-                pr_warn!("hcablk: {} queue did not drain\n", what);
+        let failed = self.fail();
+        for side in [Side::Sends, Side::Receives] {
+            let posted = failed.and_then(|()| self.post_last(side));
+            let drained = match side {
+                Side::Sends => &self.cq.sends_drained,
+                Side::Receives => &self.cq.receives_drained,
+            };
+            let result = match posted {
+                Ok(()) => self.cq.wait_for(drained, DRAIN_TIMEOUT_MS),
+                Err(refused) => self.drain_by_device(side).ok_or(refused),
+            };
+            if let Err(e) = result {
+                pr_warn!(
+                    "hcablk: {} queue did not drain (error {})\n",
+                    side.name(),
+                    e.to_errno()
+                );
             }
         }
+    }
+
+    /// Posts the request, or the buffer, whose completion says that all before have.
+    fn post_last(&self, side: Side) -> Result {
+        match side {
+            Side::Sends => {
+                let mut last = Rdma::probe();
+                last.signal(WorkId::SENDS_DRAINED);
+                let mut chain = Chain::new();
+                chain.push(&mut last);
+                self.post(&chain)
+            }
+            Side::Receives => self.post_receive(Entry::EMPTY, WorkId::RECEIVES_DRAINED),
+        }
+    }
+
+    /// Has the device drain a queue by its own operation, if it has one: `None` if not.
+    ///
+    /// The operation posts a request past the device's own refusal, has the completion
+    /// queue polled, and waits, without a limit, until our poller has handed the
+    /// completion to it ([`Completion::hand_over`](super::cq::Completion)). So it is
+    /// used only where the device refuses ours, in a state in which the driver makes
+    /// completions itself; on a device that works it would do what we do. Not for
+    /// a queue that is polled by whoever asks: nobody would while it waits.
+    ///
+    /// C: `ib_drain_sq()`, `ib_drain_rq()`.
+    fn drain_by_device(&self, side: Side) -> Option<()> {
+        if self.cq.is_direct() {
+            return None;
+        }
+        let qp = self.raw.as_ptr();
+        // SAFETY: The queue pair is valid, and so is its device.
+        unsafe {
+            let ops = &(*(*qp).device).ops;
+            let drain = match side {
+                Side::Sends => ops.drain_sq,
+                Side::Receives => ops.drain_rq,
+            };
+            drain?(qp);
+        }
+        Some(())
     }
 
     /// The connection that the pair belongs to.

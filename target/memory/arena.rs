@@ -275,6 +275,18 @@ impl Arena {
         }
     }
 
+    /// As [`Self::give_back`], but nobody gets them any more: a peer may still write there.
+    pub(super) fn lose(&self, seat: usize, zone: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
+        let count = buffers.len() as u32;
+        while let Some(buffer) = buffers.pop() {
+            mem::forget(buffer);
+        }
+        let mut inner = self.inner.lock();
+        inner.shares.give_back(seat, zone, count);
+        inner.shares.remove(zone, count);
+        self.tell(&mut inner);
+    }
+
     /// Sets how many there shall be from now on, and destroys what is too much and free.
     /// `true`: there was some. May sleep; `Memory::state` is locked.
     pub(super) fn aim(&self, targets: [u32; ZONES]) -> bool {

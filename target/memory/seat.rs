@@ -87,6 +87,12 @@ impl Seat {
     pub(crate) fn give_back(&self, zone: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
         self.arena().give_back(self.index, zone, buffers);
     }
+
+    /// Leaks all `buffers`, of `zone`, which a peer may still write to. Any context; takes the
+    /// arena's lock.
+    pub(crate) fn lose(&self, zone: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
+        self.arena().lose(self.index, zone, buffers);
+    }
 }
 
 impl Drop for Seat {

@@ -15,7 +15,7 @@
 //! the arena shall be smaller ([`Pool::heed_others`]), and with the queue. A queue that is
 //! closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
 //! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of the
-//! session.
+//! session. If the device does not let go of such a region, they are not given back at all.
 //!
 //! A request has buffers of one length. Of a length that is short, others are tried: of
 //! 32 KiB every request can have its own, at the latest when the requests before it have ended.
@@ -41,7 +41,10 @@ use crate::memory::{
     },
     Seat, //
 };
-use hcablk_core::rdma::buffer::DmaBuffer;
+use hcablk_core::rdma::{
+    buffer::DmaBuffer,
+    pd::ProtectionDomain, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -81,6 +84,8 @@ pub(crate) struct Pool {
     peers: u16,
     kept: [Kept; ZONES],
     seat: Option<Arc<Seat>>,
+    /// Whose keys reach what requests have.
+    pd: Arc<ProtectionDomain>,
     /// The seat is told when others have given back.
     waits: bool,
     /// Nothing is given back before this goes.
@@ -95,6 +100,7 @@ impl Pool {
         peers: usize,
         ios: usize,
         seat: Option<Arc<Seat>>,
+        pd: &Arc<ProtectionDomain>,
     ) -> Result<Self> {
         let peers = u16::try_from(peers.min(buffers))?;
         let list = |range: core::ops::Range<u16>| -> Result<KVec<u16>> {
@@ -123,6 +129,7 @@ impl Pool {
             peers,
             kept: [kept(SMALL)?, kept(MEDIUM)?, kept(LARGE)?],
             seat,
+            pd: pd.clone(),
             waits: false,
             closed: false,
         })
@@ -351,6 +358,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if let (true, Some(seat)) = (self.pd.is_lost(), self.seat.as_ref()) {
+            for (zone, kept) in self.kept.iter_mut().enumerate() {
+                seat.lose(zone, &mut kept.buffers);
+            }
+        }
         self.give_back_all();
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     bindings,
     rdma::wr::WorkId, //
 };
+use core::ptr;
 use kernel::prelude::*;
 
 /// A completed work request.
@@ -18,6 +19,29 @@ impl Completion {
     pub fn work(&self) -> WorkId {
         // SAFETY: The queue's users post nothing but `wr_id`s.
         WorkId::from_raw(unsafe { *self.0.__bindgen_anon_1.wr_id })
+    }
+
+    /// Hands the completion to the device's driver if it is that of a request which the
+    /// driver has posted for itself, to drain a queue; `true`: it was.
+    ///
+    /// Such a request has no `wr_id` but the address of a `struct ib_cqe`, whose upper
+    /// half is that of a kernel address: no [`WorkId`] that is posted here has such a kind
+    /// together with slots.
+    #[cold]
+    pub(super) fn hand_over(&self, cq: *mut bindings::ib_cq) -> bool {
+        let id = self.work();
+        if id.kind < 0xfe || id.slots == 0 {
+            return false;
+        }
+        // SAFETY: Nobody but the device's driver posts requests with such an id, which
+        // are `ib_cqe`s that stay until they were called.
+        unsafe {
+            let entry: *mut bindings::ib_cqe = *self.0.__bindgen_anon_1.wr_cqe;
+            if let Some(done) = (*entry).done {
+                done(cq, ptr::from_ref(&self.0).cast_mut());
+            }
+        }
+        true
     }
 
     /// Whether the work was done. When it was not, only [`Self::work`] means anything.

@@ -32,7 +32,7 @@ const LOOK_MS: u32 = 2;
 
 impl<H: Handler> CompletionQueue<H> {
     #[inline]
-    pub(super) fn is_direct(&self) -> bool {
+    pub(in crate::rdma) fn is_direct(&self) -> bool {
         matches!(self.context, Context::Direct)
     }
 
