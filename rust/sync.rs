@@ -4,7 +4,10 @@
 //! that interrupts touch, an event that can be waited for with a limit, a
 //! workqueue of our own and a periodic task that can be stopped.
 
-use crate::bindings;
+use crate::{
+    bindings,
+    ffi, //
+};
 use core::{
     ops::Deref,
     ptr::NonNull, //
@@ -141,8 +144,8 @@ impl Event {
 }
 
 /// A workqueue of one module's. Dropping it waits for the work queued on it, so
-/// the last reference must not be dropped by that work: the module keeps one
-/// in a [`Drained`].
+/// that work must not be the one that drops it. Of a queue that has several references
+/// the module keeps one in a [`Drained`].
 pub struct WorkQueue(NonNull<bindings::workqueue_struct>);
 
 // SAFETY: Workqueues may be used from any thread.
@@ -152,24 +155,32 @@ unsafe impl Sync for WorkQueue {}
 
 impl WorkQueue {
     /// Makes an unbound queue whose work runs in parallel, also when memory is short.
-    pub fn new(name: &'static CStr) -> Result<Self> {
-        Self::with(name, bindings::wq_flags_WQ_UNBOUND)
+    pub fn new(name: &CStr) -> Result<Self> {
+        Self::with(name, bindings::wq_flags_WQ_UNBOUND, 0)
+    }
+
+    /// As [`Self::new`], but no more than `most` of its work, at least 1, runs at the same time:
+    /// on each NUMA node its part of `most`, by its processors. What is beyond that waits.
+    pub fn bounded(name: &CStr, most: u16) -> Result<Self> {
+        Self::with(name, bindings::wq_flags_WQ_UNBOUND, most.into())
     }
 
     /// Makes a queue whose work runs soon, on the processor that queued it,
     /// also when memory is short: for completions, as the core's own
     /// `ib_comp_wq`, which modules cannot reach.
-    pub fn for_completions(name: &'static CStr) -> Result<Self> {
+    pub fn for_completions(name: &CStr) -> Result<Self> {
         Self::with(
             name,
             bindings::wq_flags_WQ_PERCPU | bindings::wq_flags_WQ_HIGHPRI,
+            0,
         )
     }
 
-    fn with(name: &'static CStr, flags: bindings::wq_flags) -> Result<Self> {
+    /// `most` of 0 is the kernel's own bound.
+    fn with(name: &CStr, flags: bindings::wq_flags, most: ffi::c_int) -> Result<Self> {
         let flags = flags | bindings::wq_flags_WQ_MEM_RECLAIM;
-        // SAFETY: `name` is a C string.
-        let wq = unsafe { bindings::hcablk_c_alloc_workqueue(name.as_char_ptr(), flags, 0) };
+        // SAFETY: `name` is a C string, which is copied.
+        let wq = unsafe { bindings::hcablk_c_alloc_workqueue(name.as_char_ptr(), flags, most) };
         Ok(Self(NonNull::new(wq).ok_or(ENOMEM)?))
     }
 

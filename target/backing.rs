@@ -39,14 +39,20 @@ use hcablk_core::{
         connect::Geometry,
         TRANSFER_USUAL, //
     },
+    sync::WorkQueue, //
 };
 use kernel::{
     prelude::*,
+    str::CString,
     sync::Arc, //
 };
 
 /// The most bytes of a file that one request may empty: others wait for it.
 const FILE_EMPTY_MAX: u64 = 1 << 30;
+
+/// Requests of one volume that may wait for its drive on the workqueue at the same time: as
+/// many threads does a drive hold that does not answer. The others wait in line.
+const IO_WORK_MAX: u16 = 256;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +113,8 @@ enum Store {
 pub(crate) struct Backing {
     /// Goes before what it names is closed.
     claim: Option<Claim>,
+    /// Where requests wait for the drive: see [`Self::io_work`].
+    io_work: WorkQueue,
     store: Store,
     mode: Mode,
     cache: Option<Arc<Cache>>,
@@ -118,8 +126,10 @@ pub(crate) struct Backing {
 }
 
 impl Backing {
-    /// Opens what is at `path`. Sleeps. Errors come with what could not be done.
+    /// Opens what is at `path` for the volume `name`. Sleeps. Errors come with what could not
+    /// be done.
     pub(crate) fn open(
+        name: &str,
         path: &CStr,
         read_only: bool,
         mode: Mode,
@@ -146,6 +156,7 @@ impl Backing {
         };
         let backing = Self {
             claim: None,
+            io_work: Self::new_work(name).map_err(|e| ("the workqueue", e))?,
             store,
             mode,
             source,
@@ -157,6 +168,21 @@ impl Backing {
             .geometry(read_only)
             .ok_or(("it has no size or no usable block size", EINVAL))?;
         Ok(backing)
+    }
+
+    fn new_work(name: &str) -> Result<WorkQueue> {
+        let name = CString::try_from_fmt(fmt!("hcablk_io_{name}"))?;
+        WorkQueue::bounded(&name, IO_WORK_MAX)
+    }
+
+    /// Where requests wait for the drive: a workqueue of the volume's own, so that those that
+    /// a drive does not answer keep no other volume's from a worker.
+    ///
+    /// Its work never drops it: the work has references to queues, which have the backing, and
+    /// [`Queue::close`](crate::queue::Queue::close) waits for it to return (the end of an
+    /// `Io`'s or a grain's `WorkSlot`) before it lets go of its own.
+    pub(crate) fn io_work(&self) -> &WorkQueue {
+        &self.io_work
     }
 
     /// Says that it is exported, and gives it a cache of `mib` MiB, 0: none.

@@ -441,7 +441,7 @@ impl Queue {
 
     /// Where requests wait for drives.
     pub(crate) fn io_work(&self) -> &WorkQueue {
-        self.session.io_work()
+        self.backing.io_work()
     }
 
     /// Bytes of the volume at this moment, in whole blocks; 0: the drive is gone.

@@ -59,8 +59,6 @@ pub(crate) struct WorkQueues {
     /// unbound queue, and ours is handled by the same workers: no change of threads is
     /// between its part of a request and ours.
     pub(crate) software: Arc<WorkQueue>,
-    /// Where requests wait for drives.
-    pub(crate) io: Arc<WorkQueue>,
 }
 
 /// See the module.
@@ -116,11 +114,6 @@ impl Registry {
         } else {
             &self.queues.completions
         }
-    }
-
-    /// Where requests wait for drives.
-    pub(crate) fn io_work(&self) -> &WorkQueue {
-        &self.queues.io
     }
 
     /// What is exported.

@@ -232,11 +232,6 @@ impl Session {
         *self.client.lock() = Some(client);
     }
 
-    /// Where requests wait for drives.
-    pub(crate) fn io_work(&self) -> &WorkQueue {
-        self.registry.io_work()
-    }
-
     /// What the volume is made of, unless the teardown has begun.
     pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
         self.backing.lock().clone()

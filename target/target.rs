@@ -99,13 +99,12 @@ fn p2p_virtual() -> bool {
 
 /// What the module holds, dropped in this order: when the directories are gone
 /// nobody connects any more, then connections that were coming up and the ends
-/// of sessions are waited for, and then there are no requests and no completions
-/// left.
+/// of sessions are waited for, and then there are no requests, no volumes with
+/// workqueues of their own and no completions left.
 struct Target {
     _directories: Subsystem,
     _connect: Drained,
     _work: Drained,
-    _io_work: Drained,
     _completions: Drained,
     _software: Drained,
 }
@@ -118,7 +117,6 @@ impl kernel::Module for Target {
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             completions: Arc::new(completions, GFP_KERNEL)?,
             software: Arc::new(WorkQueue::new(c"hcablk_comp_soft")?, GFP_KERNEL)?,
-            io: Arc::new(WorkQueue::new(c"hcablk_io")?, GFP_KERNEL)?,
         };
         let registry = registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
@@ -126,7 +124,6 @@ impl kernel::Module for Target {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _connect: Drained(queues.connect),
             _work: Drained(queues.control),
-            _io_work: Drained(queues.io),
             _completions: Drained(queues.completions),
             _software: Drained(queues.software),
         })

@@ -324,7 +324,8 @@ impl Volume {
     }
 
     fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
-        Backing::open(&it.path, it.read_only, it.mode, it.source, it.grain)?
+        let name = self.name.as_str();
+        Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.grain)?
             .claim(self.registry.claims(), it.cache_mib)
     }
 
