@@ -10,11 +10,19 @@
 //! to be fair and exact.
 //!
 //! ```text
-//!              wait()           to_tell()            borrow() or leave_off()
+//!              wait()           to_tell()       borrow(), leave_off() or too late
 //!  Does not ───────────► Waits ────────────► Told ──────────────────────────► Does not
 //!  wait                    ▲                   │                               wait
 //!                          └────── wait() ─────┘
 //! ```
+//!
+//! Who was told answers: they borrow, wait again, or leave off. A thread that sleeps elsewhere,
+//! on a drive for example, cannot. Who has not answered [`ANSWER_MS`] after they were told
+//! waits no longer, so that they are in nobody's way. They still know that they were told: they
+//! ask again when they can, and wait again if they must. No clock runs for that: it is looked at in
+//! [`Shares::to_tell`], which who waits for something causes to be called whenever they try again.
+//! They do each time one of their requests ends; and who has none under way has all of their
+//! own, and does not wait.
 //!
 //! # The rule
 //!
@@ -37,6 +45,9 @@ use core::ops::DerefMut;
 
 /// How many zones there are.
 pub const ZONES: usize = 3;
+
+/// Milliseconds after which nobody waits any more for an answer of who was told.
+pub const ANSWER_MS: u64 = 250;
 
 /// What there is of one length.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,8 +106,8 @@ pub struct Seat {
     lent: u32,
     /// The buffers that it waits for: any of these numbers will do. All 0: it does not.
     wants: [u32; ZONES],
-    /// It was told to try again.
-    told: bool,
+    /// When it was told to try again, in milliseconds of the caller's clock.
+    told: Option<u64>,
 }
 
 /// See the module. `C` and `S` are the tables.
@@ -293,7 +304,7 @@ impl<C: DerefMut<Target = [Client]>, S: DerefMut<Target = [Seat]>> Shares<C, S> 
         let new = !place.waits();
         if let Some(place) = self.seats.get_mut(seat) {
             place.wants = wants;
-            place.told = false;
+            place.told = None;
             let client = place.client.map_or(usize::MAX, |client| client as usize);
             if new {
                 self.waiting += 1;
@@ -312,7 +323,7 @@ impl<C: DerefMut<Target = [Client]>, S: DerefMut<Target = [Seat]>> Shares<C, S> 
                 self.waiting -= 1;
             }
             place.wants = [0; ZONES];
-            place.told = false;
+            place.told = None;
         }
     }
 
@@ -330,13 +341,25 @@ impl<C: DerefMut<Target = [Client]>, S: DerefMut<Target = [Seat]>> Shares<C, S> 
         }
     }
 
-    /// A seat that waits and would get what it wants now, and was not told so. To be
-    /// asked until it says `None`, after anything was given back, and after anybody has
-    /// left off or got what they waited for: then somebody else may be the first.
-    pub fn to_tell(&mut self) -> Option<usize> {
+    /// Who was told and has not answered in time waits no longer.
+    fn set_aside(&mut self, now: u64) {
+        for seat in 0..self.seats.len() {
+            let told = self.seats.get(seat).and_then(|seat| seat.told);
+            if told.is_some_and(|told| now.saturating_sub(told) >= ANSWER_MS) {
+                self.leave_off(seat);
+            }
+        }
+    }
+
+    /// A seat that waits and would get what it wants at `now` (milliseconds), and was not told
+    /// so. To be asked until it says `None`, after anything was given back, after anybody has
+    /// waited, and after anybody has left off or got what they waited for: then somebody
+    /// else may be the first.
+    pub fn to_tell(&mut self, now: u64) -> Option<usize> {
         if self.waiting == 0 {
             return None;
         }
+        self.set_aside(now);
         let first = self.first(None);
         let seat = self.seats.iter().position(|seat| {
             let is_first = |zone| {
@@ -348,9 +371,9 @@ impl<C: DerefMut<Target = [Client]>, S: DerefMut<Target = [Seat]>> Shares<C, S> 
                 !self.may_have(seat, zone, count)
                     || self.are_there(seat, zone, count) && is_first(zone)
             };
-            !seat.told && seat.wishes().any(now)
+            seat.told.is_none() && seat.wishes().any(now)
         })?;
-        self.seats.get_mut(seat)?.told = true;
+        self.seats.get_mut(seat)?.told = Some(now);
         Some(seat)
     }
 

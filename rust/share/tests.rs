@@ -82,12 +82,12 @@ fn what_comes_back_goes_to_who_has_less() {
     assert!(a.wait(poor, only(MEDIUM, 4)));
     assert!(a.is_pressed());
     for back in 1..=4 {
-        assert_eq!(a.to_tell(), None);
+        assert_eq!(a.to_tell(0), None);
         a.give_back(greedy, MEDIUM, 1);
         assert!(!a.borrow(greedy, MEDIUM, 1), "{back} are for who waits");
     }
-    assert_eq!(a.to_tell(), Some(poor));
-    assert_eq!(a.to_tell(), None, "it is told once");
+    assert_eq!(a.to_tell(0), Some(poor));
+    assert_eq!(a.to_tell(0), None, "it is told once");
     assert!(!a.borrow(greedy, MEDIUM, 1), "also between");
     assert!(a.borrow(poor, MEDIUM, 4));
     assert!(!a.is_pressed());
@@ -100,7 +100,7 @@ fn of_equals_who_waits_is_first() {
     assert!(a.wait(one, only(MEDIUM, 1)));
     assert!(!a.borrow(two, MEDIUM, 1));
     assert!(a.wait(two, only(MEDIUM, 1)));
-    let both = [a.to_tell().unwrap(), a.to_tell().unwrap()];
+    let both = [a.to_tell(0).unwrap(), a.to_tell(0).unwrap()];
     assert!(
         both.contains(&one) && both.contains(&two),
         "there is enough for both"
@@ -127,7 +127,7 @@ fn many_queue_pairs_are_one_client() {
     let mut others = 0;
     for seat in seats.iter().chain(&seats) {
         a.give_back(*seat, MEDIUM, 1);
-        match a.to_tell() {
+        match a.to_tell(0) {
             Some(told) if told == other => {
                 assert!(a.borrow(other, MEDIUM, 1));
                 others += 1;
@@ -162,7 +162,7 @@ fn who_waits_for_either_waits_for_both() {
     assert!(a.wait(two, [9, 4, 1]), "what there is not is left out");
     a.give_back(one, LARGE, 1);
     assert!(!a.borrow(one, LARGE, 1));
-    assert_eq!(a.to_tell(), Some(two));
+    assert_eq!(a.to_tell(0), Some(two));
     assert!(a.borrow(two, LARGE, 1));
     assert_eq!(a.waiting(), 0);
 }
@@ -186,7 +186,7 @@ fn a_zone_that_shrinks_lends_nothing() {
     assert!(a.wait(two, only(MEDIUM, 6)));
     a.aim([0, 4, 0]);
     assert!(a.is_pressed());
-    assert_eq!(a.to_tell(), Some(two), "there will never be as many");
+    assert_eq!(a.to_tell(0), Some(two), "there will never be as many");
     assert!(!a.wait(two, only(MEDIUM, 6)));
     assert!(!a.borrow(two, MEDIUM, 1));
     a.remove(MEDIUM, 2);
@@ -217,6 +217,75 @@ fn places_are_used_again() {
     a.enlarge(clients, seats);
     assert_eq!(a.room(), (9, 17));
     assert_eq!(a.standing(client).most, 8);
+}
+
+#[test]
+fn who_is_told_and_does_not_answer_is_set_aside() {
+    let mut a = account([0, 4, 0]);
+    let (sleeper, other) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(other, MEDIUM, 4));
+    assert!(a.wait(sleeper, only(MEDIUM, 2)));
+    a.give_back(other, MEDIUM, 2);
+    assert_eq!(a.to_tell(1000), Some(sleeper));
+    assert!(!a.borrow(other, MEDIUM, 1), "it is before");
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert_eq!(a.to_tell(999 + ANSWER_MS), None, "there is still time");
+    assert_eq!(a.to_tell(1000 + ANSWER_MS), Some(other));
+    assert!(a.borrow(other, MEDIUM, 1));
+    assert!(a.borrow(other, MEDIUM, 1));
+    assert!(!a.is_pressed(), "nobody waits");
+    // It wakes up, and is before the other one again.
+    assert!(!a.borrow(sleeper, MEDIUM, 2));
+    assert!(a.wait(sleeper, only(MEDIUM, 2)));
+    assert!(a.is_pressed());
+    a.give_back(other, MEDIUM, 2);
+    assert!(!a.borrow(other, MEDIUM, 1));
+    assert_eq!(a.to_tell(9000), Some(sleeper), "and is told again");
+    assert!(a.borrow(sleeper, MEDIUM, 2));
+    assert_eq!(a.waiting(), 0);
+}
+
+#[test]
+fn who_was_set_aside_takes_what_is_there() {
+    let mut a = account([0, 2, 0]);
+    let (sleeper, other) = (join(&mut a), join(&mut a));
+    assert!(a.wait(sleeper, only(MEDIUM, 1)));
+    assert_eq!(a.to_tell(0), Some(sleeper));
+    assert!(!a.borrow(other, MEDIUM, 1));
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert_eq!(a.to_tell(0), Some(other), "there is enough for both");
+    assert!(a.borrow(other, MEDIUM, 1));
+    assert_eq!(a.waiting(), 1);
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert_eq!(a.to_tell(ANSWER_MS), Some(other));
+    assert!(
+        a.borrow(sleeper, MEDIUM, 1),
+        "it did not wait, but has less"
+    );
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    a.leave_off(other);
+    assert_eq!(a.waiting(), 0);
+}
+
+#[test]
+fn who_answers_in_time_keeps_waiting() {
+    let mut a = account([0, 4, 0]);
+    let (one, two) = (join(&mut a), join(&mut a));
+    assert!(a.borrow(two, MEDIUM, 4));
+    assert!(a.wait(one, only(MEDIUM, 2)));
+    a.give_back(two, MEDIUM, 2);
+    for round in 0..20 {
+        let now = round * (ANSWER_MS - 1);
+        assert_eq!(a.to_tell(now), Some(one));
+        assert_eq!(a.to_tell(now), None);
+        assert!(a.wait(one, only(MEDIUM, 2)));
+    }
+    assert!(!a.borrow(two, MEDIUM, 1));
+    // Who waits and was not told may take any time.
+    assert!(a.wait(one, only(MEDIUM, 3)));
+    assert_eq!(a.to_tell(100_000), None);
+    assert_eq!(a.to_tell(200_000), None);
+    assert_eq!(a.waiting(), 1);
 }
 
 struct Random(u64);
@@ -274,7 +343,7 @@ fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
                     waits[seat] = true;
                 }
             }
-            match a.to_tell() {
+            match a.to_tell(0) {
                 Some(told) => {
                     let size = seats.iter().find(|(_, seat, _)| *seat == told).unwrap().2;
                     ready.push((told, size));

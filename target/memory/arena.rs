@@ -50,6 +50,7 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
+    system::now_ns, //
 };
 use kernel::{
     pr_warn_once,
@@ -63,6 +64,8 @@ use kernel::{
     },
 };
 
+/// Nanoseconds of a millisecond.
+const NSEC_PER_MSEC: u64 = 1_000_000;
 /// Places that tables get at a time.
 const PLACES: usize = 32;
 
@@ -198,7 +201,8 @@ impl Arena {
     /// After every change: wakes who can go on, and, if somebody begins to wait, all who may
     /// have what they do not use.
     fn tell(&self, inner: &mut Inner) {
-        while let Some(seat) = inner.shares.to_tell() {
+        let now = now_ns() / NSEC_PER_MSEC;
+        while let Some(seat) = inner.shares.to_tell(now) {
             if let Some(Some(queue)) = inner.queues.get(seat) {
                 queue.wake();
             }
