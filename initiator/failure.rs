@@ -67,6 +67,8 @@ pub(crate) enum Failure {
     RequestTimeout,
     /// The target broke the protocol.
     Protocol(&'static str),
+    /// An invariant of our own is broken.
+    Broken(&'static str),
     /// The volume of this name is not the one that was asked for.
     OtherVolume,
     /// The volume of this name is not the one that was connected before.
@@ -95,6 +97,7 @@ impl Failure {
                 errno::econnreset()
             }
             Self::DeviceRemoved => ENODEV,
+            Self::Broken(_) => EIO,
             Self::OtherVolume | Self::Exchanged => errno::estale(),
         }
     }
@@ -140,6 +143,7 @@ impl fmt::Display for Failure {
                     status.to_str().unwrap_or("?")
                 )
             }
+            Self::Broken(what) => write!(f, "BUG: {what}"),
             Self::RequestTimeout => f.write_str("a request was not answered in time"),
             Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
             Self::Exchanged => f.write_str(

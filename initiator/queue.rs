@@ -92,6 +92,7 @@ use hcablk_core::{
         Requests,
         Status, //
     },
+    broken,
     landing::Landing,
     proto::{
         connect::Reply,
@@ -249,7 +250,11 @@ impl SendState {
     #[cold]
     fn unreserve(&mut self, slots: u32) {
         self.space.release(slots);
-        let _ = self.credits.grant(1);
+        if self.credits.grant(1).is_err() {
+            // All are there, so none is lost.
+            broken!("a credit is given back that was not taken");
+        }
+        // There is one now, so something can be asked.
         let _ = self.credits.answered();
     }
 

@@ -35,6 +35,7 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::Requests,
+    broken,
     proto::{
         connect::{
             Epoch,
@@ -313,7 +314,9 @@ impl Session {
         }
         self.comes_to(trace::State::Ending);
         // Queued once: the state never comes back.
-        let _ = self.teardown.enqueue::<_, TEARDOWN>(self.clone());
+        if self.teardown.enqueue::<_, TEARDOWN>(self.clone()).is_err() {
+            broken!("the teardown of a session was queued already");
+        }
     }
 
     /// The queues' counters.
@@ -339,6 +342,7 @@ impl Session {
         self.requests.synchronize();
         for queue in queues() {
             queue.pair().id().disconnect();
+            // If it cannot be failed `drain()` says so.
             let _ = queue.pair().fail();
         }
         for queue in queues() {

@@ -21,14 +21,17 @@ macro_rules! broken {
         ::kernel::pr_warn_once!("BUG: {}\n", $what)
     };
 }
-pub use broken;
 
 /// Puts `item` into `list`, which has room for it. If it has not, that is said, and the item is kept for
-/// ever: dropping it could sleep, and somebody may use it. Any context.
+/// ever: dropping it could sleep, and somebody may use it. `false` then. Any context.
 #[inline]
-pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'static str) {
-    if let Err(PushError(item)) = list.push_within_capacity(item) {
-        keep(item, what);
+pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'static str) -> bool {
+    match list.push_within_capacity(item) {
+        Ok(()) => true,
+        Err(PushError(item)) => {
+            keep(item, what);
+            false
+        }
     }
 }
 

@@ -58,16 +58,24 @@ impl<T> Fifo<T> {
         Some(element)
     }
 
-    /// Puts an element that was just popped back to the front.
-    pub fn unpop(&mut self, element: T) {
+    /// Puts an element that was just popped back to the front; it comes back when there is no
+    /// room.
+    pub fn unpop(&mut self, element: T) -> Result<(), T> {
+        if self.len == self.places.len() {
+            return Err(element);
+        }
         let before = match self.head {
             0 => self.places.len(),
             head => head,
         } - 1;
-        if let Some(place) = self.places.get_mut(before) {
-            *place = Some(element);
-            self.head = before;
-            self.len += 1;
+        match self.places.get_mut(before) {
+            Some(place) => {
+                *place = Some(element);
+                self.head = before;
+                self.len += 1;
+                Ok(())
+            }
+            None => Err(element),
         }
     }
 

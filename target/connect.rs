@@ -37,6 +37,7 @@ use crate::{
     },
 };
 use hcablk_core::{
+    broken::keep,
     errno,
     proto::connect::{
         Reason,
@@ -192,7 +193,9 @@ pub(crate) fn begin(
     let id = incoming.claim(link.clone())?;
     *connect.claimed.lock() = Some((link, id));
     // It was never queued, so it is not queued twice.
-    let _ = registry.connect_work().enqueue(connect);
+    if let Err(connect) = registry.connect_work().enqueue(connect) {
+        keep(connect, "a connection request was queued already");
+    }
     Ok(())
 }
 

@@ -334,7 +334,7 @@ impl Memory {
 
     /// Something has come back that shall not be. Any context.
     fn trim_later(self: &Arc<Self>) {
-        // Once more is not needed if it is queued.
+        // If it is queued already it has yet to look.
         let _ = self.queue.enqueue(self.clone());
     }
 

@@ -206,7 +206,7 @@ impl Accept for Port {
     }
 
     fn removed(self: Arc<Self>) {
-        // Not here: the listener waits for this very call.
+        // Not here: the listener waits for this very call. If it is queued already that is as good.
         let _ = self.registry.clone().work().enqueue(self);
     }
 }

@@ -495,12 +495,13 @@ impl Queue {
             // Those who wait go home; their initiator will not hear of them.
             while let Some(mut io) = work.waiting.pop() {
                 io.return_buffers(&mut work.free);
-                let _ = work.idle.push_within_capacity(io);
+                self.keep_idle(&mut work, io);
             }
             self.check_home(&work);
             self.heed(&work);
         }
         self.pair.id().disconnect();
+        // If it cannot be failed `drain()` says so.
         let _ = self.pair.fail();
     }
 
@@ -534,6 +535,10 @@ impl Queue {
         self.pair.id().detach();
         let ios = core::mem::take(&mut self.work.lock().idle);
         drop(ios);
+        // See `keep_idle()`.
+        for index in 0..self.shape.ios {
+            drop(self.inflight.take(index));
+        }
         self.cut.clear();
         self.comes_to(State::Ended);
     }
@@ -558,6 +563,9 @@ impl Queue {
             || !work.waiting.is_empty()
             || !work.received.is_empty();
         self.hurried.store(hurried, Relaxed);
+        if work.free.is_broken() {
+            self.broken("a transfer buffer has no place");
+        }
     }
 
     /// Whether others wait for transfer buffers that the queue may have: then an answer

@@ -5,6 +5,7 @@
 //! for a queue.
 
 use super::{
+    issue::give_back,
     kind,
     Driver,
     Phase,
@@ -22,6 +23,7 @@ use hcablk_core::{
         Request,
         Status, //
     },
+    broken,
     proto::{
         grant::Answers,
         message::{
@@ -38,13 +40,10 @@ use hcablk_core::{
     },
     trace, //
 };
-use kernel::{
-    pr_warn_once,
-    sync::atomic::{
-        Acquire,
-        Relaxed,
-        Release, //
-    },
+use kernel::sync::atomic::{
+    Acquire,
+    Relaxed,
+    Release, //
 };
 
 /// What came with an answer.
@@ -283,6 +282,9 @@ impl Queue {
             return;
         };
         let (op, bytes) = (view.op(), u64::from(view.bytes()));
+        if data.list.is_registered() {
+            return self.keep_reachable(request, status);
+        }
         data.phase = Phase::Idle;
         if let (true, Status::Ok, Some(landing)) = (data.lands, status, &self.landing) {
             match landing.deliver(view.tag(), view) {
@@ -291,9 +293,7 @@ impl Queue {
                 Err(_) => status = Status::IoErr,
             }
         }
-        if data.list.release().is_err() {
-            pr_warn_once!("memory of an ended request was still registered\n");
-        }
+        give_back(&mut data.list);
         match op {
             Op::Read => {
                 self.done.reads.bump();
@@ -319,6 +319,19 @@ impl Queue {
         data.marks.end(&self.times);
         trace::initiator::completed(|| self.about(&request).ended(status.to_errno()));
         round.ending.push(request, status);
+    }
+
+    /// The target may reach the memory of a request that is to end: it ends with the session,
+    /// when its region is gone.
+    #[cold]
+    fn keep_reachable(&self, mut request: Request<Driver>, status: Status) {
+        if let Some((_, data)) = self.tags.of(&mut request) {
+            data.phase = Phase::Answered(status);
+        }
+        request.park();
+        let what = "memory of an ended request was still registered";
+        broken!(what);
+        self.fail(Failure::Broken(what));
     }
 
     /// A request that was answered waits for nothing more. Whoever takes the lock for

@@ -19,18 +19,16 @@ use hcablk_core::{
         Request,
         Status, //
     },
+    broken::keep,
     trace::{
         self,
         State, //
     },
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Full,
-        Release, //
-    },
+use kernel::sync::atomic::{
+    Acquire,
+    Full,
+    Release, //
 };
 
 impl Queue {
@@ -128,10 +126,10 @@ impl Queue {
             data.phase = Phase::Idle;
             data.list.revoke();
             if data.list.release().is_err() {
-                pr_err!(
-                    "BUG: a request is never ended, since the target may still reach its memory\n"
+                keep(
+                    request,
+                    "a request is never ended, since the target may still reach its memory",
                 );
-                core::mem::forget(request);
                 return None;
             }
         }

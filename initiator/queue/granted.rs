@@ -19,6 +19,7 @@
 //! get that answer.
 
 use super::{
+    issue::give_back,
     kind,
     number::Numbered,
     Driver,
@@ -184,7 +185,7 @@ impl Queue {
                 return Err(self.turned_away(request, send));
             }
             drop(send);
-            let _ = data.list.release();
+            give_back(&mut data.list);
             return Ok(Some(request));
         };
         let voice = send.batching.issue(last);

@@ -28,6 +28,7 @@ use hcablk_core::{
         RequestRef,
         Status, //
     },
+    broken,
     proto::message::{
         self,
         Answer,
@@ -46,6 +47,7 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    sglist::SegmentList,
     sync::IrqGuard,
     trace, //
 };
@@ -56,6 +58,14 @@ use kernel::{
         Relaxed, //
     },
 };
+
+/// Gives back memory of a request, which the target cannot reach.
+#[inline]
+pub(super) fn give_back(list: &mut SegmentList) {
+    if list.release().is_err() {
+        broken!("memory that is given back is still registered");
+    }
+}
 
 /// How the data of a request travels.
 enum Way {
@@ -353,7 +363,7 @@ impl Queue {
     ) -> Rejected<Driver> {
         if let Some((_, data)) = tags.of(&mut request) {
             data.list.invalidated();
-            let _ = data.list.release();
+            give_back(&mut data.list);
         }
         Rejected::new(request, status)
     }

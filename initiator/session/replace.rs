@@ -90,6 +90,7 @@ impl Session {
                     );
                     self.fail(Failure::RequestTimeout);
                     // What has waited shall hear of it.
+                    // Whether that is news or not.
                     let _ = old.is_not_replaced();
                     return self.requests.run_hw_queue(index.into());
                 }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     bindings,
+    broken,
     pages::PageChunk, //
 };
 use core::{
@@ -18,7 +19,6 @@ use core::{
     mem::ManuallyDrop,
     ptr::NonNull, //
 };
-use kernel::pr_warn_once;
 
 /// What a request wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +240,7 @@ impl<T: Operations> Drop for Request<T> {
 #[cold]
 #[inline(never)]
 fn lost() {
-    pr_warn_once!("a request was dropped by its owner, ended with an error\n");
+    broken!("a request was dropped by its owner, ended with an error");
 }
 
 /// A request that `queue_rq` does not accept, and why.

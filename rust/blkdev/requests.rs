@@ -37,7 +37,10 @@ use super::{
     Operations,
     Request, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    broken::push_into_room, //
+};
 use core::{
     cell::UnsafeCell,
     ffi::c_void,
@@ -366,8 +369,8 @@ impl<T: Operations> Requests<T> {
         // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and whoever changes the
         // place takes it: this function just now, so that `exit_hctx` takes the other one.
         let old = unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) };
-        // There is room for it.
-        let _ = former.push_within_capacity(old);
+        // There is room for it: see above.
+        push_into_room(&mut former, old, "a queue that was replaced has no place");
         Ok(())
     }
 

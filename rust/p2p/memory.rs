@@ -11,6 +11,7 @@
 use super::Provider;
 use crate::{
     bindings,
+    broken::push_into_room,
     pages::PageRange,
     rdma::{
         buffer::DmaBuffer,
@@ -188,7 +189,11 @@ impl Memory {
                 page: NonNull::new(page).ok_or(EIO)?,
             };
             // There is room. INVARIANT: It was given just now.
-            let _ = memory.pieces.push_within_capacity(piece);
+            push_into_room(
+                &mut memory.pieces,
+                piece,
+                "a piece of peer memory has no place",
+            );
         }
         if memory.pieces.is_empty() {
             return Err(ENOMEM);

@@ -209,6 +209,7 @@ impl<const N: usize> Backlog<N> {
     /// Forgets all but the first `length`.
     pub fn truncate(&mut self, length: usize) {
         while self.used > length {
+            // Whose they are is known to who gives them up.
             let _ = self.pop();
         }
     }

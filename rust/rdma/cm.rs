@@ -144,7 +144,8 @@ impl Id {
         Ok(id)
     }
 
-    /// Options that only some transports have; the others keep their own ways.
+    /// Options that only some transports have; the others keep their own ways, whatever is
+    /// returned.
     fn tune(&self) {
         // SAFETY: `raw` is valid.
         unsafe {

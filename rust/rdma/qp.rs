@@ -252,7 +252,7 @@ impl<H: Handler> QueuePair<H> {
             };
             if let Err(e) = result {
                 pr_warn!(
-                    "hcablk: {} queue did not drain (error {})\n",
+                    "BUG: {} queue did not drain (error {})\n",
                     side.name(),
                     e.to_errno()
                 );

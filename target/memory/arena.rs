@@ -35,6 +35,7 @@ use super::{
 use crate::queue::Queue;
 use core::mem;
 use hcablk_core::{
+    broken::push_into_room,
     rdma::{
         buffer::DmaBuffer,
         device::Direction,
@@ -139,7 +140,7 @@ impl Arena {
             return Ok(());
         }
         for queue in inner.queues.iter_mut() {
-            let _ = queues.push_within_capacity(queue.take());
+            push_into_room(&mut queues, queue.take(), "a seat has no place");
         }
         while queues.len() < seats && queues.push_within_capacity(None).is_ok() {}
         let old_queues = mem::replace(&mut inner.queues, queues);
@@ -240,7 +241,7 @@ impl Arena {
             for _ in 0..count {
                 if let Some(buffer) = free.pop() {
                     // There is room: see `Pool`.
-                    let _ = into.push_within_capacity(buffer);
+                    push_into_room(into, buffer, "a borrowed buffer has no place");
                 }
             }
         }
@@ -267,7 +268,7 @@ impl Arena {
         if let Some(free) = inner.free.get_mut(zone) {
             while let Some(buffer) = buffers.pop() {
                 // There is room for all that there are.
-                let _ = free.push_within_capacity(buffer);
+                push_into_room(free, buffer, "a shared buffer has no place");
             }
         }
         inner.shares.give_back(seat, zone, count);
@@ -372,7 +373,7 @@ impl Arena {
         if let Some(free) = inner.free.get_mut(zone) {
             while let Some(buffer) = free.pop() {
                 // There is room: nothing was made beyond the target.
-                let _ = all.push_within_capacity(buffer);
+                push_into_room(&mut all, buffer, "a shared buffer has no place");
             }
             mem::swap(free, &mut all);
         }

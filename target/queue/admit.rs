@@ -35,6 +35,9 @@ use kernel::{
     },
 };
 
+/// There is a place for every receive buffer.
+const NO_ROOM: &str = "a message has no place in which to wait";
+
 /// What became of a request that came in.
 enum Admitted {
     Go(KBox<Io>),
@@ -66,8 +69,9 @@ impl Queue {
             None
         };
         let Some(io) = idle else {
-            // There is room: a place for every receive buffer.
-            let _ = work.received.push(message);
+            if work.received.push(message).is_err() {
+                self.broken(NO_ROOM);
+            }
             return self.begin_waiting(work);
         };
         let (admitted, rest) = self.admit(&mut work, io, message);
@@ -97,8 +101,10 @@ impl Queue {
         let mut rest = Some(rest);
         while let Some(message) = rest {
             let Some(io) = work.idle.pop() else {
-                // Nothing waits in front of it, and there is room.
-                let _ = work.received.push(message);
+                // Nothing waits in front of it.
+                if work.received.push(message).is_err() {
+                    self.broken(NO_ROOM);
+                }
                 put(Admitted::Later);
                 break;
             };
@@ -222,7 +228,7 @@ impl Queue {
             }
             Err(BadRequest::Unanswerable) => {
                 self.counters.protocol_errors.bump();
-                let _ = work.idle.push_within_capacity(io);
+                self.keep_idle(work, io);
                 self.fail(no_place.unwrap_or(match message.immediate {
                     Some(_) => Fault::Immediate(message.length),
                     None => Fault::Message(message.length),
@@ -241,8 +247,9 @@ impl Queue {
             return (Admitted::Go(io), rest);
         }
         self.counters.buffer_waits.bump();
-        // There is room: a place for every `Io`.
-        let _ = work.waiting.push(io);
+        if let Err(io) = work.waiting.push(io) {
+            self.cannot_wait(work, io);
+        }
         (Admitted::Later, rest)
     }
 
@@ -294,7 +301,9 @@ impl Queue {
                     self.take_grains(work, &mut io);
                     return Some(io);
                 }
-                work.waiting.unpop(io);
+                if let Err(io) = work.waiting.unpop(io) {
+                    self.cannot_wait(work, io);
+                }
                 return None;
             }
             if work.received.is_empty() {
@@ -302,12 +311,14 @@ impl Queue {
             }
             let io = work.idle.pop()?;
             let Some(message) = work.received.pop() else {
-                let _ = work.idle.push_within_capacity(io);
+                self.keep_idle(work, io);
                 return None;
             };
             let (admitted, rest) = self.admit(work, io, message);
             if let Some(rest) = rest {
-                work.received.unpop(rest);
+                if work.received.unpop(rest).is_err() {
+                    self.broken(NO_ROOM);
+                }
             }
             if let Admitted::Go(io) = admitted {
                 return Some(io);

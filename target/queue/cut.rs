@@ -71,6 +71,10 @@ use hcablk_core::{
         BioOp,
         Status as DriveStatus, //
     },
+    broken::{
+        keep,
+        push_into_room, //
+    },
     proto::{
         message::{
             self,
@@ -156,7 +160,7 @@ impl Share {
     pub(super) fn give(&mut self, free: &mut KVec<u16>) {
         if self.count != 0 {
             for number in self.numbers.iter().take(self.count) {
-                let _ = free.push_within_capacity(*number);
+                push_into_room(free, *number, "a free chunk has no place");
             }
             self.count = 0;
             self.tally = Tally::NONE;
@@ -443,8 +447,12 @@ impl Queue {
             let place = grain.places_of().0;
             let read = read.insert(Rdma::read(mine, address, key));
             read.signal(WorkId::new(kind::GRAIN, place));
-            // It is free: nobody else has it.
-            let _ = self.cut.wire.park(place, grain);
+            if let Err(grain) = self.cut.wire.park(place, grain) {
+                // Nobody else has its number.
+                self.broken("a chunk is on the wire that is to be fetched");
+                grain.settle(false, Err(Failure::Wire));
+                return Err(EBUSY);
+            }
         }
         let mut chain = Chain::new();
         for read in reads.iter_mut().flatten() {
@@ -477,8 +485,11 @@ impl Queue {
             // Unless it is known already why.
             self.unposted("an RDMA WRITE", Some(io));
         }
-        // Its place is free: nobody else has it.
-        let _ = self.cut.home.park(number, grain);
+        if let Err(grain) = self.cut.home.park(number, grain) {
+            // Nobody else has its number.
+            keep(grain, "a chunk is at home that comes home");
+            self.broken("a chunk is at home that comes home");
+        }
         let settled = self.cut.requests.lock().settle(io, arrived, result);
         let Some((mut io, result)) = settled else {
             return;

@@ -54,6 +54,9 @@ use kernel::{
     },
 };
 
+/// A message is sealed when it is full.
+const NO_ROOM: &str = "an answer has no room in a message";
+
 /// Which places are about to be answered: one for each write that may be open.
 pub(super) struct Left(KVec<Atomic<u32>>);
 
@@ -82,16 +85,20 @@ impl Left {
         }
     }
 
-    /// Makes the places free that can be: the oldest ones.
+    /// Makes the places free that can be: the oldest ones. `false`: one is not taken, though it
+    /// was answered.
     #[inline]
-    fn sweep(&self, ring: &mut Ring<KVec<Taken>>) {
+    fn sweep(&self, ring: &mut Ring<KVec<Taken>>) -> bool {
         while let Some(number) = ring.oldest() {
             match self.place(number) {
                 Some(place) if place.load(Acquire) != 0 => place.store(0, Release),
                 _ => break,
             }
-            let _ = ring.free(number);
+            if ring.free(number).is_none() {
+                return false;
+            }
         }
+        true
     }
 }
 
@@ -149,7 +156,10 @@ impl Queue {
     /// broken the protocol.
     #[inline]
     pub(super) fn take_place(&self, work: &mut Work, io: &mut Io, length: u32) -> bool {
-        self.left.sweep(&mut work.ring);
+        if !self.left.sweep(&mut work.ring) {
+            self.broken("a granted write was answered that is not open");
+            return false;
+        }
         let Some(place) = work.ring.place(length, 0) else {
             return false;
         };
@@ -177,7 +187,9 @@ impl Queue {
         }
         let index = io.index;
         let mut answers = Answers::new();
-        let _ = answers.push(io.place.number, io.status);
+        if !answers.push(io.place.number, io.status) {
+            self.broken(NO_ROOM);
+        }
         let Ok(message) = self.outgoing.write(index as usize, answers.message()) else {
             self.broken("a request has no buffer for its answer");
             return self.give_up(io);
@@ -201,8 +213,9 @@ impl Queue {
         }
         waiting.first = Some(index);
         waiting.loud |= !quiet;
-        // There is room: else it was sealed.
-        let _ = waiting.answers.push(number, status);
+        if !waiting.answers.push(number, status) {
+            self.broken(NO_ROOM);
+        }
         if waiting.answers.len() < Answers::MAX {
             return;
         }

@@ -18,7 +18,9 @@ use super::{
     Work, //
 };
 use crate::io::Io;
+use hcablk_core::broken::keep;
 use kernel::{
+    alloc::kvec::PushError,
     prelude::*,
     sync::atomic::{
         Atomic,
@@ -63,14 +65,23 @@ impl Queue {
     pub(super) fn answer_left(&self, first: u32, ok: bool) {
         self.counters.reports.bump();
         if !ok {
-            let mut next = Some(first);
-            while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
-                next = io.next;
-                self.bring_home(io);
-            }
+            self.bring_list_home(first);
         } else if !self.returned.push(first) {
             self.all_home();
-            let _ = self.returned.push(first);
+            if !self.returned.push(first) {
+                self.broken("answers that have left have no place");
+                self.bring_list_home(first);
+            }
+        }
+    }
+
+    /// As [`Self::bring_home`], all that are posted as `first`.
+    #[cold]
+    fn bring_list_home(&self, first: u32) {
+        let mut next = Some(first);
+        while let Some(io) = next.and_then(|index| self.inflight.take(index)) {
+            next = io.next;
+            self.bring_home(io);
         }
     }
 
@@ -149,7 +160,34 @@ impl Queue {
         }
         io.return_buffers(&mut work.free);
         io.share.give(&mut work.grains);
-        let _ = work.idle.push_within_capacity(io);
+        self.keep_idle(work, io);
         self.check_home(work);
+    }
+
+    /// Puts an `Io` to the idle ones, where there is room for all that were made. If there is none, it is
+    /// left where [`Queue::close`] finds it.
+    #[inline]
+    pub(super) fn keep_idle(&self, work: &mut Work, io: KBox<Io>) {
+        if let Err(PushError(io)) = work.idle.push_within_capacity(io) {
+            self.keep_stray(work, io);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn keep_stray(&self, work: &mut Work, io: KBox<Io>) {
+        work.close();
+        if let Err(io) = self.inflight.park(io.index, io) {
+            keep(io, "there are two Ios of one number");
+        }
+        self.broken("more Ios are idle than there are");
+    }
+
+    /// A request has no place in which to wait: it is not carried out, and the session ends.
+    #[cold]
+    pub(super) fn cannot_wait(&self, work: &mut Work, io: KBox<Io>) {
+        work.close();
+        self.put(work, io);
+        self.broken("a request has no place in which to wait");
     }
 }

@@ -41,9 +41,12 @@ use crate::memory::{
     },
     Seat, //
 };
-use hcablk_core::rdma::{
-    buffer::DmaBuffer,
-    pd::ProtectionDomain, //
+use hcablk_core::{
+    broken::push_into_room,
+    rdma::{
+        buffer::DmaBuffer,
+        pd::ProtectionDomain, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -90,6 +93,8 @@ pub(crate) struct Pool {
     waits: bool,
     /// Nothing is given back before this goes.
     closed: bool,
+    /// A list had no room.
+    broken: bool,
 }
 
 impl Pool {
@@ -132,7 +137,13 @@ impl Pool {
             pd: pd.clone(),
             waits: false,
             closed: false,
+            broken: false,
         })
+    }
+
+    /// Whether a buffer was lost, or would be: there is a mistake.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// From here on nothing is given back until the pool is dropped.
@@ -208,9 +219,14 @@ impl Pool {
         if buffers.len() < need {
             return None;
         }
+        if lent.capacity() - lent.len() < need {
+            self.broken = true;
+            return None;
+        }
         for _ in 0..need {
             // There is room for the buffers of any request.
-            let _ = lent.push_within_capacity(buffers.pop()?);
+            let buffer = buffers.pop()?;
+            self.broken |= !push_into_room(lent, buffer, "a request has no place for its buffers");
         }
         Some(Took {
             own: 0,
@@ -340,7 +356,8 @@ impl Pool {
         } else {
             &mut self.ram
         };
-        let _ = list.push_within_capacity(buffer);
+        // There is room for all that there are.
+        self.broken |= !push_into_room(list, buffer, "a free buffer has no place");
     }
 
     /// Takes borrowed buffers back, of `zone`.
@@ -349,7 +366,8 @@ impl Pool {
         if let Some(kept) = self.kept.get_mut(zone) {
             while let Some(buffer) = lent.pop() {
                 // There is room for all that was borrowed.
-                let _ = kept.buffers.push_within_capacity(buffer);
+                let what = "a borrowed buffer has no place";
+                self.broken |= !push_into_room(&mut kept.buffers, buffer, what);
             }
         }
         self.heed_others();

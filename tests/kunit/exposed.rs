@@ -18,8 +18,7 @@ use hcablk_core::{
         Chain,
         Entry,
         Rdma,
-        Register,
-        WorkRequest, //
+        Register, //
     },
 };
 use kernel::{

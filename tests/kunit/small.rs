@@ -207,7 +207,8 @@ mod tests {
             ensure_eq!(fifo.push(99), Err(99));
             let first = fifo.pop().ok_or(EINVAL)?;
             ensure_eq!(first, start);
-            fifo.unpop(first);
+            ensure_eq!(fifo.unpop(first), Ok(()));
+            ensure_eq!(fifo.unpop(99), Err(99));
             ensure_eq!(fifo.push(99), Err(99));
             ensure_eq!(fifo.pop(), Some(start));
             ensure_eq!(fifo.push(start + 3), Ok(()));
