@@ -516,6 +516,18 @@ impl Device {
         };
         let tag_set = TagSet::new(&config, session.requests(), session.clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);
+        if bytes >> 10 < settings.max_io_kib {
+            pr_info!(
+                "{self}: requests of {} KiB at most, not of {} KiB: {} has no more\n",
+                bytes >> 10,
+                settings.max_io_kib,
+                if bytes < session.shape().bytes {
+                    "the target"
+                } else {
+                    "the RDMA device"
+                }
+            );
+        }
         let limits = Limits {
             logical_block_size: 1 << geometry.logical_block_shift,
             physical_block_size: 1 << geometry.physical_block_shift,

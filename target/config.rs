@@ -301,7 +301,7 @@ impl Node for Port {
         setting!(c"port", port, |text| number(text, 1, 65535)
             .map(|port| port as u16)),
         setting!(c"buffer_mib", limits.buffer_mib, |text| number(
-            text, 1, 1024
+            text, 0, 1024
         )
         .map(|mib| mib as usize)),
         Attribute::read_write(

@@ -16,16 +16,7 @@ use crate::{
         EndReason,
         Fault, //
     },
-    memory::{
-        Denied,
-        Needs, //
-    },
     port::Port,
-    queue::{
-        Queue,
-        Shape,
-        Ways, //
-    },
     registry::{
         Pending,
         Registry, //
@@ -46,7 +37,6 @@ use hcablk_core::{
         Request,
         REQUEST_LEN, //
     },
-    proto::TRANSFER_USUAL,
     rdma::{
         cm::{
             self,
@@ -80,6 +70,7 @@ use kernel::{
 };
 
 mod refusal;
+mod sizing;
 
 use self::refusal::Refusal;
 
@@ -407,87 +398,6 @@ impl Connect {
             Err(EMFILE) => Err(Refusal::TOO_MANY),
             Err(_) => Err(Refusal::NO_MEMORY),
         }
-    }
-
-    fn add_queue(
-        &self,
-        session: &Arc<Session>,
-        request: &Request,
-        id: &Arc<Id>,
-    ) -> Result<Arc<Queue>, Refusal> {
-        let limits = self.port.limits();
-        let credits = match limits.queue_credits {
-            0 => request.depth,
-            limit => limit.min(request.depth),
-        };
-        let queues = u64::from(request.queues.max(1));
-        let bytes = match session.client() {
-            Some(client) => client.queue_bytes(),
-            None => (limits.buffer_mib << 20) / queues as usize,
-        };
-        let backing = session.backing().ok_or(Refusal::new(
-            Reason::NoSession,
-            "its session ended meanwhile",
-        ))?;
-        let ways = Ways {
-            sinks: id.is_iwarp() || crate::force_mr(),
-            writes: !session.geometry().read_only,
-            grants: backing.bears_change(),
-            no_read: !crate::rdma_read(),
-            // Peer memory is beside a queue's own buffers.
-            shares: !backing.wants_peers(),
-        };
-        let attributes = session.pd().attributes();
-        let shape = |largest| {
-            Shape::new(attributes, credits, bytes, largest, ways, backing.cut())
-                .map_err(|lacking| Refusal::new(Reason::NoResources, lacking))
-        };
-        if request.queue == 0 && !request.replace {
-            let largest = Shape::largest(attributes, bytes, ways, request.largest);
-            let admit = |shape: &Shape| {
-                let needs = Needs {
-                    queues,
-                    least: shape.least(),
-                    wish: shape.wish(),
-                    data: bytes,
-                };
-                self.port.memory().admit(session.pd(), needs)
-            };
-            let mut first = shape(largest)?;
-            let mut admitted = admit(&first);
-            if let (Err(Denied::Limit(_)), true) = (&admitted, largest > TRANSFER_USUAL) {
-                // Rather smaller requests than none.
-                first = shape(TRANSFER_USUAL)?;
-                admitted = admit(&first);
-                pr_info!(
-                    "{}: no memory for requests larger than {} KiB\n",
-                    **session.volume(),
-                    TRANSFER_USUAL >> 10
-                );
-            }
-            let client = admitted.map_err(Refusal::denied)?;
-            session.set_largest(first.largest);
-            session.set_client(client);
-        }
-        let client = session.client().ok_or(Refusal::new(
-            Reason::NoSession,
-            "its session ended meanwhile",
-        ))?;
-        let shape = shape(session.largest())?;
-        let charge = client.charge(shape.least()).map_err(Refusal::denied)?;
-        let queue = Queue::new(
-            session,
-            backing,
-            request.queue,
-            id,
-            shape,
-            (&client, charge),
-        )
-        .map_err(|_| Refusal::NO_MEMORY)?;
-        session
-            .add_queue(&queue)
-            .map_err(|_| Refusal::new(Reason::NoSession, "its session ended meanwhile"))?;
-        Ok(queue)
     }
 }
 

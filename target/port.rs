@@ -33,6 +33,7 @@ use hcablk_core::{
         Incoming,
         Listener, //
     },
+    system, //
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -51,7 +52,8 @@ use kernel::{
 /// What a port lets a session have.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Transfer buffers and granted memory of a session, at most.
+    /// Transfer buffers and granted memory of a session, at most but for what its queue pairs need;
+    /// 0: by what it asks for.
     pub(crate) buffer_mib: usize,
     /// Receive buffers of a queue pair, 0: as many as the initiator wants.
     pub(crate) queue_credits: u16,
@@ -99,17 +101,19 @@ const DEFAULT: Settings = Settings {
     address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     port: 7744,
     limits: Limits {
-        buffer_mib: 16,
+        buffer_mib: 0,
         queue_credits: 0,
     },
 };
 
-/// MiB of memory of all sessions together, unless it is set.
-const MEMORY_MIB: u64 = 1024;
+/// MiB of memory of all sessions together, unless it is set: half of what the machine has left,
+/// but not less and not more than these.
+const MEMORY_MIB: (u64, u64) = (1024, 4096);
 
 impl Port {
     pub(crate) fn new(registry: &Arc<Registry>) -> Result<Arc<Self>> {
-        let memory = Memory::new(registry.work(), MEMORY_MIB << 20)?;
+        let mib = (system::available_memory() >> 21).clamp(MEMORY_MIB.0, MEMORY_MIB.1);
+        let memory = Memory::new(registry.work(), mib << 20)?;
         Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),

@@ -70,6 +70,21 @@ pub(crate) fn counts(bytes: u64) -> [u32; ZONES] {
     [small, medium, large].map(|count| u32::try_from(count).unwrap_or(u32::MAX))
 }
 
+/// Bytes of data of a session, when its port does not say how many.
+const SESSION: usize = 16 << 20;
+
+/// Bytes of data that each of a session's `queues` queue pairs may have, for requests of up to
+/// `asked` bytes: its part of the `set` bytes of the session. 0: its part of what is usual, but never less than
+/// twice the largest request, of which a quarter is granted memory. So every session has what it
+/// asks for, however many queue pairs it has.
+pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
+    let part = |bytes: usize| bytes / queues.max(1);
+    match set {
+        0 => part(SESSION).max(2 * asked),
+        bytes => part(bytes),
+    }
+}
+
 /// Bytes that are lent, of `limit` bytes for everything, when `least` bytes are
 /// somebody's own for ever and `wishes` is all that could be used.
 pub(crate) fn lendable(limit: u64, least: u64, wishes: u64) -> u64 {
@@ -105,6 +120,28 @@ mod tests {
                 "{kib}: next to nothing is left"
             );
         }
+    }
+
+    #[test]
+    fn a_session_has_what_it_asks_for_unless_it_is_told() {
+        let mib = 1 << 20;
+        assert_eq!(data(0, 1, mib), 16 * mib);
+        assert_eq!(data(0, 8, mib), 2 * mib);
+        for (queues, asked) in [
+            (13, mib),
+            (64, mib),
+            (64, 4 * mib),
+            (128, 4 * mib),
+            (0, mib),
+        ] {
+            let data = data(0, queues, asked);
+            assert!(
+                data - (data / 4).clamp(256 << 10, 2 * mib) >= asked,
+                "{queues}"
+            );
+        }
+        // As it was: what is set is not passed, but for what a queue pair needs.
+        assert_eq!(data(16 * mib, 64, 4 * mib), mib / 4);
     }
 
     #[test]

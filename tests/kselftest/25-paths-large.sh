@@ -108,6 +108,10 @@ must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mi
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
 same "three quarters of 2 MiB are for it" 1536 "$(limit)"
+check "which the target says" wait_log target 10 "requests of 1536 KiB at most, not of $largest KiB"
+check "and the client" wait_log c1 10 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
+like "and the command" "requests have 1536 KiB at most, not 4096" \
+	"$(on c1 "hcablk connect $target_address vol1 --queues 1 --queue-depth 8 --max-io-kib 4096" 2>&1)"
 check "several take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \
 	--verify=crc32c --verify_fatal=1"
 disconnect c1 vol1
@@ -117,7 +121,7 @@ check "which it does" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
 disconnect c1 vol1
 
 # A limit of all sessions that has no room for buffers of that size.
-must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 2'
+must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 3'
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
 same "1 MiB where there is no memory for more" 1024 "$(limit)"
 check "which the target says" wait_log target 10 'no memory for requests larger than 1024 KiB'

@@ -537,11 +537,11 @@ pub struct ListenArgs {
     #[arg(long)]
     pub id: Option<u16>,
 
-    /// Transfer buffers for each session, in MiB, at most [default: 16]
-    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1024))]
+    /// Data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is more [default: 0]
+    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
     pub buffer_mib: Option<u32>,
 
-    /// Transfer buffers for all sessions together, in MiB, at most [default: 1024]
+    /// All memory of all sessions together, in MiB, at most [default: half of what is free, 1024 to 4096]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
     pub memory_mib: Option<u32>,
 

@@ -179,6 +179,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let mut transaction = Transaction::new(system);
     let result = bring_up(&group, wanted, host_id, &mut transaction);
     let (device, changed) = transaction.finish(result)?;
+    let cut = less_than_asked(system, &device, wanted);
 
     let done = Done::Connect {
         name: name.to_string(),
@@ -189,7 +190,25 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{name} is connected already"));
     }
+    if let Some(cut) = cut {
+        outcome.note(cut);
+    }
     Ok(outcome)
+}
+
+/// Whether requests are smaller than was asked for, in words.
+fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
+    let asked = wanted.max_io_kib?;
+    let attribute = Path::new("/sys/block")
+        .join(device.file_name()?)
+        .join("queue/max_hw_sectors_kb");
+    let most: u32 = system.read(&attribute).ok()?.trim().parse().ok()?;
+    (most < asked).then(|| {
+        format!(
+            "requests have {most} KiB at most, not {asked}: the RDMA devices, or the target's \
+             buffer_mib or memory_mib, have no more; both logs say which"
+        )
+    })
 }
 
 /// A device that is connected to the volume already, under whatever name.

@@ -93,6 +93,19 @@ impl Session {
     }
 }
 
+/// Whether a list that an attribute shows was cut off: then its last line is dots.
+pub fn is_cut(text: &str) -> bool {
+    text.lines().next_back() == Some("...")
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
 /// A volume of this machine's target.
 #[derive(Clone, Debug, Serialize)]
 pub struct Volume {
@@ -118,6 +131,9 @@ pub struct Volume {
     pub hosts: Vec<Uuid>,
     /// The sessions there are.
     pub clients: Vec<Client>,
+    /// There are more: the kernel shows no more text.
+    #[serde(skip_serializing_if = "is_false")]
+    pub clients_cut: bool,
     /// Why it was not enabled.
     pub error: Option<String>,
 }
@@ -162,14 +178,17 @@ pub struct Port {
     pub port: u16,
     /// Whether it listens.
     pub enabled: bool,
-    /// Transfer buffers and granted memory of a session, at most.
+    /// Transfer buffers and granted memory of a session; 0: by what it asks for.
     pub buffer_mib: u32,
-    /// The same of all sessions together.
+    /// All memory of all sessions together.
     pub memory_mib: u32,
     /// Receive buffers per queue; 0 is the depth the client asks for.
     pub queue_credits: u32,
     /// The sessions of its clients.
     pub sessions: Vec<PortSession>,
+    /// There are more: the kernel shows no more text.
+    #[serde(skip_serializing_if = "is_false")]
+    pub sessions_cut: bool,
     /// Why it does not listen.
     pub error: Option<String>,
 }
@@ -633,7 +652,11 @@ fn port_table(ports: &[Port]) -> String {
             &port.id,
             &endpoint(&port.address, port.port),
             yes_no(port.enabled),
-            &port.sessions.len().to_string(),
+            &format!(
+                "{}{}",
+                port.sessions.len(),
+                if port.sessions_cut { "+" } else { "" }
+            ),
             port.error.as_deref().unwrap_or_default(),
         ]));
     }

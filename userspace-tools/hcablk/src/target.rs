@@ -15,7 +15,9 @@ use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, S
 use crate::hostid;
 use crate::initiator::unless_gone;
 use crate::names::VolumeName;
-use crate::output::{Client, Counters, Done, Outcome, Port, PortRef, PortSession, Report, Volume};
+use crate::output::{
+    is_cut, Client, Counters, Done, Outcome, Port, PortRef, PortSession, Report, Volume,
+};
 use crate::system::{OpError, System};
 use crate::times::Times;
 
@@ -792,13 +794,32 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     }
     // By number, not by text: 2 comes before 10.
     found_ports.sort_by_key(|port: &Port| (port.id.len(), port.id.clone()));
-    Ok(Outcome::new(Report::Exports {
+    let cut = |what: &str, shown: usize| {
+        format!("{what} has more sessions than the kernel shows: these are the first {shown}")
+    };
+    let notes: Vec<_> = Iterator::chain(
+        found_volumes
+            .iter()
+            .filter(|volume| volume.clients_cut)
+            .map(|volume| cut(&format!("volume {}", volume.name), volume.clients.len())),
+        found_ports
+            .iter()
+            .filter(|port| port.sessions_cut)
+            .map(|port| cut(&format!("port {}", port.id), port.sessions.len())),
+    )
+    .collect();
+    let mut outcome = Outcome::new(Report::Exports {
         volumes: found_volumes,
         ports: found_ports,
-    }))
+    });
+    for note in notes {
+        outcome.note(note);
+    }
+    Ok(outcome)
 }
 
 fn read_volume(group: &Group<'_>) -> Result<Volume> {
+    let clients = group.get("clients")?;
     Ok(Volume {
         name: group.name(),
         path: group.get("path")?,
@@ -810,12 +831,14 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         enabled: group.flag("enable")?,
         size_bytes: group.value("size")?,
         hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),
-        clients: Client::parse_all(&group.get("clients")?),
+        clients: Client::parse_all(&clients),
+        clients_cut: is_cut(&clients),
         error: group.reason(),
     })
 }
 
 fn read_port(group: &Group<'_>) -> Result<Port> {
+    let sessions = group.get("sessions")?;
     Ok(Port {
         id: group.name(),
         address: group.get("address")?,
@@ -824,7 +847,8 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
         buffer_mib: group.value("buffer_mib")?,
         memory_mib: group.value("memory_mib")?,
         queue_credits: group.value("queue_credits")?,
-        sessions: PortSession::parse_all(&group.get("sessions")?),
+        sessions: PortSession::parse_all(&sessions),
+        sessions_cut: is_cut(&sessions),
         error: group.reason(),
     })
 }

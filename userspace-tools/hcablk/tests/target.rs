@@ -466,6 +466,33 @@ fn list_shows_volumes_and_ports() {
 }
 
 #[test]
+fn a_list_that_the_kernel_cuts_is_said_to_be() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export data /dev/sdb");
+    ok(&kernel, "target listen");
+    kernel.set_port(
+        "1",
+        "sessions",
+        &format!("data {A} 00000000deadbeef 1 2\n...\n"),
+    );
+    kernel.set_volume(
+        "data",
+        "clients",
+        &format!("{A} 00000000deadbeef 1 2\n...\n"),
+    );
+    let outcome = hcablk(&kernel, "target list").unwrap();
+    assert_eq!(
+        outcome.notes,
+        [
+            "volume data has more sessions than the kernel shows: these are the first 1",
+            "port 1 has more sessions than the kernel shows: these are the first 1"
+        ]
+    );
+    assert!(outcome.report.to_string().contains(" 1+"));
+    assert!(outcome.to_json().contains("\"sessions_cut\": true"));
+}
+
+#[test]
 fn list_without_the_module() {
     let outcome = hcablk(&Kernel::bare(), "target list").unwrap();
     assert_eq!(

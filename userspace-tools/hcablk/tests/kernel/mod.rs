@@ -74,7 +74,7 @@ const VOLUME: &[(&str, &str)] = &[
 const PORT: &[(&str, &str)] = &[
     ("address", "0.0.0.0"),
     ("port", "7744"),
-    ("buffer_mib", "16"),
+    ("buffer_mib", "0"),
     ("memory_mib", "1024"),
     ("memory", "limit 1073741824\nused 0\nleast 0\nwaiting 0"),
     ("shares", ""),

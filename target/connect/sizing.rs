@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How large a queue pair becomes, and what its session is charged for.
+
+use super::{
+    Connect,
+    Refusal, //
+};
+use crate::{
+    memory::{
+        layout,
+        Client,
+        Denied,
+        Needs, //
+    },
+    queue::{
+        Queue,
+        Shape,
+        Ways, //
+    },
+    session::Session, //
+};
+use hcablk_core::{
+    proto::{
+        connect::{
+            Reason,
+            Request, //
+        },
+        TRANSFER_USUAL, //
+    },
+    rdma::{
+        cm::Id,
+        device::Attributes, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// What the sizes of a queue pair follow from, beside its data.
+struct Frame<'a> {
+    request: &'a Request,
+    attributes: Attributes,
+    credits: u16,
+    ways: Ways,
+    cut: crate::queue::Cut,
+}
+
+impl Frame<'_> {
+    fn queues(&self) -> usize {
+        self.request.queues.max(1).into()
+    }
+
+    /// For requests of up to `largest` bytes, with `data` bytes for buffers and granted memory.
+    fn shape(&self, largest: u32, data: usize) -> Result<Shape, Refusal> {
+        Shape::new(
+            self.attributes,
+            self.credits,
+            data,
+            largest,
+            self.ways,
+            self.cut,
+        )
+        .map_err(|lacking| Refusal::new(Reason::NoResources, lacking))
+    }
+}
+
+impl Connect {
+    pub(super) fn add_queue(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Queue>, Refusal> {
+        const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
+        let credits = match self.port.limits().queue_credits {
+            0 => request.depth,
+            limit => limit.min(request.depth),
+        };
+        let backing = session.backing().ok_or(ENDED)?;
+        let ways = Ways {
+            sinks: id.is_iwarp() || crate::force_mr(),
+            writes: !session.geometry().read_only,
+            grants: backing.bears_change(),
+            no_read: !crate::rdma_read(),
+            // Peer memory is beside a queue's own buffers.
+            shares: !backing.wants_peers(),
+        };
+        let frame = Frame {
+            request,
+            attributes: session.pd().attributes(),
+            credits,
+            ways,
+            cut: backing.cut(),
+        };
+        if request.queue == 0 && !request.replace {
+            self.begin_client(session, &frame)?;
+        }
+        let client = session.client().ok_or(ENDED)?;
+        let shape = frame.shape(session.largest(), client.queue_bytes())?;
+        let charge = client.charge(shape.least()).map_err(Refusal::denied)?;
+        let queue = Queue::new(
+            session,
+            backing,
+            request.queue,
+            id,
+            shape,
+            (&client, charge),
+        )
+        .map_err(|_| Refusal::NO_MEMORY)?;
+        session.add_queue(&queue).map_err(|_| ENDED)?;
+        Ok(queue)
+    }
+
+    /// Decides how large the session's requests are, and charges it for all its queue pairs.
+    fn begin_client(&self, session: &Session, frame: &Frame<'_>) -> Result<(), Refusal> {
+        let asked = frame.request.largest;
+        let (mut largest, mut admitted) = self.admit(session, frame, asked)?;
+        let lacks = matches!(admitted, Err(Denied::Limit(_)));
+        if lacks && largest > TRANSFER_USUAL {
+            // Rather smaller requests than none.
+            (largest, admitted) = self.admit(session, frame, TRANSFER_USUAL)?;
+        }
+        let client = admitted.map_err(Refusal::denied)?;
+        session.set_largest(largest);
+        session.set_client(client);
+        if largest < asked && lacks {
+            pr_info!(
+                "{}: no memory for requests larger than {} KiB, of {} KiB that were asked for\n",
+                **session.volume(),
+                largest >> 10,
+                asked >> 10
+            );
+        } else if largest < asked {
+            pr_info!(
+                "{}: requests of {} KiB at most, not of {} KiB: the RDMA device or buffer_mib has no more for {} queue pairs\n",
+                **session.volume(),
+                largest >> 10,
+                asked >> 10,
+                frame.queues()
+            );
+        }
+        Ok(())
+    }
+
+    /// Asks for the memory of a session whose initiator would like requests of up to `asked`
+    /// bytes: how large they can be, and whether there is memory for that.
+    fn admit(
+        &self,
+        session: &Session,
+        frame: &Frame<'_>,
+        asked: u32,
+    ) -> Result<(u32, Result<Arc<Client>, Denied>), Refusal> {
+        let set = self.port.limits().buffer_mib << 20;
+        let data = layout::data(set, frame.queues(), asked.max(TRANSFER_USUAL) as usize);
+        let largest = Shape::largest(frame.attributes, data, frame.ways, asked);
+        let shape = frame.shape(largest, data)?;
+        let needs = Needs {
+            queues: frame.queues() as u64,
+            least: shape.least(),
+            wish: shape.wish(),
+            data,
+        };
+        Ok((largest, self.port.memory().admit(session.pd(), needs)))
+    }
+}
