@@ -85,6 +85,9 @@ impl Queue {
     pub(crate) fn close(&self) {
         self.pair.id().disconnect();
         self.pair.drain();
+        // The pair takes nothing any more; a region is destroyed only when its registration
+        // does not wait.
+        self.send.lock().backlog.truncate(0);
         self.pair.cq().stop();
         self.pair.id().detach();
         self.comes_to(State::Ended);

@@ -5,8 +5,9 @@
 //! Who is about to post more puts requests here, one by one, and has all of
 //! them posted by one call. A request is copied with its entries, so that
 //! nothing borrowed outlives the call that keeps it; the memory that entries
-//! point to must stay until completion, as with any request, and so must a region
-//! that one registers.
+//! point to must stay until completion, as with any request. A region
+//! counts its registrations that wait: while there is one it is not destroyed
+//! ([`MemoryRegion::revoke`](super::mr::MemoryRegion::revoke)).
 
 use super::{
     cq::Handler,
@@ -29,19 +30,67 @@ use core::{
     },
     ptr, //
 };
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
+};
 
 /// A work request that can wait.
 ///
 /// # Safety
 ///
-/// [`WorkRequest::base`] is the first part of a `Raw`, which begins with a `struct
-/// ib_send_wr`, and has no other pointers than those to its entries and to what must stay
-/// until it has completed.
+/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read by it, which begins
+/// with a `struct ib_send_wr`, and has no other pointers than those to its entries, which
+/// stay as long as the request, and to a region that [`Self::waiting`] is of.
 pub unsafe trait CanWait: WorkRequest {
     /// The structure for its opcode.
     #[doc(hidden)]
     type Raw;
+
+    /// What counts the registrations of its region that wait.
+    #[doc(hidden)]
+    #[inline]
+    fn waiting(&self) -> Option<&Arc<Waiting>> {
+        None
+    }
+}
+
+/// How many registrations of a region wait for their doorbell.
+pub struct Waiting(Atomic<u32>);
+
+impl Waiting {
+    pub(super) fn none() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Whether one does.
+    pub(super) fn any(&self) -> bool {
+        self.0.load(Acquire) != 0
+    }
+}
+
+/// A registration that waits: it is counted as long as this is there.
+struct Counted(Arc<Waiting>);
+
+impl Counted {
+    fn new(waiting: &Arc<Waiting>) -> Self {
+        waiting.0.fetch_add(1, Relaxed);
+        Self(waiting.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0 .0.fetch_sub(1, Release);
+    }
 }
 
 /// What a request may have behind the fields that all have: an RDMA READ or WRITE, or a
@@ -54,6 +103,7 @@ struct Slot<const N: usize> {
     wr: bindings::ib_send_wr,
     rest: [u64; REST],
     entries: [Entry; N],
+    registration: Option<Counted>,
 }
 
 /// Requests that wait, in order, with up to `N` entries each.
@@ -84,6 +134,7 @@ impl<const N: usize> Backlog<N> {
                 wr: zeroed(),
                 rest: [0; REST],
                 entries: [Entry::EMPTY; N],
+                registration: None,
             };
             slots.push(slot, GFP_KERNEL)?;
         }
@@ -115,19 +166,19 @@ impl<const N: usize> Backlog<N> {
             assert!(size_of::<R::Raw>() <= size_of::<bindings::ib_send_wr>() + 8 * REST);
             assert!(align_of::<R::Raw>() <= align_of::<Slot<N>>());
         };
-        let wr = request.base();
-        let count = wr.num_sge as usize;
+        let count = request.base().num_sge as usize;
         if count > N {
             return false;
         }
         let Some(slot) = self.slots.get_mut(self.used) else {
             return false;
         };
-        let from: *mut bindings::ib_send_wr = wr;
+        slot.registration = request.waiting().map(Counted::new);
+        let from = request.whole();
         let to: *mut Slot<N> = slot;
         // SAFETY: By the safety requirement of `CanWait` there is as much to
-        // copy, and as was just said there is room for it; the entries are `count` by the
-        // request's own promise, and there is room for them.
+        // copy, by this pointer, and as was just said there is room for it; the entries are
+        // `count` by the request's own promise, and there is room for them.
         unsafe {
             ptr::copy_nonoverlapping(from.cast::<R::Raw>(), to.cast(), 1);
             let (entries, to) = (
@@ -171,6 +222,9 @@ impl<const N: usize> Backlog<N> {
         // are during the call.
         let posted = unsafe { pair.post_raw(self.slots.as_mut_ptr().cast()) };
         if posted.is_ok() {
+            for slot in self.slots.iter_mut().take(self.used) {
+                slot.registration = None;
+            }
             self.used = 0;
         } else if let Some(last) = self.slots.get_mut(last) {
             last.wr.next = ptr::null_mut();
@@ -197,7 +251,8 @@ impl<const N: usize> Backlog<N> {
     /// Forgets the request that came last, and tells its id.
     pub fn pop(&mut self) -> Option<WorkId> {
         self.used = self.used.checked_sub(1)?;
-        let slot = self.slots.get(self.used)?;
+        let slot = self.slots.get_mut(self.used)?;
+        slot.registration = None;
         // SAFETY: Every request has a `wr_id`.
         let id = WorkId::from_raw(unsafe { *slot.wr.__bindgen_anon_1.wr_id });
         if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {

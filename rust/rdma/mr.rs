@@ -3,6 +3,7 @@
 //! Memory regions for fast registration.
 
 use super::{
+    backlog::Waiting,
     pd::ProtectionDomain,
     wr::{
         Invalidate,
@@ -95,6 +96,7 @@ enum State {
 pub struct MemoryRegion {
     raw: NonNull<bindings::ib_mr>,
     state: State,
+    waiting: Arc<Waiting>,
     pd: Arc<ProtectionDomain>,
 }
 
@@ -110,6 +112,7 @@ pub const REGION_PAGE: u32 = 4096;
 impl MemoryRegion {
     /// Makes a region of up to `pages` pages. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, pages: u32) -> Result<Self> {
+        let waiting = Arc::new(Waiting::none(), GFP_KERNEL)?;
         // SAFETY: `pd` is alive.
         let raw = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
@@ -118,12 +121,18 @@ impl MemoryRegion {
         Ok(Self {
             raw: NonNull::new(raw).ok_or(ENOMEM)?,
             state: State::Invalid,
+            waiting,
             pd: pd.clone(),
         })
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::ib_mr {
         self.raw.as_ptr()
+    }
+
+    #[inline]
+    pub(super) fn waiting(&self) -> &Arc<Waiting> {
+        &self.waiting
     }
 
     /// Lays the region over `count` mapped entries of `sg`, under an address
@@ -250,31 +259,35 @@ impl MemoryRegion {
     ///
     /// On an error the device has refused, and gives back the region: while that
     /// [`is_registered`](Self::is_registered), the peer may have access as before, and
-    /// whose the memory is must never give it back. Dropping the region tries again.
+    /// whose the memory is must not give it back. Dropping the region tries again, for the
+    /// last time. The same becomes of a region whose registration waits in a
+    /// [`Backlog`](super::backlog::Backlog), since it may be posted afterwards.
     pub fn revoke(self) -> Result<(), Self> {
         let mut this = ManuallyDrop::new(self);
         if this.deregister().is_err() {
             return Err(ManuallyDrop::into_inner(this));
         }
         // SAFETY: The rest of the region, which is not used after this.
-        unsafe { ptr::drop_in_place(&mut this.pd) };
+        unsafe {
+            ptr::drop_in_place(&mut this.waiting);
+            ptr::drop_in_place(&mut this.pd);
+        }
         Ok(())
     }
 
     /// After a success `raw` is not valid any more.
     fn deregister(&mut self) -> Result {
-        // SAFETY: The region is ours. If it is still valid, it stops being so here.
-        let result = to_result(unsafe { bindings::hcablk_c_ib_dereg_mr(self.as_raw()) });
+        let result = if self.waiting.any() {
+            Err(EBUSY)
+        } else {
+            // SAFETY: The region is ours. If it is still valid, it stops being so here.
+            to_result(unsafe { bindings::hcablk_c_ib_dereg_mr(self.as_raw()) })
+        };
         if let Err(e) = result {
-            if self.is_registered() {
-                self.pd.lose();
-                pr_err!("BUG: the RDMA device does not take back a memory region (error {}): what its peer may reach is never used again\n", e.to_errno());
-            } else {
-                pr_err!(
-                    "the RDMA device does not destroy a memory region (error {})\n",
-                    e.to_errno()
-                );
-            }
+            pr_warn!(
+                "hcablk: a memory region cannot be taken back (error {})\n",
+                e.to_errno()
+            );
         }
         result
     }
@@ -283,6 +296,10 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         if self.deregister().is_err() {
+            if self.is_registered() {
+                pr_err!("BUG: a peer may reach memory for ever: it is never used again\n");
+                self.pd.lose();
+            }
             // The device keeps the region, so its domain must stay.
             core::mem::forget(self.pd.clone());
         }

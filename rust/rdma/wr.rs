@@ -4,11 +4,19 @@
 //!
 //! A request is built on the stack, put into a [`Chain`] and posted with one
 //! doorbell. The device has copied everything it needs when posting returns,
-//! so that nothing here lives longer than the call; the memory that entries
-//! point to must stay until completion, which its owners see to.
+//! so that nothing here lives longer than the call.
+//!
+//! What an [`Entry`] points to is not borrowed: its owner goes, before the work is
+//! posted, to where the completion finds it. **This is what no type here enforces**:
+//! whoever owns the memory keeps it until the work has completed, or the queue pair
+//! was destroyed. Drivers do that by where they keep the owner, and by the order in
+//! which a queue's parts are dropped, the pair before its memory.
 
 use super::{
-    backlog::CanWait,
+    backlog::{
+        CanWait,
+        Waiting, //
+    },
     buffer::Slice,
     mr::{
         Key,
@@ -24,6 +32,7 @@ use core::{
     mem::ManuallyDrop,
     ptr, //
 };
+use kernel::sync::Arc;
 
 /// Tells completions apart: what kind of work, which object, and how many send
 /// queue slots the completion frees.
@@ -150,6 +159,10 @@ pub trait WorkRequest {
     #[doc(hidden)]
     fn base(&mut self) -> &mut bindings::ib_send_wr;
 
+    /// The same, as a pointer by which the whole structure may be read.
+    #[doc(hidden)]
+    fn whole(&mut self) -> *mut bindings::ib_send_wr;
+
     /// Asks for a completion with this id.
     #[inline]
     fn signal(&mut self, id: WorkId) {
@@ -212,6 +225,10 @@ impl Send<'_> {
 impl WorkRequest for Send<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
         &mut self.wr
+    }
+
+    fn whole(&mut self) -> *mut bindings::ib_send_wr {
+        &raw mut self.wr
     }
 }
 
@@ -290,6 +307,10 @@ impl WorkRequest for Rdma<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
         &mut self.wr.wr
     }
+
+    fn whole(&mut self) -> *mut bindings::ib_send_wr {
+        (&raw mut self.wr).cast()
+    }
 }
 
 // SAFETY: Its part that all requests have is the first of its `ib_rdma_wr`.
@@ -300,7 +321,7 @@ unsafe impl CanWait for Rdma<'_> {
 /// Makes a memory region's key valid.
 pub struct Register<'a> {
     wr: bindings::ib_reg_wr,
-    _region: PhantomData<&'a MemoryRegion>,
+    region: &'a MemoryRegion,
 }
 
 impl<'a> Register<'a> {
@@ -311,10 +332,7 @@ impl<'a> Register<'a> {
         wr.mr = region.as_raw();
         wr.key = key.0;
         wr.access = access as i32;
-        Self {
-            wr,
-            _region: PhantomData,
-        }
+        Self { wr, region }
     }
 }
 
@@ -322,12 +340,21 @@ impl WorkRequest for Register<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
         &mut self.wr.wr
     }
+
+    fn whole(&mut self) -> *mut bindings::ib_send_wr {
+        (&raw mut self.wr).cast()
+    }
 }
 
 // SAFETY: Its part that all requests have is the first of its `ib_reg_wr`; the other
-// pointer is to the region.
+// pointer is to the region, which counts those that wait.
 unsafe impl CanWait for Register<'_> {
     type Raw = bindings::ib_reg_wr;
+
+    #[inline]
+    fn waiting(&self) -> Option<&Arc<Waiting>> {
+        Some(self.region.waiting())
+    }
 }
 
 /// Makes a memory region's key invalid.
@@ -346,6 +373,10 @@ impl Invalidate {
 impl WorkRequest for Invalidate {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
         &mut self.0
+    }
+
+    fn whole(&mut self) -> *mut bindings::ib_send_wr {
+        &raw mut self.0
     }
 }
 
@@ -395,7 +426,7 @@ impl<'a> Chain<'a> {
     /// Puts a request at the end.
     #[inline]
     pub fn push(&mut self, request: &'a mut impl WorkRequest) {
-        let wr: *mut bindings::ib_send_wr = request.base();
+        let wr = request.whole();
         if self.tail.is_null() {
             self.head = wr;
         } else {

@@ -31,6 +31,7 @@ use hcablk_core::{
         Status, //
     },
     rdma::{
+        backlog::Backlog,
         device::Direction,
         mr::Remote,
         wr::{
@@ -409,6 +410,30 @@ mod tests {
             request.end(Status::Ok);
             ensure_eq!(pending.end()?, Ok(()));
             ensure!(alive(&bench.link)?);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_list_is_not_revoked_while_its_registration_waits() -> Result {
+        balanced(|| {
+            let mut bench = Bench::new()?;
+            let (request, pending) = bench.desk.caught(&bench.memory.of(SHAPES[0])?, WRITE, 0)?;
+            bench
+                .list
+                .map(request.view(), Direction::ToDevice, COOKIE)?;
+            let mut backlog = Backlog::<1>::new(1)?;
+            {
+                let (mut register, _) = bench.list.register()?;
+                ensure!(backlog.push(&mut register));
+            }
+            bench.list.revoke();
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            backlog.truncate(0);
+            bench.list.revoke();
+            bench.list.release()?;
+            request.end(Status::Ok);
+            ensure_eq!(pending.end()?, Ok(()));
             Ok(())
         })
     }
