@@ -25,6 +25,7 @@ mod bio;
 mod disk;
 mod ending;
 mod file;
+mod held;
 mod limits;
 mod operations;
 mod per_tag;
@@ -34,6 +35,7 @@ mod requests;
 mod status;
 mod tag_set;
 
+pub(crate) use self::held::Held;
 pub use self::{
     bdev::BlockDevice,
     bio::{

@@ -10,12 +10,15 @@
 //!    └───release()────┘                                    invalidated() ─────────┘
 //! ```
 //!
-//! [`SegmentList::release`] is refused while the peer may have access; the
-//! request must not be completed before it succeeded.
+//! [`SegmentList::release`] is refused while the peer may have access. Until it succeeded
+//! the request is [`Held`]: it cannot be ended.
 
 use crate::{
     bindings,
-    blkdev::RequestRef,
+    blkdev::{
+        Held,
+        RequestRef, //
+    },
     rdma::{
         device::Direction,
         mapped,
@@ -43,11 +46,12 @@ use kernel::{
 /// # Invariants
 ///
 /// If `mapped` is not 0, the first `filled` entries of `table` are mapped in
-/// `direction` for the device of `pd`.
+/// `direction` for the device of `pd`, and `held` is of the request that they are of.
 pub struct SegmentList {
     table: KVec<bindings::scatterlist>,
     filled: u32,
     mapped: u32,
+    held: Option<Held>,
     direction: Direction,
     /// `None` after [`SegmentList::revoke`].
     region: Option<MemoryRegion>,
@@ -69,6 +73,7 @@ impl SegmentList {
             table,
             filled: 0,
             mapped: 0,
+            held: None,
             direction: Direction::ToDevice,
             region: Some(MemoryRegion::new(pd, region_pages(bytes))?),
             pd: pd.clone(),
@@ -121,6 +126,7 @@ impl SegmentList {
         // INVARIANT: Mapped just now.
         self.filled = filled as u32;
         self.mapped = mapped as u32;
+        self.held = Some(Held::of(request));
         self.direction = direction;
         Ok(())
     }
@@ -247,6 +253,7 @@ impl SegmentList {
         mapped::remove();
         // INVARIANT: Nothing is mapped.
         self.mapped = 0;
+        self.held = None;
     }
 }
 
@@ -255,7 +262,10 @@ impl Drop for SegmentList {
         // The peer's access ends before the mapping does: other queue pairs of the
         // protection domain may outlive this list, and reach it by the same key.
         self.revoke();
-        if !self.is_registered() {
+        if self.is_registered() {
+            // The request is never ended.
+            core::mem::forget(self.held.take());
+        } else {
             self.unmap();
         }
     }

@@ -190,7 +190,7 @@ impl Queue {
             Way::Registered => {
                 let write = view.op() == Op::Write;
                 let Ok((wr, remote)) = data.list.register() else {
-                    return Err(Rejected::new(request, Status::IoErr));
+                    return Err(Self::unissued(request, &self.tags, Status::IoErr));
                 };
                 register
                     .insert(wr)

@@ -44,7 +44,9 @@ impl Ending {
     /// C: `blk_mq_add_to_batch()`, `blk_mq_end_request()`.
     #[inline]
     pub fn push<T: Operations>(&mut self, request: Request<T>, status: Status) {
-        let request = request.finish();
+        let Some(request) = request.finish() else {
+            return;
+        };
         if status != Status::Ok {
             // SAFETY: The request is started and we were its owner; all of it is ended.
             unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };

@@ -169,8 +169,9 @@ impl<T: Operations> Vtable<T> {
             Err(Rejected { request, status }) => {
                 if status == Status::Ok {
                     request.end(status);
-                } else {
-                    request.reject();
+                } else if !request.reject() {
+                    // To the block layer it is on its way.
+                    return Status::Ok.to_raw();
                 }
                 status.to_raw()
             }

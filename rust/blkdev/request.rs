@@ -106,11 +106,17 @@ impl<T: Operations> Request<T> {
         unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
     }
 
-    /// Gives up the ownership: the slot becomes Idle, the pointer is returned.
+    /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: it
+    /// is [`Held`](super::Held), and stays as it is for ever.
     #[inline]
-    pub(super) fn finish(self) -> NonNull<bindings::request> {
-        self.slot().finish();
-        ManuallyDrop::new(self).request
+    pub(super) fn finish(self) -> Option<NonNull<bindings::request>> {
+        let this = ManuallyDrop::new(self);
+        if this.slot().is_held() {
+            kept();
+            return None;
+        }
+        this.slot().finish();
+        Some(this.request)
     }
 
     /// A view of what the request wants.
@@ -197,38 +203,45 @@ impl<T: Operations> Request<T> {
         this.slot().park(this.request);
     }
 
-    /// Ends the request.
+    /// Ends the request; not while a device may reach its memory ([`Held`](super::Held)).
     ///
     /// C: `blk_mq_end_request()`.
     #[inline]
     pub fn end(self, status: Status) {
-        let request = self.finish();
+        let Some(request) = self.finish() else {
+            return;
+        };
         // SAFETY: The request is started and we were its owner; all of it is
         // ended.
         unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
-    /// Gives the request back to the block layer to be issued again.
+    /// As [`Self::end`], but gives it to the block layer to be issued again.
     ///
     /// C: `blk_mq_requeue_request()`.
     #[inline]
     pub fn requeue(self) {
-        let request = self.finish();
+        let Some(request) = self.finish() else {
+            return;
+        };
         // SAFETY: The request is started and we were its owner.
         unsafe { bindings::blk_mq_requeue_request(request.as_ptr(), true) };
     }
 
     /// Gives the request back as the result of `queue_rq`, which must return a
-    /// status that says so.
+    /// status that says so; `false`: it is kept, see [`Self::end`].
     #[inline]
-    pub(super) fn reject(self) {
-        self.finish();
+    pub(super) fn reject(self) -> bool {
+        self.finish().is_some()
     }
 }
 
 impl<T: Operations> Drop for Request<T> {
     fn drop(&mut self) {
         lost();
+        if self.slot().is_held() {
+            return kept();
+        }
         self.slot().finish();
         // SAFETY: The request is started and we are its owner, for the last
         // time.
@@ -241,6 +254,13 @@ impl<T: Operations> Drop for Request<T> {
 #[inline(never)]
 fn lost() {
     broken!("a request was dropped by its owner, ended with an error");
+}
+
+/// Says that a request is never ended.
+#[cold]
+#[inline(never)]
+fn kept() {
+    broken!("a request is never ended, since a device may still reach its memory");
 }
 
 /// A request that `queue_rq` does not accept, and why.
@@ -270,6 +290,17 @@ pub struct RequestRef<'a> {
 }
 
 impl RequestRef<'_> {
+    /// The slot of the request.
+    #[inline]
+    pub(super) fn slot(&self) -> NonNull<Slot> {
+        // SAFETY: The request is started, so what is behind it begins with this pointer,
+        // whatever driver's it is, which is not null.
+        unsafe {
+            let pdu = self.request.as_ptr().wrapping_add(1);
+            NonNull::new_unchecked((*pdu.cast::<*const Slot>()).cast_mut())
+        }
+    }
+
     /// The C structure, valid for `'a`.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::request {

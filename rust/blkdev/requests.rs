@@ -81,6 +81,8 @@ const GENERATION_SHIFT: u32 = 16;
 ///   `PARKED`, `request` points to a started request of this slot.
 pub(super) struct Slot {
     word: Atomic<u32>,
+    /// Devices that may reach the request's memory: see [`Held`](super::Held).
+    held: Atomic<u32>,
     request: UnsafeCell<*mut bindings::request>,
 }
 
@@ -96,6 +98,7 @@ impl Slot {
         // INVARIANT: Idle, generation 0.
         Self {
             word: Atomic::new(IDLE),
+            held: Atomic::new(0),
             request: UnsafeCell::new(null_mut()),
         }
     }
@@ -116,6 +119,23 @@ impl Slot {
         // What the owner did to its data is ordered before the next use of the
         // tag by blk-mq's own barriers.
         self.word.store(generation | IDLE, Relaxed);
+    }
+
+    /// See [`Held`](super::Held). The caller is the owner, or has it from one.
+    #[inline]
+    pub(super) fn hold(&self) {
+        self.held.fetch_add(1, Relaxed);
+    }
+
+    /// As [`Self::hold`].
+    #[inline]
+    pub(super) fn let_go(&self) {
+        self.held.fetch_sub(1, Release);
+    }
+
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Acquire) != 0
     }
 
     /// Owned to Parked. The caller is the owner of `request`.

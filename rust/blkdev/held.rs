@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What keeps a started request from being given back while a device may reach its memory.
+
+use super::{
+    request::RequestRef,
+    requests::Slot, //
+};
+use core::ptr::NonNull;
+
+/// A device may reach the memory of a request: as long as this is there, nobody ends the
+/// request or gives it back. Who tries nevertheless keeps it for ever, with a line in the
+/// log: that is a bug, and better than memory that changes behind its next owner.
+///
+/// # Invariants
+///
+/// `slot` is of a started request, so its table is there: the disk waits for the request.
+pub(crate) struct Held {
+    slot: NonNull<Slot>,
+}
+
+// SAFETY: All that is done with the slot is atomic.
+unsafe impl Send for Held {}
+
+impl Held {
+    /// Any context.
+    #[inline]
+    pub(crate) fn of(request: RequestRef<'_>) -> Self {
+        // INVARIANT: Viewed requests are started, and stay so while they are held.
+        let held = Self {
+            slot: request.slot(),
+        };
+        held.slot().hold();
+        held
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        // SAFETY: By the type's invariant.
+        unsafe { self.slot.as_ref() }
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        self.slot().let_go();
+    }
+}
