@@ -19,6 +19,7 @@
 
 use crate::{
     bindings,
+    embedded::HasSlot,
     sync::WorkQueue, //
 };
 use core::{
@@ -32,10 +33,7 @@ use kernel::{
 };
 
 /// An object that work can be done on.
-pub trait Deferred: Sized + Send + 'static {
-    /// Where the work is kept.
-    fn work_slot(&mut self) -> &mut WorkSlot<Self>;
-
+pub trait Deferred: HasSlot<WorkSlot<Self>> + Sized + Send + 'static {
     /// The work. In process context; it may defer the object again.
     fn run(self: KBox<Self>);
 }
@@ -96,7 +94,7 @@ impl<T: Deferred> Drop for WorkSlot<T> {
 ///
 /// C: `queue_work()`.
 pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {
-    let inner = owner.work_slot().inner.get();
+    let inner = owner.slot_mut().inner.get();
     // SAFETY: By the slot's invariants it is initialised and not queued, since
     // its owner is here; who runs it gives the owner back.
     unsafe {

@@ -12,6 +12,7 @@ pub mod blkdev;
 pub mod broken;
 pub mod configfs;
 pub mod defer;
+pub mod embedded;
 pub mod errno;
 pub mod fifo;
 pub mod granted;

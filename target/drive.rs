@@ -61,14 +61,12 @@ use hcablk_core::{
         FileOp,
         FileOwner,
         FileRef,
-        FileSlot,
         Status as DriveStatus,
         Way, //
     },
     defer::{
         defer,
-        Deferred,
-        WorkSlot, //
+        Deferred, //
     },
     proto::message::{
         Extent,
@@ -386,10 +384,6 @@ impl Queue {
 }
 
 impl Deferred for Io {
-    fn work_slot(&mut self) -> &mut WorkSlot<Self> {
-        &mut self.work
-    }
-
     fn run(mut self: KBox<Self>) {
         let queue = self.queue.clone();
         match (self.step, self.task()) {
@@ -411,10 +405,6 @@ impl Deferred for Io {
 }
 
 impl FileOwner for Io {
-    fn file_slot(&mut self) -> &mut FileSlot {
-        &mut self.file
-    }
-
     fn file(&self) -> FileRef<'_> {
         self.queue.backing().file()
     }

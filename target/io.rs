@@ -393,11 +393,11 @@ impl Io {
     }
 }
 
-impl BioOwner for Io {
-    fn slot(&mut self) -> &mut BioSlot {
-        &mut self.slot
-    }
+hcablk_core::impl_has_slot!(Io, slot: BioSlot);
+hcablk_core::impl_has_slot!(Io, file: FileSlot);
+hcablk_core::impl_has_slot!(Io, work: WorkSlot<Io>);
 
+impl BioOwner for Io {
     fn device(&self) -> Option<&BlockDevice> {
         self.queue.backing().device()
     }

@@ -37,6 +37,17 @@ unsafe impl Send for BlockDevice {}
 // SAFETY: As above.
 unsafe impl Sync for BlockDevice {}
 
+/// A field of the limits of a device's queue, as it is at this moment: it may change under us, as for
+/// everybody who asks without the queue's lock.
+macro_rules! limit {
+    ($device:expr, $field:ident) => {
+        // SAFETY: By the type invariant; an open device keeps its queue. Nothing is borrowed.
+        unsafe {
+            core::ptr::read_volatile(&raw const (*(*$device.as_raw()).bd_queue).limits.$field)
+        }
+    };
+}
+
 impl BlockDevice {
     /// Opens the device at `path`, for reading, and for writing unless
     /// `read_only`.
@@ -88,12 +99,6 @@ impl BlockDevice {
         unsafe { FileRef::from_raw(self.file) }
     }
 
-    fn limits(&self) -> &bindings::queue_limits {
-        // SAFETY: By the type invariant; an open device keeps its queue. The
-        // limits may change under us, as for everybody who asks.
-        unsafe { &(*(*self.as_raw()).bd_queue).limits }
-    }
-
     /// Size in sectors of 512 bytes; changes when the device is resized, and
     /// is 0 when it is dead. C: `bdev_nr_sectors()`.
     #[inline]
@@ -109,37 +114,37 @@ impl BlockDevice {
 
     /// Smallest unit that can be addressed, in bytes.
     pub fn logical_block_size(&self) -> u32 {
-        self.limits().logical_block_size
+        limit!(self, logical_block_size)
     }
 
     /// Smallest unit written without reading, in bytes.
     pub fn physical_block_size(&self) -> u32 {
-        self.limits().physical_block_size
+        limit!(self, physical_block_size)
     }
 
     /// Preferred smallest I/O, in bytes.
     pub fn io_min(&self) -> u32 {
-        self.limits().io_min
+        limit!(self, io_min)
     }
 
     /// Preferred I/O, in bytes; 0 if there is no preference.
     pub fn io_opt(&self) -> u32 {
-        self.limits().io_opt
+        limit!(self, io_opt)
     }
 
     /// Bytes in a row that are on one drive, if the device deals its blocks out to several;
     /// 0 if it does not say so. md and dm tell it by `io_min` and `io_opt` (of one
     /// stripe and of all), NVMe drives that are several inside by `chunk_sectors`.
     pub fn stripe(&self) -> u32 {
-        let limits = self.limits();
-        if limits.chunk_sectors != 0 {
-            return limits.chunk_sectors.saturating_mul(512);
+        let chunk_sectors = limit!(self, chunk_sectors);
+        if chunk_sectors != 0 {
+            return chunk_sectors.saturating_mul(512);
         }
-        let striped = limits.io_min > limits.physical_block_size
-            && limits.io_opt > limits.io_min
-            && limits.io_opt % limits.io_min == 0;
+        let (io_min, io_opt) = (self.io_min(), self.io_opt());
+        let striped =
+            io_min > self.physical_block_size() && io_opt > io_min && io_opt % io_min == 0;
         if striped {
-            limits.io_min
+            io_min
         } else {
             0
         }
@@ -161,7 +166,7 @@ impl BlockDevice {
     /// Whether the device itself does writes with FUA; the block layer flushes
     /// after them if not. C: `bdev_fua()`.
     pub fn fua(&self) -> bool {
-        self.limits().features & bindings::BLK_FEAT_FUA != 0
+        limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
     /// Whether the device cannot be written. C: `bdev_read_only()`.
@@ -180,17 +185,17 @@ impl BlockDevice {
 
     /// Largest discard, in sectors; 0 if there is none.
     pub fn max_discard_sectors(&self) -> u32 {
-        self.limits().max_discard_sectors
+        limit!(self, max_discard_sectors)
     }
 
     /// Unit of discards, in bytes; 0 if there are none.
     pub fn discard_granularity(&self) -> u32 {
-        self.limits().discard_granularity
+        limit!(self, discard_granularity)
     }
 
     /// Largest write of zeroes, in sectors; 0 if the device has none.
     pub fn max_write_zeroes_sectors(&self) -> u32 {
-        self.limits().max_write_zeroes_sectors
+        limit!(self, max_write_zeroes_sectors)
     }
 }
 

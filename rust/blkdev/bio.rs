@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     bindings,
+    embedded::HasSlot,
     pages::PageRange, //
 };
 use kernel::{
@@ -107,10 +108,11 @@ impl BioSlot {
 }
 
 /// An object that does I/O.
-pub trait BioOwner: Sized + Send + 'static {
-    /// Where the bio is.
-    fn slot(&mut self) -> &mut BioSlot;
-
+///
+/// What [`submit`] borrows from it, the device and the memory, outlives the I/O: until
+/// [`Self::done`] nobody can move the object, drop it or borrow it mutably, so that what could be
+/// borrowed from a shared reference to it stays.
+pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
     /// The device of the next I/O, if it is one.
     fn device(&self) -> Option<&BlockDevice>;
 
@@ -163,12 +165,13 @@ pub fn submit<T: BioOwner>(
     } else {
         0
     };
-    let slot = owner.slot();
+    let slot: &mut BioSlot = owner.slot_mut();
     let bio = slot.bio.get();
     let (table, max_segments) = (slot.table.as_mut_ptr(), slot.max_segments);
 
-    // SAFETY: By the slot's invariants both are unused and large enough; the
-    // device is open as long as the owner has it.
+    // SAFETY: By the slot's invariants both are unused and large enough, and by the promise of
+    // `HasSlot` they stay; the device was borrowed from the owner, of which there are only
+    // shared references until the bio is done.
     unsafe { bindings::bio_init(bio, device, table, max_segments, op.flags() | apart) };
     // SAFETY: Set up just now.
     unsafe { (*bio).bi_iter.bi_sector = sector };
@@ -179,8 +182,8 @@ pub fn submit<T: BioOwner>(
                 if range.length() == 0 {
                     return false;
                 }
-                // SAFETY: The bio is set up, the pages live as long as the owner,
-                // which is out of everybody's reach until the bio is done.
+                // SAFETY: The bio is set up; the pages were borrowed from the owner, of which there
+                // are only shared references until the bio is done.
                 unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
             };
             let fits = match owner.piece() {

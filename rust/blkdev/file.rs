@@ -29,6 +29,7 @@ use crate::{
         without_io,
         Deferred, //
     },
+    embedded::HasSlot,
     ffi, //
 };
 use core::{
@@ -270,10 +271,7 @@ impl FileSlot {
 
 /// An object that does I/O to files; its memory is [`BioOwner::pages`], with the
 /// file's alignment for [`Way::Direct`].
-pub trait FileOwner: BioOwner + Deferred {
-    /// Where the I/O's state is.
-    fn file_slot(&mut self) -> &mut FileSlot;
-
+pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
     /// The file of the next I/O.
     fn file(&self) -> FileRef<'_>;
 
@@ -300,7 +298,8 @@ pub fn transfer<T: FileOwner>(
         return Some((owner, Err(EINVAL)));
     };
     let file = owner.file().file.as_ptr();
-    let mut table = core::mem::replace(&mut owner.file_slot().table, KVec::new());
+    let slot: &mut FileSlot = owner.slot_mut();
+    let mut table = core::mem::replace(&mut slot.table, KVec::new());
     table.clear();
     let mut length = 0;
     let mut fits = true;
@@ -313,7 +312,7 @@ pub fn transfer<T: FileOwner>(
         };
         fits &= table.push_within_capacity(segment).is_ok();
     }
-    let slot = owner.file_slot();
+    let slot: &mut FileSlot = owner.slot_mut();
     slot.table = table;
     if !fits {
         return Some((owner, Err(EINVAL)));

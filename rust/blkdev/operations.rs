@@ -163,9 +163,16 @@ impl<T: Operations> Vtable<T> {
         unsafe { bindings::blk_mq_start_request(request.as_ptr()) };
         // SAFETY: It is started, the slot is Owned, nobody else has it.
         let request = unsafe { Request::from_owned(request) };
+        let given = request.view().as_raw();
 
         match T::queue_rq(queue, request, last) {
             Ok(()) => Status::Ok.to_raw(),
+            Err(Rejected { request, .. }) if request.view().as_raw() != given => {
+                // It is another one, whose drop says so and ends it. The one that was given here
+                // has an owner somewhere.
+                drop(request);
+                Status::Ok.to_raw()
+            }
             Err(Rejected { request, status }) => {
                 if status == Status::Ok {
                     request.end(status);

@@ -271,7 +271,8 @@ pub struct Rejected<T: Operations> {
 
 impl<T: Operations> Rejected<T> {
     /// [`Status::Resource`] and [`Status::DevResource`] make the block layer
-    /// try again, everything else ends the request.
+    /// try again, everything else ends the request. It must be the one that `queue_rq` was given;
+    /// another one is ended as if it had been dropped, and the one that was given counts as accepted.
     #[inline]
     pub fn new(request: Request<T>, status: Status) -> Self {
         Self { request, status }

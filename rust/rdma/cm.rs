@@ -263,8 +263,9 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: The object is the identifier's only owner, and not in a handler,
-        // since a handler could only drop a reference that is not the last.
+        // SAFETY: The object is the identifier's only owner, and a queue pair of it holds a reference
+        // to the object, so there is none. In a handler this would wait for the handler's end, for ever:
+        // see the module.
         unsafe { bindings::rdma_destroy_id(self.as_raw()) };
     }
 }

@@ -332,8 +332,9 @@ impl<H: Handler> CompletionQueue<H> {
         if !self.running.xchg(false, Full) {
             return;
         }
-        // SAFETY: Both were initialised; afterwards neither runs again, nor is
-        // queued by an event that is just being handled: both are disabled.
+        // SAFETY: Both were initialised when the object was made; afterwards neither runs again, nor
+        // is queued by an event that is just being handled: both are disabled. This is the only call
+        // that comes here, by the exchange of `running`, which only the first `start` has set.
         unsafe {
             bindings::irq_poll_disable(self.poll.get());
             bindings::disable_work_sync(self.work.get());
@@ -484,8 +485,9 @@ impl<H: Handler> PinnedDrop for CompletionQueue<H> {
     fn drop(self: Pin<&mut Self>) {
         self.stop();
         if let Some(cq) = NonNull::new(self.as_raw()) {
-            // SAFETY: A queue pair holds a reference to its completion queue, so
-            // none is left, and the device reports nothing any more.
+            // SAFETY: A queue pair holds a reference to its completion queue, so none is left, and
+            // the device reports nothing any more. `stop` has waited for the poller, the timer and
+            // the interrupt, which nobody can start again without a reference.
             unsafe { bindings::hcablk_c_ib_destroy_cq(cq.as_ptr()) };
         }
     }

@@ -320,7 +320,8 @@ impl<H: Handler> QueuePair<H> {
 
 impl<H: Handler> Drop for QueuePair<H> {
     fn drop(&mut self) {
-        // SAFETY: The identifier's queue pair is this one and nobody posts any more.
+        // SAFETY: The identifier's queue pair is this one, made by `create` and not replaced, since
+        // `Id::pair` gives one at a time. Who posts has a reference to this object: nobody does.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         self.id.unpair();
     }

@@ -263,11 +263,10 @@ impl Grain {
     }
 }
 
-impl BioOwner for Grain {
-    fn slot(&mut self) -> &mut BioSlot {
-        &mut self.slot
-    }
+hcablk_core::impl_has_slot!(Grain, slot: BioSlot);
+hcablk_core::impl_has_slot!(Grain, work: WorkSlot<Grain>);
 
+impl BioOwner for Grain {
     fn device(&self) -> Option<&BlockDevice> {
         self.queue.backing.device()
     }
@@ -299,10 +298,6 @@ impl BioOwner for Grain {
 }
 
 impl Deferred for Grain {
-    fn work_slot(&mut self) -> &mut WorkSlot<Self> {
-        &mut self.work
-    }
-
     fn run(self: KBox<Self>) {
         if let Some(memory) = self.bounce() {
             self.for_each_ram(|chunk, ram, from, length| memory.copy_out(chunk, ram, from, length));

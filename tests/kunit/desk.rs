@@ -568,11 +568,9 @@ pub(crate) fn start(
     }
 }
 
-impl BioOwner for Job {
-    fn slot(&mut self) -> &mut BioSlot {
-        &mut self.slot
-    }
+hcablk_core::impl_has_slot!(Job, slot: BioSlot);
 
+impl BioOwner for Job {
     fn device(&self) -> Option<&BlockDevice> {
         Some(&self.device)
     }
