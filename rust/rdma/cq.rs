@@ -104,7 +104,7 @@ pub struct CompletionQueue<H: Handler> {
     /// Set by the first [`Self::start`], for good.
     started: Atomic<bool>,
     running: Atomic<bool>,
-    /// Set by the first queue pair, for good: the drain events below are of one.
+    /// It has a queue pair, or had one that was drained: the drain events below are of one.
     paired: Atomic<bool>,
     handler: UnsafeCell<Option<Arc<H>>>,
     #[pin]
@@ -286,7 +286,7 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { bindings::hcablk_c_local_bh_enable() };
     }
 
-    /// Makes the queue the one of a queue pair; `EBUSY` when it was one's already.
+    /// Makes the queue the one of a queue pair; `EBUSY` when it is one's already.
     pub(super) fn pair(&self) -> Result {
         if self.paired.xchg(true, Full) {
             return Err(EBUSY);
@@ -294,7 +294,7 @@ impl<H: Handler> CompletionQueue<H> {
         Ok(())
     }
 
-    /// Takes [`Self::pair`] back: there is no queue pair.
+    /// Takes [`Self::pair`] back: there is no queue pair, and none was drained.
     pub(super) fn unpair(&self) {
         self.paired.store(false, Release);
     }

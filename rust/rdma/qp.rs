@@ -34,7 +34,8 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            Full, //
+            Full,
+            Relaxed, //
         },
         Arc, //
     },
@@ -101,9 +102,9 @@ impl<H: Handler> QueuePair<H> {
 
     /// Makes the queue pair of the connection `id`. May sleep.
     ///
-    /// `EINVAL` unless all are of one device and domain. `EBUSY` when `id` has a queue pair
-    /// already, or `cq` ever had one: an identifier knows one, and the ends of draining are told
-    /// by events of the completion queue.
+    /// `EINVAL` unless all are of one device and domain. `EBUSY` when `id` or `cq` has a queue pair
+    /// already, or `cq` had one that was drained: an identifier knows one, and the end of draining
+    /// is told by events of the completion queue.
     pub fn new(
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
@@ -324,5 +325,8 @@ impl<H: Handler> Drop for QueuePair<H> {
         // `Id::pair` gives one at a time. Who posts has a reference to this object: nobody does.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         self.id.unpair();
+        if !self.drained.load(Relaxed) {
+            self.cq.unpair();
+        }
     }
 }

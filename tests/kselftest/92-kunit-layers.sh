@@ -4,6 +4,8 @@
 # group: kunit
 # guests: target
 # timeout: 300
+# expect-log: BUG: a completion queue was started twice
+# expect-log: BUG: a request was dropped by its owner
 
 . "${0%/*}/lib.sh"
 

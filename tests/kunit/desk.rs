@@ -519,13 +519,18 @@ impl Memory {
     }
 }
 
+/// I/O that is over, with what it has held: whoever waits drops that, since a completion must not.
+type Ended = Option<(Result<(), Status>, KBox<Job>)>;
+
 /// I/O under way.
-pub(crate) struct Pending(Arc<Watched<Option<Result<(), Status>>>>);
+pub(crate) struct Pending(Arc<Watched<Ended>>);
 
 impl Pending {
     /// Waits for its end.
     pub(crate) fn end(&self) -> Result<Result<(), Status>> {
-        self.0.wait(|ended| ended.take())
+        let (result, job) = self.0.wait(|ended| ended.take())?;
+        drop(job);
+        Ok(result)
     }
 
     /// Whether it has ended.
@@ -539,7 +544,8 @@ struct Job {
     device: Arc<BlockDevice>,
     chunks: Arc<KVec<PageChunk>>,
     pieces: KVec<(usize, usize, usize)>,
-    ended: Arc<Watched<Option<Result<(), Status>>>>,
+    /// Taken out when it is over: this is in there then.
+    ended: Option<Arc<Watched<Ended>>>,
 }
 
 /// Starts I/O with room for 32 pieces.
@@ -558,7 +564,7 @@ pub(crate) fn start(
             device,
             chunks: memory.chunks.clone(),
             pieces,
-            ended: ended.clone(),
+            ended: Some(ended.clone()),
         },
         GFP_KERNEL,
     )?;
@@ -581,10 +587,9 @@ impl BioOwner for Job {
         })
     }
 
-    fn done(self: KBox<Self>, result: Result<(), Status>) {
-        let ended = self.ended.clone();
-        // What it holds goes first: who waits may take the disk down.
-        drop(self);
-        ended.change(|ended| *ended = Some(result));
+    fn done(mut self: KBox<Self>, result: Result<(), Status>) {
+        if let Some(ended) = self.ended.take() {
+            ended.change(|ended| *ended = Some((result, self)));
+        }
     }
 }

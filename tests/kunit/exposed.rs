@@ -8,7 +8,8 @@ use crate::{
     check::balanced,
     link::{
         self,
-        Link, //
+        Link,
+        OTHER, //
     },
 };
 use hcablk_core::{
@@ -18,7 +19,9 @@ use hcablk_core::{
         Chain,
         Entry,
         Rdma,
-        Register, //
+        Register,
+        WorkId,
+        WorkRequest, //
     },
 };
 use kernel::{
@@ -26,10 +29,13 @@ use kernel::{
     prelude::*, //
 };
 
-const SLOTS: u16 = 64;
+/// As many as a region has pages for: the first one is freed long before the last.
+const SLOTS: u16 = 512;
 /// RDMA WRITEs under way when the memory goes.
-const WRITES: usize = 24;
+const WRITES: usize = 30;
 const ROUNDS: usize = 8;
+/// The last one's number.
+const LAST: u32 = 77;
 
 /// Has the peer write to `address` again and again while `memory` is dropped. KASAN sees it if a write reaches a page that
 /// was freed.
@@ -42,14 +48,23 @@ fn dropped_under_writes<T>(
     ensure!(link.near.carry_out(&mut register(&memory))?);
     ensure!(link.far.write(b"once, to see that it can", address, key)?);
     let page = KVec::from_elem(0x5a, PAGE_SIZE, GFP_KERNEL)?;
-    let entries = [Entry::new(link.far.out.write(1, &page)?)];
-    for _ in 0..WRITES {
+    let entries = [
+        Entry::new(link.far.out.write(1, &page)?),
+        Entry::new(link.far.out.write(2, &page)?),
+    ];
+    for left in (0..WRITES).rev() {
         let mut write = Rdma::write(&entries, address, key);
+        if left == 0 {
+            write.signal(WorkId::new(OTHER, LAST));
+        }
         let mut chain = Chain::new();
         chain.push(&mut write);
         link.far.pair.post(&chain)?;
     }
     drop(memory);
+    // Done, refused or flushed. Before that the queue pair that they go to must not be destroyed: what soft-RoCE sends to a
+    // device of the same machine it hands over without counting the queue pair (`rxe_rcv()`).
+    link.far.completed(OTHER, LAST)?;
     Ok(())
 }
 

@@ -434,6 +434,74 @@ mod tests {
     }
 
     #[test]
+    fn identifier_and_completion_queue_have_one_pair_at_a_time() -> Result {
+        let pd = link::domain()?;
+        let cq = CompletionQueue::<Log>::new(&pd, 32, 0, Context::SoftIrq)?;
+        let other_cq = CompletionQueue::<Log>::new(&pd, 32, 0, Context::SoftIrq)?;
+        let (id, _news) = link::bound_identifier()?;
+        let (other_id, _other_news) = link::bound_identifier()?;
+        let pair = QueuePair::new(&id, &pd, &cq, CAPACITY)?;
+        let second = |id, cq| QueuePair::new(id, &pd, cq, CAPACITY).err();
+        ensure_eq!(second(&id, &other_cq), Some(EBUSY));
+        ensure_eq!(second(&other_id, &cq), Some(EBUSY));
+        // Who was refused has taken nothing.
+        drop(QueuePair::new(&other_id, &pd, &other_cq, CAPACITY)?);
+        cq.start(Log::new(16, false)?);
+        pair.drain();
+        drop(pair);
+        // The completion queue would tell of the drain of the first one.
+        ensure_eq!(second(&id, &cq), Some(EBUSY));
+        drop(QueuePair::new(&id, &pd, &other_cq, CAPACITY)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_completion_queue_has_one_handler() -> Result {
+        let pd = link::domain()?;
+        for context in [Context::SoftIrq, Context::Direct] {
+            let (first, second) = (Log::new(1, false)?, Log::new(1, false)?);
+            let cq = CompletionQueue::new(&pd, 4, 0, context)?;
+            cq.start(first.clone());
+            cq.start(second.clone());
+            ensure!(Arc::into_unique_or_drop(second).is_some());
+            cq.stop();
+            ensure!(Arc::into_unique_or_drop(first).is_some());
+            // Nor after that.
+            let third = Log::new(1, false)?;
+            cq.start(third.clone());
+            ensure!(Arc::into_unique_or_drop(third).is_some());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_guarded_that_was_not_started_or_is_stopped() -> Result {
+        let pd = link::domain()?;
+        let cq = CompletionQueue::<Log>::new(&pd, 4, 0, Context::SoftIrq)?;
+        cq.guard();
+        // Its timer would run in freed memory.
+        drop(cq);
+        let cq = CompletionQueue::new(&pd, 4, 0, Context::SoftIrq)?;
+        cq.start(Log::new(1, false)?);
+        cq.stop();
+        cq.guard();
+        drop(cq);
+        pause(100);
+        Ok(())
+    }
+
+    #[test]
+    fn no_work_id_is_taken_for_a_drain() -> Result {
+        let link = Link::new(Plan::default())?;
+        for kind in [0xfe_u8, 0xff] {
+            let mut probe = Rdma::probe();
+            link.near.post(&mut probe, kind, 0)?;
+            ensure!(link.near.completed(kind & 0x7f, 0)?.ok);
+        }
+        Ok(())
+    }
+
+    #[test]
     fn sizes_beyond_the_device_are_refused() -> Result {
         let pd = link::domain()?;
         let attributes = pd.attributes();
