@@ -25,6 +25,7 @@ state() {
 	on c1 "cat $initiator/v/state"
 }
 
+# shellcheck disable=SC2086 # a list of words
 connect c1 v $settings
 must on target 'dmsetup suspend --nolockfs gate'
 spawn old c1 "$(write_block "$device" old)"
