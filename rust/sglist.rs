@@ -20,6 +20,7 @@ use crate::{
         RequestRef, //
     },
     rdma::{
+        cq::Success,
         device::Direction,
         mapped,
         mr::{
@@ -31,7 +32,8 @@ use crate::{
         wr::{
             Entry,
             Invalidate,
-            Register, //
+            Register,
+            Withdrawn, //
         },
     },
 };
@@ -189,12 +191,24 @@ impl SegmentList {
         Ok(self.region.as_mut().ok_or(EINVAL)?.invalidate())
     }
 
-    /// The peer has no access: [`Self::invalidate`]'s request completed, or
-    /// registration was never posted.
+    /// The peer has no access: [`Self::invalidate`]'s request completed, of which, or of a
+    /// later one of the same queue, the `_proof` is. `EINVAL` if it was not asked for.
     #[inline]
-    pub fn invalidated(&mut self) {
+    pub fn invalidated(&mut self, _proof: Success) -> Result {
+        match &mut self.region {
+            Some(region) if region.is_invalidating() => {
+                region.invalidated();
+                Ok(())
+            }
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// The peer has no access: what [`Self::register`] made was never posted.
+    #[inline]
+    pub fn withdrawn(&mut self, proof: Withdrawn) {
         if let Some(region) = &mut self.region {
-            region.invalidated();
+            region.withdrawn(proof);
         }
     }
 
@@ -231,7 +245,10 @@ impl SegmentList {
         if self.is_registered() {
             return Err(EBUSY);
         }
-        self.invalidated();
+        // What was mapped and never registered is to be mapped again.
+        if let Some(region) = &mut self.region {
+            region.invalidated();
+        }
         self.unmap();
         Ok(())
     }

@@ -389,7 +389,7 @@ impl Handler for Queue {
     #[inline]
     fn complete(&self, round: &mut Round, completion: &Completion) {
         let work = completion.work();
-        if !completion.is_ok() {
+        let Some(proof) = completion.success() else {
             if !completion.is_flushed() {
                 self.fail(Failure::Work(completion.status()));
             } else if self.live.load(Acquire) {
@@ -398,14 +398,14 @@ impl Handler for Queue {
             // While connecting, a refusal flushes the receives before its
             // event comes, and that says why.
             return;
-        }
+        };
         if work.kind == kind::RECEIVE {
             return self.receive(round, work.index, completion);
         }
         self.freed
             .store(self.freed().wrapping_add(work.slots.into()), Relaxed);
         match work.kind {
-            kind::NUMBERED => self.numbered(round, work.index),
+            kind::NUMBERED => self.numbered(round, work.index, proof),
             kind::PROBE => self.probing.store(false, Release),
             // Of `SEND` and `LANDING` that is all.
             _ => {}

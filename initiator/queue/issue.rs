@@ -42,6 +42,7 @@ use hcablk_core::{
         wr::{
             Chain,
             Entry,
+            Register,
             Send,
             WorkId,
             WorkRequest, //
@@ -221,6 +222,9 @@ impl Queue {
         let mut send = self.send.lock();
         if !send.reserve(slots, || self.freed()) {
             self.sent.credit_waits.bump();
+            if let Some(proof) = register.and_then(Register::withdraw) {
+                data.list.withdrawn(proof);
+            }
             return Err(self.turned_away(request, send));
         }
         data.voice = send.batching.issue(last);
@@ -230,6 +234,9 @@ impl Queue {
             // Not reached: each tag has a buffer.
             send.withdraw(slots, data.voice);
             drop(send);
+            if let Some(proof) = register.and_then(Register::withdraw) {
+                data.list.withdrawn(proof);
+            }
             return Err(Self::unissued(request, &self.tags, Status::IoErr));
         };
         data.phase = Phase::Sent;
@@ -362,7 +369,6 @@ impl Queue {
         status: Status,
     ) -> Rejected<Driver> {
         if let Some((_, data)) = tags.of(&mut request) {
-            data.list.invalidated();
             give_back(&mut data.list);
         }
         Rejected::new(request, status)

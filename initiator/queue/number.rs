@@ -28,6 +28,7 @@ use hcablk_core::{
     blkdev::Request,
     rdma::{
         backlog::CanWait,
+        cq::Success,
         wr::{
             Chain,
             WorkId, //
@@ -140,14 +141,14 @@ impl Queue {
 
     /// The work request of this number has completed, and all before it.
     #[inline]
-    pub(super) fn numbered(&self, round: &mut Round, number: u32) {
+    pub(super) fn numbered(&self, round: &mut Round, number: u32, proof: Success) {
         self.out.store(number, Relaxed);
         if self.lingerers.load(Relaxed) != NOBODY {
-            self.end_lingerers(round);
+            self.end_lingerers(round, proof);
         }
     }
 
-    fn end_lingerers(&self, round: &mut Round) {
+    fn end_lingerers(&self, round: &mut Round, proof: Success) {
         let mut next = self.lingerers.load(Relaxed);
         self.lingerers.store(NOBODY, Relaxed);
         while let Ok(tag) = u16::try_from(next) {
@@ -164,17 +165,18 @@ impl Queue {
                 request.park();
                 continue;
             }
-            self.end_lingerer(round, request);
+            self.end_lingerer(round, request, proof);
         }
     }
 
-    fn end_lingerer(&self, round: &mut Round, mut request: Request<Driver>) {
+    fn end_lingerer(&self, round: &mut Round, mut request: Request<Driver>, proof: Success) {
         let Some((_, data)) = self.tags.of(&mut request) else {
             return;
         };
         let status = match data.phase {
             Phase::Invalidating(status) => {
-                data.list.invalidated();
+                // What was not invalidated is not released either.
+                let _ = data.list.invalidated(proof);
                 status
             }
             Phase::Answered(status) => status,

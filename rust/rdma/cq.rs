@@ -61,7 +61,10 @@ mod direct;
 mod handler;
 
 pub use self::{
-    completion::Completion,
+    completion::{
+        Completion,
+        Success, //
+    },
     handler::{
         Handler,
         Patience,

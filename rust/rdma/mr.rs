@@ -7,7 +7,8 @@ use super::{
     pd::ProtectionDomain,
     wr::{
         Invalidate,
-        Register, //
+        Register,
+        Withdrawn, //
     },
 };
 use crate::bindings;
@@ -229,6 +230,12 @@ impl MemoryRegion {
         Key(unsafe { (*self.as_raw()).rkey })
     }
 
+    /// Whether [`Self::invalidate`] was asked for, and not more.
+    #[inline]
+    pub(crate) fn is_invalidating(&self) -> bool {
+        self.state == State::Invalidating
+    }
+
     /// Whether the peer may have access.
     #[inline]
     pub fn is_registered(&self) -> bool {
@@ -246,10 +253,18 @@ impl MemoryRegion {
         ours
     }
 
+    /// The registration was never posted.
+    #[inline]
+    pub(crate) fn withdrawn(&mut self, proof: Withdrawn) {
+        if self.state == State::Registered && self.key() == proof.0 {
+            self.state = State::Invalid;
+        }
+    }
+
     /// The work request of [`Self::invalidate`] completed, or the region was
     /// never registered.
     #[inline]
-    pub fn invalidated(&mut self) {
+    pub(crate) fn invalidated(&mut self) {
         self.state = State::Invalid;
     }
 }

@@ -322,6 +322,8 @@ unsafe impl CanWait for Rdma<'_> {
 pub struct Register<'a> {
     wr: bindings::ib_reg_wr,
     region: &'a MemoryRegion,
+    /// It was put where it is posted from.
+    given: bool,
 }
 
 impl<'a> Register<'a> {
@@ -332,9 +334,23 @@ impl<'a> Register<'a> {
         wr.mr = region.as_raw();
         wr.key = key.0;
         wr.access = access as i32;
-        Self { wr, region }
+        Self {
+            wr,
+            region,
+            given: false,
+        }
+    }
+
+    /// Gives the request up before it was put into a chain or a backlog: the proof for
+    /// [`MemoryRegion::withdrawn`]. `None`: it was.
+    #[inline]
+    pub fn withdraw(self) -> Option<Withdrawn> {
+        (!self.given).then_some(Withdrawn(Key(self.wr.key)))
     }
 }
+
+/// A registration that was never posted.
+pub struct Withdrawn(pub(super) Key);
 
 impl WorkRequest for Register<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
@@ -342,6 +358,7 @@ impl WorkRequest for Register<'_> {
     }
 
     fn whole(&mut self) -> *mut bindings::ib_send_wr {
+        self.given = true;
         (&raw mut self.wr).cast()
     }
 }

@@ -22,7 +22,8 @@ use hcablk_core::{
             Completion,
             CompletionQueue,
             Context,
-            Handler, //
+            Handler,
+            Success, //
         },
         device::Direction,
         pd::ProtectionDomain,
@@ -109,6 +110,7 @@ pub(crate) struct Done {
     pub(crate) flushed: bool,
     pub(crate) length: usize,
     pub(crate) invalidated: Option<u32>,
+    pub(crate) proof: Option<Success>,
 }
 
 /// What was reported so far.
@@ -149,6 +151,7 @@ impl Handler for Log {
             flushed: completion.is_flushed(),
             length: if ok { completion.byte_len() } else { 0 },
             invalidated: if ok { completion.invalidated() } else { None },
+            proof: completion.success(),
         };
         if self.sleepy {
             crate::watched::pause(1);
@@ -250,6 +253,12 @@ impl Side {
     pub(crate) fn carry_out(&self, request: &mut impl WorkRequest) -> Result<bool> {
         self.post(request, OTHER, 0)?;
         Ok(self.completed(OTHER, 0)?.ok)
+    }
+
+    /// As [`Self::carry_out`], with the proof that it was done.
+    pub(crate) fn carried_out(&self, request: &mut impl WorkRequest) -> Result<Success> {
+        self.post(request, OTHER, 0)?;
+        self.completed(OTHER, 0)?.proof.ok_or(EIO)
     }
 
     /// Reads the peer's memory into receive buffer `index`; whether that was done.

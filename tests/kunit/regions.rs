@@ -130,8 +130,8 @@ impl Bench {
     /// Takes the peer's access away and ends the request.
     fn hide(&mut self, request: Request<Driver>, pending: &Pending) -> Result {
         let mut invalidate = self.list.invalidate()?;
-        ensure!(self.link.near.carry_out(&mut invalidate)?);
-        self.list.invalidated();
+        let done = self.link.near.carried_out(&mut invalidate)?;
+        self.list.invalidated(done)?;
         self.list.release()?;
         request.end(Status::Ok);
         ensure_eq!(pending.end()?, Ok(()));
@@ -392,25 +392,51 @@ mod tests {
             bench
                 .list
                 .map(request.view(), Direction::ToDevice, COOKIE)?;
-            {
+            let registered = {
                 let (mut register, _) = bench.list.register()?;
-                ensure!(bench.link.near.carry_out(&mut register)?);
-            }
+                bench.link.near.carried_out(&mut register)?
+            };
             ensure_eq!(bench.list.register().err(), Some(EINVAL));
             ensure!(bench.list.is_registered());
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            // The registration was done: that is no proof.
+            ensure_eq!(bench.list.invalidated(registered), Err(EINVAL));
             ensure_eq!(bench.list.release(), Err(EBUSY));
             let mut invalidate = bench.list.invalidate()?;
             // Not before it has completed.
             ensure_eq!(bench.list.release(), Err(EBUSY));
             ensure_eq!(bench.list.mapped(), 3);
-            ensure!(bench.link.near.carry_out(&mut invalidate)?);
-            bench.list.invalidated();
+            let done = bench.link.near.carried_out(&mut invalidate)?;
+            bench.list.invalidated(done)?;
             bench.list.release()?;
             ensure_eq!(bench.list.mapped(), 0);
             request.end(Status::Ok);
             ensure_eq!(pending.end()?, Ok(()));
             ensure!(alive(&bench.link)?);
             Ok(())
+        })
+    }
+
+    #[test]
+    fn only_what_was_never_posted_is_withdrawn() -> Result {
+        balanced(|| {
+            let mut bench = Bench::new()?;
+            let (request, pending) = bench.desk.caught(&bench.memory.of(SHAPES[0])?, WRITE, 0)?;
+            bench
+                .list
+                .map(request.view(), Direction::ToDevice, COOKIE)?;
+            let (register, _) = bench.list.register()?;
+            let proof = register.withdraw().ok_or(EINVAL)?;
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            bench.list.withdrawn(proof);
+            bench.list.release()?;
+            bench
+                .list
+                .map(request.view(), Direction::ToDevice, COOKIE)?;
+            let (mut register, _) = bench.list.register()?;
+            ensure!(bench.link.near.carry_out(&mut register)?);
+            ensure!(register.withdraw().is_none());
+            bench.hide(request, &pending)
         })
     }
 

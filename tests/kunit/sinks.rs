@@ -126,8 +126,8 @@ mod tests {
                     ensure_eq!((round, i, wrong), (round, i, None));
                 }
                 let mut invalidate = list.invalidate()?;
-                ensure!(link.far.carry_out(&mut invalidate)?);
-                list.invalidated();
+                let done = link.far.carried_out(&mut invalidate)?;
+                list.invalidated(done)?;
                 list.release()?;
                 request.end(Status::Ok);
                 ensure_eq!(pending.end()?, Ok(()));

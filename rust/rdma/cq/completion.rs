@@ -13,6 +13,12 @@ use kernel::prelude::*;
 #[repr(transparent)]
 pub struct Completion(bindings::ib_wc);
 
+/// Some work request has completed without an error, and all before it in its queue. Nobody
+/// can say so who has not seen a [`Completion`]; that it is the right one is up to who
+/// shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Success(());
+
 impl Completion {
     /// The work id it was posted with.
     #[inline]
@@ -48,6 +54,12 @@ impl Completion {
     #[inline]
     pub fn is_ok(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
+    }
+
+    /// That the work was done, for who wants to be shown that; `None`: it was not.
+    #[inline]
+    pub fn success(&self) -> Option<Success> {
+        self.is_ok().then_some(Success(()))
     }
 
     /// The work was not tried because the queue pair is going down.
