@@ -46,6 +46,8 @@ class Settings:
     rdma: str = "rxe"
     # Parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks.
     parameters: str = ""
+    # What the kernel is, stock or debug, and the RDMA device: on which of them a test may be skipped, its header says.
+    kinds: frozenset[str] = frozenset()
     cpus: int = 2
     append: str = ""
     # More of QEMU's arguments.

@@ -174,7 +174,12 @@ class Lane:
             return "failed", [f"this test has to fail with {test.must_fail!r}, but:", *reasons]
         if reasons:
             return "failed", reasons
-        return ("skipped" if code == SKIPPED else "passed"), []
+        if code != SKIPPED:
+            return "passed", []
+        # A feature that is gone would go unnoticed.
+        if not self.settings.kinds.intersection(test.skips):
+            return "failed", [f"it may not be skipped on {' '.join(sorted(self.settings.kinds))}"]
+        return "skipped", []
 
     def demo(self, script: Path, say: Say) -> int:
         """Run a script that shows something on fresh guests; no TAP."""

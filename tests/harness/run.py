@@ -51,6 +51,7 @@ class Run:
             slow=args.slow,
             rdma=args.rdma,
             parameters=args.parameters,
+            kinds=frozenset({"debug" if "debug" in args.krel else "stock", args.rdma}),
         )
         command = Path(args.command) if args.command and Path(args.command).exists() else None
         image.build(settings.image, cache, TESTS / "guest", Path(args.kernels, args.krel), modules, command)

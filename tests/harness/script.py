@@ -24,6 +24,8 @@ class Test:
     waits: bool = False
     # Why nothing may run beside it; empty when something may.
     alone: str = ""
+    # Kinds of guests on which it may be skipped: see `kinds` of run.py.
+    skips: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -64,6 +66,8 @@ def read_test(path: Path) -> Test:
                 test.waits = True
             case "alone", value:
                 test.alone = value
+            case "skips", value:
+                test.skips = value.split()
     if not test.proves or not test.group:
         raise SystemExit(f"{path}: the header lacks 'Proves:' or 'group:'")
     return test

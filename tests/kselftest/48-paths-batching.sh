@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with many requests under way few answers interrupt, and whatever the thresholds nobody waits for one that does not.
 # group: paths
+# skips: siw
 # alone: it counts events of a burst and of a silence
 # timeout: 600
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a request takes one lock of ours when it is issued and one when it is answered; and two at the target, or three if its data is fetched.
 # group: paths
+# skips: stock
 # timeout: 150
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: bios of the target's drive that fail at random are errors of those requests, on a connection that lives on.
 # group: fault
+# skips: stock
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the core's safe layers do what they say, and refuse what they should, on a real RDMA device and block layer.
 # group: kunit
+# skips: stock siw
 # guests: target
 # timeout: 300
 # expect-log: BUG: a completion queue was started twice
