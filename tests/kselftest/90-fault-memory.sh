@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whichever allocation of connecting, exporting or ending fails, it is a clean error, and nothing is left behind.
 # group: fault
+# skips: stock
 # timeout: 1800
 # expect-log: Call Trace:
 # (That of a warning of vmalloc, which says of each failure where it was. What counts has a headline of its own.)
@@ -93,6 +94,28 @@ must on target "echo 0 > $volume/enable; rmdir $volume"
 port=$target/ports/nth
 check "listening: every allocation" rounds target "mkdir -p $port && echo 7790 > $port/port" $port/enable 1 "
 	if [ \$result = failed ]; then [ \$(cat $port/enable) = 0 ]; else echo 0 > $port/enable; fi && rmdir $port"
+
+# made DIRECTORY: mkdir while its first, second, … allocation fails, until that is beyond its last for long; those of
+# starting the program come first. After each that failed nothing must be left of it, so that the next succeeds.
+made() {
+	ON_SECONDS=600 on target '
+		n=0; passed=0; failed=0
+		while [ $passed -lt 30 ]; do
+			n=$((n + 1))
+			if sh -c "echo $n > /proc/self/fail-nth; exec mkdir '"$1"'" 2> /dev/null; then
+				passed=$((passed + 1))
+			else
+				passed=0; failed=$((failed + 1))
+				mkdir '"$1"' || { echo "round $n: something is left"; exit 1; }
+			fi
+			rmdir '"$1"' || exit 1
+		done
+		echo "$n allocations, $failed failed"
+		[ $failed -gt 0 ]'
+}
+check "allowing a host: every allocation" made $target/volumes/vol1/hosts/00000000-0000-4000-8000-0000000000cc
+check "making a volume: every allocation" made $target/volumes/nth
+check "making a port: every allocation" made $target/ports/nth
 
 # What the target allocates for a client it does in the kernel's threads: any allocation in whose call chain our module
 # is fails once, at random.
