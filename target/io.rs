@@ -257,9 +257,14 @@ impl Io {
     }
 
     /// Whether the region over its buffers may still be valid: on iWARP the peer writes there then.
+    ///
+    /// It is taken for valid while its work requests are being posted, which is under its lock: who
+    /// posts them gives the request up if that fails. A request that was fetched is never asked
+    /// meanwhile, since [`fetched`](Queue) takes the lock first.
     #[inline]
     pub(crate) fn is_exposed(&self) -> bool {
-        self.sink.as_ref().is_some_and(|sink| sink.lock().is_open())
+        let open = |sink: &Arc<IrqLock<Sink>>| sink.try_lock().is_none_or(|sink| sink.is_open());
+        self.sink.as_ref().is_some_and(open)
     }
 
     /// Puts the buffers back into `pool`.
