@@ -288,7 +288,11 @@ impl Memory {
                 state.arenas.len() - 1
             }
         };
-        state.account.ask(least).map_err(Denied::Limit)?;
+        if let Err(shortage) = state.account.ask(least) {
+            // An arena that was made for nobody goes, and with it the protection domain.
+            state.balance(&self.freed);
+            return Err(Denied::Limit(shortage));
+        }
         let place = state.arenas.get_mut(at).ok_or(ENOMEM)?;
         place.clients += 1;
         place.wishes += wish;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: what deep and many queues cost beside their data is in memory_mib, is refused before it is made, and comes back.
+# Proves: what deep and many queues cost beside their data is in memory_mib, is refused before it is made, and comes back; a host has 16 sessions at most.
 # group: shares
 # guests: target c1
 
@@ -23,6 +23,7 @@ check "the target says why and how much" \
 	wait_log target 10 'refused .* volume vol1: .*memory_mib: [0-9]+ KiB, and of 32768 KiB there are 32768 KiB'
 must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 pass "nothing of it stays in the account"
+check "nor does it keep the RDMA device" wait_until target 20 "! rdma resource show pd | grep -q hcablk"
 check "shallow ones are not" connect c1 vol1 --queues 4 --queue-depth 16
 disconnect c1 vol1
 must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
@@ -45,3 +46,14 @@ disconnect c1 vol1
 must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 pass "all of it comes back"
 must on target 'hcablk target unexport vol1'
+
+# Sixteen sessions are what a host may have on a volume, however many come at the same time.
+must on target 'hcablk target unlisten --all && hcablk target listen --id 1 --buffer-mib 1'
+must on c1 "for n in \$(seq 20); do
+	(hcablk connect $target_address vol1 --name s\$n --queues 1 --queue-depth 2 --connect-timeout $((60 * slow)) > /dev/null 2>> /tmp/refused &)
+done"
+live="cat $initiator/s*/state | grep -c live"
+check "sixteen of twenty are granted" wait_until c1 60 "[ \$($live) = 16 ] && [ \$(pidof hcablk | wc -w) = 0 ]"
+same "and no more" "16 4" "$(on c1 "$live; grep -c '^hcablk: cannot connect' /tmp/refused" | xargs)"
+like "the others are told" 'sessions|memory|queue pairs' "$(on c1 'cat /tmp/refused')"
+must on c1 'hcablk disconnect --all'
