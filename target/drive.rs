@@ -84,8 +84,8 @@ use kernel::{
     },
 };
 
-/// How often writes that met pages were written back through them, by any volume. It counts
-/// before the pages are dropped: who finds no page any more finds another number.
+/// How often pages that a write or a discard has in part were written back whole, by any volume. It
+/// counts before the pages are dropped: who finds no page any more finds another number.
 static REWRITTEN: Atomic<u32> = Atomic::new(0);
 
 /// The number, in order with what is looked at before and after.
@@ -295,6 +295,8 @@ impl Queue {
             (BioOp::Discard { .. }, Route::Device) => {
                 // What is left there is as good as anything.
                 let _ = file.write_back(offset, length);
+                // Pages that it has in part were written whole.
+                REWRITTEN.fetch_add(1, Full);
                 let _ = file.drop_pages(offset, length);
                 self.submit(io, task.op, offset);
             }
@@ -315,7 +317,10 @@ impl Queue {
     fn empty(&self, io: KBox<Io>, task: Task) {
         let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
         let (offset, length) = (task.extent.offset, task.extent.length as usize);
+        // File systems write back and drop the pages that it has in part.
+        REWRITTEN.fetch_add(1, Full);
         let result = self.backing().file().empty(offset, length, keep);
+        REWRITTEN.fetch_add(1, Full);
         self.finish_file(io, result);
     }
 
@@ -330,7 +335,7 @@ impl Queue {
     /// Direct or cached I/O of a file is done. May sleep.
     fn transferred(&self, io: KBox<Io>, task: Task, result: Result) {
         let direct = task.route == Route::File && task.replaces();
-        if result.is_ok() && direct && task.is_cached_in(self.backing().file()) {
+        if result.is_ok() && direct && io.was_overtaken(task) {
             return self.write_through(io, task);
         }
         let result = match task.op {
