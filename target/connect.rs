@@ -318,8 +318,17 @@ impl Connect {
                     ))
                 }
                 (Decision::Join, _, Some(session)) => return Ok(session),
-                (Decision::ReplaceQueue, _, Some(session)) => session.replace_queue(request.queue),
+                (Decision::ReplaceQueue, _, Some(session)) => {
+                    let _waits = self.registry.wait_for_drive().map_err(|_| Refusal::CROWD)?;
+                    if !session.replace_queue(request.queue) {
+                        return Err(Refusal::new(
+                            Reason::NoResources,
+                            "another queue pair of its session is being replaced",
+                        ));
+                    }
+                }
                 (Decision::Replace, _, Some(old)) => {
+                    let _waits = self.registry.wait_for_drive().map_err(|_| Refusal::CROWD)?;
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
                     old.end(EndReason::Replaced);

@@ -70,11 +70,26 @@ pub(crate) struct Registry {
     lists: Mutex<Lists>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
+    /// Those of them that wait until a drive has finished what it has begun for older ones.
+    drive_waiters: Atomic<u32>,
 }
 
 /// Connection requests that may wait for their turn at the same time: 32 initiators with 128 queue
 /// pairs each.
 const PENDING_MAX: u32 = 4096;
+
+/// Connection requests that may wait for drives at the same time: far fewer than the workqueue has
+/// workers for, so that a drive that hangs leaves some to those who come for another one.
+const DRIVE_WAITERS_MAX: u32 = 128;
+
+/// A connection request that waits for a drive, counted as long as this is there.
+pub(crate) struct DriveWaiter<'a>(&'a Registry);
+
+impl Drop for DriveWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.drive_waiters.fetch_sub(1, Relaxed);
+    }
+}
 
 /// A connection request that waits for its turn, counted as long as this is there.
 pub(crate) struct Pending(Arc<Registry>);
@@ -97,6 +112,7 @@ impl Registry {
                     sessions: KVec::new(),
                 }),
                 pending: Atomic::new(0),
+                drive_waiters: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -133,6 +149,15 @@ impl Registry {
             return Err(EBUSY);
         }
         Ok(pending)
+    }
+
+    /// Counts a connection request that will wait for a drive; `EBUSY`: there are too many.
+    pub(crate) fn wait_for_drive(&self) -> Result<DriveWaiter<'_>> {
+        let waiter = DriveWaiter(self);
+        if self.drive_waiters.fetch_add(1, Relaxed) >= DRIVE_WAITERS_MAX {
+            return Err(EBUSY);
+        }
+        Ok(waiter)
     }
 
     /// Lists a volume, `EEXIST` when its name is taken.

@@ -385,11 +385,14 @@ impl Session {
 
     /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
     /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
-    /// the session is ending. Process context.
-    pub(crate) fn replace_queue(&self, index: u8) {
-        let _alone = self.closing.lock();
+    /// the session is ending. `false`: another one is being taken down, which is not waited for: an
+    /// initiator replaces one after the other. Process context.
+    pub(crate) fn replace_queue(&self, index: u8) -> bool {
+        let Some(_alone) = self.closing.try_lock() else {
+            return *self.state.lock() != State::Live;
+        };
         if *self.state.lock() != State::Live {
-            return;
+            return true;
         }
         let found = self
             .queues
@@ -402,6 +405,7 @@ impl Session {
             queue.close_alone();
             drop(self.volume.retire_one(&self.queues, index));
         }
+        true
     }
 
     fn tear_down(&self) {

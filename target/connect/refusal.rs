@@ -30,6 +30,11 @@ impl Refusal {
         "this host has too many sessions on the volume",
     );
 
+    pub(super) const CROWD: Self = Self::new(
+        Reason::NoResources,
+        "too many connections wait for a drive to finish what it has begun for older ones",
+    );
+
     pub(super) const fn new(reason: Reason, why: &'static str) -> Self {
         Self {
             reason,
