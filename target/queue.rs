@@ -514,14 +514,11 @@ impl Queue {
             // queue pair has is not coming back then; all that the HCA reaches
             // stays until the pair is destroyed ([`kept`]).
             self.pair.drain();
-            for index in 0..self.shape.ios {
-                if let Some(io) = self.inflight.take(index) {
-                    self.give_up(io);
-                }
-            }
-            self.cut.give_up();
+            self.give_up_all();
             while self.home.wait_ms(30_000).is_err() {
                 pr_warn!("still waiting for the drive to finish requests of a closed session\n");
+                // What the drive has finished since was posted to a queue pair that does not flush.
+                self.give_up_all();
             }
         }
         // The drive's completions that brought the last ones home may still hold
@@ -541,6 +538,16 @@ impl Queue {
         }
         self.cut.clear();
         self.comes_to(State::Ended);
+    }
+
+    /// Gives up what the queue pair has. Its completion handler does so no more.
+    fn give_up_all(&self) {
+        for index in 0..self.shape.ios {
+            if let Some(io) = self.inflight.take(index) {
+                self.give_up(io);
+            }
+        }
+        self.cut.give_up();
     }
 
     /// As [`Self::close`], while the session goes on: what goes wrong here from now on does not
