@@ -16,7 +16,7 @@ const REQUEST_OBJECTS: u64 = 256 + 256 + 128;
 /// A `struct bio` and a `struct work_struct`.
 const GRAIN_OBJECTS: u64 = 256 + 128;
 /// Places for a request in the tables and lists of its queue.
-const REQUEST_PLACES: u64 = 128;
+const REQUEST_PLACES: u64 = 256;
 /// Places for a grain there.
 const GRAIN_PLACES: u64 = 32;
 /// A mapped page's or buffer's description, in a list that may have doubled.

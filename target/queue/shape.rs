@@ -250,7 +250,8 @@ impl Shape {
             grain_pieces: grain_chunks(self.cut.grain()) as u64,
             sink_pages: sinks.into(),
             buffers: self.buffers as u64,
-            kept: (self.wish() / CHUNK_BYTES as u64).min(MOST as u64),
+            // Its lists have room for what all queues of the session wish.
+            kept: if self.shares { MOST as u64 } else { 0 },
             granted: (self.granted / CHUNK_BYTES) as u64,
             granted_pages: (self.granted / PAGE_SIZE) as u64,
             open_writes: open_writes(self.credits) as u64,
