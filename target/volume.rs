@@ -345,10 +345,12 @@ impl Volume {
         let result = self.registry.end_sessions(EndReason::Withdrawn, |session| {
             core::ptr::eq(&**session.volume(), self)
         });
-        self.state.lock().export = match result {
-            Ok(()) => Export::Disabled,
-            Err(_) => Export::Withdrawn,
-        };
+        if result.is_err() {
+            // Nothing has ended for want of memory: it can be tried again.
+            self.state.lock().export = exported;
+            return result;
+        }
+        self.state.lock().export = Export::Disabled;
         drop(exported);
         pr_info!("{self}: no longer exported\n");
         result
