@@ -128,11 +128,13 @@ impl Queue {
         if let Some((_, data)) = self.tags.of(&mut request) {
             data.phase = Phase::Idle;
             data.list.revoke();
-            if data.list.release().is_err() {
-                keep(
-                    request,
-                    "a request is never ended, since the target may still reach its memory",
-                );
+            // What was sent from the memory itself has no region that could be revoked.
+            if self.pair.is_stuck() || data.list.release().is_err() {
+                const WHY: &str =
+                    "a request is never ended, since a device may still reach its memory";
+                keep(request, WHY);
+                // Its timer would have queue pairs replaced that work.
+                self.session.fail(Failure::Broken(WHY));
                 return None;
             }
         }

@@ -123,6 +123,8 @@ pub struct CompletionQueue<H: Handler> {
     /// Where a batch is put. Only the one poller uses it.
     batch: UnsafeCell<[bindings::ib_wc; BATCH]>,
     events: Atomic<u64>,
+    /// Completions that were the device's driver's own. Only the poller counts.
+    handed_over: Atomic<u64>,
     /// Every completion is reported at once, whatever the handler says.
     hurried: Atomic<bool>,
     /// Runs while the handler's patience is guarded.
@@ -177,6 +179,7 @@ impl<H: Handler> CompletionQueue<H> {
                 direct <- new_spinlock!((), "hcablk_direct"),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Atomic::new(0),
+                handed_over: Atomic::new(0),
                 // Soft-iWARP takes no message for one that asks for being
                 // reported (siw_rqe_complete() forgets the flag).
                 hurried: Atomic::new(pd.id().is_iwarp()),
@@ -220,6 +223,11 @@ impl<H: Handler> CompletionQueue<H> {
     /// Completion events (interrupts) that this queue had.
     pub fn events(&self) -> u64 {
         self.events.load(Relaxed)
+    }
+
+    /// Completions that were handed over to the device's driver.
+    pub(super) fn handed_over(&self) -> u64 {
+        self.handed_over.load(Acquire)
     }
 
     /// How often [`Patience::Guarded`] came to its end without an event.
@@ -464,7 +472,10 @@ impl<H: Handler> CompletionQueue<H> {
                 match completion.work() {
                     WorkId::SENDS_DRAINED => self.sends_drained.set(),
                     WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
-                    id if id.kind >= 0xfe && completion.hand_over(cq) => {}
+                    id if id.is_drain() && completion.hand_over(cq) => {
+                        self.handed_over
+                            .store(self.handed_over.load(Relaxed) + 1, Release);
+                    }
                     _ => handler.complete(&mut round, completion),
                 }
             }

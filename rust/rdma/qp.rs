@@ -33,9 +33,11 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         Arc, //
     },
@@ -86,6 +88,8 @@ pub struct QueuePair<H: Handler> {
     cq: Arc<CompletionQueue<H>>,
     id: Arc<Id>,
     drained: Atomic<bool>,
+    /// It did not drain and was not reset.
+    stuck: Atomic<bool>,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -130,6 +134,7 @@ impl<H: Handler> QueuePair<H> {
             cq: cq.clone(),
             id: id.clone(),
             drained: Atomic::new(false),
+            stuck: Atomic::new(false),
         })
     }
 
@@ -212,16 +217,7 @@ impl<H: Handler> QueuePair<H> {
     /// and takes nothing from the peer from here on: its keys reach nothing
     /// through this pair. What is posted afterwards is flushed too. May sleep.
     pub fn fail(&self) -> Result {
-        let mut attr: bindings::ib_qp_attr = zeroed();
-        attr.qp_state = bindings::ib_qp_state_IB_QPS_ERR;
-        // SAFETY: The queue pair is valid.
-        let failed = to_result(unsafe {
-            bindings::ib_modify_qp(
-                self.raw.as_ptr(),
-                &mut attr,
-                bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
-            )
-        });
+        let failed = self.modify(bindings::ib_qp_state_IB_QPS_ERR);
         self.cq.hurry();
         failed
     }
@@ -230,8 +226,9 @@ impl<H: Handler> QueuePair<H> {
     /// then the device touches no memory of it any more. Does nothing the
     /// second time. May sleep; not from a completion handler.
     ///
-    /// A device may fail to flush. That is said in the log after a while, and
-    /// then only dropping the pair, or the memory region, is sure to end access.
+    /// A device may fail to flush. That is said in the log after a while, and the pair is
+    /// reset, which ends all its work without completions. If the device refuses that, too, the
+    /// pair [is stuck](Self::is_stuck): only dropping it, or a memory region, is sure to end access.
     ///
     /// A device may also be in a state in which it neither fails a pair nor takes
     /// work, as mlx4, mlx5 and hns are after a fatal error. It has operations of its
@@ -241,6 +238,7 @@ impl<H: Handler> QueuePair<H> {
             return;
         }
         let failed = self.fail();
+        let mut drained_all = true;
         for side in [Side::Sends, Side::Receives] {
             let posted = failed.and_then(|()| self.post_last(side));
             let drained = match side {
@@ -252,6 +250,7 @@ impl<H: Handler> QueuePair<H> {
                 Err(refused) => self.drain_by_device(side).ok_or(refused),
             };
             if let Err(e) = result {
+                drained_all = false;
                 pr_warn!(
                     "BUG: {} queue did not drain (error {})\n",
                     side.name(),
@@ -259,6 +258,28 @@ impl<H: Handler> QueuePair<H> {
                 );
             }
         }
+        if !drained_all && self.modify(bindings::ib_qp_state_IB_QPS_RESET).is_err() {
+            pr_warn!("BUG: a queue pair that did not drain cannot be reset\n");
+            self.stuck.store(true, Release);
+        }
+    }
+
+    /// Whether the device may still read or write memory that was posted, after [`Self::drain`].
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.load(Acquire)
+    }
+
+    fn modify(&self, state: bindings::ib_qp_state) -> Result {
+        let mut attr: bindings::ib_qp_attr = zeroed();
+        attr.qp_state = state;
+        // SAFETY: The queue pair is valid.
+        to_result(unsafe {
+            bindings::ib_modify_qp(
+                self.raw.as_ptr(),
+                &mut attr,
+                bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
+            )
+        })
     }
 
     /// Posts the request, or the buffer, whose completion says that all before have.
@@ -275,7 +296,8 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Has the device drain a queue by its own operation, if it has one: `None` if not.
+    /// Has the device drain a queue by its own operation, if it has one: `None` if not, or if
+    /// the operation gave up.
     ///
     /// The operation posts a request past the device's own refusal, has the completion
     /// queue polled, and waits, without a limit, until our poller has handed the
@@ -297,9 +319,10 @@ impl<H: Handler> QueuePair<H> {
                 Side::Sends => ops.drain_sq,
                 Side::Receives => ops.drain_rq,
             };
+            let before = self.cq.handed_over();
             drain?(qp);
+            (self.cq.handed_over() != before).then_some(())
         }
-        Some(())
     }
 
     /// The connection that the pair belongs to.

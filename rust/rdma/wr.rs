@@ -60,6 +60,12 @@ impl WorkId {
         }
     }
 
+    /// Whether it is of a drain, ours or the device's driver's.
+    #[inline]
+    pub(super) const fn is_drain(self) -> bool {
+        self.kind & 0x80 != 0
+    }
+
     /// Work of a kind on an object. Of the kind 7 bits are kept: those with the eighth are the
     /// drain's own.
     pub const fn new(kind: u8, index: u32) -> Self {

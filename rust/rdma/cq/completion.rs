@@ -30,13 +30,12 @@ impl Completion {
     /// Hands the completion to the device's driver if it is that of a request which the
     /// driver has posted for itself, to drain a queue; `true`: it was.
     ///
-    /// Such a request has no `wr_id` but the address of a `struct ib_cqe`, whose upper
-    /// half is that of a kernel address: no [`WorkId`] that is posted here has such a kind
-    /// together with slots.
+    /// Such a request has no `wr_id` but the address of a `struct ib_cqe`, a kernel address, whose
+    /// highest bit is set. No [`WorkId`] of ours has it but the two of draining, which the poller
+    /// looks for first.
     #[cold]
     pub(super) fn hand_over(&self, cq: *mut bindings::ib_cq) -> bool {
-        let id = self.work();
-        if id.kind < 0xfe || id.slots == 0 {
+        if !self.work().is_drain() {
             return false;
         }
         // SAFETY: Nobody but the device's driver posts requests with such an id, which
