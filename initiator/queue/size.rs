@@ -71,6 +71,9 @@ impl Queue {
             self.pair.cq().settle();
         }
         let mut send = self.send.lock();
+        if let Size::Asked(probes) = &mut send.size {
+            *probes += 1;
+        }
         if self.live.load(Acquire) && self.is_unanswered(&send) {
             drop(send);
             if self.unproven {
@@ -109,9 +112,6 @@ impl Queue {
     /// Posts a question instead of a probe; `None`: it is not the time for one.
     /// A slot was reserved.
     pub(super) fn ask_size(&self, send: &mut SendState) -> Option<Result> {
-        if let Size::Asked(probes) = &mut send.size {
-            *probes += 1;
-        }
         if send.size != Size::Nothing {
             return None;
         }
