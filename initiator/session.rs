@@ -332,14 +332,15 @@ impl Session {
         // None comes any more, and these stay listed until they are closed: their counters are
         // read there.
         let queues = || (0..).map_while(|index| self.queue(index));
-        for (index, queue) in queues().enumerate() {
+        for queue in queues() {
             queue.stop();
-            if queue.is_not_replaced() {
-                // What has waited for that shall hear of it.
-                self.requests.run_hw_queue(index as u32);
-            }
+            // Whether that is news or not.
+            let _ = queue.is_not_replaced();
         }
         self.requests.synchronize();
+        // Who was told to wait for another queue pair has put its requests back by now, and shall
+        // hear that none comes.
+        self.requests.run_hw_queues();
         for queue in queues() {
             queue.pair().id().disconnect();
             // If it cannot be failed `drain()` says so.

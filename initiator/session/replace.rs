@@ -92,6 +92,8 @@ impl Session {
                     // What has waited shall hear of it.
                     // Whether that is news or not.
                     let _ = old.is_not_replaced();
+                    // Who has been told to wait has put its requests back: the run finds them.
+                    self.requests.synchronize();
                     return self.requests.run_hw_queue(index.into());
                 }
             }
