@@ -25,13 +25,15 @@ pub unsafe trait HasSlot<S> {
 #[macro_export]
 macro_rules! impl_has_slot {
     ($type:ty, $field:ident: $slot:ty) => {
-        // SAFETY: `offset_of!` takes only a field of the type itself, which is a slot and not a cell
-        // around one, since the function would not give it out then.
+        // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to it is one to
+        // a slot only if it is a slot, not if it is something that gives one out.
         unsafe impl $crate::embedded::HasSlot<$slot> for $type {
             #[inline]
             fn slot_mut(&mut self) -> &mut $slot {
                 const _: usize = ::core::mem::offset_of!($type, $field);
-                &mut self.$field
+                let slot: *mut $slot = &raw mut self.$field;
+                // SAFETY: From a unique reference just now.
+                unsafe { &mut *slot }
             }
         }
     };
