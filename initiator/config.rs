@@ -57,7 +57,7 @@ impl Root {
     pub(crate) fn new(teardown: Arc<WorkQueue>, module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
             teardown,
-            identities: Arc::new(Identities::new(), GFP_KERNEL)?,
+            identities: Identities::new()?,
             module,
         })
     }

@@ -177,7 +177,7 @@ impl Device {
         identities: &Arc<Identities>,
         module: &'static ThisModule,
     ) -> Result<Arc<Self>> {
-        let identity = identities.of(name);
+        let identity = identities.of(name)?;
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         Arc::pin_init(
             pin_init!(Self {

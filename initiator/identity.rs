@@ -17,35 +17,51 @@ use hcablk_core::{
     system, //
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
+    str::CString,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
     },
 };
 
-/// What all disks of the module are told apart by, and from those of other hosts.
+/// The ids of all disks that the module ever had, each a random number: who knows one of them, as targets
+/// and logs do, knows none of the others.
+#[pin_data]
 pub(crate) struct Identities {
-    base: u64,
+    #[pin]
+    ids: Mutex<KVec<(CString, SessionId)>>,
     epoch: Atomic<u32>,
 }
 
-/// FNV-1a's, for 64 bits.
-const PRIME: u64 = 0x0100_0000_01b3;
-
 impl Identities {
-    /// Others than those of any other host, or of this one before.
-    pub(crate) fn new() -> Self {
-        Self {
-            base: system::random_u64(),
-            epoch: Atomic::new(0),
-        }
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                ids <- new_mutex!(KVec::new()),
+                epoch: Atomic::new(0),
+            }),
+            GFP_KERNEL,
+        )
     }
 
-    /// The id of the sessions of the disk that is called `name`; never 0.
-    pub(crate) fn of(&self, name: &str) -> SessionId {
-        let mix = |id: u64, byte: u8| (id ^ u64::from(byte)).wrapping_mul(PRIME);
-        SessionId(name.bytes().fold(self.base, mix).max(1))
+    /// The id of the sessions of the disk that is called `name`; never 0. `ENOMEM`.
+    pub(crate) fn of(&self, name: &str) -> Result<SessionId> {
+        let mut ids = self.ids.lock();
+        if let Some((_, id)) = ids
+            .iter()
+            .find(|(known, _)| known.to_bytes() == name.as_bytes())
+        {
+            return Ok(*id);
+        }
+        let id = SessionId(system::random_u64().max(1));
+        ids.push((CString::try_from_fmt(fmt!("{name}"))?, id), GFP_KERNEL)?;
+        Ok(id)
     }
 
     /// An epoch behind all that there were; `EOVERFLOW` when there is none left.
