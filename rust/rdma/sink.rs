@@ -21,6 +21,7 @@
 
 use super::{
     buffer::DmaBuffer,
+    cq::Success,
     mr::{
         MemoryRegion,
         Rights,
@@ -143,9 +144,10 @@ impl Sink {
         self.region.is_registered()
     }
 
-    /// The invalidation completed, so the sink can be mapped again.
+    /// The invalidation completed, of which, or of a later request of the same queue, the `_proof` is:
+    /// the sink can be mapped again.
     #[inline]
-    pub fn completed(&mut self) {
+    pub fn completed(&mut self, _proof: Success) {
         self.region.invalidated();
     }
 }

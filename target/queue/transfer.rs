@@ -32,7 +32,8 @@ use hcablk_core::{
         cq::{
             Completion,
             Handler,
-            Patience, //
+            Patience,
+            Success, //
         },
         sink::Sink,
         wr::{
@@ -209,9 +210,9 @@ impl Queue {
     }
 
     /// The data of a write is here.
-    fn fetched(&self, io: KBox<Io>) {
+    fn fetched(&self, io: KBox<Io>, proof: Success) {
         if let Some(sink) = &io.sink {
-            sink.lock().completed();
+            sink.lock().completed(proof);
         }
         if io.wire_in_ram() {
             for piece in io.pieces() {
@@ -509,10 +510,10 @@ impl Handler for Queue {
             kind::FETCH => {
                 self.fetching
                     .store(self.fetching.load(Relaxed) - 1, Relaxed);
-                match self.inflight.take(work.index) {
-                    Some(io) if ok => self.fetched(io),
-                    Some(io) => self.bring_home(io),
-                    None => {}
+                match (self.inflight.take(work.index), completion.success()) {
+                    (Some(io), Some(proof)) => self.fetched(io, proof),
+                    (Some(io), None) => self.bring_home(io),
+                    (None, _) => {}
                 }
             }
             kind::GRAIN => self.grain_fetched(work.index),

@@ -28,6 +28,7 @@ use hcablk_core::{
     },
     rdma::{
         buffer::DmaBuffer,
+        cq::Success,
         device::Direction,
         mr::Remote,
         sink::Sink,
@@ -61,8 +62,8 @@ fn buffers(link: &Link, count: usize) -> Result<KVec<DmaBuffer>> {
     Ok(buffers)
 }
 
-/// Reads what the far side shows into the sink; whether that was done.
-fn fetch(link: &Link, sink: &mut Sink, remote: Remote) -> Result<bool> {
+/// Reads what the far side shows into the sink; the proof that it was done.
+fn fetch(link: &Link, sink: &mut Sink, remote: Remote) -> Result<Success> {
     let mut grant = sink.grant()?;
     let entries = [grant.entry];
     let mut read = Rdma::read(&entries, remote.address, remote.key);
@@ -73,7 +74,7 @@ fn fetch(link: &Link, sink: &mut Sink, remote: Remote) -> Result<bool> {
     chain.push(&mut grant.invalidate);
     ensure_eq!(chain.len(), 3);
     link.near.pair.post(&chain)?;
-    Ok(link.near.completed(OTHER, 1)?.ok)
+    link.near.completed(OTHER, 1)?.proof.ok_or(EIO)
 }
 
 /// What a buffer of the near side holds, by way of the far one.
@@ -114,8 +115,8 @@ mod tests {
                 let length = |i: usize| if i == 3 { 512 } else { PAGE_SIZE };
                 let pieces = buffers.iter().enumerate().map(|(i, b)| (b, length(i)));
                 sink.map(pieces, round.into())?;
-                ensure!(fetch(&link, &mut sink, remote)?);
-                sink.completed();
+                let fetched = fetch(&link, &mut sink, remote)?;
+                sink.completed(fetched);
                 for (i, buffer) in buffers.iter().enumerate() {
                     let part = data.get_mut(..length(i)).ok_or(EINVAL)?;
                     content(&link, buffer, part)?;
@@ -150,11 +151,11 @@ mod tests {
             // Lent already.
             ensure_eq!(sink.grant().err(), Some(EINVAL));
             ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
-            sink.completed();
+            sink.completed(link.near.carried_out(&mut Rdma::probe())?);
             ensure_eq!(sink.grant().err(), Some(EINVAL));
             sink.map(pieces(), 1)?;
             ensure!(sink.grant().is_ok());
-            sink.completed();
+            sink.completed(link.near.carried_out(&mut Rdma::probe())?);
             Ok(())
         })
     }
@@ -189,12 +190,12 @@ mod tests {
                 ensure_eq!((which, sink.grant().err()), (which, Some(EINVAL)));
                 sink.map([(a, PAGE_SIZE), (b, 512)].into_iter(), 1)?;
                 ensure!(sink.grant().is_ok());
-                sink.completed();
+                sink.completed(link.near.carried_out(&mut Rdma::probe())?);
             }
             // Mapped for the same device: the key is the region's, not the buffer's.
             sink.map([(a, PAGE_SIZE), (&foreign, 512)].into_iter(), 1)?;
             ensure!(sink.grant().is_ok());
-            sink.completed();
+            sink.completed(link.near.carried_out(&mut Rdma::probe())?);
             Ok(())
         })
     }
@@ -210,7 +211,7 @@ mod tests {
                 address: 0,
                 key: 0x1234_5600,
             };
-            ensure!(!fetch(&link, &mut sink, nowhere)?);
+            ensure!(fetch(&link, &mut sink, nowhere).is_err());
             // Its memory goes while the region is perhaps still valid.
             drop(sink);
             Ok(())
