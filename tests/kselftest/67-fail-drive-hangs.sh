@@ -23,7 +23,8 @@ export_volume slow /dev/slow c1
 export_volume vol1 "$drive" c1 c2
 connect c1 slow --queues 1 --io-timeout $((100 * slow))
 slow_disk=$disk
-spawn load c1 "fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=read --bs=4k --iodepth=8 --size=32k"
+# Far enough from each other not to become one request.
+spawn load c1 "fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=read:64k --bs=4k --iodepth=8 --size=1M --io_size=32k"
 must wait_until target 20 "awk '{ exit !(\$9 > 0) }' /sys/block/slow/stat"
 must wait_until c1 20 "awk '{ exit !(\$9 > 4) }' /sys/block/$slow_disk/stat"
 
