@@ -21,10 +21,14 @@ check "the dead client's queue pairs are gone" wait_until target 30 \
 	"[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = $(queue_pairs c2) ]"
 must vm start c1
 connect c1 vol1
-like "the log says what failed" "^queue [0-9]+: .* failed: " \
+# On iWARP nothing of the target's is under way that could fail.
+like "the log says what failed" "^queue [0-9]+: (.* failed: |nothing was heard for )" \
 	"$(on target "dmesg | sed -n 's/^.* vol1: session .* of $(host_id c1) ended: //p' | tail -n 1")"
 check "the client comes back" on c1 "hcablk-scatter $device random 73 16"
 disconnect c1 vol1
+
+# iWARP has no probe that a peer's device answers, and an initiator that waits for the drive may have no credit to ask by.
+[ "$rdma" = rxe ] || exit 0
 
 # One that dies while the drive has its requests: their transfers, which would tell, come when the drive has done its part.
 must on target "echo '0 65536 linear $drive2 0' | dmsetup create gate && dmsetup mknodes"
@@ -40,7 +44,7 @@ for kib in 512 16; do
 		--iodepth=4 --size=8M"
 	# All that it will ever send has arrived.
 	must wait_until c1 30 "awk '{ exit !(\$9 == 4) }' /sys/block/$disk/stat"
-	must wait_until target 30 "[ \$(awk '\$1 == \"receives\" { print \$2 }' $target/volumes/gate/stats) -gt 0 ] && before=\$(rdma statistic show) && usleep 500000 && [ \"\$before\" = \"\$(rdma statistic show)\" ]"
+	must wait_until target 30 "[ \$(awk '\$1 == \"receives\" { print \$2 }' $target/volumes/gate/stats) -gt 0 ] && before=\$(cat /proc/net/dev) && usleep 500000 && [ \"\$before\" = \"\$(cat /proc/net/dev)\" ]"
 	must vm kill c1
 	join victim
 	check "$kib KiB: it is noticed although the drive hangs" wait_until target 60 "[ \$($live_pairs) = $others ]"
