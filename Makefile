@@ -17,8 +17,8 @@ export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEY
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-planted demo bench bench-profile host-test fuzz lint fmt fmt-check \
-	clippy shellcheck planted-fit root kernels update install clean distclean shell doc
+.PHONY: modules tools all help test test-debug test-planted test-hostile test-whole demo bench bench-profile host-test fuzz lint fmt \
+	fmt-check clippy shellcheck docs-check planted-fit root kernels update install clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -35,8 +35,14 @@ test-debug: tools ## the same tests on a kernel that is built to catch mistakes 
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
 
-test-planted: tools ## plant bugs and see that test-debug finds each
-	@tests/debug/planted.sh $(T)
+test-planted: tools ## inject bugs and see that test-debug finds each
+	@tests/debug/injected-bugs.sh $(T)
+
+test-hostile: modules tools ## every message of the tests of group hostile, for each night; HCABLK_SEED=N says which
+	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile
+
+test-whole: modules tools ## all tests, each with all there is to try, for each night; HCABLK_SEED=N says what is random
+	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh
 
 demo: modules tools ## three machines share one disk with OCFS2, before your eyes
 	@scripts/with-guests tests/demo.sh
@@ -53,7 +59,7 @@ host-test: ## unit tests of the pure logic, on this machine, in seconds
 fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
 	@scripts/fuzz
 
-lint: fmt-check clippy shellcheck planted-fit ## every check that needs no guest
+lint: fmt-check clippy shellcheck docs-check planted-fit ## every check that needs no guest
 
 fmt: ## format the Rust sources with the kernel's settings
 	@scripts/lint fmt
@@ -67,8 +73,11 @@ clippy: ## Rust lints, the kernel's for the modules
 shellcheck: ## lint the shell scripts
 	@scripts/lint shellcheck
 
-planted-fit: ## see whether the bugs that test-planted plants still fit the source
-	@tests/debug/planted.sh --fit
+docs-check: ## look for dead links, broken tables and lines that are too wide in the documents
+	@scripts/lint docs
+
+planted-fit: ## see whether the bugs that test-planted injects still fit the source
+	@tests/debug/injected-bugs.sh --fit
 
 doc: ## reference of the core crate as HTML
 	@DOC=1 scripts/build-modules && ls build/*/doc/hcablk_core/index.html
@@ -115,7 +124,7 @@ help: ## this list
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
 	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; one input once more"
 	@echo "  HCABLK_LANES=N    for test and test-debug: sets of guests that run tests side by side;"
-	@echo "                    2 for all tests, 1 when T= names some"
+	@echo "                    3 for all tests, if there is memory, 1 when T= names some"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"

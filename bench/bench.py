@@ -69,15 +69,22 @@ def origin(kind: Kind) -> dict[str, object]:
 
 @contextmanager
 def booted(parts: Parts, kind: Kind) -> Iterator[Machine]:
-    """A machine that runs for as long as the context lasts."""
+    """A machine that runs for as long as the context lasts; an error if its kernels have complained of anything."""
     machine = Machine(parts, kind)
+    complaints: list[str] = []
     try:
         say(f"booted in {machine.start():.1f} s")
-        yield machine
-        for line in machine.trouble():
-            say(f"complaints: {line}")
+        try:
+            yield machine
+        finally:
+            # Also when something has failed: this may be why.
+            complaints = machine.trouble()
+            for line in complaints:
+                say(f"complaint: {line}")
     finally:
         machine.close()
+    if complaints:
+        raise GuestError("a kernel has complained: what was measured is worth nothing")
 
 
 def merged(results: report.Results, path: Path) -> report.Results:

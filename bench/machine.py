@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -155,7 +155,11 @@ class Machine:
         self._folder.cleanup()
 
     def trouble(self) -> list[str]:
-        """What the kernels have complained of."""
+        """What the kernels have complained of: the lines that would fail a test."""
+        for guest in self.guests:
+            # What was said before is on the console then; a guest that died has said all that it will.
+            with suppress(GuestError):
+                guest.mark("end of the measurement")
         return [f"{guest.name}: {line}" for guest in self.guests for line in kmsg.trouble(guest.console_text(), [])]
 
     def output(self, guest: Guest, script: str) -> bytes:

@@ -144,7 +144,7 @@ def path(title: str, options: str) -> Peer:
     return replace(HCABLK, title=title, attach=f"appears $(hcablk connect {{address}} bench {options})")
 
 
-# So that soft-RoCE's memory regions, of 2 MiB, have a landing slot for each request.
+# So that soft-RoCE's memory regions, of 2 MiB, have a read bounce slot for each request.
 SHALLOW = "--queue-depth 16"
 
 PEERS |= {

@@ -39,7 +39,7 @@ PATHS = {
 CHUNKS = {"chunks-64k": 64, "chunks-128k": 128, "chunks-256k": 256, "chunks-512k": 512, "whole": 0}
 CHUNK_SIZE = "1m"
 CHUNK_PATTERNS = ("read", "write")
-# All that is outstanding at the deeper one fits into granted memory.
+# All that is outstanding at the deeper one fits into the eager ring.
 PATH_DEPTHS = (1, 8)
 
 

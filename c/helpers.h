@@ -49,6 +49,14 @@ u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len);
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 
+/* faults.c */
+#ifdef CONFIG_FAULT_INJECTION_DEBUG_FS
+void hcablk_c_faults_offer(void);
+void hcablk_c_faults_withdraw(void);
+bool hcablk_c_fail_post(void);
+bool hcablk_c_fail_map(void);
+#endif
+
 /* kernel_helpers.c */
 unsigned int hcablk_c_num_online_cpus(void);
 unsigned long hcablk_c_this_thread(void);

@@ -149,6 +149,9 @@ bool hcablk_c_may_print(unsigned int kind)
 	static struct ratelimit_state limits[] = {
 		HCABLK_C_LIMIT(0),
 		HCABLK_C_LIMIT(1),
+		HCABLK_C_LIMIT(2),
+		HCABLK_C_LIMIT(3),
+		HCABLK_C_LIMIT(4),
 	};
 #undef HCABLK_C_LIMIT
 

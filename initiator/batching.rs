@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Interrupt batching: which answers shall interrupt. Uses nothing but `core`:
-//! its tests run on the host.
+//! Interrupt batching: decides which responses are solicited, that is, interrupt. Uses nothing
+//! but `core`: its tests run on the host.
 //!
-//! The answer to a *loud* request interrupts, that to a *quiet* one need not:
-//! it is found together with a loud one's, or by whoever issues more requests.
+//! The response to a *solicited* request raises a completion event. That to an *unsolicited* one
+//! (a quiet request, on the wire) raises none: the handler finds it together with a solicited
+//! one, or the task that issues more requests finds it.
 //!
 //! ```text
 //!               outstanding >= upper
@@ -14,77 +15,75 @@
 //!        outstanding < lower, for upper requests in a row
 //! ```
 //!
-//! - In `Each` all requests are loud.
-//! - In `Batched` they are quiet, but for one that finds no loud one
-//!   outstanding, and but for the last of those issued at once after a period
-//!   of quiet ones, or any after two. The period is half of what is
-//!   outstanding, so that loud answers come before everything is answered.
+//! - In `Each` all requests are solicited.
+//! - In `Batched` they are unsolicited, except one that finds no solicited one outstanding, the
+//!   last of those issued at once after a period of unsolicited ones, and any after two periods.
+//!   The period is half of what is outstanding, so that a solicited response comes before
+//!   everything is answered.
 //!
-//! That fewer than `lower` are outstanding must last, for so it is for a moment
-//! whenever a whole batch of answers was seen and the next is being issued.
+//! The number outstanding must stay below `lower` for a while, since it is below for a moment
+//! whenever a whole batch of responses was handled and the next is being issued.
 //!
-//! A burst may end after any request, and quiet ones may be what is left. So
-//! the completion queue is armed by what is outstanding after each round:
+//! A burst may end after any request, and only unsolicited ones may be left. So each round arms
+//! the completion queue for what is outstanding:
 //!
-//! | quiet | loud | armed for | because |
+//! | unsolicited | solicited | armed for | reason |
 //! |---|---|---|---|
-//! | none | any | loud answers | there are no others |
-//! | some | none | any completion | nothing else would tell |
-//! | some | some | loud answers, and looked at again soon | a loud one will tell, unless it is slow |
+//! | none | any | solicited completions | there are no others |
+//! | some | none | any completion | nothing else would raise an event |
+//! | some | some | solicited completions, and a timer | the timer bounds the wait if the solicited one is slow |
 //!
-//! A request may *linger* after its answer, until own work on it completes (the
-//! SEND of its data, an invalidation), which makes no event of its own. That is
-//! treated like a quiet answer; but in `Each` it is listened for any completion
-//! at once.
+//! A request that was answered may still be *awaiting the completion of its send* (the SEND of
+//! its data, an invalidation), which raises no solicited event. It counts as an unsolicited
+//! response; in `Each` the queue is then armed for any completion at once.
 //!
-//! The same is made sure of by who issues a quiet request, since the handler
-//! may be resting after a round that knew of none. With a loud one outstanding,
-//! as there always is then, all that is missing is that it looks again soon.
+//! The issuer of an unsolicited request starts the timer too, since the handler may have armed
+//! the queue after a round that knew of none. A solicited one is always outstanding then, so the
+//! timer is all that is missing.
 //!
-//! That is all that keeps a quiet answer from being stranded: when the last
-//! loud one is answered, the round that finds it arms for any completion, and
-//! whatever is issued then is loud. No request has to come.
+//! Nothing else is needed so that no unsolicited response is stranded: the round that handles the
+//! last solicited response arms for any completion, and whatever is issued after that is
+//! solicited. No further request has to come.
 
-/// Whether an answer shall interrupt.
+/// Whether a response raises a completion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Voice {
-    /// It shall.
-    Loud,
+pub(crate) enum Solicited {
+    /// It does.
+    Yes,
     /// It need not.
-    Quiet,
+    No,
 }
 
-/// What has to be listened for.
+/// The completions to arm the completion queue for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listen {
-    /// Loud answers.
-    Loud,
-    /// Any completion.
+pub(crate) enum ArmFor {
+    /// Solicited ones.
+    Solicited,
+    /// Any.
     Any,
-    /// Loud answers; but look soon, even if none comes.
-    LoudOrSoon,
+    /// Solicited ones, with a timer in case none comes.
+    SolicitedOrTimer,
 }
 
-/// Requests after which one who issues looks for answers himself, if none was
-/// seen meanwhile.
+/// Requests after which the issuer polls for responses itself, if none was seen meanwhile.
 const REAP: u32 = 16;
 /// Longest period.
 const PERIOD: u32 = 24;
 
-/// The account of one queue. Kept under the lock under which requests are
-/// issued and answers are taken.
+/// The account of one queue. Guarded by the lock under which requests are issued and responses
+/// are handled.
 #[derive(Debug)]
 pub(crate) struct Batching {
-    /// 0: all requests are loud.
+    /// Requests outstanding from which responses are batched; 0: all are solicited.
     upper: u32,
     lower: u32,
     batched: bool,
     /// Requests in a row that found fewer than `lower` outstanding.
     below: u32,
-    loud: u32,
-    quiet: u32,
-    lingering: u32,
-    /// Quiet requests since the last loud one.
+    solicited: u32,
+    unsolicited: u32,
+    awaiting_send: u32,
+    /// Unsolicited requests since the last solicited one.
     since: u32,
     /// Requests issued since an answer was seen.
     unseen: u32,
@@ -99,18 +98,19 @@ impl Batching {
             lower: lower.min(upper),
             batched: false,
             below: 0,
-            loud: 0,
-            quiet: 0,
-            lingering: 0,
+            solicited: 0,
+            unsolicited: 0,
+            awaiting_send: 0,
             since: 0,
             unseen: 0,
         }
     }
 
-    /// A request is about to be issued, the `last` of those issued at once.
+    /// Decides for a request that is about to be issued whether its response is solicited;
+    /// `last`: no other follows at once.
     #[inline]
-    pub(crate) fn issue(&mut self, last: bool) -> Voice {
-        let outstanding = self.loud + self.quiet + 1;
+    pub(crate) fn issue(&mut self, last: bool) -> Solicited {
+        let outstanding = self.solicited + self.unsolicited + 1;
         if !self.batched {
             self.batched = self.upper != 0 && outstanding >= self.upper;
             self.below = 0;
@@ -121,18 +121,18 @@ impl Batching {
             self.batched = self.below < self.upper;
         }
         self.unseen += 1;
-        if self.batched && self.loud != 0 && self.since + 1 < self.span(outstanding, last) {
-            self.quiet += 1;
+        if self.batched && self.solicited != 0 && self.since + 1 < self.span(outstanding, last) {
+            self.unsolicited += 1;
             self.since += 1;
-            Voice::Quiet
+            Solicited::No
         } else {
-            self.loud += 1;
+            self.solicited += 1;
             self.since = 0;
-            Voice::Loud
+            Solicited::Yes
         }
     }
 
-    /// The last of so many requests is loud.
+    /// Returns of how many requests the last one is solicited.
     #[inline]
     fn span(&self, outstanding: u32, last: bool) -> u32 {
         let period = (outstanding / 2).min(PERIOD);
@@ -143,49 +143,50 @@ impl Batching {
         }
     }
 
-    /// A request was answered that was issued as `voice`.
+    /// Accounts for the response to a request that was issued as `solicited`.
     #[inline]
-    pub(crate) fn answered(&mut self, voice: Voice) {
-        let count = match voice {
-            Voice::Loud => &mut self.loud,
-            Voice::Quiet => &mut self.quiet,
+    pub(crate) fn answered(&mut self, solicited: Solicited) {
+        let count = match solicited {
+            Solicited::Yes => &mut self.solicited,
+            Solicited::No => &mut self.unsolicited,
         };
         *count = count.saturating_sub(1);
         self.unseen = 0;
     }
 
-    /// Whether no request waits for its answer.
+    /// Returns whether no request waits for its response.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.loud + self.quiet == 0
+        self.solicited + self.unsolicited == 0
     }
 
-    /// An answered request lingers.
+    /// Accounts for an answered request that awaits its send's completion.
     #[inline]
-    pub(crate) fn linger(&mut self) {
-        self.lingering += 1;
+    pub(crate) fn await_send(&mut self) {
+        self.awaiting_send += 1;
     }
 
-    /// So many do so no more.
+    /// Accounts for `count` awaited sends that have completed.
     #[inline]
-    pub(crate) fn lingered(&mut self, count: u32) {
-        self.lingering = self.lingering.saturating_sub(count);
+    pub(crate) fn sends_completed(&mut self, count: u32) {
+        self.awaiting_send = self.awaiting_send.saturating_sub(count);
     }
 
-    /// What to listen for now.
+    /// Returns what to arm the completion queue for.
     #[inline]
-    pub(crate) fn listen(&self) -> Listen {
-        if self.lingering != 0 && !self.batched {
-            return Listen::Any;
+    pub(crate) fn arm_for(&self) -> ArmFor {
+        if self.awaiting_send != 0 && !self.batched {
+            return ArmFor::Any;
         }
-        match (self.quiet + self.lingering, self.loud) {
-            (0, _) => Listen::Loud,
-            (_, 0) => Listen::Any,
-            _ => Listen::LoudOrSoon,
+        match (self.unsolicited + self.awaiting_send, self.solicited) {
+            (0, _) => ArmFor::Solicited,
+            (_, 0) => ArmFor::Any,
+            _ => ArmFor::SolicitedOrTimer,
         }
     }
 
-    /// One who issues has done so for now: whether he shall look for answers.
+    /// Returns whether the issuer, which has issued its last request for now, is to poll for
+    /// responses.
     #[inline]
     pub(crate) fn shall_reap(&mut self) -> bool {
         let shall = self.batched && self.unseen >= REAP;

@@ -5,6 +5,7 @@
 use crate::{
     device::{
         Device,
+        WorkQueues,
         DISK_PREFIX, //
     },
     identity::Identities,
@@ -12,7 +13,7 @@ use crate::{
         Settings,
         SMALL_READ_MAX, //
     },
-    shape::TOGETHER,
+    shape::BATCH_MAX,
 };
 use hcablk_core::{
     configfs::{
@@ -37,8 +38,7 @@ use hcablk_core::{
         TRANSFER_MAX,
         TRANSFER_USUAL, //
     },
-    rdma::address::parse_ip,
-    sync::WorkQueue, //
+    rdma::address::parse_ip, //
 };
 use kernel::{
     prelude::*,
@@ -48,20 +48,23 @@ use kernel::{
 
 /// The top directory.
 pub(crate) struct Root {
-    teardown: Arc<WorkQueue>,
+    workqueues: WorkQueues,
     identities: Arc<Identities>,
     module: &'static ThisModule,
 }
 
 impl Root {
-    pub(crate) fn new(teardown: Arc<WorkQueue>, module: &'static ThisModule) -> Result<Self> {
+    pub(crate) fn new(workqueues: WorkQueues, module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
-            teardown,
+            workqueues,
             identities: Identities::new()?,
             module,
         })
     }
 }
+
+/// Largest `ctrl_loss_tmo`, seconds: a week.
+const CTRL_LOSS_TMO_MAX: u32 = 604_800;
 
 /// Longest name of a device.
 const NAME_MAX: usize = 63;
@@ -75,7 +78,7 @@ impl Node for Root {
         if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
             return Err(EINVAL);
         }
-        Device::new(name, &this.teardown, &this.identities, this.module)
+        Device::new(name, &this.workqueues, &this.identities, this.module)
     }
 }
 
@@ -154,6 +157,24 @@ impl Node for Device {
             |text| number(text, 1, 600)
         ),
         setting!(
+            c"reconnect_delay",
+            reconnect_delay_s,
+            |out: &mut Output<'_>, s| writeln!(out, "{s}"),
+            |text| number(text, 1, 60)
+        ),
+        setting!(
+            c"ctrl_loss_tmo",
+            ctrl_loss_tmo_s,
+            |out: &mut Output<'_>, s| match s {
+                Some(s) => writeln!(out, "{s}"),
+                None => writeln!(out, "-1"),
+            },
+            |text| match text {
+                "-1" => Ok(None),
+                text => number(text, 0, CTRL_LOSS_TMO_MAX).map(Some),
+            }
+        ),
+        setting!(
             c"remote_invalidate",
             remote_invalidate,
             |out: &mut Output<'_>, on| writeln!(out, "{}", u8::from(on)),
@@ -190,7 +211,7 @@ impl Node for Device {
             c"message_requests",
             message_requests,
             |out: &mut Output<'_>, requests| writeln!(out, "{requests}"),
-            |text| number(text, 1, TOGETHER as u32)
+            |text| number(text, 1, BATCH_MAX as u32)
         ),
         setting!(
             c"batch_upper",

@@ -56,7 +56,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// `limit_ms` milliseconds from now.
+    /// Makes a deadline `limit_ms` milliseconds from now.
     pub(crate) fn new(limit_ms: u32) -> Self {
         Self {
             start: Instant::now(),
@@ -65,12 +65,12 @@ impl Deadline {
     }
 
     /// Milliseconds left, at least one.
-    fn left_ms(self) -> u32 {
+    pub(crate) fn left_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis().max(0);
         (i64::from(self.limit_ms) - gone).max(1) as u32
     }
 
-    fn has_passed(self) -> bool {
+    pub(crate) fn has_passed(self) -> bool {
         self.start.elapsed().as_millis() >= i64::from(self.limit_ms)
     }
 }
@@ -207,6 +207,7 @@ impl cm::Handler for Link {
                 Some(reject) => Failure::Refused(reject),
                 None => Failure::NotATarget,
             },
+            cm::Event::StaleConnection => Failure::StaleConnection,
             cm::Event::Failed(e) => Failure::Step(Step::Answer, e),
             cm::Event::Disconnected => Failure::Disconnected,
             cm::Event::DeviceRemoval => Failure::DeviceRemoved,
@@ -214,8 +215,10 @@ impl cm::Handler for Link {
         let session = self.state.lock().session.clone();
         self.report(News::Failed(lost));
         // While connecting, whoever waits decides what it means.
-        if let (Some(session), Failure::Disconnected | Failure::DeviceRemoved) = (session, lost) {
-            session.fail(lost);
+        match (session, lost) {
+            (Some(session), Failure::Disconnected) => session.fail(lost),
+            (Some(session), Failure::DeviceRemoved) => session.device_removed(),
+            _ => {}
         }
     }
 }
@@ -238,8 +241,8 @@ impl Rising {
         .map_err(|e| Failure::Setup("a queue pair", e))
     }
 
-    /// Asks the target for the connection.
-    fn ask(&self, session: &Arc<Session>) -> Result<(), Failure> {
+    /// Sends the connection request to the target.
+    fn send_request(&self, session: &Arc<Session>) -> Result<(), Failure> {
         self.link.attach(session);
         let parameters = Parameters {
             responder_resources: session.pd().attributes().max_qp_rd_atom,
@@ -309,7 +312,7 @@ pub(crate) fn bring_up(
     for one in rising.iter() {
         let queue = one.make_queue(session)?;
         session.add_queue(&queue)?;
-        one.ask(session)?;
+        one.send_request(session)?;
         up.push(queue, GFP_KERNEL).map_err(memory)?;
     }
     let mut replies = KVec::new();
@@ -335,7 +338,10 @@ pub(crate) fn bring_up_instead(
     link.wait(Step::Route, deadline)?;
     let one = Rising { link, id, request };
     let queue = one.make_queue(session)?;
-    match one.ask(session).and_then(|()| one.answer(deadline)) {
+    match one
+        .send_request(session)
+        .and_then(|()| one.answer(deadline))
+    {
         Ok(reply) => Ok((queue, reply)),
         Err(failure) => {
             queue.close();

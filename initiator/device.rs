@@ -5,9 +5,11 @@
 //! ```text
 //!        enable=1                connected              enable=0, closed
 //!  New ────────────► Connecting ──────────────► Live ─────────────────────► New
-//!   ▲                    │ failed                │ connection lost, or ended by force
-//!   └────────────────────┘                       ▼
-//!  Connecting ◄──────── Failed ◄───────────── Failing
+//!   ▲                    │ failed                │▲ connection lost, ctrl_loss_tmo is not 0
+//!   └────────────────────┘                       │└─────► Queueing ── enable=0, closed ──► New
+//!                            connection lost, or │          │ refused for good, or too late,
+//!                              ended by force    ▼          │ or ended by force
+//!  Connecting ◄──────── Failed ◄───────────── Failing ◄─────┘
 //!     │      enable=1     ▲      disk removed
 //!     └───────────────────┘
 //!            failed
@@ -16,6 +18,9 @@
 //! A disk whose connection was lost is connected again in place: it is the same disk to the
 //! target, which lets nothing of its past come after what is new ([`identity`](crate::identity)), and
 //! no other volume is taken for the lost one.
+//!
+//! While it is *queueing* the disk stays, its requests wait, and a worker connects it
+//! again ([`reconnect`]).
 //!
 //! `control` serialises connecting, disconnecting and the removal of a disk
 //! whose session failed; it is held while those sleep. What attributes show is
@@ -27,13 +32,14 @@ use crate::{
         Deadline,
         Link, //
     },
-    failure::Failure,
+    failure::{
+        Failure,
+        Violation, //
+    },
+    head::Head,
     identity::Identities,
     queue::Driver,
-    session::{
-        Session,
-        REPLACEMENTS_MAX, //
-    },
+    session::Session,
     settings::Settings,
     shape::Shape,
 };
@@ -57,13 +63,13 @@ use hcablk_core::{
         connect::{
             Epoch,
             Geometry,
-            Request,
             SessionId, //
         },
         name::VolumeId,
         QUEUES_MAX, //
     },
     rdma::{
+        cm::Id,
         mr::REGION_PAGE,
         pd::ProtectionDomain, //
     },
@@ -71,6 +77,7 @@ use hcablk_core::{
     system, //
 };
 use kernel::{
+    impl_has_work,
     new_mutex,
     prelude::*,
     str::CString,
@@ -78,10 +85,19 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+    workqueue::{
+        new_work,
+        Work, //
+    },
     ThisModule, //
 };
 
 mod past;
+mod reconnect;
 
 use self::past::Past;
 
@@ -91,6 +107,7 @@ pub(crate) enum State {
     New,
     Connecting,
     Live,
+    Queueing,
     Failing,
     Failed,
     Disconnecting,
@@ -102,6 +119,7 @@ impl fmt::Display for State {
             Self::New => "new",
             Self::Connecting => "connecting",
             Self::Live => "live",
+            Self::Queueing => "queueing",
             Self::Failing => "failing",
             Self::Failed => "failed",
             Self::Disconnecting => "disconnecting",
@@ -124,16 +142,42 @@ pub(crate) struct Shown {
     pub(crate) timing: bool,
 }
 
+/// How long a connection that was refused as stale is not tried again.
+const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
+
+/// The module's workqueues.
+#[derive(Clone)]
+pub(crate) struct WorkQueues {
+    /// Ends sessions and replaces queue pairs.
+    pub(crate) teardown: Arc<WorkQueue>,
+    /// Connects again; waits for what is done on the other one.
+    pub(crate) reconnect: Arc<WorkQueue>,
+}
+
 /// Prefix of the disks' names.
 pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 
 struct Active {
+    head: Arc<Head>,
+    /// The last one, which has ended while the disk is queueing.
     session: Arc<Session>,
     disk: Disk<Driver>,
-    /// What is 0 in every whole number of logical blocks, in bytes.
-    block_mask: u64,
+    geometry: Geometry,
     wwid: Option<VolumeId>,
 }
+
+impl Active {
+    /// Returns the bits that are 0 in every whole number of logical blocks, in bytes.
+    fn block_mask(&self) -> u64 {
+        (1 << self.geometry.logical_block_shift) - 1
+    }
+}
+
+/// What a session tells when all its queue pairs are connected.
+type Told = (Geometry, Option<VolumeId>);
+
+/// The first connection of a session, whose address is resolved.
+type First = (Arc<Link>, Arc<Id>);
 
 struct Control {
     active: Option<Active>,
@@ -148,7 +192,7 @@ struct Control {
 pub(crate) struct Device {
     name: CString,
     module: &'static ThisModule,
-    teardown: Arc<WorkQueue>,
+    workqueues: WorkQueues,
     identities: Arc<Identities>,
     /// The same over all connections; the epoch tells them apart.
     identity: SessionId,
@@ -160,6 +204,12 @@ pub(crate) struct Device {
     shown: Mutex<Shown>,
     #[pin]
     past: Mutex<Past>,
+    #[pin]
+    reconnect: Work<Device>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Device { self.reconnect }
 }
 
 impl fmt::Display for Device {
@@ -173,7 +223,7 @@ printable!(Device);
 impl Device {
     pub(crate) fn new(
         name: &str,
-        teardown: &Arc<WorkQueue>,
+        workqueues: &WorkQueues,
         identities: &Arc<Identities>,
         module: &'static ThisModule,
     ) -> Result<Arc<Self>> {
@@ -183,7 +233,7 @@ impl Device {
             pin_init!(Self {
                 name,
                 module,
-                teardown: teardown.clone(),
+                workqueues: workqueues.clone(),
                 identities: identities.clone(),
                 identity,
                 settings <- new_mutex!(Settings::default()),
@@ -202,9 +252,15 @@ impl Device {
                     timing: false,
                 }),
                 past <- new_mutex!(Past::default()),
+                reconnect <- new_work!("hcablk::Device"),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns the workqueue on which sessions end.
+    pub(crate) fn teardown(&self) -> &Arc<WorkQueue> {
+        &self.workqueues.teardown
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -221,7 +277,7 @@ impl Device {
         Ok(())
     }
 
-    /// What attributes show.
+    /// Calls `f` with what attributes show.
     pub(crate) fn show<R>(&self, f: impl FnOnce(&Shown) -> R) -> R {
         f(&self.shown.lock())
     }
@@ -237,7 +293,8 @@ impl Device {
             return Ok(());
         }
         let pin = directory.pin()?;
-        let epoch = self.identities.next_epoch()?;
+        // It is asked for once before the state changes, so that a failure leaves it.
+        let mut epoch = self.identities.next_epoch()?;
         let (settings, before) = {
             let settings = self.settings.lock();
             let mut shown = self.shown.lock();
@@ -245,18 +302,24 @@ impl Device {
             shown.failure = None;
             (*settings, before)
         };
-        match self.connect(settings, epoch, control.lost) {
+        let deadline = Deadline::new(settings.connect_timeout_s.saturating_mul(1000));
+        let connected = loop {
+            match self.connect(settings, epoch, control.lost, deadline) {
+                // The target's connection manager ends what it has left as soon as it has refused.
+                Err(Failure::StaleConnection) if !deadline.has_passed() => {
+                    pr_info!("{}: {}; trying again\n", **self, Failure::StaleConnection);
+                    fsleep(STALE_RETRY_DELAY);
+                    match self.identities.next_epoch() {
+                        Ok(next) => epoch = next,
+                        Err(e) => break Err(Failure::Setup("a session", e)),
+                    }
+                }
+                result => break result,
+            }
+        };
+        match connected {
             Ok(active) => {
-                let mut shown = self.shown.lock();
-                shown.state = State::Live;
-                shown.disk = Some(active.disk.number());
-                shown.session = Some((active.session.id(), active.session.epoch()));
-                shown.wwid = active.wwid;
-                active
-                    .session
-                    .for_each_queue(|queue| queue.time(shown.timing));
-                shown.live = Some(active.session.clone());
-                drop(shown);
+                self.show_session(&active);
                 pr_info!(
                     "{}: connected as {} with {} queues\n",
                     **self,
@@ -283,28 +346,47 @@ impl Device {
     /// is none nothing happens, but that it is forgotten which volume it was.
     pub(crate) fn disable(&self) -> Result {
         let mut control = self.control.lock();
-        control.lost = None;
+        if control
+            .active
+            .as_ref()
+            .is_some_and(|active| active.disk.is_open())
+        {
+            return Err(EBUSY);
+        }
         let Some(Active {
+            head,
             session,
             disk,
-            block_mask,
+            geometry,
             wwid,
         }) = control.active.take()
         else {
+            control.lost = None;
             self.set_state(State::New);
             return Ok(());
         };
+        let queues = head.queues_if_no_path();
+        if queues {
+            // Nothing that the removal waits for may wait for a session. Whoever has opened it since sees
+            // an error if the session is lost just now.
+            head.fail_waiting();
+        }
         if let Err((e, disk)) = disk.remove_if_closed() {
+            head.queue_if_no_path(queues);
             control.active = Some(Active {
+                head,
                 session,
                 disk,
-                block_mask,
+                geometry,
                 wwid,
             });
             return Err(e);
         }
+        control.lost = None;
+        head.wake();
         self.set_state(State::Disconnecting);
         session.finish();
+        session.let_go();
         self.forget_session(State::New, None);
         control.pin = None;
         pr_info!("{self}: disconnected\n");
@@ -314,7 +396,7 @@ impl Device {
     /// Ends the connection, also while the disk is open or requests hang: they fail. Waits until the
     /// disk is gone, which takes as long as the queue pairs need to drain, and, if a connection
     /// is being made, until that is over. Process context.
-    pub(crate) fn force_disconnect(&self) -> Result {
+    pub(crate) fn force_disconnect(self: &Arc<Self>) -> Result {
         loop {
             // Not under `control`: who has it may wait for a request that this ends.
             let live = self.shown.lock().live.clone();
@@ -324,6 +406,7 @@ impl Device {
                 // The teardown does the same; whoever comes first.
                 self.session_failed(&session, session.failure().unwrap_or(Failure::Forced));
             }
+            self.give_up(None, Failure::Forced);
             // Whoever connects or removes the disk has it.
             if self.control.lock().active.is_none() {
                 return Ok(());
@@ -331,31 +414,49 @@ impl Device {
         }
     }
 
-    /// The teardown of `session` is done and `failure` is why: the disk goes.
-    /// Process context.
-    pub(crate) fn session_failed(&self, session: &Arc<Session>, failure: Failure) {
+    /// Removes the disk after the teardown of `session`, whose reason is `failure`, or has it wait
+    /// for another session. Process context.
+    pub(crate) fn session_failed(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
         let mut control = self.control.lock();
         // Not while connecting, when the disk was not made or is being given up.
-        if !control
-            .active
-            .as_ref()
-            .is_some_and(|active| Arc::ptr_eq(&active.session, session))
+        if self.show(|shown| shown.state) != State::Live
+            || !control
+                .active
+                .as_ref()
+                .is_some_and(|active| Arc::ptr_eq(&active.session, session))
         {
             return;
         }
+        if session.is_to_be_followed() {
+            pr_warn!("{self}: connection lost: {failure}; requests wait for another one\n");
+            return self.begin_reconnect(session, failure);
+        }
         pr_warn!("{self}: connection lost: {failure}\n");
-        self.set_state(State::Failing);
+        self.remove_lost(&mut control, failure);
+    }
+
+    /// Removes the disk, whoever has it open. By who has `control`.
+    fn remove_lost(&self, control: &mut Control, failure: Failure) {
+        {
+            // Whoever sees the disk gone finds the reason.
+            let mut shown = self.shown.lock();
+            shown.state = State::Failing;
+            shown.failure = Some(failure);
+        }
         if let Some(active) = control.active.take() {
             control.lost = active.wwid;
+            active.head.wake();
+            active.head.fail_waiting();
+            active.session.let_go();
             active.disk.remove();
         }
         self.forget_session(State::Failed, Some(failure));
         control.pin = None;
     }
 
-    /// The target says that the volume of `session` has so many sectors of 512
-    /// bytes: the disk follows. Nothing happens while the device is busy with
-    /// something else, the target will say it again. Process context.
+    /// Resizes the disk to the volume's `sectors` of 512 bytes, as the target has sent. Does
+    /// nothing while the device is busy with something else, since the target will send it again.
+    /// Process context.
     pub(crate) fn resized(&self, session: &Session, sectors: u64) {
         let Some(control) = self.control.try_lock() else {
             return;
@@ -366,10 +467,11 @@ impl Device {
         if !core::ptr::eq(&*active.session, session) || active.disk.capacity() == sectors {
             return;
         }
-        if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask != 0 {
-            return active
-                .session
-                .fail(Failure::Protocol("the size that it told is none"));
+        if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask() != 0 {
+            return active.session.fail(Failure::Protocol(Violation::new(
+                "the size that it told is none",
+                Some(0),
+            )));
         }
         pr_info!("{self}: the volume has {sectors} sectors now\n");
         active.disk.set_capacity_and_notify(sectors);
@@ -393,57 +495,24 @@ impl Device {
         settings: Settings,
         epoch: Epoch,
         lost: Option<VolumeId>,
+        deadline: Deadline,
     ) -> Result<Active, Failure> {
-        let ip = settings.address.ok_or(Failure::Unset("address"))?;
-        settings.volume.ok_or(Failure::Unset("volume"))?;
-        settings.host.ok_or(Failure::Unset("host_id"))?;
-        let address = SocketAddr::new(ip, settings.port);
-        let deadline = Deadline::new(settings.connect_timeout_s.saturating_mul(1000));
-
-        let (link, id) = Link::new()?;
-        link.resolve(&id, &address, deadline)?;
-        let device = |e| Failure::Setup("a protection domain", e);
-        let mut shape = Shape::fit(
-            id.attributes().map_err(device)?,
-            settings.depth,
-            settings.max_io_kib << 10,
-        )?;
-        // iWARP has no RDMA WRITE that tells the peer that it is done.
-        if !id.is_iwarp() {
-            shape.land(id.attributes().map_err(device)?, settings.small_read);
-        }
-        let pd = ProtectionDomain::new(&id).map_err(device)?;
-        let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
-        let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);
-        let queues = match settings.queues {
-            0 => cpus,
-            queues => queues.min(cpus),
-        };
-        let settings = Settings {
-            queues: queues.min(QUEUES_MAX - poll_queues),
-            poll_queues,
-            ..settings
-        };
-        let session = Session::new(
-            self,
-            &self.teardown,
-            self.identity,
-            epoch,
-            settings,
-            shape,
-            pd,
-        )
-        .map_err(|e| Failure::Setup("a session", e))?;
-
-        let (address, request) = session
-            .whom_to_ask(0, false)
-            .ok_or(Failure::Unset("address"))?;
-        let result = self.bring_up(&session, (link, id), &address, &request, deadline, lost);
+        let (session, first, head) = self.begin_session(settings, epoch, None, deadline)?;
+        let result =
+            Self::bring_up(&session, first, deadline, lost).and_then(|(geometry, wwid)| {
+                let disk = head
+                    .with_first(&session, || self.add_disk(&session, &head, &geometry, wwid))
+                    .map_err(|e| Failure::Setup("the disk", e))?;
+                // Not before: whoever reads partitions would wait, and this for them.
+                head.queue_if_no_path(self.is_to_reconnect(&settings, &geometry, wwid));
+                Ok((disk, geometry, wwid))
+            });
         match result {
-            Ok((disk, block_mask, wwid)) => Ok(Active {
+            Ok((disk, geometry, wwid)) => Ok(Active {
+                head,
                 session,
                 disk,
-                block_mask,
+                geometry,
                 wwid,
             }),
             Err(failure) => {
@@ -455,17 +524,64 @@ impl Device {
         }
     }
 
+    /// Makes a session without queue pairs, for the disk of `head` or for a new one, and resolves
+    /// the target's address.
+    fn begin_session(
+        self: &Arc<Self>,
+        settings: Settings,
+        epoch: Epoch,
+        head: Option<Arc<Head>>,
+        deadline: Deadline,
+    ) -> Result<(Arc<Session>, First, Arc<Head>), Failure> {
+        let ip = settings.address.ok_or(Failure::Unset("address"))?;
+        settings.volume.ok_or(Failure::Unset("volume"))?;
+        settings.host.ok_or(Failure::Unset("host_id"))?;
+        let address = SocketAddr::new(ip, settings.port);
+
+        let (link, id) = Link::new()?;
+        link.resolve(&id, &address, deadline)?;
+        let device = |e| Failure::Setup("a protection domain", e);
+        let mut shape = Shape::fit(
+            id.attributes().map_err(device)?,
+            settings.depth,
+            settings.max_io_kib << 10,
+        )?;
+        if let Some(head) = &head {
+            shape = head.shape_on(shape).ok_or(Failure::Device(
+                "it has less than the one that the disk began with",
+            ))?;
+        }
+        // iWARP has no RDMA WRITE that tells the peer that it is done.
+        if !id.is_iwarp() {
+            shape.fit_read_bounce(id.attributes().map_err(device)?, settings.small_read);
+        }
+        let pd = ProtectionDomain::new(&id).map_err(device)?;
+        let settings = match &head {
+            Some(_) => settings,
+            None => with_queue_counts(settings),
+        };
+        let queues = u32::from(settings.queues) + u32::from(settings.poll_queues);
+        let head = match head {
+            Some(head) => head,
+            None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
+        };
+        let session = Session::new(self, self.identity, epoch, settings, shape, pd, &head)
+            .map_err(|e| Failure::Setup("a session", e))?;
+        Ok((session, (link, id), head))
+    }
+
+    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known.
     fn bring_up(
-        &self,
         session: &Arc<Session>,
-        first: (Arc<Link>, Arc<hcablk_core::rdma::cm::Id>),
-        address: &SocketAddr,
-        request: &Request,
+        first: First,
         deadline: Deadline,
         lost: Option<VolumeId>,
-    ) -> Result<(Disk<Driver>, u64, Option<VolumeId>), Failure> {
+    ) -> Result<Told, Failure> {
+        let (address, request) = session
+            .connection_request(0, false)
+            .ok_or(Failure::Unset("address"))?;
         // The first queue makes the session at the target, the others join it.
-        let first = connect::bring_up(session, 0..1, Some(first), address, request, deadline)?;
+        let first = connect::bring_up(session, 0..1, Some(first), &address, &request, deadline)?;
         let Some((geometry, wwid)) = first.first().map(|(_, reply)| (reply.geometry, reply.id))
         else {
             return Err(Failure::NotATarget);
@@ -481,28 +597,29 @@ impl Device {
             session,
             1..session.queue_count(),
             None,
-            address,
-            request,
+            &address,
+            &request,
             deadline,
         )?;
         for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
             if reply.geometry != geometry || reply.id != wwid {
-                return Err(Failure::Protocol("its queues disagree about the volume"));
+                return Err(Failure::Protocol(Violation::new(
+                    "its queues disagree about the volume",
+                    None,
+                )));
             }
             queue
                 .go_live(reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
         session.go_live(geometry, wwid)?;
-        let disk = self
-            .add_disk(session, &geometry, wwid)
-            .map_err(|e| Failure::Setup("the disk", e))?;
-        Ok((disk, (1 << geometry.logical_block_shift) - 1, wwid))
+        Ok((geometry, wwid))
     }
 
     fn add_disk(
         &self,
         session: &Arc<Session>,
+        head: &Arc<Head>,
         geometry: &Geometry,
         wwid: Option<VolumeId>,
     ) -> Result<Disk<Driver>> {
@@ -512,9 +629,8 @@ impl Device {
             numa_node: None,
             no_scheduler: false,
             poll_queues: settings.poll_queues.into(),
-            exchanges: REPLACEMENTS_MAX,
         };
-        let tag_set = TagSet::new(&config, session.requests(), session.clone())?;
+        let tag_set = TagSet::new(&config, session.requests(), head.clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);
         if bytes >> 10 < settings.max_io_kib {
             pr_info!(
@@ -552,5 +668,20 @@ impl Device {
             wwid.as_ref().map(|wwid| -> &dyn fmt::Display { wwid }),
             self.module,
         )
+    }
+}
+
+/// Settings with the numbers of queues that this machine gets.
+fn with_queue_counts(settings: Settings) -> Settings {
+    let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
+    let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);
+    let queues = match settings.queues {
+        0 => cpus,
+        queues => queues.min(cpus),
+    };
+    Settings {
+        queues: queues.min(QUEUES_MAX - poll_queues),
+        poll_queues,
+        ..settings
     }
 }

@@ -6,9 +6,12 @@
 use core::fmt;
 use hcablk_core::{
     errno, printable,
-    proto::connect::{
-        Reason,
-        Reject, //
+    proto::{
+        connect::{
+            Reason,
+            Reject, //
+        },
+        message::Tag, //
     },
 };
 use kernel::prelude::*;
@@ -34,6 +37,48 @@ impl fmt::Display for Step {
     }
 }
 
+/// A violation of the protocol by the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// What the target did.
+    pub(crate) what: &'static str,
+    /// The queue by which it came; `None`: it is about several.
+    pub(crate) queue: Option<u8>,
+    /// The request that was named.
+    pub(crate) tag: Option<Tag>,
+    /// The key that was invalidated, or not.
+    pub(crate) key: Option<u32>,
+}
+
+impl Violation {
+    /// Makes one that is about no request.
+    pub(crate) fn new(what: &'static str, queue: Option<u8>) -> Self {
+        Self {
+            what,
+            queue,
+            tag: None,
+            key: None,
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)?;
+        let Some(queue) = self.queue else {
+            return Ok(());
+        };
+        write!(f, " (queue {queue}")?;
+        if let Some(Tag { index, generation }) = self.tag {
+            write!(f, ", tag {index}, generation {generation}")?;
+        }
+        if let Some(key) = self.key {
+            write!(f, ", key {key:#x}")?;
+        }
+        f.write_str(")")
+    }
+}
+
 /// Why there is no connection, or no longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -45,6 +90,8 @@ pub(crate) enum Failure {
     Timeout(Step),
     /// Nobody listens at the address and port.
     NotListening,
+    /// The target's connection manager still has a connection from before this host started again.
+    StaleConnection,
     /// The target refused and said why.
     Refused(Reject),
     /// What answered is no hcablk target.
@@ -66,23 +113,26 @@ pub(crate) enum Failure {
     /// A request was not answered in time.
     RequestTimeout,
     /// The target broke the protocol.
-    Protocol(&'static str),
+    Protocol(Violation),
     /// An invariant of our own is broken.
     Broken(&'static str),
     /// The volume of this name is not the one that was asked for.
     OtherVolume,
     /// The volume of this name is not the one that was connected before.
     Exchanged,
+    /// The volume's limits are others than those that the block layer was told.
+    OtherLimits,
 }
 
 impl Failure {
-    /// The code that connecting returns.
+    /// Returns the error that connecting fails with.
     pub(crate) fn errno(self) -> Error {
         match self {
             Self::Unset(_) => EINVAL,
             Self::Step(_, e) | Self::Setup(_, e) => e,
             Self::Timeout(_) | Self::RequestTimeout => ETIMEDOUT,
             Self::NotListening => errno::econnrefused(),
+            Self::StaleConnection => EAGAIN,
             Self::Refused(reject) => match reject.reason {
                 Reason::Version => errno::eprotonosupport(),
                 Reason::UnknownVolume => ENOENT,
@@ -98,7 +148,45 @@ impl Failure {
             }
             Self::DeviceRemoved => ENODEV,
             Self::Broken(_) => EIO,
-            Self::OtherVolume | Self::Exchanged => errno::estale(),
+            Self::OtherVolume | Self::Exchanged | Self::OtherLimits => errno::estale(),
+        }
+    }
+}
+
+impl Failure {
+    /// Whether another attempt to connect may succeed without anybody's doing: not if the target
+    /// refuses for good, the volume is another one, or one of the two sides has a mistake.
+    pub(crate) fn may_pass(self) -> bool {
+        match self {
+            Self::Step(..)
+            | Self::Timeout(_)
+            | Self::NotListening
+            | Self::StaleConnection
+            | Self::NotATarget
+            | Self::Setup(..)
+            | Self::Disconnected
+            | Self::Flushed
+            | Self::Work(_)
+            | Self::RequestTimeout => true,
+            Self::Refused(reject) => match reject.reason {
+                Reason::UnknownVolume
+                | Reason::NoResources
+                | Reason::NoMemory
+                | Reason::StaleEpoch
+                | Reason::NoSession
+                | Reason::Withdrawn => true,
+                Reason::Version | Reason::Forbidden | Reason::Malformed => false,
+            },
+            Self::Unset(_)
+            | Self::Device(_)
+            | Self::Forced
+            // What refers to the device must go before it can come back.
+            | Self::DeviceRemoved
+            | Self::Protocol(_)
+            | Self::Broken(_)
+            | Self::OtherVolume
+            | Self::Exchanged
+            | Self::OtherLimits => false,
         }
     }
 }
@@ -110,6 +198,9 @@ impl fmt::Display for Failure {
             Self::Step(step, e) => write!(f, "{step} failed (error {})", e.to_errno()),
             Self::Timeout(step) => write!(f, "{step} took too long"),
             Self::NotListening => f.write_str("no target listens at this address and port"),
+            Self::StaleConnection => f.write_str(
+                "the target still has a connection from before this host started again",
+            ),
             Self::Refused(reject) => match reject.reason {
                 Reason::Version => write!(
                     f,
@@ -146,6 +237,9 @@ impl fmt::Display for Failure {
             Self::Broken(what) => write!(f, "BUG: {what}"),
             Self::RequestTimeout => f.write_str("a request was not answered in time"),
             Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
+            Self::OtherLimits => f.write_str(
+                "the volume has other limits than before: disconnect, and connect it anew",
+            ),
             Self::Exchanged => f.write_str(
                 "the volume of this name is another one than before: disconnect to forget the old one",
             ),

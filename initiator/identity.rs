@@ -50,7 +50,8 @@ impl Identities {
         )
     }
 
-    /// The id of the sessions of the disk that is called `name`; never 0. `ENOMEM`.
+    /// Returns the id of the sessions of the disk that is called `name`; never 0. Fails with
+    /// `ENOMEM`.
     pub(crate) fn of(&self, name: &str) -> Result<SessionId> {
         let mut ids = self.ids.lock();
         if let Some((_, id)) = ids
@@ -64,7 +65,7 @@ impl Identities {
         Ok(id)
     }
 
-    /// An epoch behind all that there were; `EOVERFLOW` when there is none left.
+    /// Returns an epoch above all that there were. Fails with `EOVERFLOW` when there is none left.
     pub(crate) fn next_epoch(&self) -> Result<Epoch> {
         let mut now = self.epoch.load(Relaxed);
         loop {

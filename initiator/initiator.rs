@@ -7,6 +7,7 @@
 //! - [`failure`]: everything that can go wrong, in words and as error codes.
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
+//! - [`head`]: what a disk keeps over its sessions.
 //! - [`identity`]: by what a target tells a disk's connections.
 //! - [`queue`]: the I/O path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
@@ -19,6 +20,7 @@ mod config;
 mod connect;
 mod device;
 mod failure;
+mod head;
 mod identity;
 mod queue;
 mod session;
@@ -26,6 +28,7 @@ mod settings;
 mod shape;
 mod stats;
 
+use device::WorkQueues;
 use hcablk_core::{
     configfs::Subsystem,
     sync::{
@@ -47,18 +50,26 @@ module! {
 }
 
 /// What the module holds, dropped in this order: when the directories are gone
-/// no new session begins, and the ends of the old ones are waited for.
+/// no new session begins, attempts to connect again are waited for, which need the other queue, and
+/// then the ends of the old ones.
 struct Initiator {
     _directories: Subsystem,
+    _reconnect: Drained,
     _teardown: Drained,
 }
 
 impl kernel::Module for Initiator {
     fn init(module: &'static ThisModule) -> Result<Self> {
         let teardown = Arc::new(WorkQueue::new(c"hcablk")?, GFP_KERNEL)?;
-        let root = Arc::new(config::Root::new(teardown.clone(), module)?, GFP_KERNEL)?;
+        let reconnect = Arc::new(WorkQueue::new(c"hcablk_reconnect")?, GFP_KERNEL)?;
+        let workqueues = WorkQueues {
+            teardown: teardown.clone(),
+            reconnect: reconnect.clone(),
+        };
+        let root = Arc::new(config::Root::new(workqueues, module)?, GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk", root, module)?,
+            _reconnect: Drained(reconnect),
             _teardown: Drained(teardown),
         })
     }

@@ -33,7 +33,7 @@
 //!
 //! A request that is not the last for now is not
 //! posted but put behind others in a [`Backlog`], and into a message with others
-//! ([`together`]); the next that is posted takes
+//! ([`message_batch`]); the next that is posted takes
 //! them along, for everything that the queue pair is given goes through
 //! [`Queue::ring`]. That is the last request of the plug, or `commit_rqs` if it
 //! never came, both within the RCU section in which it was issued, so that
@@ -41,20 +41,20 @@
 //! fails, or the queue pair has failed before, it ends with all others.
 //!
 //! Invalidations of our own wait there, too, until the round of completions is over
-//! (`queue/number.rs`). Requests that a round ends are given back to the block layer together.
+//! (`queue/wr_seq.rs`). Requests that a round ends are given back to the block layer together.
 //!
-//! # Patience
+//! # CQ notification
 //!
-//! Only answers ask to be reported at once. That a SEND is out need not be
-//! known until the next of them, unless its request was answered before; the
-//! same goes for errors, which every probe looks for.
+//! Only responses are solicited. The completion of a SEND raises no event: the round that handles
+//! the next response finds it, unless its request was answered before. The same goes for errors,
+//! for which every keep-alive has the queue polled.
 //!
 //! # Polled I/O
 //!
 //! The last queues of a session may be for polled I/O (`REQ_POLLED`): the
 //! block layer routes nothing else to them, and nothing interrupts there. Who
 //! waits for a request looks for completions ([`Operations::poll`]). If he
-//! does not (he was stopped, or killed), the prober does, every period, and so
+//! does not (he was stopped, or killed), the keep-alive timer does, every period, and so
 //! does a request's timeout before it gives the queue up.
 //!
 //! # Locks and contexts
@@ -63,15 +63,16 @@
 //! orders the accounts of credits and of send queue slots, the doorbells, and
 //! parking before taking. The completion of a SEND does without: what it frees is
 //! added to a sum, at which the account looks when it is short. That a request
-//! lingers no more is told with the next answer, or by a lock at a round's end.
+//! awaits its send's completion no more is accounted for under the lock of the next answer, or of
+//! its own at the end of a round.
 //! Issuing runs in process or softirq context, completions run in softirq context,
 //! or in that of who polls, one at a time for a queue.
 
 use crate::{
     batching::{
+        ArmFor,
         Batching,
-        Listen,
-        Voice, //
+        Solicited, //
     },
     session::Session,
     shape::{
@@ -93,7 +94,6 @@ use hcablk_core::{
         Status, //
     },
     broken,
-    landing::Landing,
     proto::{
         connect::Reply,
         credits::Credits,
@@ -110,7 +110,7 @@ use hcablk_core::{
         cm::Id,
         cq::{
             CompletionQueue,
-            Context, //
+            CqContext, //
         },
         device::Direction,
         pd::ProtectionDomain,
@@ -118,11 +118,12 @@ use hcablk_core::{
         space::SendSpace,
         wr::{
             Chain,
-            Entry,
+            Sge,
             WorkId,
             WorkRequest, //
         },
     },
+    read_bounce::ReadBounce,
     sglist::SegmentList,
     sync::{
         new_irq_lock,
@@ -145,27 +146,28 @@ use kernel::{
 
 mod complete;
 mod driver;
+mod eager;
 mod end;
 mod events;
-mod granted;
 mod issue;
-mod number;
+mod message_batch;
 mod size;
-mod together;
+mod status;
+mod wr_seq;
 
-use granted::Granting;
+use eager::EagerState;
+use message_batch::MessageBatch;
 use size::Size;
-use together::Together;
 
 /// Kinds of work, in work ids. The index is a tag or a receive buffer.
 mod kind {
     pub(super) const SEND: u8 = 1;
     pub(super) const RECEIVE: u8 = 2;
     pub(super) const REGISTER: u8 = 3;
-    pub(super) const PROBE: u8 = 4;
-    pub(super) const LANDING: u8 = 5;
-    /// The index is a number of `number.rs`.
-    pub(super) const NUMBERED: u8 = 6;
+    pub(super) const KEEP_ALIVE: u8 = 4;
+    pub(super) const READ_BOUNCE: u8 = 5;
+    /// The index is a sequence number of `wr_seq.rs`.
+    pub(super) const SEQ: u8 = 6;
 }
 
 /// Work requests that wait for their doorbell at most; blk-mq issues no more requests at once.
@@ -192,24 +194,25 @@ pub(crate) struct TagData {
     phase: Phase,
     /// Slots reserved for this request that are still to be used.
     slots: u32,
-    /// The data comes into the landing slot of this tag.
-    lands: bool,
-    /// How it was issued.
-    voice: Voice,
-    /// The data goes with the request, in the work request of `number`.
+    /// The data comes into the read bounce slot of this tag.
+    read_bounce: bool,
+    /// Whether its response raises an event.
+    solicited: Solicited,
+    /// The data goes with the request, in the work request of `seq`.
     sending: bool,
-    /// Of the work request that must have completed before this one ends, if there is one.
-    number: u32,
-    /// If this one lingers: the next that does.
+    /// Sequence number of the work request that must have completed before this request ends, if
+    /// there is one.
+    seq: u32,
+    /// The next tag in the list of requests that await their send's completion.
     next: u32,
     /// When it came where it is, if that is measured.
     marks: Marks,
-    /// It is a granted write: it is answered by its number.
-    granted: bool,
+    /// It is an eager write, which is answered by its number.
+    eager: bool,
     list: SegmentList,
 }
 
-/// What is behind the lock.
+/// What `Queue::send` guards.
 struct SendState {
     space: SendSpace,
     credits: Credits,
@@ -219,17 +222,17 @@ struct SendState {
     stopped: bool,
     size: Size,
     batching: Batching,
-    granting: Granting,
-    /// Which parts of granted memory are used, and by which tags.
+    eager_state: EagerState,
+    /// Which slots of the eager ring are taken, and by which tags.
     ring: Ring<KVec<Taken>>,
     /// What waits for the last of a plug, or for whatever else is posted.
     backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
-    /// The last numbered request in it.
-    waiting: Option<number::Waiting>,
-    /// Requests that share the next message.
-    together: Together,
-    /// The last number.
-    numbers: u32,
+    /// The last work request with a sequence number in it.
+    waiting: Option<wr_seq::BackloggedWr>,
+    /// Requests that the next message carries.
+    batch: MessageBatch,
+    /// The last sequence number that was allocated.
+    last_seq: u32,
 }
 
 impl SendState {
@@ -260,9 +263,9 @@ impl SendState {
 
     /// Takes back a reservation, and a request that was counted as issued.
     #[cold]
-    fn withdraw(&mut self, slots: u32, voice: Voice) {
+    fn withdraw(&mut self, slots: u32, solicited: Solicited) {
         self.unreserve(slots);
-        self.batching.answered(voice);
+        self.batching.answered(solicited);
     }
 }
 
@@ -275,8 +278,9 @@ pub(crate) struct Queue {
     index: u8,
     /// Completions are found by who polls for them: nothing interrupts.
     polled: bool,
-    /// That a probe has completed does not prove that the target is there.
-    unproven: bool,
+    /// A keep-alive that has completed does not prove that the target is there (iWARP): it has
+    /// to send something.
+    needs_rx: bool,
     /// Tags of the block layer; the next one asks for the size.
     depth: u16,
     session: Arc<Session>,
@@ -286,20 +290,20 @@ pub(crate) struct Queue {
     /// Requests are accepted.
     live: Atomic<bool>,
     /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
-    late: Atomic<bool>,
+    timed_out: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
     remote_invalidate: bool,
-    /// Where the data of small reads comes.
-    landing: Option<Landing>,
+    /// The slots into which the target puts the data of small reads.
+    read_bounce: Option<ReadBounce>,
     /// Bytes of the largest write whose data goes with the request.
     inline_limit: Atomic<u32>,
     /// Segments that such a write may have, and that one work request takes besides a
     /// message.
     inline_segments: u16,
-    /// Bytes of the largest granted write.
+    /// Bytes of the largest eager write.
     eager_limit: Atomic<u32>,
-    /// The target fetches nothing.
-    must_grant: Atomic<bool>,
+    /// The target posts no RDMA READ.
+    only_eager: Atomic<bool>,
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
     outgoing: MessageBuffers,
@@ -307,18 +311,19 @@ pub(crate) struct Queue {
     /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
     /// by the completion handler only.
     freed: Atomic<u32>,
-    /// The number of the last numbered work request that has completed. The completion
-    /// handler's only.
-    out: Atomic<u32>,
-    /// The first tag whose request lingers, or [`number::NOBODY`]. The completion handler's only.
-    lingerers: Atomic<u32>,
-    /// Requests that linger no more, but for which `batching` still listens. The
-    /// completion handler's only.
-    lingered: Atomic<u32>,
-    /// A probe is under way.
-    probing: Atomic<bool>,
-    /// What [`Batching::listen`] said last: a [`Listen`]. Written under the lock.
-    listen: Atomic<u32>,
+    /// The sequence number of the last work request that has completed. Only used by the
+    /// completion handler.
+    completed_seq: Atomic<u32>,
+    /// The first tag whose request awaits its send's completion, or [`wr_seq::NO_TAG`]. Only used
+    /// by the completion handler.
+    awaiting_send: Atomic<u32>,
+    /// Requests whose awaited send has completed, but for which `batching` still arms. Only used
+    /// by the completion handler.
+    awaited_sends: Atomic<u32>,
+    /// A keep-alive is under way.
+    keep_alive_pending: Atomic<bool>,
+    /// What [`Batching::arm_for`] returned last: an [`ArmFor`]. Written under the lock.
+    arm_for: Atomic<u32>,
     /// How long requests take is measured.
     timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
@@ -349,9 +354,9 @@ impl Queue {
             QueuePair::<Self>::completions(capacity),
             index.into(),
             if polled {
-                Context::Direct
+                CqContext::Direct
             } else {
-                Context::SoftIrq
+                CqContext::SoftIrq
             },
         )?;
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
@@ -359,19 +364,19 @@ impl Queue {
             Ok(TagData {
                 phase: Phase::Idle,
                 slots: 0,
-                lands: false,
-                voice: Voice::Loud,
+                read_bounce: false,
+                solicited: Solicited::Yes,
                 sending: false,
-                number: 0,
-                next: number::NOBODY,
+                seq: 0,
+                next: wr_seq::NO_TAG,
                 marks: Marks::default(),
-                granted: false,
+                eager: false,
                 list: SegmentList::new(pd, shape.segments, shape.bytes)?,
             })
         })?;
-        let landing = match shape.landing_slots {
+        let read_bounce = match shape.read_bounce_slots {
             0 => None,
-            slots => Some(Landing::new(pd, slots, shape.small_read)?),
+            slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
         };
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
@@ -382,29 +387,29 @@ impl Queue {
             pin_init!(Self {
                 index,
                 polled,
-                unproven: id.is_iwarp(),
+                needs_rx: id.is_iwarp(),
                 depth: shape.depth,
                 session: session.clone(),
                 pair,
                 requests: requests.clone(),
                 tags,
                 live: Atomic::new(false),
-                late: Atomic::new(false),
+                timed_out: Atomic::new(false),
                 remote_invalidate: session.settings().remote_invalidate,
-                landing,
+                read_bounce,
                 inline_limit: Atomic::new(0),
                 inline_segments: shape.inline_segments,
                 eager_limit: Atomic::new(0),
-                must_grant: Atomic::new(false),
+                only_eager: Atomic::new(false),
                 immediates: !id.is_iwarp(),
                 outgoing,
                 incoming,
                 freed: Atomic::new(0),
-                out: Atomic::new(0),
-                lingerers: Atomic::new(number::NOBODY),
-                lingered: Atomic::new(0),
-                probing: Atomic::new(false),
-                listen: Atomic::new(Listen::Loud as u32),
+                completed_seq: Atomic::new(0),
+                awaiting_send: Atomic::new(wr_seq::NO_TAG),
+                awaited_sends: Atomic::new(0),
+                keep_alive_pending: Atomic::new(false),
+                arm_for: Atomic::new(ArmFor::Solicited as u32),
                 timing: Atomic::new(false),
                 reaps: Atomic::new(0),
                 send <- new_irq_lock!(SendState {
@@ -414,12 +419,12 @@ impl Queue {
                     stopped: false,
                     size: Size::Nothing,
                     batching: Batching::new(0, 0),
-                    granting: Granting::Nothing,
+                    eager_state: EagerState::Never,
                     ring: Ring::new(0, 0, taken),
                     backlog,
                     waiting: None,
-                    together: Together::new(),
-                    numbers: 0,
+                    batch: MessageBatch::new(),
+                    last_seq: 0,
                 }, "hcablk_send"),
                 sent: Sent::default(),
                 done: Done::default(),
@@ -435,8 +440,9 @@ impl Queue {
         Ok(queue)
     }
 
-    /// The target granted the connection and its first credits: requests may
-    /// come, after the landing slots are registered.
+    /// Starts accepting requests, after the target has accepted the connection and granted its
+    /// first credits. Posts the registration of the read bounce slots first. May fail as posting
+    /// does, and with `ENOMEM` without a send queue slot for that.
     pub(crate) fn go_live(&self, reply: &Reply) -> Result {
         let settings = self.session.settings();
         let inline = reply.inline.min(settings.small_write);
@@ -451,33 +457,33 @@ impl Queue {
             .requests_per_message()
             .min(settings.message_requests as usize)
             .min(usize::from(self.inline_segments) + 1);
-        send.together.allow(most);
-        self.take_grant(&mut send, reply);
+        send.batch.set_limit(most);
+        self.take_ring(&mut send, reply);
         if self.polled {
             // There is nothing to batch.
         } else if reply.quiet {
             send.batching = Batching::new(settings.batch_upper, settings.batch_lower);
         } else {
-            // Nor is it sure that its answers ask for being reported.
-            self.pair.cq().hurry();
+            // Its responses may not be solicited at all.
+            self.pair.cq().notify_all();
             if settings.batch_upper != 0 {
                 pr_info_once!("a target cannot batch interrupts: each answer makes one\n");
             }
         }
-        if let Some(landing) = &self.landing {
+        if let Some(read_bounce) = &self.read_bounce {
             if !send.space.reserve(1, || self.freed()) {
                 return Err(ENOMEM);
             }
             let slots = send.space.post_signaled(1);
-            let mut register = landing.register();
-            register.signal(WorkId::new(kind::LANDING, 0).freeing(slots));
+            let mut register = read_bounce.register();
+            register.signal(WorkId::new(kind::READ_BOUNCE, 0).freeing(slots));
             let mut chain = Chain::new();
             chain.push(&mut register);
             self.ring(&mut send, &chain)?;
         }
         if reply.no_read && send.space.reserve(1, || self.freed()) {
             // Nothing can be written before something was answered.
-            self.ask_size(&mut send).ok_or(EIO)??;
+            self.post_size_request(&mut send).ok_or(EIO)??;
         }
         self.live.store(true, Release);
         drop(send);
@@ -485,12 +491,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether to measure how long requests take that are issued from now on.
+    /// Sets whether to measure how long requests take that are issued from now on.
     pub(crate) fn time(&self, on: bool) {
         self.timing.store(on, Relaxed);
     }
 
-    /// Whether that is measured.
+    /// Returns whether it is measured how long requests take.
     pub(crate) fn is_timed(&self) -> bool {
         self.timing.load(Relaxed)
     }
@@ -501,20 +507,20 @@ impl Queue {
         self.pair.cq().reap();
     }
 
-    /// Slots that completions have freed so far.
+    /// Returns how many send queue slots completions have freed so far, modulo 2^32.
     #[inline]
     fn freed(&self) -> u32 {
         self.freed.load(Relaxed)
     }
 
-    /// What is outstanding has changed: the completion handler shall know what
-    /// to listen for.
+    /// Publishes what the completion handler is to arm the completion queue for, after a change
+    /// of what is outstanding. Under the lock.
     #[inline]
-    fn heed(&self, send: &SendState) {
-        self.listen.store(send.batching.listen() as u32, Relaxed);
+    fn update_notify(&self, send: &SendState) {
+        self.arm_for.store(send.batching.arm_for() as u32, Relaxed);
     }
 
-    /// What woke the completion handler up.
+    /// Returns how often the completion handler ran, by what started it.
     pub(crate) fn wakeups(&self) -> Wakeups {
         let wakeups = Wakeups::default();
         wakeups.events.add(self.pair.cq().events());
@@ -526,7 +532,7 @@ impl Queue {
         wakeups
     }
 
-    /// The queue pair, to take it down.
+    /// Returns the queue pair, to take it down.
     pub(crate) fn pair(&self) -> &QueuePair<Self> {
         &self.pair
     }
@@ -534,6 +540,6 @@ impl Queue {
     fn post_receive(&self, buffer: u32) -> Result {
         let slice = self.incoming.slice(buffer as usize, BUFFER_LEN)?;
         self.pair
-            .post_receive(Entry::new(slice), WorkId::new(kind::RECEIVE, buffer))
+            .post_receive(Sge::new(slice), WorkId::new(kind::RECEIVE, buffer))
     }
 }

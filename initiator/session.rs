@@ -18,8 +18,9 @@
 //!    this session works any more and no completion is outstanding;
 //! 3. completion queues and connection identifiers let go of their handlers;
 //! 4. the requests that the target did not answer end with an error, each after
-//!    its memory region was destroyed;
-//! 5. the device is told, which removes the disk.
+//!    its memory region was destroyed; or they go back to the block layer, if the disk waits
+//!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path));
+//! 5. the device is told, which removes the disk, or connects it again.
 //!
 //! A request that is not answered in time is the matter of its queue alone at
 //! first, see `session/replace.rs`.
@@ -27,6 +28,7 @@
 use crate::{
     device::Device,
     failure::Failure,
+    head::Head,
     queue::{
         Driver,
         Queue, //
@@ -36,6 +38,7 @@ use crate::{
 use hcablk_core::{
     blkdev::Requests,
     broken,
+    defer::without_io,
     proto::{
         connect::{
             Epoch,
@@ -44,7 +47,14 @@ use hcablk_core::{
         },
         name::VolumeId, //
     },
-    rdma::pd::ProtectionDomain,
+    rdma::{
+        cm::Id,
+        pd::ProtectionDomain, //
+    },
+    session_state::{
+        SessionState,
+        KEEP_ALIVE_PERIOD_MS, //
+    },
     sync::{
         new_irq_lock,
         Event,
@@ -60,6 +70,11 @@ use kernel::{
     impl_has_work, new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
         Arc,
         Mutex, //
     },
@@ -74,19 +89,8 @@ use crate::settings::Settings;
 
 mod replace;
 
-pub(crate) use replace::REPLACEMENTS_MAX;
-
-/// See the module's picture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Connecting,
-    Live,
-    Ending(Option<Failure>),
-    Ended(Option<Failure>),
-}
-
-/// Milliseconds between probes of a queue pair.
-pub(crate) const PROBE_PERIOD_MS: u32 = 5_000;
+/// See the module's picture. The reason is `None` if the session has not failed.
+type State = SessionState<Option<Failure>>;
 
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
@@ -97,6 +101,7 @@ pub(crate) struct Session {
     settings: Settings,
     shape: Shape,
     pd: Arc<ProtectionDomain>,
+    head: Arc<Head>,
     requests: Arc<Requests<Driver>>,
     teardown: Arc<WorkQueue>,
     #[pin]
@@ -111,7 +116,12 @@ pub(crate) struct Session {
     #[pin]
     volume: Mutex<Option<(Geometry, Option<VolumeId>)>>,
     #[pin]
-    prober: Mutex<Option<Running<Session>>>,
+    keep_alive_timer: Mutex<Option<Running<Session>>>,
+    /// The RDMA device goes away, and waits for what refers to it.
+    device_removed: Atomic<bool>,
+    /// By which that is noticed once the session has ended, while the disk waits for another one.
+    #[pin]
+    watched: Mutex<Option<Arc<Id>>>,
     #[pin]
     ended: Event,
     #[pin]
@@ -134,15 +144,14 @@ impl Session {
     /// `settings` says in numbers that are not 0. May sleep.
     pub(crate) fn new(
         device: &Arc<Device>,
-        teardown: &Arc<WorkQueue>,
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
         shape: Shape,
         pd: Arc<ProtectionDomain>,
+        head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
-        let queues = u32::from(settings.queues) + u32::from(settings.poll_queues);
-        let requests = Requests::new(queues, shape.depth.into())?;
+        let requests = head.requests().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
@@ -151,13 +160,16 @@ impl Session {
                 settings,
                 shape,
                 pd,
+                head: head.clone(),
                 requests,
-                teardown: teardown.clone(),
+                teardown: device.teardown().clone(),
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 volume <- new_mutex!(None),
-                prober <- new_mutex!(None),
+                keep_alive_timer <- new_mutex!(None),
+                device_removed: Atomic::new(false),
+                watched <- new_mutex!(None),
                 ended <- Event::new(),
                 work <- new_work!("hcablk::Session"),
                 replacing <- new_work!("hcablk::Session::replacing"),
@@ -176,12 +188,12 @@ impl Session {
         self.epoch
     }
 
-    /// What users set; the numbers of queues are those of this session.
+    /// Returns what users have set; the numbers of queues are those of this session.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Whether queue pair `index` is for polled I/O.
+    /// Returns whether queue pair `index` is for polled I/O.
     pub(crate) fn is_polled(&self, index: u8) -> bool {
         index >= self.settings.queues
     }
@@ -194,16 +206,22 @@ impl Session {
         &self.pd
     }
 
+    /// Returns what the disk keeps over its sessions.
+    #[inline]
+    pub(crate) fn head(&self) -> &Head {
+        &self.head
+    }
+
     pub(crate) fn requests(&self) -> &Arc<Requests<Driver>> {
         &self.requests
     }
 
-    /// Queue pairs that the session shall have.
+    /// Returns how many queue pairs the session shall have.
     pub(crate) fn queue_count(&self) -> u8 {
         self.requests.hw_queues() as u8
     }
 
-    /// Queue pair `index`, unless the teardown has begun.
+    /// Returns queue pair `index`, unless the teardown has begun.
     pub(crate) fn queue(&self, index: u32) -> Option<Arc<Queue>> {
         self.queues.lock().get(index as usize).cloned()
     }
@@ -229,7 +247,7 @@ impl Session {
         result
     }
 
-    /// All queue pairs are connected: requests may come, and silence is watched.
+    /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive.
     pub(crate) fn go_live(
         self: &Arc<Self>,
         geometry: Geometry,
@@ -238,36 +256,38 @@ impl Session {
         *self.volume.lock() = Some((geometry, id));
         {
             let mut state = self.state.lock();
-            match *state {
-                State::Ending(failure) | State::Ended(failure) => {
-                    return Err(failure.unwrap_or(Failure::Disconnected))
-                }
-                _ => *state = State::Live,
-            }
+            state
+                .go_live()
+                .map_err(|failure| failure.unwrap_or(Failure::Disconnected))?;
         }
         self.comes_to(trace::State::Live);
-        let prober = Periodic::start(self.clone(), PROBE_PERIOD_MS)
-            .map_err(|e| Failure::Setup("the prober", e))?;
+        let keep_alive_timer = Periodic::start(self.clone(), KEEP_ALIVE_PERIOD_MS)
+            .map_err(|e| Failure::Setup("the keep-alive timer", e))?;
         // A teardown that has run already would not find it.
-        let mut place = self.prober.lock();
-        if *self.state.lock() == State::Live {
-            *place = Some(prober);
+        let mut place = self.keep_alive_timer.lock();
+        if self.state.lock().is_live() {
+            *place = Some(keep_alive_timer);
             return Ok(());
         }
         drop(place);
-        drop(prober);
+        drop(keep_alive_timer);
         Err(self.failure().unwrap_or(Failure::Disconnected))
     }
 
-    /// Why the session ended.
+    /// Returns why the session ended.
     pub(crate) fn failure(&self) -> Option<Failure> {
+        self.state.lock().reason().flatten()
+    }
+
+    /// Returns the same once the teardown is done.
+    pub(crate) fn has_ended(&self) -> Option<Failure> {
         match *self.state.lock() {
-            State::Ending(failure) | State::Ended(failure) => failure,
+            State::Ended(failure) => failure,
             _ => None,
         }
     }
 
-    /// The same as a negative errno; 0: it has not failed.
+    /// Returns why the session ended as a negative errno; 0 if it has not failed.
     pub(crate) fn errno(&self) -> i32 {
         self.failure()
             .map_or(0, |failure| failure.errno().to_errno())
@@ -307,10 +327,9 @@ impl Session {
     fn end(self: &Arc<Self>, failure: Option<Failure>) {
         {
             let mut state = self.state.lock();
-            if !matches!(*state, State::Connecting | State::Live) {
+            if !state.end(failure) {
                 return;
             }
-            *state = State::Ending(failure);
         }
         self.comes_to(trace::State::Ending);
         // Queued once: the state never comes back.
@@ -319,15 +338,43 @@ impl Session {
         }
     }
 
-    /// The queues' counters.
+    /// Calls `f` with each queue, for its counters.
     pub(crate) fn for_each_queue(&self, mut f: impl FnMut(&Queue)) {
         for queue in self.queues.lock().iter() {
             f(queue);
         }
     }
 
+    /// Returns whether the disk waits for another session after this one.
+    pub(crate) fn is_to_be_followed(&self) -> bool {
+        self.head.queues_if_no_path()
+            && !self.lacks_device()
+            && self.failure().is_some_and(Failure::may_pass)
+    }
+
+    /// Records that the RDMA device goes away, which ends the session. Any context.
+    pub(crate) fn device_removed(self: &Arc<Self>) {
+        self.device_removed.store(true, Release);
+        self.fail(Failure::DeviceRemoved);
+        self.head.wake();
+    }
+
+    /// Returns whether the RDMA device goes away.
+    pub(crate) fn lacks_device(&self) -> bool {
+        self.device_removed.load(Acquire)
+    }
+
+    /// Ends what a session that was to be followed still has: it does not notice any more that
+    /// its device goes away. Waits for a handler that runs; not from one.
+    pub(crate) fn let_go(&self) {
+        let watched = self.watched.lock().take();
+        if let Some(id) = watched {
+            id.detach();
+        }
+    }
+
     fn tear_down(self: &Arc<Self>) {
-        drop(self.prober.lock().take());
+        drop(self.keep_alive_timer.lock().take());
         let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are
         // read there.
@@ -346,16 +393,27 @@ impl Session {
             // If it cannot be failed `drain()` says so.
             let _ = queue.pair().fail();
         }
-        for queue in queues() {
-            queue.close();
-        }
         for (index, queue) in queues().enumerate() {
-            self.requests
-                .for_each_parked_of(index as u32, |request| queue.abandon(request));
+            if index == 0 && self.is_to_be_followed() {
+                queue.take_down();
+                *self.watched.lock() = Some(queue.pair().id().clone());
+            } else {
+                queue.close();
+            }
+        }
+        let again = self.is_to_be_followed();
+        for (index, queue) in queues().enumerate() {
+            self.requests.for_each_parked_of(index as u32, |request| {
+                if again {
+                    queue.requeue(request);
+                } else {
+                    queue.abandon(request);
+                }
+            });
         }
         drop(self.device.retire(&self.queues));
         let failure = self.failure();
-        *self.state.lock() = State::Ended(failure);
+        self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         self.ended.set();
         if let Some(failure) = failure {
@@ -368,17 +426,18 @@ impl WorkItem<TEARDOWN> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.tear_down();
+        // Who reclaims memory may wait for this disk's requests.
+        without_io(|| this.tear_down());
     }
 }
 
 impl Tick for Session {
     fn tick(&self) {
         if let Some(sectors) = self.queue(0).and_then(|queue| queue.take_size()) {
-            self.device.resized(self, sectors);
+            without_io(|| self.device.resized(self, sectors));
         }
         for queue in self.queues.lock().iter() {
-            queue.probe();
+            queue.send_keep_alive();
         }
     }
 }

@@ -2,7 +2,7 @@
 
 //! What users set, and what it is when they do not.
 
-use crate::shape::TOGETHER;
+use crate::shape::BATCH_MAX;
 use core::net::IpAddr;
 use hcablk_core::proto::{
     name::{
@@ -19,12 +19,12 @@ use hcablk_core::proto::{
 const SMALL_READ: u32 = 8192;
 /// Default of `small_write`.
 const SMALL_WRITE: u32 = 4096;
-/// Default of `eager_write`: above it nothing is won, and granted memory is soon full.
+/// Default of `eager_write`: above it nothing is won, and the eager ring is soon full.
 const EAGER_WRITE: u32 = 32768;
 /// Default of `max_io_kib`: a larger one takes more memory for each request in flight.
 const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
 /// Default of `message_requests`.
-const MESSAGE_REQUESTS: u32 = TOGETHER as u32;
+const MESSAGE_REQUESTS: u32 = BATCH_MAX as u32;
 /// Default of `batch_upper`.
 const BATCH_UPPER: u32 = 32;
 /// Default of `batch_lower`.
@@ -48,12 +48,16 @@ pub(crate) struct Settings {
     pub(crate) depth: u16,
     pub(crate) io_timeout_s: u32,
     pub(crate) connect_timeout_s: u32,
+    /// Seconds between two attempts to connect a lost disk again.
+    pub(crate) reconnect_delay_s: u32,
+    /// Seconds for which a lost disk is connected again; 0: it is not; `None`: for ever.
+    pub(crate) ctrl_loss_tmo_s: Option<u32>,
     pub(crate) remote_invalidate: bool,
     /// Bytes of the largest read that is answered without registering memory.
     pub(crate) small_read: u32,
     /// Bytes of the largest write whose data goes with the request.
     pub(crate) small_write: u32,
-    /// Bytes of the largest write whose data is put into granted memory.
+    /// Bytes of the largest write whose data is put into the eager ring.
     pub(crate) eager_write: u32,
     /// KiB of the largest request.
     pub(crate) max_io_kib: u32,
@@ -80,6 +84,8 @@ impl Default for Settings {
             depth: 128,
             io_timeout_s: 30,
             connect_timeout_s: 10,
+            reconnect_delay_s: 1,
+            ctrl_loss_tmo_s: Some(0),
             remote_invalidate: true,
             small_read: SMALL_READ,
             small_write: SMALL_WRITE,

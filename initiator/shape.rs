@@ -7,9 +7,8 @@ use crate::{
     queue::Queue, //
 };
 use hcablk_core::{
-    landing::Landing,
     proto::{
-        message::TOGETHER_MAX,
+        message::MESSAGE_REQUESTS_MAX,
         TRANSFER_MAX, //
     },
     rdma::{
@@ -20,6 +19,7 @@ use hcablk_core::{
             QueuePair, //
         },
     },
+    read_bounce::ReadBounce,
     sglist::region_pages,
 };
 
@@ -31,8 +31,8 @@ pub(crate) const SLOTS_PER_REQUEST: u32 = 3;
 pub(crate) const INLINE_SEGMENTS: usize = 8;
 
 /// Requests that one message has at most: pieces that its device gathers.
-pub(crate) const TOGETHER: usize = 8;
-const _: () = assert!(TOGETHER <= INLINE_SEGMENTS + 1 && TOGETHER <= TOGETHER_MAX);
+pub(crate) const BATCH_MAX: usize = 8;
+const _: () = assert!(BATCH_MAX <= INLINE_SEGMENTS + 1 && BATCH_MAX <= MESSAGE_REQUESTS_MAX);
 
 /// Segments that a request may have at most, whatever the device can: a page each.
 const SEGMENTS_MAX: u32 = TRANSFER_MAX / REGION_PAGE;
@@ -47,7 +47,7 @@ pub(crate) struct Shape {
     /// Bytes of a request.
     pub(crate) bytes: u32,
     /// Tags that have a slot for small reads.
-    pub(crate) landing_slots: u16,
+    pub(crate) read_bounce_slots: u16,
     /// Bytes of such a slot.
     pub(crate) small_read: u32,
     /// Segments of a write whose data goes with the request, or in one RDMA WRITE.
@@ -55,16 +55,16 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Send queue slots: each request's, and as many as can be waiting for the
-    /// next signaled one, and two: to probe, and to register the landing slots.
-    /// A granted write may need more.
+    /// Returns how many send queue slots there are: each request's, and as many as can be waiting
+    /// for the next signaled one, and two: for a keep-alive, and to register the read bounce slots.
+    /// An eager write may need more.
     pub(crate) fn send_slots(self) -> u32 {
-        let one = SLOTS_PER_REQUEST.max(self.granted_slots());
+        let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
         u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 2
     }
 
-    /// Send queue slots of the largest granted write: RDMA WRITEs and a message.
-    fn granted_slots(self) -> u32 {
+    /// Returns the send queue slots of the largest eager write: RDMA WRITEs and a message.
+    fn eager_send_slots(self) -> u32 {
         let pieces = self.segments.div_ceil(self.inline_segments.max(1));
         u32::from(pieces) + 1
     }
@@ -82,17 +82,17 @@ impl Shape {
         }
     }
 
-    /// Work requests of the send queue that a device must have for this.
+    /// Returns how many work requests the device's send queue must have room for.
     fn work_requests(self) -> u32 {
         self.send_slots() + 1
     }
 
-    /// Entries of the completion queue that a device must have for this.
+    /// Returns how many entries the device's completion queue must have.
     fn completions(self) -> u32 {
         QueuePair::<Queue>::completions(self.capacity())
     }
 
-    /// What requests can look like on a device, for a queue depth that was asked for.
+    /// Returns what requests can look like on a device, for a queue depth that was asked for.
     pub(crate) fn fit(attributes: Attributes, depth: u16, limit: u32) -> Result<Self, Failure> {
         if !attributes.fast_registration {
             return Err(Failure::Device(
@@ -112,7 +112,7 @@ impl Shape {
             depth,
             segments: pages as u16,
             bytes: pages * REGION_PAGE,
-            landing_slots: 0,
+            read_bounce_slots: 0,
             small_read: 0,
             inline_segments: u16::try_from(attributes.max_send_sge.saturating_sub(1))
                 .unwrap_or(u16::MAX)
@@ -131,10 +131,10 @@ impl Shape {
 
     /// Reads of up to `limit` bytes come into slots of their own, as far as the
     /// device can show them to the target; 0: none do.
-    pub(crate) fn land(&mut self, attributes: Attributes, limit: u32) {
+    pub(crate) fn fit_read_bounce(&mut self, attributes: Attributes, limit: u32) {
         if limit > 0 {
             self.small_read = limit;
-            self.landing_slots = Landing::fit(attributes, self.depth, limit);
+            self.read_bounce_slots = ReadBounce::fit(attributes, self.depth, limit);
         }
     }
 }

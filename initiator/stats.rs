@@ -3,14 +3,17 @@
 //! What a queue counts and measures.
 
 use hcablk_core::{
-    stats::counters,
+    stats::{
+        metrics,
+        Counter, //
+    },
     system::now_ns,
-    times::times, //
+    times::Histogram, //
 };
 
-counters! {
+metrics! {
     /// Written under the queue's send lock.
-    pub(crate) struct Sent {
+    pub(crate) struct Sent of Counter {
         /// Messages sent.
         sends,
         /// Requests that went in another one's message.
@@ -37,9 +40,9 @@ counters! {
     }
 }
 
-counters! {
+metrics! {
     /// Written by the queue's completion handler.
-    pub(crate) struct Done {
+    pub(crate) struct Done of Counter {
         /// Read requests ended.
         reads,
         /// Write requests ended.
@@ -74,7 +77,7 @@ counters! {
         local_invalidations,
         /// Requests that were answered before what had been sent with them was out, or
         /// whose key was still to be invalidated.
-        lingered,
+        send_waits,
         /// Bytes that a processor of this host copied: the data of small reads.
         copied_bytes,
         /// Violations of the protocol by the target.
@@ -82,10 +85,10 @@ counters! {
     }
 }
 
-counters! {
+metrics! {
     /// How answers were found. Not kept by the queue: made of what its
     /// completion queue counts.
-    pub(crate) struct Wakeups {
+    pub(crate) struct Wakeups of Counter {
         /// Completion events, which are interrupts.
         events,
         /// Looks for answers by those who issue requests.
@@ -97,10 +100,10 @@ counters! {
     }
 }
 
-times! {
+metrics! {
     /// How long requests were in each state, for those issued while that is
     /// measured. Written by the queue's completion handler, when a request ends.
-    pub(crate) struct Times {
+    pub(crate) struct Times of Histogram {
         /// From the block layer's making the request to its being sent: in the
         /// scheduler, or for want of a credit.
         queued,
@@ -121,7 +124,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Of a request that was made at `made` and is sent now.
+    /// Makes the marks of a request that was made at `made` and is sent now.
     #[inline]
     pub(crate) fn sent(made: u64) -> Self {
         Self {
@@ -131,7 +134,7 @@ impl Marks {
         }
     }
 
-    /// The answer is here.
+    /// Records that the answer has come.
     #[inline]
     pub(crate) fn answer(&mut self) {
         if self.sent != 0 {
@@ -139,7 +142,7 @@ impl Marks {
         }
     }
 
-    /// The request ends.
+    /// Records that the request ends, and adds its durations to `times`.
     #[inline]
     pub(crate) fn end(&mut self, times: &Times) {
         if self.sent == 0 {

@@ -49,13 +49,13 @@ pub use self::{
     ending::Ending,
     file::{
         transfer,
+        FileAccess, //
         FileId,
         FileOp,
         FileOwner,
         FileRef,
         FileSlot,
-        Losses,
-        Way, //
+        WbErrCursor,
     },
     limits::Limits,
     operations::{

@@ -73,7 +73,7 @@ pub struct Attribute<T> {
 }
 
 impl<T> Attribute<T> {
-    /// A file that can be read.
+    /// Makes a file that can be read.
     pub const fn read_only(name: &'static CStr, show: Show<T>) -> Self {
         Self {
             name,
@@ -82,7 +82,7 @@ impl<T> Attribute<T> {
         }
     }
 
-    /// A file that can be read, and written by root.
+    /// Makes a file that can be read, and written by root.
     pub const fn read_write(name: &'static CStr, show: Show<T>, store: Store<T>) -> Self {
         Self {
             name,
@@ -111,8 +111,8 @@ pub trait Node: Sized + Send + Sync + 'static {
     /// What `mkdir` in it makes; [`NoChild`] if that is not allowed.
     type Child: Node;
 
-    /// `mkdir` of `name`. May sleep, but holds up all other `mkdir` and `rmdir`
-    /// of the subsystem.
+    /// Handles `mkdir` of `name`. May sleep, but holds up all other `mkdir` and `rmdir` of the
+    /// subsystem.
     fn make_child(_this: &Arc<Self>, _name: &str) -> Result<Arc<Self::Child>> {
         Err(EPERM)
     }
@@ -122,9 +122,9 @@ pub trait Node: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The directory is gone: after `rmdir`, or after a `mkdir` that failed
-    /// later than [`make_child`](Self::make_child). Not called for default
-    /// groups. May sleep, see [`make_child`](Self::make_child).
+    /// Handles the end of the directory: after `rmdir`, or after a `mkdir` that failed later than
+    /// [`make_child`](Self::make_child). Not called for default groups. May sleep, see
+    /// [`make_child`](Self::make_child).
     fn removed(&self) {}
 }
 
@@ -278,7 +278,7 @@ impl<T: Node> Entry<T> {
         NonNull::new(group).ok_or(ENOMEM)
     }
 
-    /// The directory of an item.
+    /// Returns the directory of an item.
     ///
     /// # Safety
     ///

@@ -34,7 +34,7 @@ use kernel::{
 
 /// An object that work can be done on.
 pub trait Deferred: HasSlot<WorkSlot<Self>> + Sized + Send + 'static {
-    /// The work. In process context; it may defer the object again.
+    /// Does the work. Process context; it may defer the object again.
     fn run(self: KBox<Self>);
 }
 
@@ -90,7 +90,7 @@ impl<T: Deferred> Drop for WorkSlot<T> {
     }
 }
 
-/// Has `owner.run()` called on `queue`. Any context.
+/// Queues a call of `owner.run()` on `queue`. Any context.
 ///
 /// C: `queue_work()`.
 pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {

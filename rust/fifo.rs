@@ -79,7 +79,7 @@ impl<T> Fifo<T> {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -12,18 +12,20 @@ pub mod blkdev;
 pub mod broken;
 pub mod configfs;
 pub mod defer;
+pub mod eager_ring;
 pub mod embedded;
 pub mod errno;
+pub mod fair_share;
+mod faults;
 pub mod fifo;
-pub mod granted;
-pub mod landing;
 pub mod mq;
 pub mod p2p;
 pub mod pages;
 pub mod proto;
 pub mod rdma;
+pub mod read_bounce;
+pub mod session_state;
 pub mod sglist;
-pub mod share;
 pub mod slots;
 pub mod stats;
 pub mod sync;
@@ -46,12 +48,14 @@ module! {
 }
 
 struct CoreModule {
+    _faults: faults::Faults,
     _watch: p2p::Watch,
 }
 
 impl kernel::Module for CoreModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
+            _faults: faults::Faults::offer(),
             _watch: p2p::Watch::start()?,
         })
     }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The Multi-Queue replacement algorithm: which lines a second-level cache
 //! keeps. Uses nothing but `core`: its tests run on the host, and so does the
@@ -167,7 +167,7 @@ impl<M: Memory> Mq<M> {
         self.slots - free
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -177,20 +177,20 @@ impl<M: Memory> Mq<M> {
         self.lifetime
     }
 
-    /// The slot of the line `key`.
+    /// Returns the slot of the line `key`.
     #[inline]
     pub fn find(&self, key: u64) -> Option<u32> {
         self.look_up(key).filter(|at| *at < self.slots)
     }
 
-    /// The line in a slot.
+    /// Returns the line in a slot.
     #[inline]
     pub fn key(&self, slot: u32) -> Option<u64> {
         let node = self.nodes.get(slot as usize)?;
         (slot < self.slots && usize::from(node.list) < QUEUES).then_some(node.key)
     }
 
-    /// The line in `slot` is used.
+    /// Accounts for a use of the line in `slot`.
     #[inline]
     pub fn hit(&mut self, slot: u32) {
         self.now += 1;
@@ -210,9 +210,9 @@ impl<M: Memory> Mq<M> {
         self.age();
     }
 
-    /// The line `key`, which is not there, is used, and gets a slot: a free one,
-    /// or that of the line which is worth least of those that `may_go`. `None`:
-    /// none of those looked at may.
+    /// Accounts for a use of the line `key`, which is not there, and gives it a slot: a free one,
+    /// or that of the line which is worth least of those that `may_go`. Returns `None` if none of
+    /// those looked at may.
     #[inline]
     pub fn miss(&mut self, key: u64, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
         self.now += 1;
@@ -246,14 +246,14 @@ impl<M: Memory> Mq<M> {
         Some(admission)
     }
 
-    /// A line is used that is not there and shall not be.
+    /// Accounts for a use of a line that is not there and shall not be.
     #[inline]
     pub fn pass(&mut self) {
         self.now += 1;
         self.age();
     }
 
-    /// The slot's line is there no more, and not remembered either.
+    /// Removes the slot's line, also from the history.
     #[inline]
     pub fn remove(&mut self, slot: u32) {
         if self.key(slot).is_some() {
@@ -261,7 +261,7 @@ impl<M: Memory> Mq<M> {
         }
     }
 
-    /// A slot that is in the free list.
+    /// Returns a slot of the free list.
     fn make_room(&mut self, may_go: impl Fn(u32) -> bool) -> Option<Admission> {
         if let Some(slot) = self.first(FREE) {
             return Some(Admission {
@@ -293,7 +293,7 @@ impl<M: Memory> Mq<M> {
         })
     }
 
-    /// The slots in use, what is worth least first.
+    /// Returns the slots in use, in the order of what their lines are worth, the least first.
     fn candidates(&self) -> impl Iterator<Item = u32> + '_ {
         self.lists.iter().take(QUEUES).flat_map(move |list| {
             core::iter::successors(some(list.head), move |at| {
@@ -320,7 +320,7 @@ impl<M: Memory> Mq<M> {
         }
     }
 
-    /// A line was used again after so many accesses.
+    /// Learns that a line was used again after `distance` accesses.
     fn learn(&mut self, distance: u64) {
         let power = distance.max(1).ilog2() as usize;
         if let Some(count) = self.distances.get_mut(power.min(DISTANCES - 1)) {
@@ -345,7 +345,7 @@ impl<M: Memory> Mq<M> {
         mixed.checked_shr(64 - bits).unwrap_or(0) as usize
     }
 
-    /// The node of a line in the cache or in the history.
+    /// Returns the node of a line in the cache or in the history.
     #[inline]
     fn look_up(&self, key: u64) -> Option<u32> {
         let mut at = some(*self.index.get(self.place(key))?)?;
@@ -443,7 +443,7 @@ impl<M: Memory> Mq<M> {
     }
 }
 
-/// The queue of a line that was used so often.
+/// Returns the queue of a line that was used `uses` times.
 fn queue_of(uses: u16) -> usize {
     (uses.max(1).ilog2() as usize).min(QUEUES - 1)
 }

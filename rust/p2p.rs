@@ -6,22 +6,22 @@
 //! - [`address`]: the name of a PCI device.
 //! - [`provider`]: a device that lends its memory, and who can reach it.
 //! - [`memory`]: a piece of that memory, for drives, HCAs and copies.
-//! - [`loan`]: who has how much of it, and how it is called back.
+//! - [`lease`]: who has how much of it, and how it is called back.
 //! - [`publish`]: making a device's memory available, for drivers.
 //!
 //! C header: [`include/linux/pci-p2pdma.h`](srctree/include/linux/pci-p2pdma.h);
 //! see also [`Documentation/driver-api/pci/p2pdma.rst`](srctree/Documentation/driver-api/pci/p2pdma.rst).
 
 pub mod address;
-pub mod loan;
+pub mod lease;
 pub mod memory;
 pub mod provider;
 pub mod publish;
 
 pub use self::{
     address::PciAddress,
-    loan::{
-        Loan,
+    lease::{
+        PeerLease,
         Watch, //
     },
     memory::PeerMemory,

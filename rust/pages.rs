@@ -18,34 +18,34 @@ use kernel::{
 ///
 /// `page` is the first page of a compound allocation of `order` that the
 /// object owns; all of it is in the kernel's direct mapping.
-pub struct PageChunk {
+pub struct ContiguousPages {
     page: NonNull<bindings::page>,
     order: u32,
 }
 
 // SAFETY: Pages may be used from any thread.
-unsafe impl Send for PageChunk {}
+unsafe impl Send for ContiguousPages {}
 // SAFETY: Shared references give raw pointers only.
-unsafe impl Sync for PageChunk {}
+unsafe impl Sync for ContiguousPages {}
 
-/// A piece of a [`PageChunk`], as a bio takes it.
+/// A piece of a [`ContiguousPages`], as a bio takes it.
 #[derive(Clone, Copy)]
 pub struct PageRange<'a> {
     page: NonNull<bindings::page>,
     offset: u32,
     length: u32,
-    _chunk: PhantomData<&'a PageChunk>,
+    _pages: PhantomData<&'a ContiguousPages>,
 }
 
-impl PageChunk {
+impl ContiguousPages {
     /// Allocates zeroed pages: what a peer reads out of a buffer that was never
     /// filled is nothing. May sleep.
     pub fn alloc(order: u32) -> Result<Self> {
         Self::alloc_with(order, bindings::GFP_KERNEL)
     }
 
-    /// As [`Self::alloc`], for what the machine can do without: nobody is killed
-    /// for it, and nothing logged.
+    /// Allocates as [`Self::alloc`] does, for what the machine can do without: no process is killed
+    /// for it, and nothing is logged.
     pub fn alloc_if_plenty(order: u32) -> Result<Self> {
         let flags = bindings::__GFP_RETRY_MAYFAIL | bindings::__GFP_NOWARN;
         Self::alloc_with(order, bindings::GFP_KERNEL | flags)
@@ -62,13 +62,13 @@ impl PageChunk {
         })
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         PAGE_SIZE << self.order
     }
 
-    /// Whether there are none: never.
+    /// Returns whether there are none: never.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -77,14 +77,14 @@ impl PageChunk {
         self.page.as_ptr()
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
         // SAFETY: The page is valid and in the direct mapping.
         unsafe { bindings::hcablk_c_page_address(self.page.as_ptr()) }.cast()
     }
 
-    /// A piece, cut off at the chunk's end.
+    /// Returns a piece, cut off at the end of the memory.
     #[inline]
     pub fn range(&self, offset: usize, length: usize) -> PageRange<'_> {
         let offset = offset.min(self.len());
@@ -92,12 +92,12 @@ impl PageChunk {
             page: self.page,
             offset: offset as u32,
             length: length.min(self.len() - offset) as u32,
-            _chunk: PhantomData,
+            _pages: PhantomData,
         }
     }
 }
 
-impl Drop for PageChunk {
+impl Drop for ContiguousPages {
     fn drop(&mut self) {
         // SAFETY: The pages are ours.
         unsafe { bindings::__free_pages(self.page.as_ptr(), self.order) };
@@ -105,7 +105,7 @@ impl Drop for PageChunk {
 }
 
 impl<'a> PageRange<'a> {
-    /// A piece of the piece, cut off at its end.
+    /// Returns a piece of the piece, cut off at its end.
     #[inline]
     pub fn part(self, offset: usize, length: usize) -> PageRange<'a> {
         let offset = offset.min(self.length as usize);
@@ -120,8 +120,8 @@ impl<'a> PageRange<'a> {
     /// writes meanwhile may be copied in part. Any context.
     #[inline]
     pub fn copy_to(self, to: PageRange<'_>) {
-        // SAFETY: Both pieces are within chunks that are in the direct mapping and
-        // live at least as long as the pieces; nobody has references into chunks.
+        // SAFETY: Both pieces are within allocations that are in the direct mapping and
+        // live at least as long as the pieces; nobody has references into them.
         // They may be pieces of the same one.
         unsafe {
             core::ptr::copy(
@@ -132,7 +132,7 @@ impl<'a> PageRange<'a> {
         };
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: The page is valid and in the direct mapping, and so is what
@@ -143,7 +143,7 @@ impl<'a> PageRange<'a> {
         }
     }
 
-    /// The first `length` bytes of contiguous memory that begins with `page`.
+    /// Returns the first `length` bytes of contiguous memory that begins with `page`.
     ///
     /// # Safety
     ///
@@ -155,23 +155,23 @@ impl<'a> PageRange<'a> {
             page,
             offset: 0,
             length: length as u32,
-            _chunk: PhantomData,
+            _pages: PhantomData,
         }
     }
 
-    /// The first page of the chunk that the piece is in.
+    /// Returns the first page of the memory that the piece is in.
     #[inline]
     pub(crate) fn as_page_ptr(&self) -> *mut bindings::page {
         self.page.as_ptr()
     }
 
-    /// Bytes from the start of that page.
+    /// Returns the bytes from the start of that page.
     #[inline]
     pub(crate) fn offset(&self) -> u32 {
         self.offset
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn length(&self) -> u32 {
         self.length

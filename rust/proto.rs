@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The wire protocol, version 1. `docs/protocol.md` is the specification.
+//! The wire protocol, version 1. `docs/reference/protocol.md` is the specification.
 //!
 //! This module uses nothing but `core`: the same code runs in the modules and
 //! in the unit tests on the host. Decoding is total: a decoder either returns

@@ -49,6 +49,7 @@ pub mod device;
 pub(crate) mod exposed;
 pub mod mapped;
 pub mod mr;
+mod paired;
 pub mod pd;
 pub mod qp;
 pub mod sink;

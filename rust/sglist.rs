@@ -19,20 +19,21 @@ use crate::{
         Held,
         RequestRef, //
     },
+    faults,
     rdma::{
         cq::Success,
         device::Direction,
         mapped,
         mr::{
             MemoryRegion,
-            Remote,
+            RemoteAddress,
             Rights, //
         },
         pd::ProtectionDomain,
         wr::{
-            Entry,
             Invalidate,
             Register,
+            Sge,
             Withdrawn, //
         },
     },
@@ -114,13 +115,16 @@ impl SegmentList {
             bindings::sg_init_table(table, segments.into());
             bindings::hcablk_c_blk_rq_map_sg(request.as_raw(), table)
         };
+        if filled <= 0 {
+            return Err(EIO);
+        }
+        if faults::map() {
+            return Err(ENOMEM);
+        }
         // SAFETY: The entries were just filled with the request's pages.
         let mapped = unsafe {
             bindings::hcablk_c_ib_dma_map_sg(self.pd.device(), table, filled, direction.as_raw())
         };
-        if filled <= 0 {
-            return Err(EIO);
-        }
         if mapped <= 0 {
             return Err(ENOMEM);
         }
@@ -133,43 +137,44 @@ impl SegmentList {
         Ok(())
     }
 
-    /// Puts the mapped segments into `entries`, and returns how many they are;
+    /// Puts the mapped segments into `sges`, and returns how many they are;
     /// `None`: there is no room.
     #[inline]
-    pub fn entries(&mut self, entries: &mut [Entry]) -> Option<usize> {
+    pub fn sges(&mut self, sges: &mut [Sge]) -> Option<usize> {
         let mapped = self.mapped as usize;
-        let entries = entries.get_mut(..mapped)?;
+        let sges = sges.get_mut(..mapped)?;
         let lkey = self.pd.lkey();
-        for (sg, entry) in self.table.iter_mut().zip(entries) {
+        for (sg, sge) in self.table.iter_mut().zip(sges) {
             let mut length = 0;
             // SAFETY: The first `mapped` entries are.
             let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
-            *entry = Entry::mapped(address, length, lkey);
+            *sge = Sge::mapped(address, length, lkey);
         }
         Some(mapped)
     }
 
-    /// Puts mapped segments from the one numbered `first` on into `entries`, as many as there
+    /// Puts mapped segments from the one numbered `first` on into `sges`, as many as there
     /// is room for; how many they are, and how many bytes.
     #[inline]
-    pub fn part(&mut self, first: usize, entries: &mut [Entry]) -> (usize, u32) {
+    pub fn part(&mut self, first: usize, sges: &mut [Sge]) -> (usize, u32) {
         let lkey = self.pd.lkey();
         let (mut count, mut bytes) = (0, 0);
         let mapped = self.table.iter_mut().take(self.mapped as usize);
-        for (sg, entry) in mapped.skip(first).zip(entries) {
+        for (sg, sge) in mapped.skip(first).zip(sges) {
             let mut length = 0;
             // SAFETY: The first `mapped` entries are.
             let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
-            *entry = Entry::mapped(address, length, lkey);
+            *sge = Sge::mapped(address, length, lkey);
             count += 1;
             bytes += length;
         }
         (count, bytes)
     }
 
-    /// The work request that lets the peer reach the memory, and what to tell it.
+    /// Returns the REG_MR that lets the peer reach the memory, and the address and key for the
+    /// peer.
     #[inline]
-    pub fn register(&mut self) -> Result<(Register<'_>, Remote)> {
+    pub fn register(&mut self) -> Result<(Register<'_>, RemoteAddress)> {
         let rights = match self.direction {
             Direction::ToDevice => Rights::RemoteRead,
             _ => Rights::RemoteWrite,
@@ -177,7 +182,8 @@ impl SegmentList {
         self.region.as_mut().ok_or(EINVAL)?.register(rights)
     }
 
-    /// The peer says that it has invalidated `rkey`; `false`: that is not this list's.
+    /// Records that the peer has invalidated `rkey`. Returns `false` if that is not this list's
+    /// key.
     #[inline]
     pub fn invalidated_by_peer(&mut self, rkey: u32) -> bool {
         self.region
@@ -185,14 +191,15 @@ impl SegmentList {
             .is_some_and(|region| region.invalidated_by_peer(rkey))
     }
 
-    /// The work request that takes the peer's access away.
+    /// Returns the LOCAL_INV that ends the peer's access.
     #[inline]
     pub fn invalidate(&mut self) -> Result<Invalidate> {
         Ok(self.region.as_mut().ok_or(EINVAL)?.invalidate())
     }
 
-    /// The peer has no access: [`Self::invalidate`]'s request completed, of which, or of a
-    /// later one of the same queue, the `_proof` is. `EINVAL` if it was not asked for.
+    /// Records that the peer has no access, since [`Self::invalidate`]'s work request has
+    /// completed. `_proof` is that completion's, or that of a later work request of the same queue.
+    /// Fails with `EINVAL` without [`Self::invalidate`].
     #[inline]
     pub fn invalidated(&mut self, _proof: Success) -> Result {
         match &mut self.region {
@@ -204,7 +211,8 @@ impl SegmentList {
         }
     }
 
-    /// The peer has no access: what [`Self::register`] made was never posted.
+    /// Records that the peer has no access, since what [`Self::register`] has returned was never
+    /// posted.
     #[inline]
     pub fn withdrawn(&mut self, proof: Withdrawn) {
         if let Some(region) = &mut self.region {
@@ -226,7 +234,7 @@ impl SegmentList {
         }
     }
 
-    /// Whether the peer may have access.
+    /// Returns whether the peer may have access.
     #[inline]
     pub fn is_registered(&self) -> bool {
         self.region
@@ -288,7 +296,7 @@ impl Drop for SegmentList {
     }
 }
 
-/// Pages of a region for `bytes` bytes that begin anywhere in a page.
+/// Returns how many pages a region has for `bytes` bytes that begin anywhere in a page.
 pub const fn region_pages(bytes: u32) -> u32 {
     bytes.div_ceil(crate::rdma::mr::REGION_PAGE) + 1
 }

@@ -64,7 +64,7 @@ impl<T> SlotTable<T> {
         Some(unsafe { KBox::from_raw(object) })
     }
 
-    /// Whether there is nothing in it, at some moment during the call. Any context.
+    /// Returns whether there is nothing in it, at some moment during the call. Any context.
     pub fn is_empty(&self) -> bool {
         self.places
             .iter()

@@ -2,6 +2,7 @@
 
 //! Counters that cost one addition each.
 
+use core::fmt;
 use kernel::sync::atomic::{
     Atomic,
     Relaxed, //
@@ -30,9 +31,20 @@ impl Counter {
         self.add(1);
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+
+    /// Adds the other's value.
+    pub fn absorb(&self, other: &Self) {
+        self.add(other.get());
+    }
+}
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
     }
 }
 
@@ -42,37 +54,37 @@ impl Default for Counter {
     }
 }
 
-/// Declares a structure of [`Counter`](crate::stats::Counter)s whose fields'
-/// names are what users see.
+/// Declares a structure of [`Counter`]s, or of
+/// [`Histogram`](crate::times::Histogram)s, whose fields' names are what users see.
 #[macro_export]
-macro_rules! counters {
+macro_rules! metrics {
     (
         $(#[$meta:meta])*
-        $vis:vis struct $name:ident {
+        $vis:vis struct $name:ident of $metric:ident {
             $($(#[$doc:meta])* $field:ident,)*
         }
     ) => {
         $(#[$meta])*
         #[derive(Default)]
         $vis struct $name {
-            $($(#[$doc])* $vis $field: $crate::stats::Counter,)*
+            $($(#[$doc])* $vis $field: $metric,)*
         }
 
         impl $name {
             /// Calls `f` with the name and the value of each.
             $vis fn for_each(
                 &self,
-                mut f: impl FnMut(&'static str, u64) -> ::kernel::error::Result,
+                mut f: impl FnMut(&'static str, &$metric) -> ::kernel::error::Result,
             ) -> ::kernel::error::Result {
-                $(f(::core::stringify!($field), self.$field.get())?;)*
+                $(f(::core::stringify!($field), &self.$field)?;)*
                 Ok(())
             }
 
             /// Adds the other's values to this one's.
             $vis fn absorb(&self, other: &Self) {
-                $(self.$field.add(other.$field.get());)*
+                $(self.$field.absorb(&other.$field);)*
             }
         }
     };
 }
-pub use counters;
+pub use metrics;

@@ -104,7 +104,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that has not happened.
+    /// Makes an event that has not happened.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
@@ -114,13 +114,13 @@ impl Event {
         })
     }
 
-    /// It happened: everyone who waits goes on. Any context.
+    /// Makes the event happen, and wakes everyone who waits. Any context.
     pub fn set(&self) {
         // SAFETY: `inner` is an initialised completion.
         unsafe { bindings::complete_all(self.inner.get()) };
     }
 
-    /// A new round begins; nobody may be waiting.
+    /// Makes the event one that has not happened; nobody may be waiting.
     pub fn reset(&self) {
         // SAFETY: `inner` is an initialised completion.
         unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };
@@ -159,8 +159,9 @@ impl WorkQueue {
         Self::with(name, bindings::wq_flags_WQ_UNBOUND, 0)
     }
 
-    /// As [`Self::new`], but no more than `most` of its work, at least 1, runs at the same time:
-    /// on each NUMA node its part of `most`, by its processors. What is beyond that waits.
+    /// Makes a workqueue as [`Self::new`] does, of whose work no more than `most`, at least 1, runs
+    /// at the same time: on each NUMA node its part of `most`, by its processors. What is beyond
+    /// that waits.
     pub fn bounded(name: &CStr, most: u16) -> Result<Self> {
         Self::with(name, bindings::wq_flags_WQ_UNBOUND, most.into())
     }
@@ -237,7 +238,7 @@ pub fn synchronize_completions() {
 
 /// What a [`Periodic`] task does.
 pub trait Tick: Send + Sync + 'static {
-    /// One round, in process context. It may sleep.
+    /// Does one round. Process context; may sleep.
     fn tick(&self);
 }
 

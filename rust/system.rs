@@ -11,7 +11,7 @@ pub fn online_cpus() -> u32 {
     unsafe { bindings::hcablk_c_num_online_cpus() }
 }
 
-/// Bytes of memory that can be had without swapping, by the kernel's estimate.
+/// Returns how many bytes of memory can be had without swapping, by the kernel's estimate.
 ///
 /// C: `si_mem_available()`.
 pub fn available_memory() -> u64 {
@@ -20,7 +20,7 @@ pub fn available_memory() -> u64 {
     u64::try_from(pages).unwrap_or(0) << PAGE_SHIFT
 }
 
-/// A number that nobody can guess, not 0.
+/// Returns a random number that cannot be guessed, not 0.
 pub fn random_u64() -> u64 {
     // SAFETY: No requirements.
     unsafe { bindings::hcablk_c_get_random_u64() }.max(1)
@@ -33,10 +33,16 @@ pub enum Lines {
     Refusals,
     /// A session ends because something is wrong.
     Faults,
+    /// A session, or a queue pair of it, begins.
+    Begins,
+    /// A session ends in the usual way.
+    Ends,
+    /// Nothing is left of a session.
+    Gone,
 }
 
-/// Whether one more line of `kind` may be printed: ten in five seconds. Says itself how many were
-/// left out. Any context.
+/// Returns whether one more line of `kind` may be printed: ten in five seconds. Says itself how
+/// many were left out. Any context.
 ///
 /// C: `__ratelimit()`.
 pub fn may_print(kind: Lines) -> bool {
@@ -44,8 +50,8 @@ pub fn may_print(kind: Lines) -> bool {
     unsafe { bindings::hcablk_c_may_print(kind as u32) }
 }
 
-/// What tells the thread that runs this from others as long as it lives; 0 in
-/// an interrupt or softirq. Any context.
+/// Returns a number that identifies the current thread as long as it lives; 0 in an interrupt or
+/// softirq. Any context.
 ///
 /// C: `current`, `in_task()`.
 #[inline]

@@ -55,38 +55,3 @@ impl fmt::Display for Histogram {
         Ok(())
     }
 }
-
-/// Declares a structure of [`Histogram`](crate::times::Histogram)s whose
-/// fields' names are what users see.
-#[macro_export]
-macro_rules! times {
-    (
-        $(#[$meta:meta])*
-        $vis:vis struct $name:ident {
-            $($(#[$doc:meta])* $field:ident,)*
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Default)]
-        $vis struct $name {
-            $($(#[$doc])* $vis $field: $crate::times::Histogram,)*
-        }
-
-        impl $name {
-            /// Calls `f` with the name and the durations of each.
-            $vis fn for_each(
-                &self,
-                mut f: impl FnMut(&'static str, &$crate::times::Histogram) -> ::kernel::error::Result,
-            ) -> ::kernel::error::Result {
-                $(f(::core::stringify!($field), &self.$field)?;)*
-                Ok(())
-            }
-
-            /// Adds the other's durations to this one's.
-            $vis fn absorb(&self, other: &Self) {
-                $(self.$field.absorb(&other.$field);)*
-            }
-        }
-    };
-}
-pub use times;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Tracepoints: what users of the kernel's tracing see of sessions, queues and
-//! requests. What the events and their fields mean is in `docs/tracing.md`.
+//! requests. What the events and their fields mean is in `docs/reference/tracing.md`.
 //!
 //! Each function may be called in any context. One that nobody listens to costs a
 //! branch that the kernel has patched out: what it would tell is made by a
@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// How the data of a request travels, by the numbers of the wire.
+/// The path of a request's data (the field `way`), by the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Way {
+pub enum DataPath {
     /// There is none, or it is not settled yet.
     None = 0,
     /// By a key.
@@ -33,8 +33,8 @@ pub enum Way {
     Immediate = 2,
     /// Behind the request in its message.
     Inline = 3,
-    /// In granted memory.
-    Granted = 4,
+    /// In the eager ring.
+    Eager = 4,
 }
 
 /// What kind a request is, by the numbers of the wire.
@@ -69,8 +69,8 @@ pub struct Request {
     /// What is asked for.
     pub kind: Kind,
     /// How its data travels.
-    pub way: Way,
-    /// A granted write's number; else 0.
+    pub way: DataPath,
+    /// An eager write's number; else 0.
     pub number: u16,
     /// Bytes from the start of the volume.
     pub offset: u64,
@@ -81,23 +81,25 @@ pub struct Request {
 }
 
 impl Request {
-    /// What the message of a request says of it.
+    /// Describes a request as its message does.
     #[inline]
     pub fn of(session: u64, queue: u8, tag: Tag, op: Option<&Op>) -> Self {
         let keyed = |answer| match answer {
-            Answer::Immediate => Way::Immediate,
-            Answer::Response | Answer::Invalidating => Way::Key,
+            Answer::Immediate => DataPath::Immediate,
+            Answer::Response | Answer::Invalidating => DataPath::Key,
         };
         let (kind, way, extent) = match op {
-            None => (Kind::Bad, Way::None, None),
+            None => (Kind::Bad, DataPath::None, None),
             Some(Op::Read(extent, remote)) => (Kind::Read, keyed(remote.answer), Some(extent)),
-            Some(Op::Write { extent, .. }) => (Kind::Write, Way::Key, Some(extent)),
-            Some(Op::WriteInline { extent, .. }) => (Kind::Write, Way::Inline, Some(extent)),
-            Some(Op::WriteGranted { extent, .. }) => (Kind::Write, Way::Granted, Some(extent)),
-            Some(Op::Flush) => (Kind::Flush, Way::None, None),
-            Some(Op::Discard(extent)) => (Kind::Discard, Way::None, Some(extent)),
-            Some(Op::WriteZeroes { extent, .. }) => (Kind::WriteZeroes, Way::None, Some(extent)),
-            Some(Op::Size) => (Kind::Size, Way::None, None),
+            Some(Op::Write { extent, .. }) => (Kind::Write, DataPath::Key, Some(extent)),
+            Some(Op::WriteInline { extent, .. }) => (Kind::Write, DataPath::Inline, Some(extent)),
+            Some(Op::WriteEager { extent, .. }) => (Kind::Write, DataPath::Eager, Some(extent)),
+            Some(Op::Flush) => (Kind::Flush, DataPath::None, None),
+            Some(Op::Discard(extent)) => (Kind::Discard, DataPath::None, Some(extent)),
+            Some(Op::WriteZeroes { extent, .. }) => {
+                (Kind::WriteZeroes, DataPath::None, Some(extent))
+            }
+            Some(Op::Size) => (Kind::Size, DataPath::None, None),
         };
         Self {
             session,
@@ -112,7 +114,7 @@ impl Request {
         }
     }
 
-    /// With how it ended.
+    /// Adds how the request ended.
     #[inline]
     pub fn ended(self, status: i32) -> Self {
         Self { status, ..self }
@@ -177,111 +179,79 @@ impl From<Change> for bindings::hcablk_trace_state {
     }
 }
 
-/// Makes the function of a tracepoint.
-macro_rules! event {
-    ($(#[$doc:meta])* $name:ident($what:ident): $point:ident, $trace:ident) => {
-        $(#[$doc])*
-        #[inline(always)]
-        pub fn $name(tell: impl FnOnce() -> $what) {
-            #[cold]
-            fn emit(what: $what) {
-                let what = what.into();
-                // SAFETY: The tracepoint reads the structure while it is called.
-                unsafe { bindings::$trace(&what) };
-            }
-
-            // SAFETY: It is the static key of a tracepoint that `c/trace.c` defines.
-            let wanted = unsafe {
-                static_branch_unlikely!(bindings::$point, bindings::tracepoint, key)
+/// Makes the module of one side's tracepoints, with a function for each.
+macro_rules! events {
+    (
+        $(#[$mod_doc:meta])* mod $side:ident;
+        $($(#[$doc:meta])* $name:ident($what:ident): $point:ident, $trace:ident;)*
+    ) => {
+        $(#[$mod_doc])*
+        pub mod $side {
+            use super::{
+                bindings,
+                Change,
+                Request, //
             };
-            if wanted {
-                emit(tell());
-            }
+            use kernel::jump_label::static_branch_unlikely;
+
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub fn $name(tell: impl FnOnce() -> $what) {
+                    #[cold]
+                    fn emit(what: $what) {
+                        let what = what.into();
+                        // SAFETY: The tracepoint reads the structure while it is called.
+                        unsafe { bindings::$trace(&what) };
+                    }
+
+                    // SAFETY: It is the static key of a tracepoint that `c/trace.c` defines.
+                    let wanted = unsafe {
+                        static_branch_unlikely!(bindings::$point, bindings::tracepoint, key)
+                    };
+                    if wanted {
+                        emit(tell());
+                    }
+                }
+            )*
         }
     };
 }
 
-/// The events of the initiator.
-pub mod initiator {
-    use super::{
-        bindings,
-        Change,
-        Request, //
-    };
-    use kernel::jump_label::static_branch_unlikely;
+events! {
+    /// The events of the initiator.
+    mod initiator;
 
-    event! {
-        /// The block layer has handed over a request, once more if it had to wait.
-        queued(Request): __tracepoint_hcablk_queued, rust_do_trace_hcablk_queued
-    }
-
-    event! {
-        /// It was given to the HCA, or waits for its doorbell.
-        sent(Request): __tracepoint_hcablk_sent, rust_do_trace_hcablk_sent
-    }
-
-    event! {
-        /// The target's answer is here.
-        answered(Request): __tracepoint_hcablk_answered, rust_do_trace_hcablk_answered
-    }
-
-    event! {
-        /// It ends: no peer can reach its memory any more.
-        completed(Request): __tracepoint_hcablk_completed, rust_do_trace_hcablk_completed
-    }
-
-    event! {
-        /// A session has come so far.
-        session(Change): __tracepoint_hcablk_session, rust_do_trace_hcablk_session
-    }
-
-    event! {
-        /// A queue pair has.
-        queue(Change): __tracepoint_hcablk_queue, rust_do_trace_hcablk_queue
-    }
+    /// The block layer has handed over a request, once more if it had to wait.
+    queued(Request): __tracepoint_hcablk_queued, rust_do_trace_hcablk_queued;
+    /// It was given to the HCA, or waits for its doorbell.
+    sent(Request): __tracepoint_hcablk_sent, rust_do_trace_hcablk_sent;
+    /// The target's answer is here.
+    answered(Request): __tracepoint_hcablk_answered, rust_do_trace_hcablk_answered;
+    /// It ends: no peer can reach its memory any more.
+    completed(Request): __tracepoint_hcablk_completed, rust_do_trace_hcablk_completed;
+    /// A session has come so far.
+    session(Change): __tracepoint_hcablk_session, rust_do_trace_hcablk_session;
+    /// A queue pair has.
+    queue(Change): __tracepoint_hcablk_queue, rust_do_trace_hcablk_queue;
 }
 
-/// The events of the target.
-pub mod target {
-    use super::{
-        bindings,
-        Change,
-        Request, //
-    };
-    use kernel::jump_label::static_branch_unlikely;
+events! {
+    /// The events of the target.
+    mod target;
 
-    event! {
-        /// A request is here.
-        received(Request): __tracepoint_hcablk_target_received, rust_do_trace_hcablk_target_received
-    }
-
-    event! {
-        /// The drive, a file or the page cache is asked for it.
-        drive_start(Request): __tracepoint_hcablk_target_drive_start, rust_do_trace_hcablk_target_drive_start
-    }
-
-    event! {
-        /// And is done.
-        drive_end(Request): __tracepoint_hcablk_target_drive_end, rust_do_trace_hcablk_target_drive_end
-    }
-
-    event! {
-        /// The answer is about to be given to the HCA.
-        answered(Request): __tracepoint_hcablk_target_answered, rust_do_trace_hcablk_target_answered
-    }
-
-    event! {
-        /// The answer was found to have left.
-        completed(Request): __tracepoint_hcablk_target_completed, rust_do_trace_hcablk_target_completed
-    }
-
-    event! {
-        /// A session has come so far.
-        session(Change): __tracepoint_hcablk_target_session, rust_do_trace_hcablk_target_session
-    }
-
-    event! {
-        /// A queue pair has.
-        queue(Change): __tracepoint_hcablk_target_queue, rust_do_trace_hcablk_target_queue
-    }
+    /// A request is here.
+    received(Request): __tracepoint_hcablk_target_received, rust_do_trace_hcablk_target_received;
+    /// The drive, a file or the page cache is asked for it.
+    drive_start(Request): __tracepoint_hcablk_target_drive_start, rust_do_trace_hcablk_target_drive_start;
+    /// And is done.
+    drive_end(Request): __tracepoint_hcablk_target_drive_end, rust_do_trace_hcablk_target_drive_end;
+    /// The answer is about to be given to the HCA.
+    answered(Request): __tracepoint_hcablk_target_answered, rust_do_trace_hcablk_target_answered;
+    /// The completion of the answer's send was found.
+    completed(Request): __tracepoint_hcablk_target_completed, rust_do_trace_hcablk_target_completed;
+    /// A session has come so far.
+    session(Change): __tracepoint_hcablk_target_session, rust_do_trace_hcablk_target_session;
+    /// A queue pair has.
+    queue(Change): __tracepoint_hcablk_target_queue, rust_do_trace_hcablk_target_queue;
 }

@@ -24,15 +24,15 @@ use crate::{
         Claims, //
     },
     peer::Source,
-    queue::Cut, //
+    queue::Split, //
 };
 use hcablk_core::{
     blkdev::{
         BlockDevice,
+        FileAccess, //
         FileRef,
-        Losses,
         RegularFile,
-        Way, //
+        WbErrCursor,
     },
     errno,
     proto::{
@@ -96,10 +96,10 @@ pub(crate) enum Route {
 
 impl Route {
     /// The file system's word for it.
-    pub(crate) fn way(self) -> Way {
+    pub(crate) fn way(self) -> FileAccess {
         match self {
-            Route::Device | Route::File => Way::Direct,
-            Route::Cache => Way::Cached,
+            Route::Device | Route::File => FileAccess::Direct,
+            Route::Cache => FileAccess::Cached,
         }
     }
 }
@@ -121,8 +121,8 @@ pub(crate) struct Backing {
     source: Source,
     /// Why it has a cache in RAM, though it is of mode p2p.
     fallen: Option<&'static str>,
-    /// Bytes of the grains that large requests move in, 0: none.
-    grain: u32,
+    /// Bytes of the chunks that large requests move in, 0: none.
+    chunk: u32,
 }
 
 impl Backing {
@@ -134,7 +134,7 @@ impl Backing {
         read_only: bool,
         mode: Mode,
         source: Source,
-        grain: u32,
+        chunk: u32,
     ) -> Result<Self, (&'static str, Error)> {
         let store = match BlockDevice::open(path, read_only) {
             Ok(device) => Store::Device(device),
@@ -161,7 +161,7 @@ impl Backing {
             mode,
             source,
             fallen: None,
-            grain,
+            chunk,
             cache: None,
         };
         backing
@@ -180,7 +180,7 @@ impl Backing {
     ///
     /// Its work never drops it: the work has references to queues, which have the backing, and
     /// [`Queue::close`](crate::queue::Queue::close) waits for it to return (the end of an
-    /// `Io`'s or a grain's `WorkSlot`) before it lets go of its own.
+    /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         &self.io_work
     }
@@ -204,9 +204,9 @@ impl Backing {
             e => ("memory", e),
         })?);
         if mib != 0 {
-            let lent = match (self.mode, self.device()) {
+            let lease = match (self.mode, self.device()) {
                 (Mode::P2p, Some(drive)) => match Cache::borrow(self.source, drive, mib) {
-                    Ok(loan) => Some(loan),
+                    Ok(lease) => Some(lease),
                     Err(why) => {
                         self.fallen = Some(why);
                         None
@@ -214,7 +214,7 @@ impl Backing {
                 },
                 _ => None,
             };
-            self.cache = Some(Cache::new(mib, lent)?);
+            self.cache = Some(Cache::new(mib, lease)?);
         }
         Ok(self)
     }
@@ -234,7 +234,7 @@ impl Backing {
         }
     }
 
-    /// Whether it is of mode p2p.
+    /// Returns whether it is of mode p2p.
     #[inline]
     pub(crate) fn wants_peers(&self) -> bool {
         self.mode == Mode::P2p
@@ -262,8 +262,8 @@ impl Backing {
     }
 
     /// What the page cache has lost so far.
-    pub(crate) fn losses(&self) -> Losses {
-        self.file().losses()
+    pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
+        self.file().wb_err_cursor()
     }
 
     /// The way of what moves no data.
@@ -290,7 +290,7 @@ impl Backing {
         }
     }
 
-    /// Whether a write's data may change until the write is done. A copy of the
+    /// Returns whether a write's data may change until the write is done. A copy of the
     /// target's own, a checksum or a parity would not be that of what is written.
     pub(crate) fn bears_change(&self) -> bool {
         // The page cache is written by copying.
@@ -298,17 +298,17 @@ impl Backing {
         self.cache.is_none() && (copied || !self.file().wants_stable_data())
     }
 
-    /// How large requests are cut: not at all if none goes straight to a device.
-    pub(crate) fn cut(&self) -> Cut {
+    /// Returns how large requests are split: not at all if none goes straight to a device.
+    pub(crate) fn split(&self) -> Split {
         match self.device() {
             Some(device) if self.read_route() == Route::Device => {
-                Cut::new(self.grain, device.stripe(), device.start_bytes())
+                Split::new(self.chunk, device.stripe(), device.start_bytes())
             }
-            _ => Cut::NONE,
+            _ => Split::NONE,
         }
     }
 
-    /// Whether a write with FUA makes the drive flush its cache.
+    /// Returns whether a write with FUA makes the drive flush its cache.
     pub(crate) fn flushes_for_fua(&self) -> bool {
         self.device()
             .is_some_and(|device| device.write_cache() && !device.fua())

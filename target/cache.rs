@@ -17,7 +17,7 @@
 //!
 //! ```text
 //!            enabled, mode p2p                 the provider's driver is unbound
-//!  (none) ──┬─────────────────────► Lent ─────────────────────────────────────► Lost
+//!  (none) ──┬─────────────────────► Peer ─────────────────────────────────────► Lost
 //!           └─► Ram: mode direct, or nobody lends as much
 //! ```
 //!
@@ -36,7 +36,7 @@
 //!
 //! # Memory
 //!
-//! Peer memory is a [`Loan`] that goes with the cache; who uses a line has a reference to the
+//! Peer memory is a [`PeerLease`] that goes with the cache; who uses a line has a reference to the
 //! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and not by taking it from
 //! others: a request of the cache's that the page allocator cannot fulfill
 //! easily is an error.
@@ -66,12 +66,12 @@ use hcablk_core::{
         Memory,
     },
     p2p::{
-        Loan,
+        PeerLease,
         PeerMemory,
         Provider, //
     },
     pages::{
-        PageChunk,
+        ContiguousPages,
         PageRange, //
     },
     proto::message::{
@@ -98,9 +98,9 @@ use kernel::{
 };
 
 /// Pages that are allocated together, as a power of two.
-const CHUNK_ORDER: u32 = 3;
+const BLOCK_ORDER: u32 = 3;
 /// Lines in them.
-const CHUNK_LINES: usize = (PAGE_SIZE << CHUNK_ORDER) >> LINE_SHIFT;
+const BLOCK_LINES: usize = (PAGE_SIZE << BLOCK_ORDER) >> LINE_SHIFT;
 
 /// Arrays of the kernel's.
 struct Arrays;
@@ -119,9 +119,9 @@ impl Memory for Arrays {
     }
 }
 
-/// Which way data is copied.
+/// The direction in which data is copied.
 #[derive(Clone, Copy)]
-enum Way {
+enum CopyDirection {
     FromLines,
     ToLines,
 }
@@ -138,14 +138,14 @@ pub(crate) struct Cache {
 
 /// Where the lines are.
 enum LineMemory {
-    Ram(KVVec<PageChunk>),
-    Lent(Loan),
+    Ram(KVVec<ContiguousPages>),
+    Peer(PeerLease),
 }
 
 /// The piece of peer memory that the line in `slot` is in, and the byte there of
 /// the line's byte `within`.
 pub(crate) fn place_of(slot: u32, within: usize) -> (u32, usize) {
-    let lines = CHUNK_LINES as u32;
+    let lines = BLOCK_LINES as u32;
     (slot / lines, (slot % lines) as usize * LINE + within)
 }
 
@@ -155,30 +155,33 @@ impl Cache {
         source: Source,
         drive: &BlockDevice,
         mib: u32,
-    ) -> Result<Loan, &'static str> {
-        borrow_lines(source, drive, Self::chunks(mib), CHUNK_LINES * LINE)
+    ) -> Result<PeerLease, &'static str> {
+        borrow_lines(source, drive, Self::blocks(mib), BLOCK_LINES * LINE)
     }
 
     /// Pieces of memory that are allocated for `mib` MiB.
-    fn chunks(mib: u32) -> usize {
-        ((u64::from(mib) << 20) >> LINE_SHIFT) as usize / CHUNK_LINES
+    fn blocks(mib: u32) -> usize {
+        ((u64::from(mib) << 20) >> LINE_SHIFT) as usize / BLOCK_LINES
     }
 
-    /// Makes an empty cache, in what is lent to it, or in RAM. May sleep. Errors come
+    /// Makes an empty cache, in what is leased to it, or in RAM. May sleep. Errors come
     /// with what could not be done.
-    pub(crate) fn new(mib: u32, lent: Option<Loan>) -> Result<Arc<Self>, (&'static str, Error)> {
+    pub(crate) fn new(
+        mib: u32,
+        leased: Option<PeerLease>,
+    ) -> Result<Arc<Self>, (&'static str, Error)> {
         let bytes = u64::from(mib) << 20;
         let short = |_| ("there is no memory for the cache", ENOMEM);
-        if lent.is_none() && bytes > available_memory() / 2 {
+        if leased.is_none() && bytes > available_memory() / 2 {
             return Err((
                 "cache_mib is more than half of the memory that is available",
                 ENOMEM,
             ));
         }
         let lines = Lines::new((bytes >> LINE_SHIFT) as u32).map_err(short)?;
-        let memory = match lent {
-            Some(loan) => LineMemory::Lent(loan),
-            None => LineMemory::Ram(Self::ram(Self::chunks(mib)).map_err(short)?),
+        let memory = match leased {
+            Some(lease) => LineMemory::Peer(lease),
+            None => LineMemory::Ram(Self::ram(Self::blocks(mib)).map_err(short)?),
         };
         let cache = pin_init!(Self {
             lines <- new_irq_lock!(lines, "hcablk_cache"),
@@ -188,26 +191,26 @@ impl Cache {
         Arc::pin_init(cache, GFP_KERNEL).map_err(short)
     }
 
-    fn ram(count: usize) -> Result<KVVec<PageChunk>> {
+    fn ram(count: usize) -> Result<KVVec<ContiguousPages>> {
         let flags = GFP_KERNEL | __GFP_NOWARN;
         let mut memory = KVVec::with_capacity(count, flags)?;
         for _ in 0..count {
-            memory.push(PageChunk::alloc_if_plenty(CHUNK_ORDER)?, flags)?;
+            memory.push(ContiguousPages::alloc_if_plenty(BLOCK_ORDER)?, flags)?;
         }
         Ok(memory)
     }
 
-    /// The loan that the lines are in, if they are in peer memory.
-    pub(crate) fn loan(&self) -> Option<&Loan> {
+    /// The lease that the lines are in, if they are in peer memory.
+    pub(crate) fn lease(&self) -> Option<&PeerLease> {
         match &self.memory {
-            LineMemory::Lent(loan) => Some(loan),
+            LineMemory::Peer(lease) => Some(lease),
             LineMemory::Ram(_) => None,
         }
     }
 
     /// Who lends it.
     pub(crate) fn lender(&self) -> Option<&Arc<Provider>> {
-        self.loan().map(Loan::provider)
+        self.lease().map(PeerLease::provider)
     }
 
     /// A piece of the line in `slot`, in RAM.
@@ -215,20 +218,20 @@ impl Cache {
         let LineMemory::Ram(memory) = &self.memory else {
             return None;
         };
-        let (chunk, start) = place_of(slot, offset);
-        Some(memory.get(chunk as usize)?.range(start, length))
+        let (block, start) = place_of(slot, offset);
+        Some(memory.get(block as usize)?.range(start, length))
     }
 
     /// Copies between the lines that `visit` has a right to, in peer memory if they are
-    /// `lent`, and the RAM of its request, which begins at `offset`; how many bytes
+    /// `leased`, and the RAM of its request, which begins at `offset`; how many bytes
     /// that were.
     fn copy<'a>(
         &self,
         visit: &Visit,
         offset: u64,
         memory: impl Iterator<Item = PageRange<'a>>,
-        way: Way,
-        lent: Option<&PeerMemory>,
+        direction: CopyDirection,
+        leased: Option<&PeerMemory>,
     ) -> u64 {
         let mut at = offset;
         let mut copied = 0;
@@ -239,16 +242,16 @@ impl Cache {
                 let length = min(LINE - within, range.length() as usize - done);
                 let buffer = range.part(done, length);
                 if let Some(slot) = visit.slot(at >> LINE_SHIFT) {
-                    copied += match (way, lent) {
-                        (Way::ToLines, Some(lent)) => {
+                    copied += match (direction, leased) {
+                        (CopyDirection::ToLines, Some(leased)) => {
                             let (piece, offset) = place_of(slot, within);
-                            lent.store(piece, offset, buffer)
+                            leased.store(piece, offset, buffer)
                         }
-                        (Way::FromLines, Some(lent)) => {
+                        (CopyDirection::FromLines, Some(leased)) => {
                             let (piece, offset) = place_of(slot, within);
-                            lent.load(piece, offset, buffer)
+                            leased.load(piece, offset, buffer)
                         }
-                        (way, None) => self.copy_ram(slot, within, buffer, way),
+                        (_, None) => self.copy_ram(slot, within, buffer, direction),
                     } as u64;
                 }
                 at += length as u64;
@@ -258,14 +261,20 @@ impl Cache {
         copied
     }
 
-    fn copy_ram(&self, slot: u32, within: usize, buffer: PageRange<'_>, way: Way) -> usize {
+    fn copy_ram(
+        &self,
+        slot: u32,
+        within: usize,
+        buffer: PageRange<'_>,
+        direction: CopyDirection,
+    ) -> usize {
         let length = buffer.length() as usize;
         let Some(line) = self.piece(slot, within, length) else {
             return 0;
         };
-        match way {
-            Way::FromLines => line.copy_to(buffer),
-            Way::ToLines => buffer.copy_to(line),
+        match direction {
+            CopyDirection::FromLines => line.copy_to(buffer),
+            CopyDirection::ToLines => buffer.copy_to(line),
         }
         length
     }
@@ -297,12 +306,12 @@ impl Queue {
         io.peer_hit = false;
         // What has a reference began before the memory was lost: it may see what a
         // write that passes by does not tell.
-        let lent = match cache.loan().map(Loan::memory) {
+        let leased = match cache.lease().map(PeerLease::memory) {
             Some(None) => {
-                self.tell_lost(cache);
+                self.report_lost(cache);
                 return false;
             }
-            Some(lent) => lent,
+            Some(leased) => leased,
             None => None,
         };
         let (offset, length, size) = (extent.offset, extent.length, self.capacity());
@@ -316,14 +325,20 @@ impl Queue {
             }
             io.visit = cache.lines.lock().read(offset, length, size);
             let hit = io.visit.is_hit();
-            match lent {
-                Some(lent) => {
+            match leased {
+                Some(leased) => {
                     if hit || io.visit.is_owner() {
-                        self.lay(io, lent);
+                        self.lay(io, leased);
                     }
                 }
                 None if hit => {
-                    io.lined = cache.copy(&io.visit, offset, io.pages(), Way::FromLines, None);
+                    io.lined = cache.copy(
+                        &io.visit,
+                        offset,
+                        io.pages(),
+                        CopyDirection::FromLines,
+                        None,
+                    );
                 }
                 None => {}
             }
@@ -339,17 +354,17 @@ impl Queue {
 
     /// Has the data of a read, or what of it is to be kept, in the lines of its
     /// visit, if that can be. Process context.
-    fn lay(&self, io: &mut Io, lent: Arc<PeerMemory>) {
+    fn lay(&self, io: &mut Io, leased: Arc<PeerMemory>) {
         let (mut pieces, mut all) = (0, true);
         for part in io.parts() {
             pieces += 1;
             all &= part.is_in_line();
         }
         let view = match self.view() {
-            Some(view) if pieces <= self.shape().write_entries() => view.memory(),
+            Some(view) if pieces <= self.shape().write_sges() => view.memory(),
             _ => None,
         };
-        let lines = view.unwrap_or(lent);
+        let lines = view.unwrap_or(leased);
         if io.visit.is_hit() {
             // The drive is not asked.
             io.peer = None;
@@ -387,22 +402,28 @@ impl Queue {
                 return cache.lines.lock().stay(&mut io.visit);
             }
         } else if ok && io.visit.is_owner() {
-            let lent = cache.loan().map(Loan::memory);
-            match lent {
+            let leased = cache.lease().map(PeerLease::memory);
+            match leased {
                 // It is nowhere but in peer memory, or there are no lines any more.
                 Some(_) if !io.wire_in_ram() => keep = false,
                 Some(None) => keep = false,
-                lent => {
-                    let lent = lent.flatten();
+                leased => {
+                    let leased = leased.flatten();
                     let (from, pages) = (extent.offset, io.ram_pages());
-                    io.lined = cache.copy(&io.visit, from, pages, Way::ToLines, lent.as_deref());
+                    io.lined = cache.copy(
+                        &io.visit,
+                        from,
+                        pages,
+                        CopyDirection::ToLines,
+                        leased.as_deref(),
+                    );
                 }
             }
         }
         cache.leave(&mut io.visit, keep);
     }
 
-    /// An answer has left, or will not, and needs no lines any more. In any context.
+    /// Unpins the lines of a request whose answer's send has completed, or never will. Any context.
     #[inline]
     pub(crate) fn leave_lines(&self, io: &mut Io) {
         if !io.visit.is_out() {
@@ -418,7 +439,7 @@ impl Queue {
     }
 
     #[cold]
-    fn tell_lost(&self, cache: &Cache) {
+    fn report_lost(&self, cache: &Cache) {
         if !cache.told.xchg(true, Relaxed) {
             pr_warn!(
                 "{}: the memory of its cache is gone; it goes on without until it is enabled again\n",
@@ -434,7 +455,7 @@ impl Queue {
         let Some(cache) = self.backing().cache() else {
             return;
         };
-        let peer = cache.loan().is_some();
+        let peer = cache.lease().is_some();
         match io.op {
             Ok(Op::Read(..)) => {
                 let Visit {
@@ -451,10 +472,10 @@ impl Queue {
                 c.bytes_from_cache.add(served);
                 c.cache_peer_bytes.add(if peer { served } else { 0 });
                 let without = self.backing().wants_peers()
-                    && cache.loan().is_none_or(|loan| loan.memory().is_none());
+                    && cache.lease().is_none_or(|lease| lease.memory().is_none());
                 c.cache_fallbacks.add(without.into());
             }
-            Ok(Op::Write { .. } | Op::WriteInline { .. } | Op::WriteGranted { .. }) => {}
+            Ok(Op::Write { .. } | Op::WriteInline { .. } | Op::WriteEager { .. }) => {}
             _ => return,
         }
         c.cache_copied_bytes.add(io.lined);

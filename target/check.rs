@@ -17,14 +17,12 @@ use crate::proto::{
 pub(crate) fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     match op {
         Op::Read(extent, _) => fits(extent, geometry, capacity),
-        Op::Write { .. } | Op::WriteInline { .. } | Op::WriteGranted { .. }
-            if geometry.read_only =>
-        {
+        Op::Write { .. } | Op::WriteInline { .. } | Op::WriteEager { .. } if geometry.read_only => {
             Err(Status::ReadOnly)
         }
         Op::Write { extent, .. }
         | Op::WriteInline { extent, .. }
-        | Op::WriteGranted { extent, .. } => fits(extent, geometry, capacity),
+        | Op::WriteEager { extent, .. } => fits(extent, geometry, capacity),
         Op::Flush | Op::Size => Ok(()),
         Op::Discard(extent) => empties(extent, geometry.max_discard, geometry, capacity),
         Op::WriteZeroes { extent, .. } => empties(extent, geometry.max_zeroes, geometry, capacity),
@@ -113,7 +111,7 @@ mod tests {
                 },
             ),
             ("inline write", true, Op::WriteInline { extent, fua }),
-            ("granted write", true, Op::WriteGranted { extent, fua }),
+            ("eager write", true, Op::WriteEager { extent, fua }),
             ("discard", true, Op::Discard(extent)),
             (
                 "write zeroes",

@@ -102,7 +102,7 @@ fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
 fn show_peers(out: &mut Output<'_>, session: &Session) -> Result {
     let mut result = Ok(());
     session.for_each_queue(|queue| {
-        if let (Ok(()), Some((provider, memory))) = (&result, queue.loan()) {
+        if let (Ok(()), Some((provider, memory))) = (&result, queue.lease()) {
             result = writeln!(
                 out,
                 "{} {:016x} {} {provider} {} {}",

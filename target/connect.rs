@@ -18,6 +18,7 @@ use crate::{
     },
     port::Port,
     registry::{
+        DriveWaiter,
         Pending,
         Registry, //
     },
@@ -108,7 +109,9 @@ impl cm::Handler for Link {
             cm::Event::AddressResolved
             | cm::Event::RouteResolved
             | cm::Event::Established { .. } => return,
-            cm::Event::Rejected { .. } => Fault::Unconnected(errno::econnrefused()),
+            cm::Event::Rejected { .. } | cm::Event::StaleConnection => {
+                Fault::Unconnected(errno::econnrefused())
+            }
             cm::Event::Failed(e) => Fault::Unconnected(e),
             cm::Event::Disconnected => Fault::Disconnected,
             cm::Event::DeviceRemoval => Fault::DeviceRemoved,
@@ -266,7 +269,7 @@ impl Connect {
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),
-            together: queue.together(),
+            message_batches: queue.takes_batches(),
             grant: queue.grant(),
             id: session.volume().wwid(),
         };
@@ -276,24 +279,24 @@ impl Connect {
             return Ok(());
         }
         queue.go_live();
-        if request.replace {
-            pr_info!(
-                "{}: session {:016x} of {} has queue {} anew\n",
-                **session.volume(),
-                request.session.0,
-                Printed(request.host),
-                request.queue
-            );
-        } else if request.queue == 0 {
-            pr_info!(
-                "{}: session {:016x} of {} begun, epoch {}\n",
-                **session.volume(),
-                request.session.0,
-                Printed(request.host),
-                request.epoch.0
-            );
-        }
+        Self::report_begin(request, session.volume());
         Ok(())
+    }
+
+    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can cause it.
+    #[cold]
+    fn report_begin(request: &Request, volume: &Volume) {
+        let (id, host) = (request.session.0, Printed(request.host));
+        if (request.queue != 0 && !request.replace) || !may_print(Lines::Begins) {
+            return;
+        }
+        if request.replace {
+            let queue = request.queue;
+            pr_info!("{volume}: session {id:016x} of {host} has queue {queue} anew\n");
+        } else {
+            let epoch = request.epoch.0;
+            pr_info!("{volume}: session {id:016x} of {host} begun, epoch {epoch}\n");
+        }
     }
 
     /// The session that the queue pair belongs to, new for the first one.
@@ -319,7 +322,7 @@ impl Connect {
                 }
                 (Decision::Join, _, Some(session)) => return Ok(session),
                 (Decision::ReplaceQueue, _, Some(session)) => {
-                    let _waits = self.registry.wait_for_drive().map_err(|_| Refusal::CROWD)?;
+                    let _waits = self.wait_for_drive(request)?;
                     if !session.replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
@@ -328,7 +331,7 @@ impl Connect {
                     }
                 }
                 (Decision::Replace, _, Some(old)) => {
-                    let _waits = self.registry.wait_for_drive().map_err(|_| Refusal::CROWD)?;
+                    let _waits = self.wait_for_drive(request)?;
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
                     old.end(EndReason::Replaced);
@@ -350,6 +353,13 @@ impl Connect {
                 _ => return Err(Refusal::NO_MEMORY),
             }
         }
+    }
+
+    /// Counts the request among those that wait for drives, of which each host may have some.
+    fn wait_for_drive(&self, request: &Request) -> Result<DriveWaiter<'_>, Refusal> {
+        self.registry
+            .wait_for_drive(request.host)
+            .map_err(|_| Refusal::CROWD)
     }
 
     /// Waits until nothing is left of an older session, as long as its initiator waits for us.

@@ -58,11 +58,11 @@ use hcablk_core::{
         submit,
         transfer,
         BioOp,
+        FileAccess, //
         FileOp,
         FileOwner,
         FileRef,
         Status as DriveStatus,
-        Way, //
     },
     defer::{
         defer,
@@ -122,12 +122,12 @@ impl Task {
         }
     }
 
-    /// Whether what is in the page cache is wrong when it is done.
+    /// Returns whether what is in the page cache is wrong when it is done.
     fn replaces(self) -> bool {
         matches!(self.op, BioOp::Write { .. } | BioOp::WriteZeroes { .. })
     }
 
-    /// Whether a page of the cache can have blocks beside it.
+    /// Returns whether a page of the cache can have blocks beside it.
     fn shares_pages(self) -> bool {
         let page = PAGE_SIZE as u64 - 1;
         (self.extent.offset | u64::from(self.extent.length)) & page != 0
@@ -148,7 +148,7 @@ impl Io {
             Ok(
                 Op::Write { extent, fua, .. }
                 | Op::WriteInline { extent, fua }
-                | Op::WriteGranted { extent, fua },
+                | Op::WriteEager { extent, fua },
             ) => (extent, BioOp::Write { fua }, backing.write_route()),
             Ok(Op::Discard(extent)) => {
                 let bytes = extent.length;
@@ -166,7 +166,7 @@ impl Io {
         Some(Task { extent, op, route })
     }
 
-    /// Whether its answer says that something is durable: a flush, or a write with FUA.
+    /// Returns whether its answer says that something is durable: a flush, or a write with FUA.
     #[inline]
     fn makes_durable(&self) -> bool {
         matches!(
@@ -174,7 +174,7 @@ impl Io {
             Ok(Op::Flush
                 | Op::Write { fua: true, .. }
                 | Op::WriteInline { fua: true, .. }
-                | Op::WriteGranted { fua: true, .. })
+                | Op::WriteEager { fua: true, .. })
         )
     }
 
@@ -183,7 +183,7 @@ impl Io {
         Some(self.task()?.extent)
     }
 
-    /// Whether the page cache has some of the blocks that it is about.
+    /// Returns whether the page cache has some of the blocks that it is about.
     pub(crate) fn is_cached(&self) -> bool {
         let file = self.queue.backing().file();
         self.task().is_some_and(|task| task.is_cached_in(file))
@@ -200,14 +200,14 @@ impl Io {
         }
     }
 
-    /// Whether what was written past the page cache must be written again, through it.
+    /// Returns whether what was written past the page cache must be written again, through it.
     #[inline]
     fn was_overtaken(&self, task: Task) -> bool {
         task.is_cached_in(self.queue.backing().file())
             || (task.shares_pages() && rewritten() != self.rewritten)
     }
 
-    /// The drive is done with a bio, or with those of all grains of a write. Any context.
+    /// The drive is done with a bio, or with those of all chunks of a write. Any context.
     pub(crate) fn bio_done(mut self: KBox<Self>, result: Result<(), DriveStatus>) {
         let queue = self.queue.clone();
         let task = self.task().filter(|task| task.replaces());
@@ -228,7 +228,7 @@ impl Queue {
     /// Begins the drive's part of a request that has its buffers and, for a
     /// write, its data. Process context.
     pub(crate) fn begin(&self, mut io: KBox<Io>) {
-        io.marks.ask_drive();
+        io.marks.enter_drive();
         io.step = Step::Start;
         io.cached = false;
         io.met_pages = false;
@@ -240,26 +240,26 @@ impl Queue {
                 // Before it is looked whether there are pages.
                 io.look_for_rewrites();
                 trace::target::drive_start(|| io.about());
-                self.ask_drive(io, task);
+                self.to_drive(io, task);
             }
         }
     }
 
     #[inline]
-    fn ask_drive(&self, mut io: KBox<Io>, task: Option<Task>) {
+    fn to_drive(&self, mut io: KBox<Io>, task: Option<Task>) {
         let backing = self.backing();
         match task {
             Some(task) => match task.route {
                 Route::Device if !task.is_cached_in(backing.file()) => {
-                    if task.op == BioOp::Read && io.share.is_some() {
-                        return self.read_grains(io);
+                    if task.op == BioOp::Read && io.chunks.is_some() {
+                        return self.read_chunks(io);
                     }
                     io.bounce_to_drive();
                     self.submit(io, task.op, task.extent.offset);
                 }
                 Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
                     io.cached = true;
-                    match transfer(io, FileOp::Read, Way::CachedNow, task.extent.offset) {
+                    match transfer(io, FileOp::Read, FileAccess::CachedNow, task.extent.offset) {
                         Some((io, Ok(()))) => self.finish(io, Ok(())),
                         Some((io, Err(_))) => defer(io, self.io_work()),
                         None => {}
@@ -281,11 +281,11 @@ impl Queue {
         }
     }
 
-    /// What [`Self::begin`] put off. May sleep.
-    fn go_on(&self, mut io: KBox<Io>) {
+    /// Continues what [`Self::begin`] deferred to the workqueue. May sleep.
+    fn run_deferred(&self, mut io: KBox<Io>) {
         let Some(task) = io.task() else {
             let synced = self.backing().file().sync();
-            let result = self.tell_losses().and(synced);
+            let result = self.check_wb_err().and(synced);
             return self.finish_file(io, result);
         };
         let (file, offset) = (self.backing().file(), task.extent.offset);
@@ -340,7 +340,7 @@ impl Queue {
         }
         let result = match task.op {
             BioOp::Write { fua: true } if task.route == Route::Cache => {
-                self.tell_losses().and(result)
+                self.check_wb_err().and(result)
             }
             _ => result,
         };
@@ -351,7 +351,8 @@ impl Queue {
     fn write_through(&self, io: KBox<Io>, task: Task) {
         let (file, offset) = (self.backing().file(), task.extent.offset);
         let length = task.extent.length as usize;
-        let Some((mut io, result)) = transfer(io, task.file_op(), Way::Cached, offset) else {
+        let Some((mut io, result)) = transfer(io, task.file_op(), FileAccess::Cached, offset)
+        else {
             return;
         };
         io.met_pages = true;
@@ -362,9 +363,9 @@ impl Queue {
         self.finish_file(io, result);
     }
 
-    /// The error of a write-back that failed since this session was last told.
-    fn tell_losses(&self) -> Result {
-        self.session().tell_losses(self.backing())
+    /// Returns the error of a write-back that has failed since the session got the last one.
+    fn check_wb_err(&self) -> Result {
+        self.session().check_wb_err(self.backing())
     }
 
     fn finish_file(&self, io: KBox<Io>, result: Result) {
@@ -404,7 +405,7 @@ impl Deferred for Io {
                     _ => queue.write_through(self, task),
                 }
             }
-            _ => queue.go_on(self),
+            _ => queue.run_deferred(self),
         }
     }
 }

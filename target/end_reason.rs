@@ -53,10 +53,10 @@ pub(crate) enum Fault {
     Message(usize),
     /// An immediate value that came with so many bytes of data.
     Immediate(usize),
-    /// A granted write of so many bytes.
+    /// An eager write of so many bytes.
     NoPlace(Tag, u32),
-    /// Nothing was heard of the initiator for so many seconds.
-    Unheard(u32),
+    /// Nothing was received from the initiator for so many seconds.
+    NothingReceived(u32),
     /// Work has failed with this status.
     Work(&'static str, &'static CStr, Option<Subject>),
     /// Work was flushed, and nothing said why.
@@ -70,7 +70,7 @@ pub(crate) enum Fault {
 }
 
 impl EndReason {
-    /// Whether it is what happens to every session in the end.
+    /// Returns whether it is what happens to every session in the end.
     pub(crate) fn is_usual(self) -> bool {
         matches!(
             self,
@@ -92,7 +92,7 @@ impl EndReason {
             Fault::DeviceRemoved => ENODEV,
             Fault::Refused(_) => ENOMEM,
             Fault::Message(_) | Fault::Immediate(_) | Fault::NoPlace(..) => errno::eproto(),
-            Fault::Unheard(_) => ETIMEDOUT,
+            Fault::NothingReceived(_) => ETIMEDOUT,
             Fault::Unaccepted | Fault::Work(..) | Fault::Flushed => errno::econnreset(),
             Fault::Unregistered(_) | Fault::Unposted(..) | Fault::Broken(_) => EIO,
         };
@@ -141,10 +141,10 @@ impl fmt::Display for Fault {
                 let Tag { index, generation } = tag;
                 write!(
                     f,
-                    "a granted write of {bytes} bytes that has no place (tag {index}, generation {generation})"
+                    "an eager write of {bytes} bytes that has no ring slot (tag {index}, generation {generation})"
                 )
             }
-            Self::Unheard(seconds) => write!(f, "nothing was heard for {seconds} s"),
+            Self::NothingReceived(seconds) => write!(f, "nothing was received for {seconds} s"),
             Self::Work(what, status, subject) => {
                 write!(f, "{what} failed: {}", status.to_str().unwrap_or("?"))?;
                 about(f, *subject)

@@ -50,7 +50,7 @@ impl FlushErrors {
         }
     }
 
-    /// Whether there is none that is still to be told.
+    /// Returns whether there is none that is still to be told.
     pub(crate) fn is_empty(&self) -> bool {
         self.error.is_none()
     }

@@ -32,14 +32,14 @@
 //! `Io::lines` is the reference to the lines' memory, from `Queue::enter_cache`
 //! until the request is idle; a provider that is unbound waits for it. If the HCA
 //! sends from there, the request's visit has its lines pinned until the
-//! answer has left: whoever brings it home calls `Queue::leave_lines`. That an answer
-//! has left may be found as late as the next probe ([`queue`](crate::queue),
-//! Patience); a line that is written meanwhile is of no use until then.
+//! answer's send has completed: reclaiming calls `Queue::leave_lines`. That completion
+//! may be found as late as the next keep-alive ([`queue`](crate::queue),
+//! CQ notification); a line that is written meanwhile is of no use until then.
 
 use crate::{
     cache::place_of,
     io::Io,
-    queue::CHUNK_BYTES, //
+    queue::BUFFER_BYTES, //
 };
 use core::cmp::min;
 use hcablk_core::{
@@ -49,7 +49,7 @@ use hcablk_core::{
     },
     p2p::PeerMemory,
     pages::PageRange,
-    rdma::wr::Entry, //
+    rdma::wr::Sge, //
 };
 
 /// A part of a request's data, that does not reach into another line or transfer buffer.
@@ -63,7 +63,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Whether the request may use its line.
+    /// Returns whether the request may use its line.
     pub(crate) fn is_in_line(self) -> bool {
         self.line.is_some()
     }
@@ -80,7 +80,7 @@ impl Io {
         }
     }
 
-    /// Whether the data is, or is going to be, in lines of peer memory.
+    /// Returns whether the data is, or is going to be, in lines of peer memory.
     #[inline]
     pub(crate) fn is_in_lines(&self) -> bool {
         self.lines.is_some()
@@ -91,21 +91,21 @@ impl Io {
         LinePages(self.lines.as_deref().map(|lines| (lines, self.parts())))
     }
 
-    /// Puts what an HCA is told of the data into `entries`, if that is in lines that it
+    /// Puts what an HCA is told of the data into `sges`, if that is in lines that it
     /// reaches; how many these are. `None`: it takes the data from transfer buffers.
     #[inline]
-    pub(crate) fn line_entries(&self, entries: &mut [Entry]) -> Option<usize> {
+    pub(crate) fn line_sges(&self, sges: &mut [Sge]) -> Option<usize> {
         let lines = self.lines.as_ref().filter(|lines| lines.is_mapped())?;
         let mut count = 0;
-        for (part, entry) in self.parts().zip(entries) {
-            *entry = match part.line {
+        for (part, sge) in self.parts().zip(sges) {
+            *sge = match part.line {
                 Some((slot, within)) => {
                     let (piece, offset) = place_of(slot, within);
-                    lines.entry(piece, offset, part.length)?
+                    lines.sge(piece, offset, part.length)?
                 }
                 None => {
                     let (buffer, skip) = part.buffer;
-                    self.peer.as_ref()?.entry(buffer, skip, part.length)?
+                    self.peer.as_ref()?.sge(buffer, skip, part.length)?
                 }
             };
             count += 1;
@@ -151,15 +151,15 @@ impl Iterator for Parts<'_> {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
-        let from = self.at % CHUNK_BYTES;
+        let from = self.at % BUFFER_BYTES;
         let place = self.offset + self.at as u64;
         let within = place as usize & (LINE - 1);
         let left = self.length.checked_sub(self.at).filter(|left| *left != 0)?;
-        let length = min(LINE - within, min(CHUNK_BYTES - from, left));
+        let length = min(LINE - within, min(BUFFER_BYTES - from, left));
         let slot = self.io.visit.slot(place >> LINE_SHIFT);
         let part = Part {
             line: slot.map(|slot| (slot, within)),
-            buffer: (self.io.chunk(self.at / CHUNK_BYTES)?, from),
+            buffer: (self.io.own_buffer(self.at / BUFFER_BYTES)?, from),
             length,
         };
         self.at += length;

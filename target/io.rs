@@ -9,12 +9,12 @@
 //!            └── refused ───────────────────────────────┘
 //! ```
 //!
-//! A large read or write moves in grains, which go these ways by themselves: see
-//! [`cut`](crate::queue). Their request waits for all of them.
+//! A large read or write moves in chunks, which go these ways by themselves: see
+//! `chunked`. Their request waits for all of them.
 //!
 //! At any time an [`Io`] is in one place, and whoever has it owns it: in the
 //! queue's list of idle ones, in the list of those that wait for buffers, in
-//! the table of work under way on the queue pair, with its grains, or with the drive
+//! the table of work under way on the queue pair, with its chunks, or with the drive
 //! ([`drive`](crate::drive): the block layer, a file system or a workqueue). Its
 //! buffers are its own from admission until it is idle again, its message
 //! buffer for the answer always.
@@ -26,10 +26,10 @@ use crate::{
         MEDIUM, //
     },
     queue::{
+        IoChunks,
         Pool,
         Queue,
-        Share,
-        CHUNKS_MAX, //
+        BUFFERS_MAX, //
     },
     stats::Marks,
 };
@@ -42,12 +42,12 @@ use hcablk_core::{
         Status, //
     },
     defer::WorkSlot,
-    granted::Granted,
+    eager_ring::EagerRing,
     mq::lines::Visit,
     p2p::PeerMemory,
     pages::PageRange,
     proto::{
-        grant::Place,
+        grant::RingSlot,
         message::{
             self,
             Op,
@@ -80,8 +80,8 @@ pub(crate) struct Io {
     pub(crate) op: Result<Op, message::Status>,
     /// The answer need not wake the initiator up.
     pub(crate) quiet: bool,
-    /// Where the data is in granted memory, if it is there.
-    pub(crate) place: Place,
+    /// The slot of an eager write in the eager ring.
+    pub(crate) ring_slot: RingSlot,
     /// Another request whose answer leaves with this one's: by the same message,
     /// or by one that is not reported.
     pub(crate) next: Option<u32>,
@@ -118,15 +118,15 @@ pub(crate) struct Io {
     pub(crate) lines: Option<Arc<PeerMemory>>,
     /// All of the data was found in lines of peer memory.
     pub(crate) peer_hit: bool,
-    /// Its grains, if its data moves by them.
-    pub(crate) share: Share,
+    /// Its chunks, if its data moves by them.
+    pub(crate) chunks: IoChunks,
     /// Borrowed transfer buffers, which its data begins in.
-    lent: KVec<Arc<DmaBuffer>>,
+    shared: KVec<Arc<DmaBuffer>>,
     /// The queue's own ones, which follow.
-    chunks: [u16; CHUNKS_MAX],
-    chunk_count: usize,
-    /// How long all of these are: their zone.
-    pub(crate) zone: usize,
+    own: [u16; BUFFERS_MAX],
+    own_count: usize,
+    /// How long all of these are: their size class.
+    pub(crate) size_class: usize,
     slot: BioSlot,
     pub(crate) file: FileSlot,
     pub(crate) work: WorkSlot<Io>,
@@ -147,7 +147,7 @@ impl Io {
                 },
                 op: Err(message::Status::Invalid),
                 quiet: false,
-                place: Place {
+                ring_slot: RingSlot {
                     offset: 0,
                     number: 0,
                 },
@@ -167,11 +167,11 @@ impl Io {
                 peer: None,
                 lines: None,
                 peer_hit: false,
-                share: Share::NONE,
-                lent: KVec::with_capacity(queue.shape().buffers_of_one(), GFP_KERNEL)?,
-                chunks: [0; CHUNKS_MAX],
-                chunk_count: 0,
-                zone: MEDIUM,
+                chunks: IoChunks::NONE,
+                shared: KVec::with_capacity(queue.shape().buffers_of_one(), GFP_KERNEL)?,
+                own: [0; BUFFERS_MAX],
+                own_count: 0,
+                size_class: MEDIUM,
                 slot: BioSlot::new(pieces)?,
                 file: FileSlot::new(pieces)?,
                 work: WorkSlot::new()?,
@@ -187,7 +187,7 @@ impl Io {
                 Op::Read(extent, _)
                 | Op::Write { extent, .. }
                 | Op::WriteInline { extent, .. }
-                | Op::WriteGranted { extent, .. },
+                | Op::WriteEager { extent, .. },
             ) => extent.length as usize,
             _ => 0,
         }
@@ -201,24 +201,24 @@ impl Io {
         let about = trace::Request::of(session, queue.index(), self.tag, self.op.as_ref().ok());
         trace::Request {
             number: match self.op {
-                Ok(Op::WriteGranted { .. }) => self.place.number,
+                Ok(Op::WriteEager { .. }) => self.ring_slot.number,
                 _ => 0,
             },
             ..about.ended(self.status as i32)
         }
     }
 
-    /// Whether it has more data than most initiators ask for.
+    /// Returns whether it has more data than most initiators ask for.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.length() > TRANSFER_USUAL as usize
     }
 
-    /// Whether what its answer sends of data, if any, is one piece of memory.
+    /// Returns whether what its answer sends of data, if any, is one piece of memory.
     #[inline]
     pub(crate) fn sends_one_piece(&self) -> bool {
         let sends = matches!(self.op, Ok(Op::Read(..))) && self.status == message::Status::Ok;
-        !sends || (!self.is_in_lines() && self.lent.len() + self.chunk_count <= 1)
+        !sends || (!self.is_in_lines() && self.shared.len() + self.own_count <= 1)
     }
 
     /// Where the data came with the request.
@@ -229,11 +229,11 @@ impl Io {
         }
     }
 
-    /// Where the data is in granted memory.
+    /// Returns the eager ring if the data is there.
     #[inline]
-    fn granted(&self) -> Option<&Granted> {
+    fn eager_ring(&self) -> Option<&EagerRing> {
         match self.op {
-            Ok(Op::WriteGranted { .. }) => self.queue.granted(),
+            Ok(Op::WriteEager { .. }) => self.queue.eager_ring(),
             _ => None,
         }
     }
@@ -242,21 +242,22 @@ impl Io {
     #[inline]
     pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
         let length = match self.op {
-            Ok(Op::WriteInline { .. } | Op::WriteGranted { .. }) => 0,
+            Ok(Op::WriteInline { .. } | Op::WriteEager { .. }) => 0,
             _ => self.length(),
         };
         let memory = self.queue.peer_memory();
         let wants = memory.is_some();
-        let Some(took) = pool.take(length, wants, &mut self.chunks, &mut self.lent) else {
+        let Some(took) = pool.take(length, wants, &mut self.own, &mut self.shared) else {
             return false;
         };
         self.peer = memory.filter(|_| took.by_peer);
-        self.chunk_count = took.own;
-        self.zone = took.zone;
+        self.own_count = took.own;
+        self.size_class = took.size_class;
         true
     }
 
-    /// Whether the region over its buffers may still be valid: on iWARP the peer writes there then.
+    /// Returns whether the region over its buffers may still be valid: on iWARP the peer writes
+    /// there then.
     ///
     /// It is taken for valid while its work requests are being posted, which is under its lock: who
     /// posts them gives the request up if that fails. A request that was fetched is never asked
@@ -270,12 +271,12 @@ impl Io {
     /// Puts the buffers back into `pool`.
     #[inline]
     pub(crate) fn return_buffers(&mut self, pool: &mut Pool) {
-        for chunk in self.chunks.iter().take(self.chunk_count) {
-            pool.give(*chunk);
+        for number in self.own.iter().take(self.own_count) {
+            pool.give(*number);
         }
-        self.chunk_count = 0;
-        if !self.lent.is_empty() {
-            pool.give_lent(self.zone, &mut self.lent);
+        self.own_count = 0;
+        if !self.shared.is_empty() {
+            pool.give_shared(self.size_class, &mut self.shared);
         }
         self.peer = None;
         self.lines = None;
@@ -284,26 +285,26 @@ impl Io {
     /// Bytes of each of the buffers.
     #[inline]
     pub(crate) fn unit(&self) -> usize {
-        length_of(self.zone)
+        length_of(self.size_class)
     }
 
     /// The borrowed buffers, which come first.
     #[inline]
-    pub(crate) fn lent(&self) -> &[Arc<DmaBuffer>] {
-        &self.lent
+    pub(crate) fn shared(&self) -> &[Arc<DmaBuffer>] {
+        &self.shared
     }
 
     /// The numbers of the queue's own ones.
     #[inline]
     pub(crate) fn own(&self) -> &[u16] {
-        self.chunks.get(..self.chunk_count).unwrap_or(&[])
+        self.own.get(..self.own_count).unwrap_or(&[])
     }
 
     /// The buffers in order.
     #[inline]
     pub(crate) fn pieces(&self) -> Pieces<'_> {
         Pieces {
-            lent: self.lent.iter(),
+            shared: self.shared.iter(),
             own: self.own().iter(),
             queue: &self.queue,
             unit: self.unit(),
@@ -315,7 +316,7 @@ impl Io {
 /// What [`Io::pieces`] returns. A type with a name, since those of iterators made of others
 /// make symbols too long.
 pub(crate) struct Pieces<'a> {
-    lent: core::slice::Iter<'a, Arc<DmaBuffer>>,
+    shared: core::slice::Iter<'a, Arc<DmaBuffer>>,
     own: core::slice::Iter<'a, u16>,
     queue: &'a Queue,
     /// Bytes of a buffer.
@@ -329,8 +330,8 @@ impl<'a> Iterator for Pieces<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Piece<'a>> {
-        let (buffer, number) = match self.lent.next() {
-            Some(lent) => (&**lent, Piece::LENT),
+        let (buffer, number) = match self.shared.next() {
+            Some(shared) => (&**shared, Piece::SHARED),
             None => {
                 let own = *self.own.next()?;
                 (self.queue.buffer(own)?, own)
@@ -350,14 +351,14 @@ impl<'a> Iterator for Pieces<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     pub(crate) buffer: &'a DmaBuffer,
-    /// Of the queue's own, by which it has peer memory; else [`Self::LENT`].
+    /// Of the queue's own, by which it has peer memory; else [`Self::SHARED`].
     pub(crate) number: u16,
     /// Bytes of it.
     pub(crate) length: usize,
 }
 
 impl Piece<'_> {
-    pub(crate) const LENT: u16 = u16::MAX;
+    pub(crate) const SHARED: u16 = u16::MAX;
 }
 
 impl Io {
@@ -368,8 +369,8 @@ impl Io {
 
     /// The number of a transfer buffer, on a volume that shares none.
     #[inline]
-    pub(crate) fn chunk(&self, place: usize) -> Option<u16> {
-        let used = self.chunks.get(..self.chunk_count)?;
+    pub(crate) fn own_buffer(&self, place: usize) -> Option<u16> {
+        let used = self.own.get(..self.own_count)?;
         used.get(place).copied()
     }
 
@@ -384,17 +385,17 @@ impl Io {
         let inline = self
             .inline()
             .map(|buffer| buffer.pages().range(0, self.length()));
-        let granted = self.granted().map(|granted| {
-            let offset = self.place.offset as usize;
-            granted.ranges(offset, self.length())
+        let eager_ring = self.eager_ring().map(|eager_ring| {
+            let offset = self.ring_slot.offset as usize;
+            eager_ring.ranges(offset, self.length())
         });
-        let chunks = self.pieces().filter_map(move |piece| match peer {
+        let buffers = self.pieces().filter_map(move |piece| match peer {
             _ if in_lines => None,
             Some(memory) => memory.range(piece.number, 0, piece.length),
             None => Some(piece.buffer.pages().range(0, piece.length)),
         });
-        let here = Iterator::chain(inline.into_iter(), granted.into_iter().flatten());
-        Iterator::chain(here, chunks)
+        let here = Iterator::chain(inline.into_iter(), eager_ring.into_iter().flatten());
+        Iterator::chain(here, buffers)
     }
 }
 
@@ -415,8 +416,10 @@ impl BioOwner for Io {
         let length = self.length();
         let range = match self.op {
             Ok(Op::WriteInline { .. }) => self.inline()?.pages().range(0, length),
-            Ok(Op::WriteGranted { .. }) => {
-                let mut ranges = self.granted()?.ranges(self.place.offset as usize, length);
+            Ok(Op::WriteEager { .. }) => {
+                let mut ranges = self
+                    .eager_ring()?
+                    .ranges(self.ring_slot.offset as usize, length);
                 ranges.next()?
             }
             _ => {

@@ -2,32 +2,32 @@
 
 //! The memory of a port's sessions: all that a peer can cause, never more than `memory_mib`.
 //!
-//! Every session is a [`Client`]. Its *least* is what its queue pairs have for themselves as
+//! Every session is a [`Client`]. Its *reservation* is what its queue pairs keep for themselves as
 //! long as they live: what each needs beside its data ([`Shape::overhead`](crate::queue::Shape::overhead):
-//! messages, pages for small writes, the books of its requests, the rings of the RDMA device), granted memory, and transfer
+//! messages, pages for small writes, the books of its requests, the rings of the RDMA device), the eager ring, and transfer
 //! buffers for one request of the largest size that it agreed to. If that is not left any more the session is
 //! refused, before anything of a queue pair is made. What is beyond
-//! the leasts is *lent*: as much as the sessions may have by their `buffer_mib`, or as there
-//! is, in an [`arena`] for each RDMA device. Who gets it is told in
-//! [`share`](hcablk_core::share).
+//! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as there
+//! is, in an [`arena`] for each RDMA device. Who gets it is decided by
+//! [`fair_share`](hcablk_core::fair_share).
 //!
 //! A queue pair that needs more than its session said (a peer may ask for more credits with a later
 //! one, or for one more) is charged for what is beyond that: [`Client::charge`].
 //!
 //! # No deadlock
 //!
-//! A request waits at the head of its queue. The queue's own buffers come home when the
+//! A request waits at the head of its queue. The queue's own buffers become free when the
 //! requests before it end. Those have their buffers, and so depend on nothing but drive and
 //! wire. Then its own are enough for it, as they are for every request that the session
-//! agreed to, and it goes on without a single lent buffer. That one session agreed to larger
-//! requests changes its own least, not that of others.
+//! agreed to, and it goes on without a single shared buffer. That one session agreed to larger
+//! requests changes its own reservation, not that of others.
 //!
 //! # The limit
 //!
 //! What is in the [`account`] and the bytes of all arenas together are at most its limit, at all times:
 //! under `state` memory is first destroyed, and then made, and what is asked for is granted when
 //! there is room for it. Who needs room (a session that begins, a limit that is lowered)
-//! lowers what the arenas shall have. These lend nothing until they are small enough; queues
+//! lowers what the arenas shall have. These give out nothing until they are small enough; queues
 //! give back what they do not use, and requests end. That is waited for, [`ROOM_MS`] at most, with nothing
 //! locked: others come and go meanwhile, and what waits is counted for each of them.
 //!
@@ -35,17 +35,17 @@
 //!
 //! A queue its own memory, when its queue pair is gone; its pool gives back what it has
 //! borrowed then. The last field of a queue is its [`Charge`], which is dropped after all the others and
-//! gives its session's place back. The last reference to a `Client`, which its session, their seats and their
-//! charges have, takes the least out of the account. All of it in process context.
+//! gives its session's place back. The last reference to a `Client`, which its session, their pool handles and their
+//! charges have, takes the reservation out of the account. All of it in process context.
 
 mod account;
 mod arena;
 pub(crate) mod layout;
-mod seat;
+mod pool_handle;
 
 pub(crate) use self::{
     account::Shortage,
-    seat::Seat, //
+    pool_handle::PoolHandle, //
 };
 use self::{
     account::{
@@ -56,8 +56,8 @@ use self::{
     arena::Arena,
     layout::{
         length_of,
+        SIZE_CLASSES, //
         SMALL,
-        ZONES, //
     }, //
 };
 use hcablk_core::{
@@ -83,7 +83,8 @@ use kernel::{
     },
 };
 
-const _: () = assert!(length_of(SMALL) == PAGE_SIZE && ZONES == hcablk_core::share::ZONES);
+const _: () =
+    assert!(length_of(SMALL) == PAGE_SIZE && SIZE_CLASSES == hcablk_core::fair_share::SIZE_CLASSES);
 
 /// Milliseconds that room is waited for.
 const ROOM_MS: u32 = 5_000;
@@ -112,7 +113,7 @@ impl From<Error> for Denied {
 pub(crate) struct Needs {
     pub(crate) queues: u64,
     /// Bytes that each of its queue pairs has for itself.
-    pub(crate) least: u64,
+    pub(crate) reserved: u64,
     /// Bytes that each may borrow.
     pub(crate) wish: u64,
     /// Bytes of data that each may have: what the port's settings say.
@@ -154,7 +155,7 @@ impl State {
         self.arenas.iter().map(|place| place.arena.bytes()).sum()
     }
 
-    /// Has as much lent as there may be, and not more. `false`: the limit would be passed
+    /// Shares as much as there may be, and not more. `false`: the limit would be passed
     /// until something comes back.
     fn balance(&mut self, freed: &CondVar) -> bool {
         let wishes = self.arenas.iter().map(|place| place.wishes).sum();
@@ -233,21 +234,22 @@ impl Memory {
         pd: &Arc<ProtectionDomain>,
         needs: Needs,
     ) -> Result<Arc<Client>, Denied> {
-        let least = needs.least.saturating_mul(needs.queues) + SESSION_BYTES;
+        let reserved = needs.reserved.saturating_mul(needs.queues) + SESSION_BYTES;
         let wish = needs.wish * needs.queues;
-        let arena = self.enter(pd, least, wish)?;
+        let arena = self.enter(pd, reserved, wish)?;
         let most = wish / PAGE_SIZE as u64;
-        let taken = self.take(least);
-        let joined = taken.and_then(|()| Ok(arena.join(u32::try_from(most).unwrap_or(u32::MAX))?));
-        match joined {
-            Ok((index, seat)) => {
-                let places = Places::new(needs.queues, needs.least);
+        let taken = self.take(reserved);
+        let added =
+            taken.and_then(|()| Ok(arena.add_client(u32::try_from(most).unwrap_or(u32::MAX))?));
+        match added {
+            Ok((index, borrower)) => {
+                let places = Places::new(needs.queues, needs.reserved);
                 let part = Membership {
                     memory: self.clone(),
                     arena,
                     index,
-                    seat,
-                    least,
+                    borrower,
+                    reserved,
                     wish,
                     queue_bytes: needs.data,
                 };
@@ -261,17 +263,17 @@ impl Memory {
                 )?)
             }
             Err(denied) => {
-                self.leave(&arena, if taken.is_ok() { least } else { 0 }, wish);
+                self.leave(&arena, if taken.is_ok() { reserved } else { 0 }, wish);
                 Err(denied)
             }
         }
     }
 
-    /// The arena of a client that is to have `least` bytes, which are asked for, and may borrow `wish`.
+    /// The arena of a client that is to have `reserved` bytes, which are asked for, and may borrow `wish`.
     fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
-        least: u64,
+        reserved: u64,
         wish: u64,
     ) -> Result<Arc<Arena>, Denied> {
         let mut state = self.state.lock();
@@ -288,7 +290,7 @@ impl Memory {
                 state.arenas.len() - 1
             }
         };
-        if let Err(shortage) = state.account.ask(least) {
+        if let Err(shortage) = state.account.reserve(reserved) {
             // An arena that was made for nobody goes, and with it the protection domain.
             state.balance(&self.freed);
             return Err(Denied::Limit(shortage));
@@ -304,7 +306,7 @@ impl Memory {
         if bytes == 0 {
             return Ok(());
         }
-        let asked = self.state.lock().account.ask(bytes);
+        let asked = self.state.lock().account.reserve(bytes);
         asked.map_err(Denied::Limit)?;
         self.take(bytes)
     }
@@ -320,9 +322,9 @@ impl Memory {
     }
 
     /// What a session had is free. May sleep.
-    fn leave(&self, arena: &Arc<Arena>, least: u64, wish: u64) {
+    fn leave(&self, arena: &Arc<Arena>, reserved: u64, wish: u64) {
         let mut state = self.state.lock();
-        state.account.refund(least);
+        state.account.refund(reserved);
         if let Some(place) = state
             .arenas
             .iter_mut()
@@ -378,20 +380,24 @@ impl Memory {
     /// Tells how much there is of what. May sleep.
     pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
         let state = self.state.lock();
-        let least = state.account.least();
+        let reserved = state.account.reserved();
         writeln!(out, "limit {}", state.account.limit())?;
-        writeln!(out, "used {}", least + state.held())?;
-        writeln!(out, "least {least}")?;
+        writeln!(out, "used {}", reserved + state.held())?;
+        writeln!(out, "reserved {reserved}")?;
         let waiting: u32 = state.arenas.iter().map(|p| p.arena.waiting()).sum();
         writeln!(out, "waiting {waiting}")?;
-        for zone in 0..ZONES {
-            let (mut total, mut lent) = (0, 0);
+        for size_class in 0..SIZE_CLASSES {
+            let (mut total, mut borrowed) = (0, 0);
             for place in state.arenas.iter() {
-                let holds = place.arena.holds(zone);
+                let holds = place.arena.holds(size_class);
                 total += holds.total;
-                lent += holds.lent;
+                borrowed += holds.borrowed;
             }
-            writeln!(out, "zone {} {total} {lent}", length_of(zone))?;
+            writeln!(
+                out,
+                "size_class {} {total} {borrowed}",
+                length_of(size_class)
+            )?;
         }
         Ok(())
     }
@@ -410,9 +416,9 @@ struct Membership {
     memory: Arc<Memory>,
     arena: Arc<Arena>,
     index: usize,
-    /// Its first seat, which borrows nothing: the client is there as long as a seat is.
-    seat: usize,
-    least: u64,
+    /// Its first entry in the account, which borrows nothing: the client exists as long as an entry does.
+    borrower: usize,
+    reserved: u64,
     wish: u64,
     queue_bytes: usize,
 }
@@ -464,9 +470,9 @@ impl Client {
         writeln!(
             out,
             "{} {} {} {}",
-            self.part.least,
-            u64::from(standing.most) * page,
-            u64::from(standing.lent) * page,
+            self.part.reserved,
+            u64::from(standing.limit) * page,
+            u64::from(standing.borrowed) * page,
             standing.waits
         )
     }
@@ -474,8 +480,8 @@ impl Client {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.arena.leave(self.seat);
-        self.memory.leave(&self.arena, self.least, self.wish);
+        self.arena.remove_borrower(self.borrower);
+        self.memory.leave(&self.arena, self.reserved, self.wish);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     backing::Backing,
     cache::Cache,
     io::Io,
-    queue::CHUNK_BYTES,
+    queue::BUFFER_BYTES,
     session::Session, //
 };
 use hcablk_core::{
@@ -28,8 +28,8 @@ use hcablk_core::{
     p2p::{
         memory::must_copy,
         Clients,
-        Loan,
         PciAddress,
+        PeerLease,
         PeerMemory,
         Provider, //
     },
@@ -73,18 +73,18 @@ impl core::fmt::Display for Source {
 
 /// Borrows peer memory for a queue pair if the volume wants it, and says what came
 /// of it at a session's first one. Sleeps.
-pub(crate) fn loan(
+pub(crate) fn lease(
     session: &Session,
     backing: &Backing,
     index: u8,
     sinks: bool,
     buffers: usize,
-) -> Option<Loan> {
+) -> Option<PeerLease> {
     let source = backing.peers()?;
     let volume = &**session.volume();
     match borrow(source, backing, session.pd(), sinks, buffers) {
-        Ok(loan) => {
-            let memory = loan.memory()?;
+        Ok(lease) => {
+            let memory = lease.memory()?;
             let how = if memory.is_mapped() {
                 "without copies"
             } else {
@@ -93,11 +93,11 @@ pub(crate) fn loan(
             if index == 0 {
                 pr_info!(
                     "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
-                    *loan.provider(),
+                    *lease.provider(),
                     memory.len() >> 10
                 );
             }
-            Some(loan)
+            Some(lease)
         }
         Err(why) => {
             if index == 0 {
@@ -134,25 +134,30 @@ pub(crate) fn borrow_lines(
     drive: &BlockDevice,
     pieces: usize,
     bytes: usize,
-) -> Result<Loan, &'static str> {
+) -> Result<PeerLease, &'static str> {
     if !drive.peers() {
         return Err("its drive does no DMA to other PCI devices");
     }
     let provider = find(source, &Clients::drive(drive))?;
     let scarce = "that device has not so much memory left to lend";
-    let loan = Loan::new(&provider, pieces, bytes, None).map_err(|_| scarce)?;
-    let got = loan.memory().map_or(0, |memory| memory.pieces());
+    let lease = PeerLease::new(&provider, pieces, bytes, None).map_err(|_| scarce)?;
+    let got = lease.memory().map_or(0, |memory| memory.pieces());
     if got != pieces {
         return Err(scarce);
     }
-    Ok(loan)
+    Ok(lease)
 }
 
 /// The lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to
 /// them; says at a session's first one if they are copied though others of the
 /// volume's memory need not be. Sleeps.
-pub(crate) fn view(session: &Session, backing: &Backing, index: u8, sinks: bool) -> Option<Loan> {
-    let lines = backing.cache()?.loan()?;
+pub(crate) fn view(
+    session: &Session,
+    backing: &Backing,
+    index: u8,
+    sinks: bool,
+) -> Option<PeerLease> {
+    let lines = backing.cache()?.lease()?;
     // Lost: that is said by whoever misses it.
     lines.memory()?;
     let (drive, pd) = (backing.device()?, session.pd());
@@ -184,7 +189,7 @@ fn borrow(
     pd: &Arc<ProtectionDomain>,
     sinks: bool,
     buffers: usize,
-) -> Result<Loan, &'static str> {
+) -> Result<PeerLease, &'static str> {
     let drive = backing.device().ok_or("it is not a block device")?;
     if !drive.peers() {
         return Err("its drive does no DMA to other PCI devices");
@@ -202,20 +207,20 @@ fn borrow(
         None => find(source, &clients)?,
     };
     let mapped_for = (!copies).then_some(pd);
-    Loan::new(&provider, buffers, CHUNK_BYTES, mapped_for).map_err(|e| match e {
+    PeerLease::new(&provider, buffers, BUFFER_BYTES, mapped_for).map_err(|e| match e {
         ENOMEM => "that device has no memory left to lend",
         _ => "the HCA cannot reach it",
     })
 }
 
 impl Io {
-    /// Whether the HCA moves this request's data from and to RAM.
+    /// Returns whether the HCA moves this request's data from and to RAM.
     #[inline]
     pub(crate) fn wire_in_ram(&self) -> bool {
         !self.peer_data().is_some_and(|memory| memory.is_mapped())
     }
 
-    /// Whether a processor copies the data between RAM and peer memory.
+    /// Returns whether a processor copies the data between RAM and peer memory.
     #[inline]
     pub(crate) fn bounces(&self) -> bool {
         self.peer_data().is_some_and(|memory| !memory.is_mapped())
@@ -242,7 +247,7 @@ impl Io {
         if let Some(lines) = &self.lines {
             self.load_lines(lines);
         } else if let Some(memory) = &self.peer {
-            self.for_each_ram(|chunk, ram, length| memory.copy_out(chunk, ram, 0, length));
+            self.for_each_ram(|number, ram, length| memory.copy_out(number, ram, 0, length));
         }
     }
 
@@ -250,7 +255,7 @@ impl Io {
     pub(crate) fn bounce_to_drive(&self) {
         match &self.peer {
             Some(memory) if self.bounces() && !self.is_read() => {
-                self.for_each_ram(|chunk, ram, length| memory.copy_in(chunk, ram, 0, length));
+                self.for_each_ram(|number, ram, length| memory.copy_in(number, ram, 0, length));
             }
             _ => {}
         }

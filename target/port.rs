@@ -52,7 +52,7 @@ use kernel::{
 /// What a port lets a session have.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Transfer buffers and granted memory of a session, at most but for what its queue pairs need;
+    /// Transfer buffers and the eager ring of a session, at most but for what its queue pairs need;
     /// 0: by what it asks for.
     pub(crate) buffer_mib: usize,
     /// Receive buffers of a queue pair, 0: as many as the initiator wants.

@@ -6,15 +6,14 @@
 //!
 //! Completions are handled in process context, one at a time for a queue; the
 //! drive's may come in any context. One lock, `work`: taken once when a request
-//! is admitted, by which one that is over comes [`home`]. Between these the
+//! is admitted, which also makes a completed one idle again ([`reclaim`]). Between these the
 //! request belongs to whoever works on it.
 //!
-//! # Patience
+//! # CQ notification
 //!
-//! That an answer has left need not be known at once: its completion waits for
-//! the next request, unless something waits for buffers, or for the HCA. The
-//! initiator's messages ask to be reported. Every probe period looks after
-//! what was left, and after errors.
+//! The completion of an answer's send raises no event: the round that handles the next request
+//! finds it, unless a request waits for buffers or for the HCA. The initiator's messages are
+//! solicited. Every keep-alive has the queue polled for what is left, and for errors.
 //!
 //! Answers that come while a round of completions lasts are posted together
 //! ([`outbox`]).
@@ -35,7 +34,7 @@ use crate::{
     memory::{
         Charge,
         Client,
-        Seat, //
+        PoolHandle, //
     },
     peer,
     session::Session,
@@ -45,9 +44,9 @@ use crate::{
     },
 };
 use hcablk_core::{
+    eager_ring::EagerRing,
     fifo::Fifo,
-    granted::Granted,
-    p2p::Loan,
+    p2p::PeerLease,
     proto::{
         connect::Geometry,
         grant::{
@@ -68,11 +67,11 @@ use hcablk_core::{
         cm::Id,
         cq::{
             CompletionQueue,
-            Context, //
+            CqContext, //
         },
         device::Direction,
         qp::QueuePair,
-        wr::{Entry, WorkId},
+        wr::{Sge, WorkId},
     },
     slots::SlotTable,
     sync::{
@@ -98,40 +97,40 @@ use kernel::{
 
 mod admit;
 mod choice;
+mod chunk;
+mod chunked;
 mod cost;
-mod cut;
+mod eager;
 mod fault;
-mod grain;
-mod grains;
-mod granted;
-mod home;
+mod keep_alive;
 mod kept;
-mod lent;
+mod lease;
 mod outbox;
 mod pool;
-mod probe;
+mod reclaim;
 mod shape;
+mod split;
 mod transfer;
 
 use self::{
-    cut::CutRequests,
+    chunked::ChunkedRequests,
+    eager::AnsweredSlots,
     fault::Named,
-    granted::Left,
-    home::Returned,
     kept::Kept,
     outbox::Outbox,
-    shape::CHUNK_ORDER, //
+    reclaim::CompletedSends,
+    shape::BUFFER_ORDER, //
 };
 pub(crate) use self::{
-    cut::Share,
-    grains::Cut,
+    chunked::IoChunks,
     pool::Pool,
     shape::{
+        QueueOptions,
         Shape,
-        Ways,
-        CHUNKS_MAX,
-        CHUNK_BYTES, //
+        BUFFERS_MAX,
+        BUFFER_BYTES, //
     }, //
+    split::Split,
 };
 
 /// Kinds of work, in work ids. The index is an [`Io`]'s or a receive buffer's.
@@ -140,10 +139,10 @@ mod kind {
     pub(super) const RECEIVE: u8 = 2;
     pub(super) const FETCH: u8 = 3;
     pub(super) const PART: u8 = 4;
-    pub(super) const PROBE: u8 = 5;
+    pub(super) const KEEP_ALIVE: u8 = 5;
     pub(super) const SINK: u8 = 6;
-    pub(super) const GRAIN: u8 = 7;
-    pub(super) const GRANT: u8 = 8;
+    pub(super) const CHUNK: u8 = 7;
+    pub(super) const EAGER_RING: u8 = 8;
 }
 
 /// What a receive buffer was used for.
@@ -157,34 +156,34 @@ struct Received {
     admitted: usize,
 }
 
-/// What is behind the lock.
+/// What `Queue::work` guards.
 struct Work {
     idle: KVec<KBox<Io>>,
     /// Wait for transfer buffers.
     waiting: Fifo<KBox<Io>>,
     /// Wait for an idle `Io`.
     received: Fifo<Received>,
-    /// Which parts of granted memory are used.
+    /// Which slots of the eager ring are taken.
     ring: Ring<KVec<Taken>>,
-    /// The initiator cannot write there yet.
-    sealed: bool,
+    /// The eager ring is still to be registered.
+    unregistered: bool,
     /// Transfer buffers that are free. Dropped after the queue pair.
     free: Pool,
     /// What the HCA may still use. Dropped after the queue pair.
     kept: Kept,
-    /// Grains that are free.
-    grains: KVec<u16>,
+    /// Chunks that are free.
+    chunks: KVec<u16>,
     /// `Io`s that were made.
     made: usize,
     /// Nothing new is begun.
     closing: bool,
-    /// A probe is under way, or the connection is not up yet.
-    probing: bool,
+    /// A keep-alive is under way, or the connection is not up yet.
+    keep_alive_pending: bool,
     /// The initiator must send first, and has not yet.
     silent: bool,
-    /// Probes since it was last heard of.
-    unheard: u32,
-    /// Probes since something has completed.
+    /// Keep-alive periods since something was received.
+    rx_periods: u32,
+    /// Keep-alives since something has completed.
     quiet: u32,
     /// Answers under way that tell of the error of a flush: the session is to know at once when
     /// they were sent.
@@ -192,7 +191,7 @@ struct Work {
 }
 
 impl Work {
-    /// Nothing new is begun from here on, and no transfer buffer is given to others.
+    /// Stops new requests, and keeps the transfer buffers from others.
     fn close(&mut self) {
         self.closing = true;
         self.free.close();
@@ -209,12 +208,13 @@ pub(crate) struct Queue {
     geometry: Geometry,
     pair: QueuePair<Queue>,
     shape: Shape,
-    /// That a probe has completed does not prove that the initiator is there.
-    unproven: bool,
-    /// Something has come, or was taken, since the last probe. Only kept if that
+    /// A keep-alive that has completed does not prove that the initiator is there (iWARP): it
+    /// has to send something.
+    needs_rx: bool,
+    /// Something has come, or was taken, since the last keep-alive. Only kept if that
     /// is what tells.
-    heard: Atomic<bool>,
-    /// Something has completed since the last probe.
+    rx_seen: Atomic<bool>,
+    /// Something has completed since the last keep-alive.
     moved: Atomic<bool>,
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
@@ -228,31 +228,31 @@ pub(crate) struct Queue {
     /// receive buffer; empty when none may.
     inline: KVec<DmaBuffer>,
     outgoing: MessageBuffers,
-    /// Where the initiator may put the data of writes.
-    granted: Option<Granted>,
+    /// The memory into which the initiator puts the data of eager writes.
+    eager_ring: Option<EagerRing>,
     buffers: KVec<DmaBuffer>,
     /// By which transfer buffers are borrowed, if they are.
-    seat: Option<Arc<Seat>>,
+    handle: Option<Arc<PoolHandle>>,
     inflight: SlotTable<Io>,
     named: Named,
     #[pin]
-    cut: CutRequests,
+    chunked: ChunkedRequests,
     /// Writes whose data is being fetched. Counted by the completion handler.
     fetching: Atomic<u32>,
-    /// Every completion is to be reported at once: see [`Self::heed`].
-    hurried: Atomic<bool>,
+    /// The completion queue is to be armed for any completion: see [`Self::update_notify`].
+    notify_all: Atomic<bool>,
     /// See [`Self::wake`].
     woken: Atomic<bool>,
-    returned: Returned,
-    left: Left,
-    /// Dropped after the pair, and before the loans, since these wait for what it has.
+    completed_sends: CompletedSends,
+    answered_slots: AnsweredSlots,
+    /// Dropped after the pair, and before the leases, since these wait for what it has.
     #[pin]
     work: IrqLock<Work>,
     /// Peer memory beside the first buffers.
-    loan: Option<Loan>,
+    lease: Option<PeerLease>,
     /// The cache's lines, if they are in peer memory that the HCA reaches.
-    view: Option<Loan>,
-    /// It may have the cache, whose own loan waits for the view of it.
+    view: Option<PeerLease>,
+    /// It may have the cache, whose own lease waits for the view of it.
     backing: Arc<Backing>,
     #[pin]
     outbox: Outbox,
@@ -260,7 +260,7 @@ pub(crate) struct Queue {
     leaving: Atomic<bool>,
     /// The queue is closing and every `Io` is idle.
     #[pin]
-    home: Event,
+    all_idle: Event,
     counters: Counters,
     /// How long requests take is measured.
     timing: Atomic<bool>,
@@ -281,12 +281,12 @@ impl Queue {
         (client, charge): (&Arc<Client>, Charge),
     ) -> Result<Arc<Self>> {
         let pd = session.pd();
-        let loan = peer::loan(session, &backing, index, shape.sinks, shape.buffers);
-        if loan.is_some() {
+        let lease = peer::lease(session, &backing, index, shape.sinks, shape.buffers);
+        if lease.is_some() {
             // What came with a request would be in RAM.
             shape.inline = 0;
             if !shape.no_read {
-                shape.granted = 0;
+                shape.eager_ring = 0;
             }
         }
         let capacity = shape.capacity();
@@ -296,7 +296,7 @@ impl Queue {
             pd,
             QueuePair::<Self>::completions(capacity),
             index.into(),
-            Context::Process(session.completions().clone()),
+            CqContext::Process(session.completions().clone()),
         )?;
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
         let receives = usize::from(shape.credits);
@@ -311,46 +311,46 @@ impl Queue {
         let mut buffers = KVec::with_capacity(shape.buffers, GFP_KERNEL)?;
         for _ in 0..shape.buffers {
             buffers.push(
-                DmaBuffer::new(pd, CHUNK_ORDER, Direction::Bidirectional)?,
+                DmaBuffer::new(pd, BUFFER_ORDER, Direction::Bidirectional)?,
                 GFP_KERNEL,
             )?;
         }
-        let granted = match shape.granted {
+        let eager_ring = match shape.eager_ring {
             0 => None,
-            bytes => Some(Granted::new(pd, bytes)?),
+            bytes => Some(EagerRing::new(pd, bytes)?),
         };
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.credits), Taken::default(), GFP_KERNEL)?;
-        let memory = loan.as_ref().and_then(Loan::memory);
+        let memory = lease.as_ref().and_then(PeerLease::memory);
         let peers = memory.map_or(0, |memory| memory.pieces());
-        let seat = match shape.shares {
-            true => Some(Seat::new(client)?),
+        let handle = match shape.shares {
+            true => Some(PoolHandle::new(client)?),
             false => None,
         };
-        let free = Pool::new(shape.buffers, peers, ios, seat.clone(), pd)?;
+        let free = Pool::new(shape.buffers, peers, ios, handle.clone(), pd)?;
         let work = Work {
             idle: KVec::with_capacity(ios, GFP_KERNEL)?,
             waiting: Fifo::new(ios)?,
             received: Fifo::new(receives)?,
-            ring: Ring::new(shape.granted as u32, shape.credits, taken),
-            sealed: granted.is_some(),
+            ring: Ring::new(shape.eager_ring as u32, shape.credits, taken),
+            unregistered: eager_ring.is_some(),
             free,
             kept: Kept::new(ios, &backing)?,
-            grains: KVec::with_capacity(shape.grains.into(), GFP_KERNEL)?,
+            chunks: KVec::with_capacity(shape.chunks.into(), GFP_KERNEL)?,
             made: 0,
             closing: false,
-            probing: true,
+            keep_alive_pending: true,
             // MPA wants the side that connected to be first.
             silent: id.is_iwarp(),
-            unheard: 0,
+            rx_periods: 0,
             quiet: 0,
             owed: 0,
         };
         let inflight = SlotTable::new(ios)?;
         let named = Named::new(ios)?;
         let outbox = Outbox::new()?;
-        let left = Left::new(open_writes(shape.credits))?;
-        let cut = CutRequests::new(shape.grains, ios)?;
+        let answered_slots = AnsweredSlots::new(open_writes(shape.credits))?;
+        let chunked = ChunkedRequests::new(shape.chunks, ios)?;
         let queue = Arc::pin_init(
             pin_init!(Self {
                 index,
@@ -361,32 +361,32 @@ impl Queue {
                 },
                 pair,
                 shape,
-                unproven: id.is_iwarp(),
-                heard: Atomic::new(false),
+                needs_rx: id.is_iwarp(),
+                rx_seen: Atomic::new(false),
                 moved: Atomic::new(true),
                 immediates: !id.is_iwarp(),
                 all_reported: id.is_iwarp(),
                 incoming,
                 inline,
                 outgoing,
-                granted,
+                eager_ring,
                 buffers,
-                seat,
+                handle,
                 inflight,
                 named,
-                cut <- cut,
+                chunked <- chunked,
                 fetching: Atomic::new(0),
-                hurried: Atomic::new(true),
+                notify_all: Atomic::new(true),
                 woken: Atomic::new(false),
-                returned: Returned::new(),
-                left,
+                completed_sends: CompletedSends::new(),
+                answered_slots,
                 work <- new_irq_lock!(work, "hcablk_work"),
-                loan,
+                lease,
                 view,
                 backing,
                 outbox <- outbox,
                 leaving: Atomic::new(false),
-                home <- Event::new(),
+                all_idle <- Event::new(),
                 counters: Counters::default(),
                 timing: Atomic::new(false),
                 times: Times::default(),
@@ -395,8 +395,8 @@ impl Queue {
             GFP_KERNEL,
         )?;
         queue.comes_to(State::Connecting);
-        if let Some(seat) = &queue.seat {
-            seat.attach(&queue);
+        if let Some(handle) = &queue.handle {
+            handle.attach(&queue);
         }
         let filled = queue.fill();
         cq.start(queue.clone());
@@ -415,7 +415,7 @@ impl Queue {
             work.idle.push_within_capacity(io).map_err(|_| ENOMEM)?;
             work.made += 1;
         }
-        self.make_grains()?;
+        self.make_chunks()?;
         for buffer in 0..u32::from(self.shape.credits) {
             self.post_receive(buffer)?;
         }
@@ -439,31 +439,31 @@ impl Queue {
         &self.session
     }
 
-    /// Where requests wait for drives.
+    /// Returns the workqueue on which requests wait for drives.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         self.backing.io_work()
     }
 
-    /// Bytes of the volume at this moment, in whole blocks; 0: the drive is gone.
+    /// Returns the bytes of the volume at this moment, in whole blocks; 0 if the drive is gone.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         let block = 1u64 << self.geometry.logical_block_shift;
         self.backing.size_bytes() & !(block - 1)
     }
 
-    /// A transfer buffer of the queue's own.
+    /// Returns a transfer buffer of the queue's own.
     #[inline]
-    pub(crate) fn buffer(&self, chunk: u16) -> Option<&DmaBuffer> {
-        self.buffers.get(usize::from(chunk))
+    pub(crate) fn buffer(&self, number: u16) -> Option<&DmaBuffer> {
+        self.buffers.get(usize::from(number))
     }
 
-    /// Has the counters brought up to date, and does not wait for it.
+    /// Starts bringing the counters up to date, and does not wait for it.
     pub(crate) fn kick(&self) {
         self.pair.cq().kick();
     }
 
-    /// Whether that is done: no completion is being handled. Its handler may sleep for as long
-    /// as a drive hangs.
+    /// Returns whether that is done: no completion is being handled. Its handler may sleep for as
+    /// long as a drive hangs.
     pub(crate) fn is_settled(&self) -> bool {
         self.pair.cq().is_settled()
     }
@@ -472,12 +472,12 @@ impl Queue {
         &self.counters
     }
 
-    /// How long requests were in their states.
+    /// Returns how long requests were in their states.
     pub(crate) fn times(&self) -> &Times {
         &self.times
     }
 
-    /// Whether to measure how long requests take that are received from now on.
+    /// Sets whether to measure how long requests take that are received from now on.
     pub(crate) fn time(&self, on: bool) {
         self.timing.store(on, Relaxed);
     }
@@ -492,13 +492,13 @@ impl Queue {
         {
             let mut work = self.work.lock();
             work.close();
-            // Those who wait go home; their initiator will not hear of them.
+            // Those that wait become idle; their initiator gets no answer.
             while let Some(mut io) = work.waiting.pop() {
                 io.return_buffers(&mut work.free);
                 self.keep_idle(&mut work, io);
             }
-            self.check_home(&work);
-            self.heed(&work);
+            self.check_all_idle(&work);
+            self.update_notify(&work);
         }
         self.pair.id().disconnect();
         // If it cannot be failed `drain()` says so.
@@ -509,25 +509,25 @@ impl Queue {
     /// until the drive has finished what it has begun.
     pub(crate) fn close(&self) {
         self.shut();
-        if self.home.wait_ms(30_000).is_err() {
+        if self.all_idle.wait_ms(30_000).is_err() {
             // Either the drive is slow or the HCA does not flush. What the
             // queue pair has is not coming back then; all that the HCA reaches
             // stays until the pair is destroyed ([`kept`]).
             self.pair.drain();
             self.give_up_all();
-            while self.home.wait_ms(30_000).is_err() {
+            while self.all_idle.wait_ms(30_000).is_err() {
                 pr_warn!("still waiting for the drive to finish requests of a closed session\n");
                 // What the drive has finished since was posted to a queue pair that does not flush.
                 self.give_up_all();
             }
         }
-        // The drive's completions that brought the last ones home may still hold
+        // The drive's completions that made the last ones idle may still hold
         // references, and must not be the last to.
         synchronize_completions();
         self.pair.drain();
         self.pair.cq().stop();
-        if let Some(seat) = &self.seat {
-            seat.detach();
+        if let Some(handle) = &self.handle {
+            handle.detach();
         }
         self.pair.id().detach();
         let ios = core::mem::take(&mut self.work.lock().idle);
@@ -536,7 +536,7 @@ impl Queue {
         for index in 0..self.shape.ios {
             drop(self.inflight.take(index));
         }
-        self.cut.clear();
+        self.chunked.clear();
         self.comes_to(State::Ended);
     }
 
@@ -547,11 +547,11 @@ impl Queue {
                 self.give_up(io);
             }
         }
-        self.cut.give_up();
+        self.chunked.give_up();
     }
 
-    /// As [`Self::close`], while the session goes on: what goes wrong here from now on does not
-    /// end it.
+    /// Closes the queue as [`Self::close`] does, while the session goes on: failures here do not
+    /// end it any more.
     pub(crate) fn close_alone(&self) {
         self.leaving.store(true, Release);
         self.pair.id().detach();
@@ -560,31 +560,33 @@ impl Queue {
         self.counters.replaced_queues.bump();
     }
 
-    /// What is behind the lock has changed: the completion handler shall know whether
-    /// it may be patient.
+    /// Publishes whether the completion handler is to arm the completion queue for any
+    /// completion, after a change of what the lock guards.
     #[inline]
-    fn heed(&self, work: &Work) {
-        let hurried = work.closing
-            || work.probing
+    fn update_notify(&self, work: &Work) {
+        let notify_all = work.closing
+            || work.keep_alive_pending
             || work.owed != 0
             || !work.waiting.is_empty()
             || !work.received.is_empty();
-        self.hurried.store(hurried, Relaxed);
+        self.notify_all.store(notify_all, Relaxed);
         if work.free.is_broken() {
             self.broken("a transfer buffer has no place");
         }
     }
 
-    /// Whether others wait for transfer buffers that the queue may have: then an answer
-    /// that has left is to be known at once.
+    /// Returns whether others wait for transfer buffers that the queue may have: then an answer
+    /// whose send has completed is to be reclaimed at once.
     #[inline]
     fn is_pressed(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.is_pressed())
+        self.handle
+            .as_ref()
+            .is_some_and(|handle| handle.is_pressed())
     }
 
-    fn check_home(&self, work: &Work) {
+    fn check_all_idle(&self, work: &Work) {
         if work.closing && work.idle.len() == work.made {
-            self.home.set();
+            self.all_idle.set();
         }
     }
 
@@ -594,7 +596,7 @@ impl Queue {
         match self.inline.get(index) {
             None => {
                 let slice = self.incoming.slice(index, BUFFER_LEN)?;
-                self.pair.post_receive(Entry::new(slice), id)
+                self.pair.post_receive(Sge::new(slice), id)
             }
             // The data begins a page of its own, from which the drive takes it.
             Some(data) => {
@@ -602,29 +604,29 @@ impl Queue {
                 let length = self.shape.inline as usize;
                 data.sync_for_device(0, length);
                 let data = data.slice(0, length);
-                let parts = [Entry::new(request), Entry::new(data)];
+                let parts = [Sge::new(request), Sge::new(data)];
                 self.pair.post_receive_parts(&parts, id)
             }
         }
     }
 
-    /// The data that came with the request in receive buffer `buffer`.
+    /// Returns the inline data of the request in receive buffer `buffer`.
     #[inline]
     pub(crate) fn inline_data(&self, buffer: u32) -> Option<&DmaBuffer> {
         self.inline.get(buffer as usize)
     }
 
-    /// Nothing is fetched by RDMA READ.
+    /// Returns whether the queue posts no RDMA READ.
     pub(crate) fn no_read(&self) -> bool {
         self.shape.no_read
     }
 
-    /// A message may have several requests.
-    pub(crate) fn together(&self) -> bool {
+    /// Returns whether a message may carry several requests.
+    pub(crate) fn takes_batches(&self) -> bool {
         self.shape.inline != 0
     }
 
-    /// Bytes of data that a request may bring with it.
+    /// Returns the most bytes of a request's inline data.
     pub(crate) fn inline_limit(&self) -> u32 {
         self.shape.inline
     }

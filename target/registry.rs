@@ -10,6 +10,7 @@ use crate::{
     admission,
     claims::Claims,
     end_reason::EndReason,
+    pending_connects,
     session::Session,
     volume::Volume, //
 };
@@ -70,24 +71,33 @@ pub(crate) struct Registry {
     lists: Mutex<Lists>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
-    /// Those of them that wait until a drive has finished what it has begun for older ones.
-    drive_waiters: Atomic<u32>,
+    /// The hosts of those that wait until a drive has finished what it has begun for older ones.
+    #[pin]
+    drive_waiters: Mutex<KVec<HostId>>,
 }
-
-/// Connection requests that may wait for their turn at the same time: 32 initiators with 128 queue
-/// pairs each.
-const PENDING_MAX: u32 = 4096;
 
 /// Connection requests that may wait for drives at the same time: far fewer than the workqueue has
 /// workers for, so that a drive that hangs leaves some to those who come for another one.
-const DRIVE_WAITERS_MAX: u32 = 128;
+const DRIVE_WAITERS_MAX: usize = 128;
+
+/// Those of one host: an initiator has one for each disk that it lost. A host that asks again and
+/// again for what hangs leaves room to the others.
+const DRIVE_WAITERS_PER_HOST: usize = 32;
 
 /// A connection request that waits for a drive, counted as long as this is there.
-pub(crate) struct DriveWaiter<'a>(&'a Registry);
+pub(crate) struct DriveWaiter<'a> {
+    registry: &'a Registry,
+    host: HostId,
+}
 
 impl Drop for DriveWaiter<'_> {
     fn drop(&mut self) {
-        self.0.drive_waiters.fetch_sub(1, Relaxed);
+        let mut waiters = self.registry.drive_waiters.lock();
+        if let Some(place) = waiters.iter().position(|host| *host == self.host) {
+            let last = waiters.len() - 1;
+            waiters.swap(place, last);
+            waiters.pop();
+        }
     }
 }
 
@@ -112,7 +122,7 @@ impl Registry {
                     sessions: KVec::new(),
                 }),
                 pending: Atomic::new(0),
-                drive_waiters: Atomic::new(0),
+                drive_waiters <- new_mutex!(KVec::new()),
             }),
             GFP_KERNEL,
         )
@@ -142,22 +152,30 @@ impl Registry {
         &self.queues.connect
     }
 
-    /// Counts a connection request that will wait for its turn; `EBUSY`: there are too many.
+    /// Counts a connection request that will wait for its turn; `EBUSY`: there are too many. Any
+    /// context.
     pub(crate) fn wait_in_line(self: &Arc<Self>) -> Result<Pending> {
         let pending = Pending(self.clone());
-        if self.pending.fetch_add(1, Relaxed) >= PENDING_MAX {
+        if self.pending.fetch_add(1, Relaxed) >= pending_connects() {
             return Err(EBUSY);
         }
         Ok(pending)
     }
 
-    /// Counts a connection request that will wait for a drive; `EBUSY`: there are too many.
-    pub(crate) fn wait_for_drive(&self) -> Result<DriveWaiter<'_>> {
-        let waiter = DriveWaiter(self);
-        if self.drive_waiters.fetch_add(1, Relaxed) >= DRIVE_WAITERS_MAX {
+    /// Counts a connection request of `host` that will wait for a drive; `EBUSY`: there are too
+    /// many, or too many of this host.
+    pub(crate) fn wait_for_drive(&self, host: HostId) -> Result<DriveWaiter<'_>> {
+        let mut waiters = self.drive_waiters.lock();
+        let own = waiters.iter().filter(|waiter| **waiter == host).count();
+        if own >= DRIVE_WAITERS_PER_HOST || waiters.len() >= DRIVE_WAITERS_MAX {
             return Err(EBUSY);
         }
-        Ok(waiter)
+        waiters.push(host, GFP_KERNEL)?;
+        drop(waiters);
+        Ok(DriveWaiter {
+            registry: self,
+            host,
+        })
     }
 
     /// Lists a volume, `EEXIST` when its name is taken.
@@ -194,7 +212,7 @@ impl Registry {
         (view, found)
     }
 
-    /// How many sessions a host has on a volume, at this moment.
+    /// Returns how many sessions a host has on a volume, at this moment.
     pub(crate) fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
         self.lists.lock().sessions_of(host, volume)
     }

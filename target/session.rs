@@ -30,7 +30,7 @@ use crate::{
     },
 };
 use hcablk_core::{
-    blkdev::Losses,
+    blkdev::WbErrCursor,
     broken,
     proto::{
         connect::{
@@ -43,6 +43,10 @@ use hcablk_core::{
         name::HostId, //
     },
     rdma::pd::ProtectionDomain,
+    session_state::{
+        SessionState,
+        KEEP_ALIVE_PERIOD_MS, //
+    },
     sync::{
         new_irq_lock,
         Event,
@@ -78,16 +82,8 @@ use kernel::{
     },
 };
 
-/// See the module's picture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Live,
-    Ending(EndReason),
-    Ended(EndReason),
-}
-
-/// Milliseconds between probes of a queue pair.
-pub(crate) const PROBE_PERIOD_MS: u32 = 5_000;
+/// See the module's picture. A session is live from the start.
+type State = SessionState<EndReason>;
 
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
@@ -109,9 +105,9 @@ pub(crate) struct Session {
     /// Taken by the teardown, so that the device is closed when that is done.
     #[pin]
     backing: Mutex<Option<Arc<Backing>>>,
-    /// What the page cache has lost and this session knows of.
+    /// Up to which failed write-back the initiator has got errors.
     #[pin]
-    told: Mutex<Losses>,
+    wb_err: Mutex<WbErrCursor>,
     #[pin]
     flush_errors: IrqLock<FlushErrors>,
     /// Whether there is one of these that is still to be told.
@@ -124,7 +120,7 @@ pub(crate) struct Session {
     #[pin]
     closing: Mutex<()>,
     #[pin]
-    prober: Mutex<Option<Running<Session>>>,
+    keep_alive_timer: Mutex<Option<Running<Session>>>,
     #[pin]
     ended: Event,
     #[pin]
@@ -146,7 +142,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
         let (backing, geometry) = volume.backing().ok_or(EIO)?;
-        let told = backing.losses();
+        let wb_err = backing.wb_err_cursor();
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
@@ -161,20 +157,21 @@ impl Session {
                 pd,
                 client <- new_mutex!(None),
                 backing <- new_mutex!(Some(backing)),
-                told <- new_mutex!(told),
+                wb_err <- new_mutex!(wb_err),
                 flush_errors <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
                 owes_error: Atomic::new(false),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
-                prober <- new_mutex!(None),
+                keep_alive_timer <- new_mutex!(None),
                 ended <- Event::new(),
                 work <- new_work!("hcablk_target::Session"),
             }),
             GFP_KERNEL,
         )?;
         session.comes_to(trace::State::Live);
-        *session.prober.lock() = Some(Periodic::start(session.clone(), PROBE_PERIOD_MS)?);
+        *session.keep_alive_timer.lock() =
+            Some(Periodic::start(session.clone(), KEEP_ALIVE_PERIOD_MS)?);
         Ok(session)
     }
 
@@ -187,7 +184,7 @@ impl Session {
         &self.volume
     }
 
-    /// Whether the session began at `port`.
+    /// Returns whether the session began at `port`.
     pub(crate) fn is_of(&self, port: &Port) -> bool {
         core::ptr::eq(&*self.port, port)
     }
@@ -237,10 +234,10 @@ impl Session {
         self.backing.lock().clone()
     }
 
-    /// The error of a write-back that has failed since this was called last,
-    /// or since the session began. May sleep.
-    pub(crate) fn tell_losses(&self, backing: &Backing) -> Result {
-        backing.file().lost_since(&mut self.told.lock())
+    /// Returns the error of a write-back that has failed since this was called last, or since
+    /// the session began. May sleep.
+    pub(crate) fn check_wb_err(&self, backing: &Backing) -> Result {
+        backing.file().check_wb_err(&mut self.wb_err.lock())
     }
 
     /// How a flush, or a write with FUA, ends for which the drive's part ended with `own`, and
@@ -262,7 +259,7 @@ impl Session {
         self.owes_error.store(!errors.is_empty(), Release);
     }
 
-    /// Whether `request` names this session, in whatever epoch.
+    /// Returns whether `request` names this session, in whatever epoch.
     pub(crate) fn is_named_by(&self, request: &Request) -> bool {
         self.id == request.session
             && self.host == request.host
@@ -273,7 +270,7 @@ impl Session {
     pub(crate) fn admission(&self, queue: u8) -> admission::Session {
         // One lock after the other: a guard in the literal would last until its end.
         let has_queue = self.queues.lock().iter().any(|q| q.index() == queue);
-        let ending = *self.state.lock() != State::Live;
+        let ending = !self.state.lock().is_live();
         admission::Session {
             epoch: self.epoch,
             ending,
@@ -303,7 +300,7 @@ impl Session {
     /// the queue pair is taken down and `EIO` or `EEXIST` returned.
     pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
         let mut queues = self.queues.lock();
-        let result = if *self.state.lock() != State::Live {
+        let result = if !self.state.lock().is_live() {
             Err(EIO)
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
@@ -331,23 +328,19 @@ impl Session {
 
     /// Why the session ends, if it does.
     fn reason(&self) -> Option<EndReason> {
-        match *self.state.lock() {
-            State::Live => None,
-            State::Ending(reason) | State::Ended(reason) => Some(reason),
-        }
+        self.state.lock().reason()
     }
 
     /// Ends the session because of `reason`. Any context.
     pub(crate) fn end(self: &Arc<Self>, reason: EndReason) {
         {
             let mut state = self.state.lock();
-            if *state != State::Live {
+            if !state.end(reason) {
                 return;
             }
-            *state = State::Ending(reason);
         }
         self.comes_to(trace::State::Ending);
-        self.tell(reason);
+        self.report_end(reason);
         // Queued once: the state never comes back.
         if self.registry.work().enqueue(self.clone()).is_err() {
             broken!("the teardown of a session was queued already");
@@ -359,12 +352,14 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
     }
 
-    /// Says why the session ends; of what is wrong, not as often as a peer likes.
+    /// Logs why the session ends, with a rate limit, since a peer can cause it.
     #[cold]
-    fn tell(&self, reason: EndReason) {
+    fn report_end(&self, reason: EndReason) {
         let (volume, id, host) = (&*self.volume, self.id.0, Printed(self.host));
         if reason.is_usual() {
-            pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+            if may_print(Lines::Ends) {
+                pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+            }
         } else if may_print(Lines::Faults) {
             pr_warn!("{volume}: session {id:016x} of {host} ended: {reason}\n");
         }
@@ -389,9 +384,9 @@ impl Session {
     /// initiator replaces one after the other. Process context.
     pub(crate) fn replace_queue(&self, index: u8) -> bool {
         let Some(_alone) = self.closing.try_lock() else {
-            return *self.state.lock() != State::Live;
+            return !self.state.lock().is_live();
         };
-        if *self.state.lock() != State::Live {
+        if !self.state.lock().is_live() {
             return true;
         }
         let found = self
@@ -409,7 +404,7 @@ impl Session {
     }
 
     fn tear_down(&self) {
-        drop(self.prober.lock().take());
+        drop(self.keep_alive_timer.lock().take());
         let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are
         // read there.
@@ -427,20 +422,17 @@ impl Session {
         let client = self.client.lock().take();
         drop(client);
         drop(self.backing.lock().take());
-        {
-            let mut state = self.state.lock();
-            if let State::Ending(reason) = *state {
-                *state = State::Ended(reason);
-            }
-        }
+        self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         self.registry.remove_session(self);
-        pr_info!(
-            "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-            *self.volume,
-            self.id.0,
-            Printed(self.host)
-        );
+        if may_print(Lines::Gone) {
+            pr_info!(
+                "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
+                *self.volume,
+                self.id.0,
+                Printed(self.host)
+            );
+        }
         self.ended.set();
     }
 }
@@ -456,7 +448,7 @@ impl WorkItem for Session {
 impl Tick for Session {
     fn tick(&self) {
         for queue in self.queues.lock().iter() {
-            queue.probe();
+            queue.send_keep_alive();
         }
     }
 }

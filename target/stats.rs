@@ -8,16 +8,16 @@ use crate::{
 };
 use hcablk_core::{
     stats::{
-        counters,
+        metrics,
         Counter, //
     },
     system::now_ns,
-    times::times, //
+    times::Histogram, //
 };
 
-counters! {
+metrics! {
     /// Written by the queue's completion handler.
-    pub(crate) struct Counters {
+    pub(crate) struct Counters of Counter {
         /// Read requests answered.
         reads,
         /// Write requests answered.
@@ -95,7 +95,7 @@ counters! {
         immediates,
         /// Writes whose data came with their request.
         inline_writes,
-        /// Writes whose data was in granted memory before they came.
+        /// Writes whose data was in the eager ring before they came.
         eager_writes,
         /// RDMA READs posted.
         rdma_reads,
@@ -120,10 +120,10 @@ impl Counters {
     /// What counts requests with buffers as `io` has; `None`: it has none.
     #[inline]
     pub(crate) fn of_zone(&self, io: &Io) -> Option<&Counter> {
-        if io.lent().is_empty() && io.own().is_empty() {
+        if io.shared().is_empty() && io.own().is_empty() {
             return None;
         }
-        Some(match io.zone {
+        Some(match io.size_class {
             layout::SMALL => &self.small_buffers,
             layout::MEDIUM => &self.medium_buffers,
             _ => &self.large_buffers,
@@ -131,18 +131,18 @@ impl Counters {
     }
 }
 
-times! {
+metrics! {
     /// How long requests were in each state, for those received while that is
-    /// measured. Written by the queue's completion handler, when their answer
-    /// is found to have left.
-    pub(crate) struct Times {
+    /// measured. Written by the queue's completion handler, when the
+    /// completion of their answer's send is found.
+    pub(crate) struct Times of Histogram {
         /// From the message to the beginning of work: for transfer buffers.
         waiting,
         /// Writes: until the data is here.
         fetching,
         /// With the drive, the page cache, the volume's cache.
         drive,
-        /// From there until the answer was found to have left: data and answer on
+        /// From there until the completion of the answer's send was found: data and answer on
         /// the wire, and what the completion waited for the next one.
         sending,
     }
@@ -175,23 +175,23 @@ impl Marks {
         }
     }
 
-    /// The drive is asked.
+    /// Records that the request goes to the drive.
     #[inline]
-    pub(crate) fn ask_drive(&mut self) {
+    pub(crate) fn enter_drive(&mut self) {
         if self.received != 0 {
             self.to_drive = now_ns();
         }
     }
 
-    /// The answer is known.
+    /// Records that the drive has completed it.
     #[inline]
-    pub(crate) fn know_answer(&mut self) {
+    pub(crate) fn leave_drive(&mut self) {
         if self.received != 0 {
             self.from_drive = now_ns();
         }
     }
 
-    /// The answer has left.
+    /// The answer's send has completed.
     #[inline]
     pub(crate) fn end(&self, fetched: bool, times: &Times) {
         if self.received == 0 {

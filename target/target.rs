@@ -71,7 +71,11 @@ module! {
         },
         rdma_read: u8 {
             default: 1,
-            description: "0: post no RDMA READ, so that write data comes with requests or in granted memory",
+            description: "0: post no RDMA READ, so that write data comes with requests or in the eager ring",
+        },
+        pending_connects: u32 {
+            default: 4096,
+            description: "connection requests that may be under way; the others are refused",
         },
         p2p_virtual: u8 {
             default: 0,
@@ -80,18 +84,24 @@ module! {
     },
 }
 
-/// Whether write data is fetched into registered memory on every device.
+/// Returns whether write data is fetched into registered memory on every device.
 fn force_mr() -> bool {
     // A value on some kernels, a reference on others.
     *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
 }
 
-/// Whether write data may be fetched by RDMA READ.
+/// Returns whether write data may be fetched by RDMA READ.
 fn rdma_read() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::rdma_read.value()) != 0
 }
 
-/// Whether an RDMA device without DMA of its own is taken for one that does DMA
+/// Returns how many connection requests may wait for their turn at the same time; by default those
+/// of 32 initiators with 128 queue pairs each.
+fn pending_connects() -> u32 {
+    *Borrow::<u32>::borrow(&module_parameters::pending_connects.value())
+}
+
+/// Returns whether an RDMA device without DMA of its own is taken for one that does DMA
 /// among PCI devices.
 fn p2p_virtual() -> bool {
     *Borrow::<u8>::borrow(&module_parameters::p2p_virtual.value()) != 0

@@ -94,7 +94,7 @@ struct Opening {
     mode: Mode,
     source: Source,
     /// Bytes of a chunk.
-    grain: u32,
+    chunk: u32,
     cache_mib: u32,
 }
 
@@ -106,7 +106,7 @@ impl State {
             read_only: self.read_only,
             mode: self.mode,
             source: self.source,
-            grain: self.chunk_kib << 10,
+            chunk: self.chunk_kib << 10,
             cache_mib: self.cache_mib,
         })
     }
@@ -325,7 +325,7 @@ impl Volume {
 
     fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
         let name = self.name.as_str();
-        Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.grain)?
+        Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.chunk)?
             .claim(self.registry.claims(), it.cache_mib)
     }
 
@@ -459,7 +459,7 @@ impl Volume {
         Ok(sum)
     }
 
-    /// How long requests were in their states, on all queues that it ever had. As
+    /// Returns how long requests were in their states, on all queues that it ever had. As
     /// [`Self::counters`].
     pub(crate) fn times(&self) -> Result<Times> {
         self.settle()?;
@@ -470,12 +470,12 @@ impl Volume {
         Ok(sum)
     }
 
-    /// Whether that is measured.
+    /// Returns whether that is measured.
     pub(crate) fn timing(&self) -> bool {
         self.timing.load(Relaxed)
     }
 
-    /// Whether to measure it from now on. A queue that comes meanwhile looks
+    /// Returns whether to measure it from now on. A queue that comes meanwhile looks
     /// under the lock that it is added under.
     pub(crate) fn time(&self, on: bool) -> Result {
         self.timing.store(on, Relaxed);

@@ -3,7 +3,8 @@
 #
 # run.sh [--list] [TEST…]
 #	boots guests and runs the tests of tests/kselftest with them: all, or those
-#	named by number, name, group or glob. TAP on standard output, logs in
+#	named by number, name, group or glob, or part I of N (I/N, from 0). TAP on
+#	standard output, logs in
 #	build/test-logs. Usually called by `make test T=…`.
 # run.sh --demo SCRIPT
 #	boots guests and runs the script with them.
@@ -21,9 +22,12 @@
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that go before its own
 #	HCABLK_MEMORY	a guest's memory in MiB
-#	HCABLK_LANES	how many sets of guests run tests side by side; 2 when all tests are asked for, else 1
+#	HCABLK_LANES	how many sets of guests run tests side by side; when all tests are asked for 3, or 2 without
+#			memory for so many, else 1
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
-#	HCABLK_SEED	what their messages come from; 1 when not set
+#	HCABLK_WHOLE	when not empty they send ten times as many, and sweeps take all values
+#	HCABLK_SEED	what their messages come from, and which values a sweep takes; 1 when not set, in CI the commit's
+#			number
 #	HCABLK_FIRST	the first message's number; 0 when not set
 
 set -euo pipefail
@@ -35,7 +39,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES; do
+		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
@@ -51,7 +55,13 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_RDMA:-}" ] || arguments+=(--rdma "$HCABLK_RDMA")
 [ -z "${HCABLK_PARAMETERS:-}" ] || arguments+=(--parameters "$HCABLK_PARAMETERS")
 [ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
-[ $# != 0 ] || : "${HCABLK_LANES:=2}"
+# Three sets of three guests where there is memory for them, and they do not take their time as it is.
+available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
+if [ $# = 0 ] && [ "${HCABLK_SLOW:-1}" = 1 ] && [ "$available" -gt $((9 * (${HCABLK_MEMORY:-768} + 300))) ]; then
+	: "${HCABLK_LANES:=3}"
+elif [ $# = 0 ]; then
+	: "${HCABLK_LANES:=2}"
+fi
 [ -z "${HCABLK_LANES:-}" ] || arguments+=(--lanes "$HCABLK_LANES")
 [ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
 

@@ -17,21 +17,21 @@ impl Rng {
 }
 
 enum Completion {
-    Answer(Voice),
-    /// Of a request that lingers then.
-    EarlyAnswer(Voice),
+    Answer(Solicited),
+    /// Of a request that awaits its send's completion then.
+    EarlyAnswer(Solicited),
     OwnWork,
 }
 
 /// A queue with its completion queue, armed as the driver arms it.
 struct Queue {
     batching: Batching,
-    outstanding: Vec<Voice>,
+    outstanding: Vec<Solicited>,
     /// Completions that were not seen yet.
     unseen: Vec<Completion>,
-    /// Requests that linger.
-    lingering: usize,
-    loud_armed: bool,
+    /// Requests that await their send's completion.
+    awaiting_send: usize,
+    solicited_armed: bool,
     any_armed: bool,
     /// The timer runs.
     guarded: bool,
@@ -47,8 +47,8 @@ impl Queue {
             batching: Batching::new(upper, lower),
             outstanding: Vec::new(),
             unseen: Vec::new(),
-            lingering: 0,
-            loud_armed: true,
+            awaiting_send: 0,
+            solicited_armed: true,
             any_armed: false,
             guarded: false,
             event: false,
@@ -58,83 +58,86 @@ impl Queue {
     }
 
     fn issue(&mut self, last: bool) {
-        let voice = self.batching.issue(last);
-        self.guarded |= voice == Voice::Quiet;
-        self.outstanding.push(voice);
+        let solicited = self.batching.issue(last);
+        self.guarded |= solicited == Solicited::No;
+        self.outstanding.push(solicited);
     }
 
     fn answer(&mut self, i: usize) {
-        let voice = self.outstanding.remove(i);
-        self.complete(Completion::Answer(voice), voice == Voice::Loud);
+        let solicited = self.outstanding.remove(i);
+        self.complete(Completion::Answer(solicited), solicited == Solicited::Yes);
     }
 
     fn answer_early(&mut self, i: usize) {
-        let voice = self.outstanding.remove(i);
-        self.complete(Completion::EarlyAnswer(voice), voice == Voice::Loud);
+        let solicited = self.outstanding.remove(i);
+        self.complete(
+            Completion::EarlyAnswer(solicited),
+            solicited == Solicited::Yes,
+        );
     }
 
     fn end_own_work(&mut self) {
-        self.lingering -= 1;
+        self.awaiting_send -= 1;
         self.complete(Completion::OwnWork, false);
     }
 
     fn complete(&mut self, completion: Completion, solicited: bool) {
         self.unseen.push(completion);
-        if self.any_armed || self.loud_armed && solicited {
+        if self.any_armed || self.solicited_armed && solicited {
             self.raise();
         }
     }
 
     fn raise(&mut self) {
-        (self.any_armed, self.loud_armed) = (false, false);
+        (self.any_armed, self.solicited_armed) = (false, false);
         self.event = true;
         self.events += 1;
     }
 
-    /// The first part of a round: what is there, and what to listen for.
-    fn look(&mut self) -> Listen {
+    /// The first part of a round: what is there, and what to arm for.
+    fn look(&mut self) -> ArmFor {
         self.event = false;
         for completion in self.unseen.drain(..) {
             match completion {
-                Completion::Answer(voice) => {
-                    self.batching.answered(voice);
+                Completion::Answer(solicited) => {
+                    self.batching.answered(solicited);
                     self.seen += 1;
                 }
-                Completion::EarlyAnswer(voice) => {
-                    self.batching.answered(voice);
-                    self.batching.linger();
-                    self.lingering += 1;
+                Completion::EarlyAnswer(solicited) => {
+                    self.batching.answered(solicited);
+                    self.batching.await_send();
+                    self.awaiting_send += 1;
                 }
                 Completion::OwnWork => {
-                    self.batching.lingered(1);
+                    self.batching.sends_completed(1);
                     self.seen += 1;
                 }
             }
         }
-        self.batching.listen()
+        self.batching.arm_for()
     }
 
     /// The second: the device tells if something has come meanwhile.
-    fn arm(&mut self, listen: Listen) {
-        self.loud_armed = true;
-        self.any_armed |= listen == Listen::Any;
-        self.guarded |= listen == Listen::LoudOrSoon;
+    fn arm(&mut self, arm_for: ArmFor) {
+        self.solicited_armed = true;
+        self.any_armed |= arm_for == ArmFor::Any;
+        self.guarded |= arm_for == ArmFor::SolicitedOrTimer;
         self.event |= !self.unseen.is_empty();
     }
 
     fn follow(&mut self) {
         while self.event {
-            let listen = self.look();
-            self.arm(listen);
+            let arm_for = self.look();
+            self.arm(arm_for);
         }
     }
 
     /// Everything is answered and nobody issues any more.
     fn fall_silent(&mut self, rng: &mut Rng) {
         self.follow();
-        while self.outstanding.len() + self.lingering != 0 {
+        while self.outstanding.len() + self.awaiting_send != 0 {
             match rng.below(3) {
-                0 if self.lingering != 0 => self.end_own_work(),
+                0 if self.awaiting_send != 0 => self.end_own_work(),
                 1 if !self.outstanding.is_empty() => {
                     self.answer_early(rng.below(self.outstanding.len()));
                 }
@@ -188,7 +191,7 @@ fn nothing_is_stranded_whatever_happens() {
                         let i = rng.below(q.outstanding.len());
                         q.answer_early(i);
                     }
-                    9 if q.lingering != 0 => q.end_own_work(),
+                    9 if q.awaiting_send != 0 => q.end_own_work(),
                     0..=3 if q.outstanding.len() + q.unseen.len() < depth => {
                         q.issue(rng.below(3) == 0);
                         issued += 1;
@@ -201,7 +204,7 @@ fn nothing_is_stranded_whatever_happens() {
                     // A round, of an event or of one who issues, with
                     // others at work between its parts.
                     7 if q.event || q.batching.shall_reap() => {
-                        let listen = q.look();
+                        let arm_for = q.look();
                         for _ in 0..rng.below(4) {
                             if rng.below(2) == 0 {
                                 q.issue(rng.below(3) == 0);
@@ -211,7 +214,7 @@ fn nothing_is_stranded_whatever_happens() {
                                 q.answer(i);
                             }
                         }
-                        q.arm(listen);
+                        q.arm(arm_for);
                     }
                     _ => {}
                 }
@@ -219,21 +222,21 @@ fn nothing_is_stranded_whatever_happens() {
             q.fall_silent(&mut rng);
             assert_eq!(q.seen, issued, "{upper} {lower} seed {seed}");
             assert!(q.unseen.is_empty());
-            assert_eq!(q.batching.listen(), Listen::Loud);
+            assert_eq!(q.batching.arm_for(), ArmFor::Solicited);
         }
     }
 }
 
 #[test]
-fn a_slow_loud_one_keeps_nobody_waiting_beyond_the_guard() {
+fn a_slow_solicited_one_keeps_nobody_waiting_beyond_the_guard() {
     for (upper, lower) in THRESHOLDS {
         for seed in 0..300 {
             let mut rng = Rng(seed);
             let mut q = Queue::new(upper, lower);
-            // No loud one is answered, but perhaps the first.
+            // No solicited one is answered, but perhaps the first.
             for n in 0..1 + rng.below(150) {
                 q.issue(rng.below(8) == 0);
-                let quiet = q.outstanding.iter().position(|v| *v == Voice::Quiet);
+                let quiet = q.outstanding.iter().position(|v| *v == Solicited::No);
                 match (rng.below(3), quiet) {
                     (0, Some(i)) => q.answer(i),
                     (1, _) if n == 0 => q.answer(0),
@@ -243,7 +246,7 @@ fn a_slow_loud_one_keeps_nobody_waiting_beyond_the_guard() {
                     q.follow();
                 }
             }
-            while let Some(i) = q.outstanding.iter().position(|v| *v == Voice::Quiet) {
+            while let Some(i) = q.outstanding.iter().position(|v| *v == Solicited::No) {
                 q.answer(i);
             }
             q.follow();
@@ -252,7 +255,7 @@ fn a_slow_loud_one_keeps_nobody_waiting_beyond_the_guard() {
             q.event = q.guarded;
             q.follow();
             assert!(q.unseen.is_empty(), "{upper} {lower} {seed}");
-            assert_ne!(q.batching.listen(), Listen::Any);
+            assert_ne!(q.batching.arm_for(), ArmFor::Any);
         }
     }
 }
@@ -271,7 +274,7 @@ fn one_at_a_time_each_interrupts() {
 }
 
 #[test]
-fn one_that_lingers_ends_at_once_unless_batched() {
+fn one_that_awaits_its_send_ends_at_once_unless_batched() {
     for (upper, lower) in THRESHOLDS {
         let mut q = Queue::new(upper, lower);
         q.issue(true);
@@ -293,7 +296,7 @@ fn one_that_lingers_ends_at_once_unless_batched() {
 fn without_a_threshold_each_interrupts() {
     let mut batching = Batching::new(0, 16);
     for _ in 0..1000 {
-        assert_eq!(batching.issue(false), Voice::Loud);
+        assert_eq!(batching.issue(false), Solicited::Yes);
         assert!(!batching.shall_reap());
     }
 }
@@ -339,27 +342,31 @@ fn with_64_outstanding_fewer_than_one_in_twenty_interrupt() {
 fn batching_begins_at_the_upper_threshold() {
     let mut batching = Batching::new(32, 16);
     for n in 1..32 {
-        assert_eq!(batching.issue(false), Voice::Loud, "{n}");
+        assert_eq!(batching.issue(false), Solicited::Yes, "{n}");
     }
-    assert_eq!(batching.issue(false), Voice::Quiet);
+    assert_eq!(batching.issue(false), Solicited::No);
 }
 
 #[test]
 fn batching_ends_when_it_stays_below_the_lower_threshold() {
     let mut batching = Batching::new(8, 4);
     (0..20).for_each(|_| drop(batching.issue(false)));
-    (batching.loud, batching.quiet) = (1, 1);
+    (batching.solicited, batching.unsolicited) = (1, 1);
     for _ in 0..7 {
         batching.issue(false);
         assert!(batching.batched);
-        (batching.loud, batching.quiet) = (1, 1);
+        (batching.solicited, batching.unsolicited) = (1, 1);
     }
     batching.issue(false);
     assert!(!batching.batched, "eight in a row");
-    (batching.loud, batching.quiet) = (5, 1);
-    assert_eq!(batching.issue(false), Voice::Loud, "not the upper one yet");
-    (batching.loud, batching.quiet) = (6, 1);
-    assert_eq!(batching.issue(false), Voice::Quiet);
+    (batching.solicited, batching.unsolicited) = (5, 1);
+    assert_eq!(
+        batching.issue(false),
+        Solicited::Yes,
+        "not the upper one yet"
+    );
+    (batching.solicited, batching.unsolicited) = (6, 1);
+    assert_eq!(batching.issue(false), Solicited::No);
 }
 
 #[test]
@@ -370,7 +377,7 @@ fn who_issues_looks_once_in_a_while() {
         batching.shall_reap()
     });
     assert_eq!(looks.count(), 10);
-    batching.answered(Voice::Loud);
+    batching.answered(Solicited::Yes);
     for _ in 1..REAP {
         batching.issue(false);
         assert!(!batching.shall_reap(), "an answer was seen");

@@ -13,6 +13,7 @@ use crate::{
         Wakeups, //
     },
 };
+use hcablk_core::stats::Counter;
 use kernel::{
     prelude::*,
     sync::{
@@ -51,7 +52,7 @@ impl Device {
         queues
     }
 
-    /// As [`Self::retire`], one of them, in whose place comes `new`.
+    /// Retires one of the queues as [`Self::retire`] does all, and puts `new` in its place.
     pub(crate) fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
         let past = self.past.lock();
         let mut queues = queues.lock();
@@ -61,7 +62,7 @@ impl Device {
         }
     }
 
-    /// The sum over all queues that the device ever had.
+    /// Returns the sum over all queues that the device ever had.
     fn sum(&self) -> Past {
         let sum = Past::default();
         // Held until the end: queues become past under it.
@@ -78,19 +79,19 @@ impl Device {
     }
 
     /// Calls `f` with the name and value of every counter.
-    pub(crate) fn counters(&self, mut f: impl FnMut(&'static str, u64) -> Result) -> Result {
+    pub(crate) fn counters(&self, mut f: impl FnMut(&'static str, &Counter) -> Result) -> Result {
         let sum = self.sum();
         sum.done.for_each(&mut f)?;
         sum.sent.for_each(&mut f)?;
         sum.wakeups.for_each(&mut f)
     }
 
-    /// How long requests were in their states.
+    /// Returns how long requests were in their states.
     pub(crate) fn times(&self) -> Times {
         self.sum().times
     }
 
-    /// Whether to measure that, from now on and over connections.
+    /// Sets whether to measure that, from now on and over connections.
     pub(crate) fn time(&self, on: bool) {
         let mut shown = self.shown.lock();
         shown.timing = on;

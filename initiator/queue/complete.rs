@@ -7,14 +7,18 @@
 use super::{
     issue::give_back,
     kind,
+    status::to_block,
     Driver,
     Phase,
     Queue,
     SendState, //
 };
 use crate::{
-    batching::Listen,
-    failure::Failure, //
+    batching::ArmFor,
+    failure::{
+        Failure,
+        Violation, //
+    },
 };
 use hcablk_core::{
     blkdev::{
@@ -35,8 +39,8 @@ use hcablk_core::{
     },
     rdma::cq::{
         Completion,
+        CqNotify, //
         Handler,
-        Patience, //
     },
     trace, //
 };
@@ -65,9 +69,9 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Requests that nothing more will follow have no reason to wait for it.
+    /// Ends the gathered requests at once if no other is outstanding (`alone`).
     #[inline]
-    fn go_ahead(&mut self, alone: bool) {
+    fn flush_if(&mut self, alone: bool) {
         if alone {
             self.ending.flush();
         }
@@ -75,7 +79,7 @@ impl Round {
 }
 
 impl Queue {
-    /// A message came in.
+    /// Handles a received message, or the immediate value of a write.
     fn receive(&self, round: &mut Round, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
         let (response, with) = match completion.immediate() {
@@ -90,7 +94,10 @@ impl Queue {
                     .read(buffer as usize, completion.byte_len(), &mut message)
                     .ok();
                 if message.is_some_and(Answers::is) {
-                    return self.granted_answered(round, buffer, message.and_then(Answers::decode));
+                    if completion.invalidated().is_some() {
+                        return self.violation("it invalidated a key that it was not given");
+                    }
+                    return self.eager_answered(round, buffer, message.and_then(Answers::decode));
                 }
                 let response = message.and_then(Response::decode);
                 let depth = self.depth;
@@ -118,8 +125,8 @@ impl Queue {
         posted
     }
 
-    /// A message with answers to granted writes came in; `None`: it is not one.
-    fn granted_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answers>) {
+    /// Handles a message with answers to eager writes; `None`: it cannot be decoded.
+    fn eager_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answers>) {
         let Some(answers) = answers else {
             return self.violation("a message cannot be understood");
         };
@@ -127,21 +134,21 @@ impl Queue {
             return;
         }
         for (number, status) in answers.iter() {
-            if !self.respond_granted(round, number, status) {
+            if !self.respond_eager(round, number, status) {
                 return;
             }
         }
     }
 
-    /// Granted write `number` was answered; `false`: the session ends.
-    fn respond_granted(&self, round: &mut Round, number: u16, status: message::Status) -> bool {
+    /// Handles the answer to eager write `number`. Returns `false` if the session ends.
+    fn respond_eager(&self, round: &mut Round, number: u16, status: message::Status) -> bool {
         let mut send = self.send.lock();
         if send.credits.grant(1).is_err() {
             drop(send);
             self.violation("it granted more credits than it has");
             return false;
         }
-        self.tell_lingered(&mut send);
+        self.account_awaited(&mut send);
         let hungry = core::mem::take(&mut send.starved);
         let request = send.ring.free(number).and_then(|owner| {
             let Tag { index, generation } = Tag::from_immediate(owner);
@@ -158,21 +165,21 @@ impl Queue {
         };
         let can_ask = send.credits.answered();
         data.marks.answer();
-        send.batching.answered(data.voice);
-        let status = self::status(status);
-        if data.sending && !self.is_out(data.number) {
+        send.batching.answered(data.solicited);
+        let status = to_block(status);
+        if data.sending && !self.is_completed(data.seq) {
             data.phase = Phase::Answered(status);
-            self.linger(&mut send, view.tag(), data);
+            self.await_send(&mut send, view.tag(), data);
             request.park();
             drop(send);
         } else {
-            self.heed(&send);
+            self.update_notify(&send);
             let alone = send.batching.is_idle();
             drop(send);
             self.finish(round, request, status);
-            round.go_ahead(alone);
+            round.flush_if(alone);
         }
-        self.go_on(can_ask, hungry);
+        self.after_answer(can_ask, hungry);
         true
     }
 
@@ -182,22 +189,22 @@ impl Queue {
             drop(send);
             return self.violation("it granted more credits than it has");
         }
-        self.tell_lingered(&mut send);
+        self.account_awaited(&mut send);
         let hungry = core::mem::take(&mut send.starved);
-        Self::heard(&mut send);
+        Self::allow_eager(&mut send);
         let Tag { index, generation } = response.tag;
         if index == self.depth {
-            let good = matches!(with, With::Nothing) && self.size_told(&mut send, &response);
+            let good = matches!(with, With::Nothing) && self.size_answered(&mut send, &response);
             let can_ask = send.credits.answered();
             drop(send);
             if !good {
-                return self.violation("it answered what was not asked");
+                return self.tag_violation("it answered what was not asked", response.tag, None);
             }
-            return self.go_on(can_ask, hungry);
+            return self.after_answer(can_ask, hungry);
         }
         let Some(mut request) = self.requests.take(self.index.into(), index, generation) else {
             drop(send);
-            return self.violation("it answered what was not asked");
+            return self.tag_violation("it answered what was not asked", response.tag, None);
         };
         trace::initiator::answered(|| self.about(&request).ended(response.status as i32));
         let Some((view, data)) = self.tags.of(&mut request) else {
@@ -206,38 +213,50 @@ impl Queue {
         if data.phase != Phase::Sent {
             request.park();
             drop(send);
-            return self.violation("it answered twice");
+            return self.tag_violation("it answered twice", response.tag, None);
         }
-        if data.granted {
+        if data.eager {
             request.park();
             drop(send);
-            return self.violation("it answered a granted write by a response");
+            return self.tag_violation(
+                "it answered an eager write by a response",
+                response.tag,
+                None,
+            );
         }
         match with {
             With::Invalidation(key) if !data.list.invalidated_by_peer(key) => {
                 request.park();
                 drop(send);
-                return self.violation("it invalidated a key that it was not given");
+                return self.tag_violation(
+                    "it invalidated a key that it was not given",
+                    response.tag,
+                    Some(key),
+                );
             }
             With::Invalidation(_) => self.done.remote_invalidations.bump(),
-            With::Data(bytes) if !data.lands || bytes != view.bytes() as usize => {
+            With::Data(bytes) if !data.read_bounce || bytes != view.bytes() as usize => {
                 request.park();
                 drop(send);
-                return self.violation("it sent data that was not asked for");
+                return self.tag_violation(
+                    "it sent data that was not asked for",
+                    response.tag,
+                    None,
+                );
             }
             With::Data(_) => self.done.immediates.bump(),
             With::Nothing => {}
         }
         data.marks.answer();
         let can_ask = send.credits.answered();
-        send.batching.answered(data.voice);
-        self.heed(&send);
-        let status = status(response.status);
+        send.batching.answered(data.solicited);
+        self.update_notify(&send);
+        let status = to_block(response.status);
         if data.list.is_registered() {
             // The target left its key valid.
             data.phase = Phase::Invalidating(status);
             let posted = self.invalidate(&mut send, round, data);
-            self.linger(&mut send, index, data);
+            self.await_send(&mut send, index, data);
             request.park();
             drop(send);
             if posted.is_err() {
@@ -245,23 +264,24 @@ impl Queue {
             }
         } else {
             send.space.release(core::mem::take(&mut data.slots));
-            if data.sending && !self.is_out(data.number) {
+            if data.sending && !self.is_completed(data.seq) {
                 data.phase = Phase::Answered(status);
-                self.linger(&mut send, index, data);
+                self.await_send(&mut send, index, data);
                 request.park();
                 drop(send);
             } else {
                 let alone = send.batching.is_idle();
                 drop(send);
                 self.finish(round, request, status);
-                round.go_ahead(alone);
+                round.flush_if(alone);
             }
         }
-        self.go_on(can_ask, hungry);
+        self.after_answer(can_ask, hungry);
     }
 
-    /// After an answer: something can be asked still, or somebody waits to.
-    fn go_on(&self, can_ask: bool, hungry: bool) {
+    /// Finishes the handling of an answer, without the lock: checks that a credit is left
+    /// (`can_ask`), and runs the hardware queue if a request was turned away (`hungry`).
+    fn after_answer(&self, can_ask: bool, hungry: bool) {
         if !can_ask {
             // Requests would wait for ever: those not issued have no timeout.
             return self.violation("it leaves no credit to ask with");
@@ -286,10 +306,10 @@ impl Queue {
             return self.keep_reachable(request, status);
         }
         data.phase = Phase::Idle;
-        if let (true, Status::Ok, Some(landing)) = (data.lands, status, &self.landing) {
-            match landing.deliver(view.tag(), view) {
+        if let (true, Status::Ok, Some(slots)) = (data.read_bounce, status, &self.read_bounce) {
+            match slots.copy_to_request(view.tag(), view) {
                 Ok(()) => self.done.copied_bytes.add(bytes),
-                // Not reached: what does not fit does not land.
+                // Not reached: what does not fit has no slot.
                 Err(_) => status = Status::IoErr,
             }
         }
@@ -321,8 +341,8 @@ impl Queue {
         round.ending.push(request, status);
     }
 
-    /// The target may reach the memory of a request that is to end: it ends with the session,
-    /// when its region is gone.
+    /// Parks a request that is to end but whose memory the target may still reach: it ends with the
+    /// session, when its region is gone.
     #[cold]
     fn keep_reachable(&self, mut request: Request<Driver>, status: Status) {
         if let Some((_, data)) = self.tags.of(&mut request) {
@@ -334,31 +354,47 @@ impl Queue {
         self.fail(Failure::Broken(what));
     }
 
-    /// A request that was answered waits for nothing more. Whoever takes the lock for
-    /// the next answer says so, or the round's end.
-    pub(super) fn lingered(&self) {
-        self.done.lingered.bump();
-        self.lingered
-            .store(self.lingered.load(Relaxed) + 1, Relaxed);
+    /// Counts a request whose awaited send has completed. [`Self::account_awaited`] takes it to
+    /// `batching` under the lock of the next answer, or at the end of the round.
+    pub(super) fn send_awaited(&self) {
+        self.done.send_waits.bump();
+        self.awaited_sends
+            .store(self.awaited_sends.load(Relaxed) + 1, Relaxed);
     }
 
+    /// Tells `batching` which awaited sends have completed.
     #[inline]
-    fn tell_lingered(&self, send: &mut SendState) {
-        let count = self.lingered.load(Relaxed);
+    fn account_awaited(&self, send: &mut SendState) {
+        let count = self.awaited_sends.load(Relaxed);
         if count != 0 {
-            self.lingered.store(0, Relaxed);
-            send.batching.lingered(count);
+            self.awaited_sends.store(0, Relaxed);
+            send.batching.sends_completed(count);
         }
     }
 
+    /// Ends the session, since the target broke the protocol by a message that names no request.
     fn violation(&self, what: &'static str) {
+        self.violated(Violation::new(what, Some(self.index)));
+    }
+
+    /// Ends the session, since the target broke the protocol by an answer to `tag`.
+    fn tag_violation(&self, what: &'static str, tag: Tag, key: Option<u32>) {
+        self.violated(Violation {
+            what,
+            queue: Some(self.index),
+            tag: Some(tag),
+            key,
+        });
+    }
+
+    fn violated(&self, violation: Violation) {
         self.done.protocol_errors.bump();
-        self.session.fail(Failure::Protocol(what));
+        self.session.fail(Failure::Protocol(violation));
     }
 }
 
-const LOUD: u32 = Listen::Loud as u32;
-const LOUD_OR_SOON: u32 = Listen::LoudOrSoon as u32;
+const SOLICITED: u32 = ArmFor::Solicited as u32;
+const SOLICITED_OR_TIMER: u32 = ArmFor::SolicitedOrTimer as u32;
 
 impl Handler for Queue {
     type Round = Round;
@@ -370,19 +406,19 @@ impl Handler for Queue {
     }
 
     #[inline]
-    fn patience(&self) -> Patience {
-        if !self.live.load(Acquire) || self.probing.load(Acquire) {
-            return Patience::None;
+    fn cq_notify(&self) -> CqNotify {
+        if !self.live.load(Acquire) || self.keep_alive_pending.load(Acquire) {
+            return CqNotify::Any;
         }
-        if self.lingered.load(Relaxed) != 0 {
+        if self.awaited_sends.load(Relaxed) != 0 {
             let mut send = self.send.lock();
-            self.tell_lingered(&mut send);
-            self.heed(&send);
+            self.account_awaited(&mut send);
+            self.update_notify(&send);
         }
-        match self.listen.load(Relaxed) {
-            LOUD => Patience::Unsolicited,
-            LOUD_OR_SOON => Patience::Guarded,
-            _ => Patience::None,
+        match self.arm_for.load(Relaxed) {
+            SOLICITED => CqNotify::SolicitedOnly,
+            SOLICITED_OR_TIMER => CqNotify::SolicitedOrTimer,
+            _ => CqNotify::Any,
         }
     }
 
@@ -405,25 +441,10 @@ impl Handler for Queue {
         self.freed
             .store(self.freed().wrapping_add(work.slots.into()), Relaxed);
         match work.kind {
-            kind::NUMBERED => self.numbered(round, work.index, proof),
-            kind::PROBE => self.probing.store(false, Release),
-            // Of `SEND` and `LANDING` that is all.
+            kind::SEQ => self.send_completed(round, work.index, proof),
+            kind::KEEP_ALIVE => self.keep_alive_pending.store(false, Release),
+            // Of `SEND` and `READ_BOUNCE` that is all.
             _ => {}
-        }
-    }
-}
-
-/// What the block layer is told.
-fn status(status: message::Status) -> Status {
-    match status {
-        message::Status::Ok => Status::Ok,
-        message::Status::Unsupported => Status::NotSupported,
-        message::Status::ReadOnly => Status::Protection,
-        message::Status::NoSpace => Status::NoSpace,
-        message::Status::Medium => Status::Medium,
-        message::Status::Gone => Status::Offline,
-        message::Status::Invalid | message::Status::OutOfRange | message::Status::IoError => {
-            Status::IoErr
         }
     }
 }

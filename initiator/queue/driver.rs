@@ -6,7 +6,7 @@ use super::{
     Driver,
     Queue, //
 };
-use crate::session::Session;
+use crate::head::Head;
 use hcablk_core::blkdev::{
     Operations,
     Rejected,
@@ -20,19 +20,16 @@ use kernel::{
 };
 
 impl Operations for Driver {
-    type Data = Session;
+    type Data = Head;
     type HwQueue = Queue;
     type Pdu = ();
 
-    fn hw_queue(
-        session: &Session,
-        index: u32,
-        _requests: &Arc<Requests<Self>>,
-    ) -> Result<Arc<Queue>> {
+    fn hw_queue(head: &Head, index: u32, _requests: &Arc<Requests<Self>>) -> Result<Arc<Queue>> {
+        let session = head.first().ok_or(ENXIO)?;
         session.queue(index).ok_or(ENXIO)
     }
 
-    fn init_request(_: &Session, _hw_queue: u32) -> Result {
+    fn init_request(_: &Head, _hw_queue: u32) -> Result {
         Ok(())
     }
 

@@ -32,10 +32,10 @@ use kernel::sync::atomic::{
 };
 
 impl Queue {
-    /// No request is accepted from here on, not even if the queue has yet to
-    /// go live; those being issued may still be.
+    /// Stops accepting requests, also if the queue has yet to go live; those that are being issued
+    /// may still be posted.
     pub(crate) fn stop(&self) {
-        // The lock makes a probe that saw the queue live come before.
+        // The lock makes a keep-alive that saw the queue live come before.
         let mut send = self.send.lock();
         send.stopped = true;
         self.live.store(false, Release);
@@ -43,29 +43,32 @@ impl Queue {
         self.comes_to(State::Ending);
     }
 
-    /// A request was not answered in time. `false`: that was known, or no request is
-    /// accepted any more. Any context.
-    pub(crate) fn give_up_on(&self) -> bool {
+    /// Marks the queue as one of whose requests was not answered in time. Returns `false` if it
+    /// was marked before, or accepts no requests any more. Any context.
+    pub(crate) fn mark_timed_out(&self) -> bool {
         let send = self.send.lock();
-        let news = !send.stopped && !self.late.xchg(true, Full);
+        let news = !send.stopped && !self.timed_out.xchg(true, Full);
         drop(send);
         news
     }
 
-    /// Whether another queue pair shall come in place of this one.
-    pub(crate) fn is_late(&self) -> bool {
-        self.late.load(Acquire)
+    /// Returns whether a request was not answered in time, so that another queue pair shall
+    /// replace this one.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        self.timed_out.load(Acquire)
     }
 
-    /// None will: requests are refused from here on. Whether that is news.
+    /// Clears the mark, since no queue pair will replace this one: requests are refused from
+    /// here on. Returns whether it was set.
     pub(crate) fn is_not_replaced(&self) -> bool {
-        self.late.xchg(false, Full)
+        self.timed_out.xchg(false, Full)
     }
 
-    /// What becomes of requests that are not accepted: they wait for the other queue pair, or fail.
+    /// Returns the status of requests that are not accepted: they wait for another queue pair or
+    /// another session, or fail.
     #[cold]
     pub(super) fn refusal(&self) -> Status {
-        if self.is_late() {
+        if self.is_timed_out() || self.session.head().queues_if_no_path() {
             Status::DevResource
         } else {
             Status::Transport
@@ -76,20 +79,26 @@ impl Queue {
     /// context.
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
-        if !self.is_late() {
+        if !self.is_timed_out() {
             self.session.fail(failure);
         }
     }
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
+        self.take_down();
+        self.pair.id().detach();
+    }
+
+    /// As [`Self::close`], but that events of its connection identifier are still told. Whoever
+    /// calls this detaches that.
+    pub(crate) fn take_down(&self) {
         self.pair.id().disconnect();
         self.pair.drain();
         // The pair takes nothing any more; a region is destroyed only when its registration
         // does not wait.
         self.send.lock().backlog.truncate(0);
         self.pair.cq().stop();
-        self.pair.id().detach();
         self.comes_to(State::Ended);
     }
 
@@ -111,7 +120,7 @@ impl Queue {
         request.end(status);
     }
 
-    /// As [`Self::abandon`], but it is issued again.
+    /// Ends the request as [`Self::abandon`] does, but has the block layer issue it again.
     pub(crate) fn requeue(&self, request: Request<Driver>) {
         let Some(request) = self.taken_back(request) else {
             return;
@@ -121,9 +130,9 @@ impl Queue {
         request.requeue();
     }
 
-    /// No device reaches the request's memory from here on; `None`: the device would not let
-    /// go of it, so that the request is never ended. That its memory stays as it is matters more
-    /// than that its disk goes away.
+    /// Ends the device's access to the request's memory. Returns `None` if the device refuses, so
+    /// that the request is never ended. That its memory stays as it is matters more than that its
+    /// disk goes away.
     fn taken_back(&self, mut request: Request<Driver>) -> Option<Request<Driver>> {
         if let Some((_, data)) = self.tags.of(&mut request) {
             data.phase = Phase::Idle;
@@ -133,6 +142,8 @@ impl Queue {
                 const WHY: &str =
                     "a request is never ended, since a device may still reach its memory";
                 keep(request, WHY);
+                // No other session, either: the timer would find that one's queue pairs.
+                self.session.head().queue_if_no_path(false);
                 // Its timer would have queue pairs replaced that work.
                 self.session.fail(Failure::Broken(WHY));
                 return None;

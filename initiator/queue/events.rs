@@ -18,14 +18,14 @@ use hcablk_core::{
     trace::{
         self,
         Change,
+        DataPath, //
         Kind,
         State,
-        Way, //
     },
 };
 
 impl Queue {
-    /// What events tell of a request, of which the way is not settled or not of interest.
+    /// Describes a request to trace events, without its way.
     #[cold]
     pub(super) fn about(&self, request: &Request<Driver>) -> trace::Request {
         trace::Request {
@@ -43,7 +43,7 @@ impl Queue {
                 Op::WriteZeroes => Kind::WriteZeroes,
                 Op::Other => Kind::Bad,
             },
-            way: Way::None,
+            way: DataPath::None,
             number: 0,
             offset: match request.op() {
                 Op::Flush => 0,
@@ -54,7 +54,7 @@ impl Queue {
         }
     }
 
-    /// What is told of a request that is sent; `number`: of a granted write.
+    /// Describes a request that is sent to trace events; `number`: of an eager write, else 0.
     #[cold]
     pub(super) fn about_sent(&self, tag: Tag, op: &message::Op, number: u16) -> trace::Request {
         trace::Request {
@@ -63,7 +63,7 @@ impl Queue {
         }
     }
 
-    /// The queue pair has come to `state`.
+    /// Traces that the queue pair has come to `state`.
     pub(super) fn comes_to(&self, state: State) {
         trace::initiator::queue(|| Change {
             session: self.session.id().0,

@@ -11,7 +11,7 @@ use super::{
     TagData, //
 };
 use crate::{
-    batching::Voice,
+    batching::Solicited,
     failure::Failure,
     shape::{
         INLINE_SEGMENTS,
@@ -41,9 +41,9 @@ use hcablk_core::{
         mr,
         wr::{
             Chain,
-            Entry,
             Register,
             Send,
+            Sge,
             WorkId,
             WorkRequest, //
         },
@@ -68,21 +68,21 @@ pub(super) fn give_back(list: &mut SegmentList) {
     }
 }
 
-/// How the data of a request travels.
-enum Way {
+/// How the data of a request is transferred.
+enum Transfer {
     /// There is none.
     NoData,
-    /// It comes into a landing slot.
-    Lands(mr::Remote),
+    /// It comes into a read bounce slot.
+    ReadBounce(mr::RemoteAddress),
     /// It goes with the request.
-    Goes,
+    Inline,
     /// By the target's RDMA, to or from the request's memory.
     Registered,
 }
 
-/// What the target is told of a region.
+/// Returns the address and key of a region as the target gets them.
 #[inline]
-fn with(remote: mr::Remote, answer: Answer) -> Remote {
+fn with(remote: mr::RemoteAddress, answer: Answer) -> Remote {
     Remote {
         address: remote.address,
         key: remote.key,
@@ -91,23 +91,23 @@ fn with(remote: mr::Remote, answer: Answer) -> Remote {
 }
 
 impl Queue {
-    /// The cheapest way for a request's data.
+    /// Chooses the cheapest way for a request's data.
     #[inline]
-    fn way(&self, view: RequestRef<'_>, tag: Tag, extent: Extent) -> Way {
+    fn transfer(&self, view: RequestRef<'_>, tag: Tag, extent: Extent) -> Transfer {
         match view.op() {
             Op::Read => self
-                .landing
+                .read_bounce
                 .as_ref()
-                .and_then(|landing| landing.remote(tag.index, extent.length))
-                .map_or(Way::Registered, Way::Lands),
+                .and_then(|slots| slots.remote(tag.index, extent.length))
+                .map_or(Transfer::Registered, Transfer::ReadBounce),
             Op::Write
                 if extent.length <= self.inline_limit.load(Relaxed)
                     && view.segments() <= self.inline_segments =>
             {
-                Way::Goes
+                Transfer::Inline
             }
-            Op::Write => Way::Registered,
-            _ => Way::NoData,
+            Op::Write => Transfer::Registered,
+            _ => Transfer::NoData,
         }
     }
 
@@ -139,7 +139,7 @@ impl Queue {
             length: view.bytes(),
         };
         if let Some(eager) = self.eager(view, extent) {
-            match self.issue_granted(request, eager, tag, last)? {
+            match self.issue_eager(request, eager, tag, last)? {
                 Some(back) => request = back,
                 None => return Ok(()),
             }
@@ -147,13 +147,13 @@ impl Queue {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return Err(Rejected::new(request, Status::IoErr));
         };
-        let way = self.way(view, tag, extent);
-        data.granted = false;
-        data.lands = matches!(way, Way::Lands(_));
-        data.sending = matches!(way, Way::Goes);
+        let transfer = self.transfer(view, tag, extent);
+        data.eager = false;
+        data.read_bounce = matches!(transfer, Transfer::ReadBounce(_));
+        data.sending = matches!(transfer, Transfer::Inline);
         let mut register = None;
-        let moved_by_hca = matches!(way, Way::Goes | Way::Registered);
-        if let (Some(direction), Way::Goes | Way::Registered) = (direction, &way) {
+        let moved_by_hca = matches!(transfer, Transfer::Inline | Transfer::Registered);
+        if let (Some(direction), Transfer::Inline | Transfer::Registered) = (direction, &transfer) {
             let mapped = if data.sending {
                 data.list.map_local(view, direction)
             } else {
@@ -170,8 +170,8 @@ impl Queue {
         let mut gathered = None;
         let mut pieces = 1;
         let fua = view.fua();
-        let op = match way {
-            Way::NoData => match view.op() {
+        let op = match transfer {
+            Transfer::NoData => match view.op() {
                 Op::Discard => message::Op::Discard(extent),
                 Op::WriteZeroes => message::Op::WriteZeroes {
                     extent,
@@ -179,16 +179,18 @@ impl Queue {
                 },
                 _ => message::Op::Flush,
             },
-            Way::Lands(remote) => message::Op::Read(extent, with(remote, Answer::Immediate)),
-            Way::Goes => {
-                let entries = gathered.insert([Entry::EMPTY; INLINE_SEGMENTS + 1]);
-                let Some(count) = data.list.entries(&mut entries[1..]) else {
+            Transfer::ReadBounce(remote) => {
+                message::Op::Read(extent, with(remote, Answer::Immediate))
+            }
+            Transfer::Inline => {
+                let sges = gathered.insert([Sge::EMPTY; INLINE_SEGMENTS + 1]);
+                let Some(count) = data.list.sges(&mut sges[1..]) else {
                     return Err(Self::unissued(request, &self.tags, Status::IoErr));
                 };
                 pieces += count;
                 message::Op::WriteInline { extent, fua }
             }
-            Way::Registered => {
+            Transfer::Registered => {
                 let write = view.op() == Op::Write;
                 let Ok((wr, remote)) = data.list.register() else {
                     return Err(Self::unissued(request, &self.tags, Status::IoErr));
@@ -227,12 +229,12 @@ impl Queue {
             }
             return Err(self.turned_away(request, send));
         }
-        data.voice = send.batching.issue(last);
-        let quiet = data.voice == Voice::Quiet;
+        data.solicited = send.batching.issue(last);
+        let quiet = data.solicited == Solicited::No;
         let message = message::Request { tag, op, quiet }.encode();
         let Ok(slice) = self.outgoing.write(tag.index.into(), &message) else {
             // Not reached: each tag has a buffer.
-            send.withdraw(slots, data.voice);
+            send.withdraw(slots, data.solicited);
             drop(send);
             if let Some(proof) = register.and_then(Register::withdraw) {
                 data.list.withdrawn(proof);
@@ -248,28 +250,28 @@ impl Queue {
         data.slots = slots - used;
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
-        self.heed(&send);
+        self.update_notify(&send);
         if used > 1 {
             self.sent.registrations.bump();
         }
         if moved_by_hca {
             self.sent.rdma_bytes.add(extent.length.into());
         }
-        let request_entry = Entry::new(slice);
-        let posted = if let Some(entries) = &mut gathered {
-            entries[0] = request_entry;
-            let numbered = send.number(used);
-            data.number = numbered.number;
+        let request_sge = Sge::new(slice);
+        let posted = if let Some(sges) = &mut gathered {
+            sges[0] = request_sge;
+            let wr_seq = send.next_seq(used);
+            data.seq = wr_seq.seq;
             self.sent.inline_writes.bump();
             self.sent.sends.bump();
-            let mut wr = Send::new(entries.get(..pieces).unwrap_or(&[]));
+            let mut wr = Send::new(sges.get(..pieces).unwrap_or(&[]));
             wr.solicited();
-            self.hand_over(&mut send, &mut wr, numbered, !last)
-        } else if !last || !send.together.is_empty() {
-            self.join(&mut send, tag.index, request_entry, register.as_mut(), last)
+            self.post_or_queue(&mut send, &mut wr, wr_seq, !last)
+        } else if !last || !send.batch.is_empty() {
+            self.push(&mut send, tag.index, request_sge, register.as_mut(), last)
         } else {
-            let entries = [request_entry];
-            let mut wr = self.message(&mut send.space, &entries, tag.index, used);
+            let sges = [request_sge];
+            let mut wr = self.message(&mut send.space, &sges, tag.index, used);
             let mut chain = Chain::new();
             if let Some(register) = &mut register {
                 chain.push(register);
@@ -285,12 +287,13 @@ impl Queue {
         Ok(())
     }
 
-    /// What is left to do for a request that was issued, without the lock.
+    /// Finishes issuing a request, without the lock: fails the session if posting failed, starts
+    /// the timer for a quiet request, and polls if `reap`.
     #[inline]
     pub(super) fn issued(&self, posted: Result, quiet: bool, reap: bool) {
         self.check(posted);
         if quiet {
-            // The handler may rest, not knowing of one.
+            // The handler may have armed the queue before it knew of this one.
             self.pair.cq().guard();
         }
         if reap {
@@ -316,8 +319,8 @@ impl Queue {
     /// order of posting.
     #[inline]
     pub(super) fn ring(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
-        if !send.together.is_empty() {
-            if let Err(e) = self.seal(send) {
+        if !send.batch.is_empty() {
+            if let Err(e) = self.flush(send) {
                 send.backlog.truncate(0);
                 return Err(e);
             }
@@ -325,7 +328,8 @@ impl Queue {
         self.post(send, chain)
     }
 
-    /// As [`Self::ring`], but for the message that is open.
+    /// Posts the backlog and then `chain`, as [`Self::ring`] does, without flushing the message
+    /// batch.
     #[inline]
     pub(super) fn post(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
         let requests = send.backlog.len() as u64 + u64::from(chain.len());
@@ -341,8 +345,8 @@ impl Queue {
         posted
     }
 
-    /// After posting. If that failed, the requests are ended when the queue
-    /// pair is gone: some of the work may have been posted.
+    /// Fails the session if posting failed. The requests are ended when the queue pair is gone,
+    /// since some of the work may have been posted.
     #[inline]
     pub(super) fn check(&self, posted: Result) {
         if posted.is_err() {
@@ -350,7 +354,7 @@ impl Queue {
         }
     }
 
-    /// No more requests follow, though they were announced.
+    /// Rings the doorbell for requests that others were to follow, but did not (`commit_rqs`).
     pub(super) fn commit(&self) {
         let mut send = self.send.lock();
         let posted = self.ring(&mut send, &Chain::new());

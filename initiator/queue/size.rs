@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Probes, and following the volume's size.
+//! Keep-alives, and following the volume's size.
 //!
 //! ```text
-//!              probe: SEND             answer, checked
+//!              keep-alive: SEND             answer, checked
 //!  Nothing ──────────────────► Asked ──────────────────► Told(sectors)
 //!     ▲                                                       │
 //!     └─────────────────── the next tick takes it ────────────┘
 //! ```
 //!
-//! Every probe of the session's first queue pair is a question for the size, if
+//! Every keep-alive of the session's first queue pair is a question for the size, if
 //! there is a credit for it. It has a tag of its own behind those of the block
 //! layer, and the message buffer of that number. A question that is not
-//! answered keeps the place, and probes go on without one. A question has the I/O timeout, as
+//! answered keeps the place, and keep-alives go on without one. A question has the I/O timeout, as
 //! requests have: it may have taken the last credit, so that no request is ever sent whose own
 //! timeout would end the wait. Then the queue pair is replaced. On iWARP the session ends: there
-//! probes prove nothing, for they complete when TCP has taken them.
+//! keep-alives prove nothing, for they complete when TCP has taken them.
 
 use super::{
     kind,
     Queue,
     SendState, //
 };
-use crate::{
-    failure::Failure,
-    session::PROBE_PERIOD_MS, //
-};
+use crate::failure::Failure;
 use hcablk_core::{
     proto::message::{
         self,
@@ -36,12 +33,13 @@ use hcablk_core::{
     },
     rdma::wr::{
         Chain,
-        Entry,
         Rdma,
         Send,
+        Sge,
         WorkId,
         WorkRequest, //
     },
+    session_state::KEEP_ALIVE_PERIOD_MS, //
 };
 use kernel::{
     prelude::*,
@@ -51,12 +49,12 @@ use kernel::{
     },
 };
 
-/// See the module's picture. The completion handler and the prober change it,
+/// See the module's picture. The completion handler and the keep-alive timer change it,
 /// both under the send lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     Nothing,
-    /// So many probes ago.
+    /// So many keep-alives ago.
     Asked(u32),
     Told(u64),
 }
@@ -64,41 +62,41 @@ pub(super) enum Size {
 impl Queue {
     /// Makes sure that the target is still there: its HCA must acknowledge an
     /// empty write or a question for the volume's size, or the connection breaks. Does nothing while an earlier
-    /// probe is under way. Process context.
-    pub(crate) fn probe(&self) {
+    /// keep-alive is under way. Process context.
+    pub(crate) fn send_keep_alive(&self) {
         if self.polled {
             // Perhaps nobody does: answers and errors must be found all the same.
             self.pair.cq().settle();
         }
         let mut send = self.send.lock();
-        if let Size::Asked(probes) = &mut send.size {
-            *probes += 1;
+        if let Size::Asked(periods) = &mut send.size {
+            *periods += 1;
         }
         if self.live.load(Acquire) && self.is_unanswered(&send) {
             drop(send);
-            if self.unproven {
+            if self.needs_rx {
                 return self.session.fail(Failure::RequestTimeout);
             }
             return self.session.replace_late(self);
         }
         if !self.live.load(Acquire)
-            || self.probing.load(Acquire)
+            || self.keep_alive_pending.load(Acquire)
             || !send.space.reserve(1, || self.freed())
         {
             return;
         }
-        self.probing.store(true, Release);
+        self.keep_alive_pending.store(true, Release);
         let asked = if self.index == 0 {
-            self.ask_size(&mut send)
+            self.post_size_request(&mut send)
         } else {
             None
         };
         let posted = asked.unwrap_or_else(|| {
-            let mut probe = Rdma::probe();
+            let mut keep_alive = Rdma::empty_write();
             let slots = send.space.post_signaled(1);
-            probe.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
+            keep_alive.signal(WorkId::new(kind::KEEP_ALIVE, 0).freeing(slots));
             let mut chain = Chain::new();
-            chain.push(&mut probe);
+            chain.push(&mut keep_alive);
             self.ring(&mut send, &chain)
         });
         drop(send);
@@ -109,9 +107,9 @@ impl Queue {
         self.pair.cq().kick();
     }
 
-    /// Posts a question instead of a probe; `None`: it is not the time for one.
-    /// A slot was reserved.
-    pub(super) fn ask_size(&self, send: &mut SendState) -> Option<Result> {
+    /// Posts a request for the volume's size instead of a keep-alive. Returns `None` if one is
+    /// outstanding or no credit is left. A send queue slot was reserved.
+    pub(super) fn post_size_request(&self, send: &mut SendState) -> Option<Result> {
         if send.size != Size::Nothing {
             return None;
         }
@@ -131,25 +129,26 @@ impl Queue {
             return None;
         }
         send.size = Size::Asked(0);
-        let entries = [Entry::new(slice)];
-        let mut wr = Send::new(&entries);
+        let sges = [Sge::new(slice)];
+        let mut wr = Send::new(&sges);
         wr.solicited();
         let slots = send.space.post_signaled(1);
-        wr.signal(WorkId::new(kind::PROBE, 0).freeing(slots));
+        wr.signal(WorkId::new(kind::KEEP_ALIVE, 0).freeing(slots));
         let mut chain = Chain::new();
         chain.push(&mut wr);
         Some(self.ring(send, &chain))
     }
 
-    /// Whether a question, which nothing else would tell to be lost, was not
-    /// answered in time.
+    /// Returns whether the request for the size was not answered in time. No other timeout covers
+    /// it.
     fn is_unanswered(&self, send: &SendState) -> bool {
-        let probes = self.session.settings().io_timeout_s * 1000 / PROBE_PERIOD_MS;
-        matches!(send.size, Size::Asked(n) if n > probes)
+        let periods = self.session.settings().io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
+        matches!(send.size, Size::Asked(n) if n > periods)
     }
 
-    /// The answer to a question; `false`: there was none, or it is no answer.
-    pub(super) fn size_told(&self, send: &mut SendState, response: &Response) -> bool {
+    /// Handles the answer to a request for the size. Returns `false` if there was none, or if it is
+    /// no such answer.
+    pub(super) fn size_answered(&self, send: &mut SendState, response: &Response) -> bool {
         if !matches!(send.size, Size::Asked(_)) || response.tag.generation != 0 {
             return false;
         }
@@ -162,8 +161,7 @@ impl Queue {
         true
     }
 
-    /// The size in sectors of 512 bytes, if the target has told it since the
-    /// last call.
+    /// Returns the size in sectors of 512 bytes, if the target has sent it since the last call.
     pub(crate) fn take_size(&self) -> Option<u64> {
         let mut send = self.send.lock();
         match send.size {

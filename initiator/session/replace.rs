@@ -22,8 +22,8 @@
 //! 4. The hardware queue gets the new queue, and is run.
 //!
 //! It happens under [`Session::closing`], in process context and without I/O of the memory
-//! management: a request that it would wait for may be one of these. The old queue, with all its
-//! memory, is kept by the disk, so there is a bound.
+//! management: a request that it would wait for may be one of these. The old queue is freed once
+//! nothing of the block layer runs on it.
 
 use super::{
     Session,
@@ -35,7 +35,10 @@ use crate::{
         self,
         Deadline, //
     },
-    failure::Failure,
+    failure::{
+        Failure,
+        Violation, //
+    },
     queue::Queue,
 };
 use core::net::SocketAddr;
@@ -56,13 +59,11 @@ use kernel::{
     workqueue::WorkItem, //
 };
 
-/// How often a session's queues may be replaced: each that was keeps its memory until the disk goes.
-pub(crate) const REPLACEMENTS_MAX: usize = 16;
-
 impl Session {
-    /// A request of this queue was not answered in time. Any context.
+    /// Starts replacing the queue pair of `queue`, one of whose requests was not answered in time.
+    /// Any context.
     pub(crate) fn replace_late(self: &Arc<Self>, queue: &Queue) {
-        if queue.give_up_on() {
+        if queue.mark_timed_out() {
             // If that is queued already it has yet to look.
             let _ = self.teardown.enqueue::<_, REPLACE>(self.clone());
         }
@@ -71,7 +72,10 @@ impl Session {
     fn replace_queues(self: &Arc<Self>) {
         let _alone = self.closing.lock();
         for index in 0..self.queue_count() {
-            let Some(old) = self.queue(index.into()).filter(|queue| queue.is_late()) else {
+            let Some(old) = self
+                .queue(index.into())
+                .filter(|queue| queue.is_timed_out())
+            else {
                 continue;
             };
             if *self.state.lock() != State::Live {
@@ -105,7 +109,7 @@ impl Session {
         // What the target does to the old one is no news any more.
         old.pair().id().detach();
         let (address, request) = self
-            .whom_to_ask(index, true)
+            .connection_request(index, true)
             .ok_or(Failure::Unset("address"))?;
         let deadline = Deadline::new(self.settings.connect_timeout_s.saturating_mul(1000));
         let (new, reply) = connect::bring_up_instead(self, &address, request, deadline)?;
@@ -114,7 +118,10 @@ impl Session {
             new.go_live(&reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))
         } else {
-            Err(Failure::Protocol("its queues disagree about the volume"))
+            Err(Failure::Protocol(Violation::new(
+                "its queues disagree about the volume",
+                None,
+            )))
         };
         if let Err(failure) = live {
             new.close();
@@ -128,17 +135,21 @@ impl Session {
         // The teardown has it from here on.
         self.device
             .retire_one(&self.queues, index.into(), new.clone());
+        // Who was refused by the old queue is waiting when this returns.
         self.requests
             .exchange(index.into(), new)
             .map_err(|e| Failure::Setup("yet another queue pair", e))?;
-        // Who was refused by the old queue is waiting by then.
-        self.requests.synchronize();
         self.requests.run_hw_queue(index.into());
         Ok(())
     }
 
-    /// The target's address and the request for a queue pair, in place of another one or not.
-    pub(crate) fn whom_to_ask(&self, queue: u8, replace: bool) -> Option<(SocketAddr, Request)> {
+    /// Returns the target's address and the connection request of a queue pair, in place of another
+    /// one or not.
+    pub(crate) fn connection_request(
+        &self,
+        queue: u8,
+        replace: bool,
+    ) -> Option<(SocketAddr, Request)> {
         let settings = &self.settings;
         let request = Request {
             version_min: settings.protocol.0,
@@ -156,7 +167,7 @@ impl Session {
         Some((SocketAddr::new(settings.address?, settings.port), request))
     }
 
-    /// Whether it is what the disk was made of; it may have another size by now.
+    /// Returns whether it is what the disk was made of; it may have another size by now.
     fn is_same_volume(&self, reply: &Reply) -> bool {
         self.volume.lock().is_some_and(|(geometry, id)| {
             let now = Geometry {

@@ -85,7 +85,7 @@ impl BlockDevice {
         self.bdev.as_ptr()
     }
 
-    /// Whether it was opened for writing.
+    /// Returns whether it was opened for writing.
     #[inline]
     pub fn writable(&self) -> bool {
         self.writable
@@ -156,26 +156,26 @@ impl BlockDevice {
         unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }
     }
 
-    /// Whether completed writes may be in a volatile cache.
+    /// Returns whether completed writes may be in a volatile cache.
     /// C: `bdev_write_cache()`.
     pub fn write_cache(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_bdev_write_cache(self.as_raw()) }
     }
 
-    /// Whether the device itself does writes with FUA; the block layer flushes
+    /// Returns whether the device itself does writes with FUA; the block layer flushes
     /// after them if not. C: `bdev_fua()`.
     pub fn fua(&self) -> bool {
         limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
-    /// Whether the device cannot be written. C: `bdev_read_only()`.
+    /// Returns whether the device cannot be written. C: `bdev_read_only()`.
     pub fn read_only(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_bdev_read_only(self.as_raw()) }
     }
 
-    /// Whether its DMA may go to memory of other PCI devices. Those that stack
+    /// Returns whether its DMA may go to memory of other PCI devices. Those that stack
     /// on others without saying so (dm) would fail such I/O.
     /// C: `blk_queue_pci_p2pdma()`.
     pub fn peers(&self) -> bool {

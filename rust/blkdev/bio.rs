@@ -128,7 +128,7 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
     /// multiple of the device's DMA alignment. Not called for other operations.
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>>;
 
-    /// Whether the next I/O must not be put together with others by the block
+    /// Returns whether the next I/O must not be put together with others by the block
     /// layer: it is done when it is, and not when those are.
     fn apart(&self) -> bool {
         false

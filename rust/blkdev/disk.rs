@@ -261,7 +261,7 @@ impl<T: Operations> Disk<T> {
         &self.tag_set
     }
 
-    /// Whether somebody has the disk or a partition of it open at this moment.
+    /// Returns whether somebody has the disk or a partition of it open at this moment.
     ///
     /// C: `disk_openers()`.
     pub fn is_open(&self) -> bool {

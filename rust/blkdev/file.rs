@@ -67,9 +67,10 @@ pub struct FileRef<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileId(usize);
 
-/// What the page cache has lost and somebody has been told of.
+/// Write-back error cursor: up to which failed write-back of a file somebody has seen the
+/// errors. C: `errseq_t`
 #[derive(Clone, Copy)]
-pub struct Losses(bindings::errseq_t);
+pub struct WbErrCursor(bindings::errseq_t);
 
 impl<'a> FileRef<'a> {
     /// # Safety
@@ -99,12 +100,12 @@ impl<'a> FileRef<'a> {
         unsafe { (*self.file.as_ptr()).f_mode & mode != 0 }
     }
 
-    /// Whether it takes [`Way::CachedNow`].
+    /// Returns whether it takes [`FileAccess::CachedNow`].
     pub fn can_now(self) -> bool {
         self.has_mode(bindings::FMODE_NOWAIT)
     }
 
-    /// Whether the page cache has something of `length` bytes at `position`.
+    /// Returns whether the page cache has something of `length` bytes at `position`.
     /// Any context.
     ///
     /// C: `filemap_range_has_page()`.
@@ -144,7 +145,7 @@ impl<'a> FileRef<'a> {
         })
     }
 
-    /// Whether data must not change while it is being written, because
+    /// Returns whether data must not change while it is being written, because
     /// something is computed of it on the way: a checksum, a parity.
     ///
     /// C: `bdev_stable_writes()`, `mapping_stable_writes()`.
@@ -153,7 +154,7 @@ impl<'a> FileRef<'a> {
         unsafe { bindings::hcablk_c_stable_writes(self.file.as_ptr()) }
     }
 
-    /// Whether it knows [`Self::empty`] at all.
+    /// Returns whether it knows [`Self::empty`] at all.
     pub fn can_empty(self) -> bool {
         // SAFETY: By the type invariant; every file has operations.
         unsafe { (*(*self.file.as_ptr()).f_op).fallocate.is_some() }
@@ -183,19 +184,19 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::vfs_fsync_range(self.file.as_ptr(), 0, i64::MAX, 1) })
     }
 
-    /// What has been lost so far. C: `errseq_sample()`.
-    pub fn losses(self) -> Losses {
+    /// Returns a cursor that has seen all errors so far. C: `errseq_sample()`.
+    pub fn wb_err_cursor(self) -> WbErrCursor {
         // SAFETY: By the type invariant.
-        Losses(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
+        WbErrCursor(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
     }
 
-    /// The error of a write-back that has failed since `told`, which is brought
-    /// up to date. [`Self::sync`] tells one of all who share the file; this
-    /// tells each of them. C: `errseq_check_and_advance()`.
-    pub fn lost_since(self, told: &mut Losses) -> Result {
-        // SAFETY: By the type invariant; `told` is ours alone.
+    /// Returns the error of a write-back that has failed since `cursor`, and advances that.
+    /// [`Self::sync`] returns it to one of all who share the file; this returns it to each of
+    /// them. C: `errseq_check_and_advance()`.
+    pub fn check_wb_err(self, cursor: &mut WbErrCursor) -> Result {
+        // SAFETY: By the type invariant; `cursor` is ours alone.
         to_result(unsafe {
-            bindings::errseq_check_and_advance(&raw mut (*self.mapping()).wb_err, &raw mut told.0)
+            bindings::errseq_check_and_advance(&raw mut (*self.mapping()).wb_err, &raw mut cursor.0)
         })
     }
 }
@@ -209,9 +210,9 @@ fn bounds(position: u64, length: usize) -> (i64, i64) {
     )
 }
 
-/// By what way data goes.
+/// How a file is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FileAccess {
     /// Past the page cache. The file system may go on by itself.
     Direct,
     /// Through the page cache.
@@ -270,7 +271,7 @@ impl FileSlot {
 }
 
 /// An object that does I/O to files; its memory is [`BioOwner::pages`], with the
-/// file's alignment for [`Way::Direct`].
+/// file's alignment for [`FileAccess::Direct`].
 pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
     /// The file of the next I/O.
     fn file(&self) -> FileRef<'_>;
@@ -282,7 +283,7 @@ pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
 
 /// Does I/O at `position` (in bytes).
 ///
-/// Sleeps, except with [`Way::CachedNow`]. `None`: the file system has begun, and
+/// Sleeps, except with [`FileAccess::CachedNow`]. `None`: the file system has begun, and
 /// `completed` will be called, if it was not already. Otherwise the owner comes
 /// back with the result; a read beyond the end of the file is `EIO`. Cached reads
 /// read ahead as much as the administrator lets everybody on that device.
@@ -291,7 +292,7 @@ pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
 pub fn transfer<T: FileOwner>(
     mut owner: KBox<T>,
     op: FileOp,
-    way: Way,
+    way: FileAccess,
     position: u64,
 ) -> Option<(KBox<T>, Result)> {
     let Ok(ki_pos) = i64::try_from(position) else {
@@ -325,9 +326,9 @@ pub fn transfer<T: FileOwner>(
         FileOp::Write { durable } => (true, durable),
     };
     let ki_flags = match way {
-        Way::Direct => bindings::IOCB_DIRECT as c_int,
-        Way::Cached => 0,
-        Way::CachedNow => bindings::IOCB_NOWAIT,
+        FileAccess::Direct => bindings::IOCB_DIRECT as c_int,
+        FileAccess::Cached => 0,
+        FileAccess::CachedNow => bindings::IOCB_NOWAIT,
     } | if durable { bindings::IOCB_DSYNC } else { 0 }
         | if write {
             bindings::IOCB_WRITE as c_int
@@ -343,9 +344,9 @@ pub fn transfer<T: FileOwner>(
                 ki_filp: file,
                 ki_pos,
                 ki_complete: match way {
-                    Way::Direct => Some(complete::<T>),
+                    FileAccess::Direct => Some(complete::<T>),
                     // Without it the call waits, or does not try.
-                    Way::Cached | Way::CachedNow => None,
+                    FileAccess::Cached | FileAccess::CachedNow => None,
                 },
                 private: null_mut(),
                 ki_flags,
@@ -359,7 +360,7 @@ pub fn transfer<T: FileOwner>(
         // ITER_DEST is 0, ITER_SOURCE 1.
         bindings::iov_iter_bvec(iter.get(), c_uint::from(write), table, segments, length);
     }
-    if !write && way != Way::Direct {
+    if !write && way != FileAccess::Direct {
         // SAFETY: The file is open as long as the owner has it.
         unsafe { bindings::hcablk_c_follow_read_ahead(file) };
     }
@@ -390,7 +391,7 @@ pub fn transfer<T: FileOwner>(
             break Ok(());
         }
         match way {
-            Way::CachedNow => break Err(EAGAIN),
+            FileAccess::CachedNow => break Err(EAGAIN),
             _ if moved == 0 => break Err(EIO),
             // The rest by itself says why it was not done.
             _ => {

@@ -6,7 +6,7 @@
 
 use super::{
     request::Pdu,
-    tag_set::Context,
+    tag_set::TagSetContext,
     Rejected,
     Request,
     Requests,
@@ -15,6 +15,7 @@ use super::{
 use crate::bindings;
 use core::{
     marker::PhantomData,
+    mem::ManuallyDrop,
     ptr::{
         addr_of_mut,
         null_mut,
@@ -30,6 +31,7 @@ use kernel::{
             Full,
             Relaxed, //
         },
+        rcu,
         Arc, //
     },
 };
@@ -117,13 +119,33 @@ impl<T: Operations> Vtable<T> {
     ///
     /// # Safety
     ///
-    /// `hctx` is one of `T`'s and set up, and stays so for `'a`.
+    /// `hctx` is one of `T`'s and set up, and stays so for `'a`, all of which is in one RCU section.
     #[inline]
     unsafe fn queue_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a T::HwQueue {
         // What is pointed to was there before the pointer, and is read by way of it.
-        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; what was exchanged for
-        // another one is kept as long as the tag set.
+        // SAFETY: By the safety requirement `init_hctx` left an `Arc` there; who exchanges it for
+        // another one keeps it for an RCU grace period.
         unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
+    }
+
+    /// A reference to the data of a hardware queue, for a function that sleeps.
+    ///
+    /// # Safety
+    ///
+    /// `hctx` is one of `T`'s and set up.
+    unsafe fn keep_queue(hctx: *mut bindings::blk_mq_hw_ctx) -> Arc<T::HwQueue> {
+        let _guard = rcu::read_lock();
+        // SAFETY: As in `queue_of`: what is there has a count that does not become 0 in this section.
+        // The reference that is in the place is left there.
+        let queue = ManuallyDrop::new(unsafe {
+            Arc::from_raw(
+                place_of(hctx)
+                    .load(Relaxed)
+                    .cast::<T::HwQueue>()
+                    .cast_const(),
+            )
+        });
+        Arc::clone(&queue)
     }
 
     /// # Safety
@@ -135,14 +157,17 @@ impl<T: Operations> Vtable<T> {
         bd: *const bindings::blk_mq_queue_data,
     ) -> bindings::blk_status_t {
         // SAFETY: By the safety requirement all of these are valid; the tag set's
-        // and the hardware queue's data were set when they were made.
+        // and the hardware queue's data were set when they were made. blk-mq dispatches in an RCU
+        // section.
         let (request, last, index, queue, context) = unsafe {
             (
                 (*bd).rq,
                 (*bd).last,
                 (*hctx).queue_num,
                 Self::queue_of(hctx),
-                &*(*(*(*hctx).queue).tag_set).driver_data.cast::<Context<T>>(),
+                &*(*(*(*hctx).queue).tag_set)
+                    .driver_data
+                    .cast::<TagSetContext<T>>(),
             )
         };
         // SAFETY: By the safety requirement.
@@ -189,7 +214,7 @@ impl<T: Operations> Vtable<T> {
     ///
     /// Called by blk-mq: `hctx` is set up.
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
-        // SAFETY: `init_hctx` set it.
+        // SAFETY: `init_hctx` set it; blk-mq dispatches in an RCU section.
         T::commit_rqs(unsafe { Self::queue_of(hctx) });
     }
 
@@ -200,8 +225,10 @@ impl<T: Operations> Vtable<T> {
         hctx: *mut bindings::blk_mq_hw_ctx,
         _batch: *mut bindings::io_comp_batch,
     ) -> c_int {
-        // SAFETY: `init_hctx` set it.
+        let guard = rcu::read_lock();
+        // SAFETY: `init_hctx` set it, and this is an RCU section.
         let found = T::poll(unsafe { Self::queue_of(hctx) });
+        drop(guard);
         c_int::try_from(found).unwrap_or(c_int::MAX)
     }
 
@@ -211,10 +238,10 @@ impl<T: Operations> Vtable<T> {
     ///
     /// Called by blk-mq: `set` is a tag set of `T`.
     unsafe extern "C" fn map_queues(set: *mut bindings::blk_mq_tag_set) {
-        // SAFETY: By the safety requirement; `driver_data` is a `Context<T>`.
+        // SAFETY: By the safety requirement; `driver_data` is a `TagSetContext<T>`.
         let set = unsafe { &mut *set };
         // SAFETY: As above.
-        let polled = unsafe { (*set.driver_data.cast::<Context<T>>()).poll_queues };
+        let polled = unsafe { (*set.driver_data.cast::<TagSetContext<T>>()).poll_queues };
         let others = set.nr_hw_queues - polled;
         let [default, _, poll] = &mut set.map;
         default.nr_queues = others;
@@ -237,12 +264,12 @@ impl<T: Operations> Vtable<T> {
         // SAFETY: By the safety requirement; `init_hctx` set the data.
         let (queue, index, tag) = unsafe {
             let hctx = (*request).mq_hctx;
-            (Self::queue_of(hctx), (*hctx).queue_num, (*request).tag)
+            (Self::keep_queue(hctx), (*hctx).queue_num, (*request).tag)
         };
         let Ok(tag) = u16::try_from(tag) else {
             return bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER;
         };
-        match T::timeout(queue, index, tag) {
+        match T::timeout(&queue, index, tag) {
             Timeout::ResetTimer => bindings::blk_eh_timer_return_BLK_EH_RESET_TIMER,
             Timeout::Done => bindings::blk_eh_timer_return_BLK_EH_DONE,
         }
@@ -257,8 +284,8 @@ impl<T: Operations> Vtable<T> {
         index: c_uint,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: The tag set's `driver_data` is a `Context<T>`.
-            let context = unsafe { &*data.cast::<Context<T>>() };
+            // SAFETY: The tag set's `driver_data` is a `TagSetContext<T>`.
+            let context = unsafe { &*data.cast::<TagSetContext<T>>() };
             let queue = T::hw_queue(&context.data, index, &context.requests)?;
             // SAFETY: `hctx` is being set up, nobody else uses it.
             unsafe { (*hctx).driver_data = Arc::into_raw(queue).cast_mut().cast() };
@@ -292,8 +319,8 @@ impl<T: Operations> Vtable<T> {
         _node: c_int,
     ) -> c_int {
         from_result(|| {
-            // SAFETY: The tag set's `driver_data` is a `Context<T>`.
-            let context = unsafe { &*(*set).driver_data.cast::<Context<T>>() };
+            // SAFETY: The tag set's `driver_data` is a `TagSetContext<T>`.
+            let context = unsafe { &*(*set).driver_data.cast::<TagSetContext<T>>() };
             let driver = T::init_request(&context.data, hw_queue)?;
             // SAFETY: `cmd_size` is the size of `Pdu<T>`, the alignment was
             // asserted, and the memory is nobody's yet.

@@ -125,7 +125,7 @@ impl RegularFile {
         self.direct_unit
     }
 
-    /// Whether it was opened for writing.
+    /// Returns whether it was opened for writing.
     pub fn writable(&self) -> bool {
         self.writable
     }

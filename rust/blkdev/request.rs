@@ -12,7 +12,7 @@ use super::{
 use crate::{
     bindings,
     broken,
-    pages::PageChunk, //
+    pages::ContiguousPages, //
 };
 use core::{
     marker::PhantomData,
@@ -328,13 +328,13 @@ impl RequestRef<'_> {
         }
     }
 
-    /// Whether a write must be durable when it ends (`REQ_FUA`).
+    /// Returns whether a write must be durable when it ends (`REQ_FUA`).
     #[inline]
     pub fn fua(&self) -> bool {
         self.flags() & bindings::REQ_FUA != 0
     }
 
-    /// Whether blocks must stay allocated when zeroes are written
+    /// Returns whether blocks must stay allocated when zeroes are written
     /// (`REQ_NOUNMAP`).
     #[inline]
     pub fn no_unmap(&self) -> bool {
@@ -397,8 +397,8 @@ impl RequestRef<'_> {
 
     /// As [`Self::copy_to_data`], from memory that a device may be writing to.
     #[inline]
-    pub(crate) fn copy_pages_to_data(&self, from: &PageChunk, length: usize) {
-        // SAFETY: The chunk has as many bytes.
+    pub(crate) fn copy_pages_to_data(&self, from: &ContiguousPages, length: usize) {
+        // SAFETY: The memory has as many bytes.
         unsafe { self.copy_from_raw(from.as_mut_ptr(), length.min(from.len())) };
     }
 

@@ -33,14 +33,10 @@
 
 use super::{
     operations::place_of,
-    tag_set::Context,
     Operations,
     Request, //
 };
-use crate::{
-    bindings,
-    broken::push_into_room, //
-};
+use crate::bindings;
 use core::{
     cell::UnsafeCell,
     ffi::c_void,
@@ -238,12 +234,12 @@ impl<T: Operations> Requests<T> {
         )?)
     }
 
-    /// How many hardware queues there is room for.
+    /// Returns how many hardware queues there is room for.
     pub fn hw_queues(&self) -> u32 {
         self.hw_queues
     }
 
-    /// How many tags a hardware queue has.
+    /// Returns how many tags a hardware queue has.
     pub fn depth(&self) -> u32 {
         self.depth
     }
@@ -279,7 +275,7 @@ impl<T: Operations> Requests<T> {
         Some(unsafe { Request::from_owned(request) })
     }
 
-    /// Whether no request with this tag is started, at some moment during the
+    /// Returns whether no request with this tag is started, at some moment during the
     /// call.
     pub fn is_idle(&self, hw_queue: u32, tag: u16) -> bool {
         self.slot(hw_queue, tag.into())
@@ -344,37 +340,33 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Puts `new` in the place of a hardware queue's data: it is what functions are called on from
-    /// now on. Those that run already have the old one, which is kept as long as the tag
-    /// set; after [`synchronize`](Self::synchronize) no `queue_rq` and no `commit_rqs` is among them.
+    /// Puts `new` in the place of a hardware queue's data, and returns what was there once no
+    /// function of [`Operations`] runs on it any more, but for a `timeout`, which has a reference
+    /// of its own.
     ///
-    /// Process context. Errors: `ENODEV` (there is no disk, or it is being removed), `ENOSPC` (that was done as often as
-    /// [`TagSetConfig::exchanges`](super::TagSetConfig::exchanges) says).
-    pub fn exchange(&self, hw_queue: u32, new: Arc<T::HwQueue>) -> Result {
+    /// Sleeps: waits for an RCU grace period. Errors: `ENODEV` (there is no disk, or it is being
+    /// removed), then nothing has changed.
+    pub fn exchange(&self, hw_queue: u32, new: Arc<T::HwQueue>) -> Result<Arc<T::HwQueue>> {
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
-            // The last reference must not go under a lock.
+            // The last reference must not go in an RCU section.
             // SAFETY: From `into_raw` above, and nobody was given it.
             drop(unsafe { Arc::from_raw(new) });
         }
-        result
+        let old = result?;
+        // Whoever has read the pointer of it did so in an RCU section.
+        self.synchronize();
+        Ok(old)
     }
 
-    /// Puts `new`, from `Arc::into_raw()`, in its place, and keeps what was there; on error `new` is
-    /// still the caller's.
-    fn put(&self, hw_queue: u32, new: *mut c_void) -> Result {
+    /// Puts `new`, from `Arc::into_raw()`, in its place, and returns what was there; on error `new`
+    /// is still the caller's.
+    fn put(&self, hw_queue: u32, new: *mut c_void) -> Result<Arc<T::HwQueue>> {
         let guard = rcu::read_lock();
         let hctx = self.hctx(hw_queue, &guard).ok_or(ENODEV)?;
-        // SAFETY: It is valid, and its tag set's data is a `Context<T>`, since it is this table's.
-        let (context, place) = unsafe {
-            let context = (*(*(*hctx).queue).tag_set).driver_data.cast::<Context<T>>();
-            (&*context, place_of(hctx))
-        };
-        let mut former = context.former.lock();
-        if former.len() == former.capacity() {
-            return Err(ENOSPC);
-        }
+        // SAFETY: It is valid in the RCU section.
+        let place = unsafe { place_of(hctx) };
         let mut old = place.load(Relaxed);
         loop {
             if old.is_null() {
@@ -388,10 +380,7 @@ impl<T: Operations> Requests<T> {
         }
         // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and whoever changes the
         // place takes it: this function just now, so that `exit_hctx` takes the other one.
-        let old = unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) };
-        // There is room for it: see above.
-        push_into_room(&mut former, old, "a queue that was replaced has no place");
-        Ok(())
+        Ok(unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) })
     }
 
     /// Runs all hardware queues again, from workers.

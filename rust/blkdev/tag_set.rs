@@ -14,12 +14,8 @@ use super::{
 use crate::bindings;
 use kernel::{
     error::to_result,
-    new_spinlock,
     prelude::*,
-    sync::{
-        Arc,
-        SpinLock, //
-    },
+    sync::Arc,
     types::Opaque, //
 };
 
@@ -35,21 +31,13 @@ pub struct TagSetConfig {
     /// How many of the hardware queues, the last ones, are for polled I/O; not
     /// all of them. See [`Operations::poll`].
     pub poll_queues: u32,
-    /// How often a hardware queue's data may be exchanged while the tag set is there, see
-    /// [`Requests::exchange`].
-    pub exchanges: usize,
 }
 
 /// What the C functions reach through the tag set's `driver_data`.
-#[pin_data]
-pub(super) struct Context<T: Operations> {
+pub(super) struct TagSetContext<T: Operations> {
     pub(super) data: Arc<T::Data>,
     pub(super) requests: Arc<Requests<T>>,
     pub(super) poll_queues: u32,
-    /// Data of hardware queues that others came in place of: functions that began before may still
-    /// use it, and of some nobody knows when they end.
-    #[pin]
-    pub(super) former: SpinLock<KVec<Arc<T::HwQueue>>>,
 }
 
 /// A `struct blk_mq_tag_set`.
@@ -66,7 +54,7 @@ pub(super) struct Context<T: Operations> {
 pub struct TagSet<T: Operations> {
     #[pin]
     set: Opaque<bindings::blk_mq_tag_set>,
-    context: Pin<KBox<Context<T>>>,
+    context: KBox<TagSetContext<T>>,
 }
 
 // SAFETY: The C structure has its own locks; what is in `context` is `Send` and
@@ -96,14 +84,12 @@ impl<T: Operations> TagSet<T> {
             return Err(EINVAL);
         }
         requests.claim()?;
-        let former = KVec::with_capacity(config.exchanges, GFP_KERNEL)?;
-        let context = KBox::pin_init(
-            pin_init!(Context {
+        let context = KBox::new(
+            TagSetContext {
                 data,
                 requests: requests.clone(),
                 poll_queues: config.poll_queues,
-                former <- new_spinlock!(former, "hcablk_former"),
-            }),
+            },
             GFP_KERNEL,
         )?;
         let timeout = kernel::time::msecs_to_jiffies(config.timeout_ms);
@@ -143,13 +129,13 @@ impl<T: Operations> TagSet<T> {
         )
     }
 
-    /// How many hardware queues there are.
+    /// Returns how many hardware queues there are.
     pub fn hw_queues(&self) -> u32 {
         // SAFETY: By the type invariant; the number does not change.
         unsafe { (*self.set.get()).nr_hw_queues }
     }
 
-    /// How many tags each hardware queue has.
+    /// Returns how many tags each hardware queue has.
     pub fn depth(&self) -> u32 {
         // SAFETY: By the type invariant; the number does not change.
         unsafe { (*self.set.get()).queue_depth }

@@ -42,7 +42,7 @@ impl<'a> Output<'a> {
         self.overflow |= length < bytes.len();
     }
 
-    /// How much was written; a list that was cut off ends with a line of dots
+    /// Returns how much was written; a list that was cut off ends with a line of dots
     /// instead of half a line.
     pub(super) fn finish(self) -> usize {
         const MORE: &[u8] = b"...\n";

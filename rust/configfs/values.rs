@@ -4,7 +4,8 @@
 
 use kernel::prelude::*;
 
-/// A number within bounds; `EINVAL`: it is none, `ERANGE`: it is not within.
+/// Parses a number within bounds. Fails with `EINVAL` if it is none, and with `ERANGE` if it is not
+/// within.
 pub fn number(text: &str, min: u32, max: u32) -> Result<u32> {
     let value: u32 = text.parse().map_err(|_| EINVAL)?;
     if (min..=max).contains(&value) {
@@ -14,7 +15,7 @@ pub fn number(text: &str, min: u32, max: u32) -> Result<u32> {
     }
 }
 
-/// 0 or 1, else `EINVAL`.
+/// Parses 0 or 1. Fails with `EINVAL` for anything else.
 pub fn boolean(text: &str) -> Result<bool> {
     match text {
         "0" => Ok(false),

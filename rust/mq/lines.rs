@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Who may use a line of a write-through cache, so that nobody is ever given
 //! old data. Uses nothing but `core`: its tests run on the host.
@@ -23,7 +23,7 @@
 //! Data need not be copied: a drive may put it into the lines of a read that
 //! misses, and the answer may be sent from there. Such a read [stays](Lines::stay)
 //! when the drive is done: its lines are Clean and it has them pinned, until the
-//! answer has left.
+//! send of the answer has completed.
 //!
 //! # Why no data is old
 //!
@@ -152,12 +152,12 @@ impl Visit {
         self.kind == Kind::Hit
     }
 
-    /// Whether it is to put data into its lines before it leaves.
+    /// Returns whether it is to put data into its lines before it leaves.
     pub fn is_owner(&self) -> bool {
         matches!(self.kind, Kind::Fill | Kind::Write) && self.slots().next().is_some()
     }
 
-    /// Whether it has left, or has never been there.
+    /// Returns whether it has left, or has never been there.
     pub fn is_out(&self) -> bool {
         self.kind == Kind::Out
     }
@@ -421,7 +421,7 @@ impl<M: Memory> Lines<M> {
         good.then_some(slot)
     }
 
-    /// Whether some visit has a right to the slot.
+    /// Returns whether some visit has a right to the slot.
     fn is_used(&self, slot: u32) -> bool {
         let line = self.lines.get(slot as usize);
         line.is_some_and(|line| line.state == State::Busy || line.pins != 0)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Tests of the algorithm, on the host: against a model that is written as the
 //! paper is, and that nothing is lost.

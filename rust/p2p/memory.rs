@@ -3,7 +3,7 @@
 //! Memory of a PCI device, in pieces of one size.
 //!
 //! A drive's DMA goes to a piece through [`PeerMemory::range`]. An HCA that does
-//! DMA among PCI devices is given [`PeerMemory::entry`]; for one that does not
+//! DMA among PCI devices is given [`PeerMemory::sge`]; for one that does not
 //! (soft-RoCE and siw have no DMA of their own) a processor copies to and from
 //! RAM, by the accessors for I/O memory: though there is a kernel address, plain
 //! loads and stores are not for memory behind a bus.
@@ -18,7 +18,7 @@ use crate::{
         device::Direction,
         mapped,
         pd::ProtectionDomain,
-        wr::Entry, //
+        wr::Sge, //
     },
     sync::Event,
 };
@@ -34,7 +34,7 @@ use kernel::{
     task::might_sleep, //
 };
 
-/// Whether a processor must copy between peer memory and the HCA of `pd`: it
+/// Returns whether a processor must copy between peer memory and the HCA of `pd`: it
 /// cannot do DMA there. C: `ib_dma_pci_p2p_dma_supported()`.
 pub fn must_copy(pd: &ProtectionDomain) -> bool {
     // SAFETY: The domain keeps its device.
@@ -85,7 +85,7 @@ impl Drop for Mapping {
 /// | what | by whom | context |
 /// |---|---|---|
 /// | a [`PeerMemory`], the reference of those who use it | whoever is the last of them | any, also with interrupts off |
-/// | this: mappings, pieces, tables | [`Loan`](super::Loan)'s drop, or the unbinding of the provider's driver, whichever is first, when the last user has gone | process, with the mutex `Lent::core` held |
+/// | this: mappings, pieces, tables | [`PeerLease`](super::PeerLease)'s drop, or the unbinding of the provider's driver, whichever is first, when the last user has gone | process, with the mutex `Lent::core` held |
 ///
 /// So dropping it takes as long as it takes, and sleeps.
 ///
@@ -102,7 +102,7 @@ pub struct Memory {
     provider: Arc<Provider>,
 }
 
-/// All users of a loan's memory have gone.
+/// All users of a lease's memory have gone.
 #[pin_data]
 pub(super) struct Returned {
     #[pin]
@@ -260,28 +260,28 @@ impl Memory {
         Ok(())
     }
 
-    /// How many pieces there are.
+    /// Returns how many pieces there are.
     pub fn pieces(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Bytes of all pieces.
+    /// Returns the bytes of all pieces.
     pub fn len(&self) -> usize {
         self.pieces.len() * self.piece_bytes
     }
 
-    /// Whether there are none: never.
+    /// Returns whether there are none: never.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Whether an HCA can be given [`Self::entry`].
+    /// Returns whether an HCA can be given [`Self::sge`].
     #[inline]
     pub fn is_mapped(&self) -> bool {
         self.mapping.is_some()
     }
 
-    /// Whether it is of the same device as `other`: a drive takes both in one
+    /// Returns whether it is of the same device as `other`: a drive takes both in one
     /// request then.
     #[inline]
     pub fn is_beside(&self, other: &Self) -> bool {
@@ -292,7 +292,7 @@ impl Memory {
         self.pieces.get(piece.into() as usize)
     }
 
-    /// `length` bytes of a piece from `offset`, for a drive; cut off at its end.
+    /// Returns `length` bytes of a piece from `offset`, for a drive, cut off at its end.
     #[inline]
     pub fn range(
         &self,
@@ -306,23 +306,22 @@ impl Memory {
         Some(whole.part(offset, length))
     }
 
-    /// `length` bytes of a piece from `offset`, for the HCA that it is mapped for;
-    /// cut off at its end.
+    /// Returns `length` bytes of a piece from `offset`, for the HCA that it is mapped for, cut off
+    /// at its end.
     #[inline]
-    pub fn entry(&self, piece: impl Into<u32>, offset: usize, length: usize) -> Option<Entry> {
+    pub fn sge(&self, piece: impl Into<u32>, offset: usize, length: usize) -> Option<Sge> {
         let mapping = self.mapping.as_ref()?;
         let address = *mapping.addresses.get(piece.into() as usize)?;
         let offset = offset.min(self.piece_bytes);
         let length = length.min(self.piece_bytes - offset) as u32;
-        Some(Entry::mapped(
+        Some(Sge::mapped(
             address + offset as u64,
             length,
             mapping.pd.lkey(),
         ))
     }
 
-    /// Where `offset` of a piece is, and how much of `length` bytes is left
-    /// from there.
+    /// Returns where `offset` of a piece is, and how much of `length` bytes is left from there.
     fn place(
         &self,
         piece: impl Into<u32>,

@@ -29,7 +29,7 @@ pub struct Clients<'a> {
 }
 
 impl<'a> Clients<'a> {
-    /// The drive by itself, when the HCA's part is done by a processor.
+    /// Makes the clients of a drive by itself, when the HCA's part is done by a processor.
     pub fn drive(drive: &'a BlockDevice) -> Self {
         // SAFETY: The device is open.
         let disk = unsafe { bindings::hcablk_c_disk_device(drive.as_raw()) };
@@ -41,7 +41,7 @@ impl<'a> Clients<'a> {
         }
     }
 
-    /// The drive, and the HCA that a protection domain is on.
+    /// Makes the clients of a drive and of the HCA that a protection domain is on.
     pub fn drive_and_hca(drive: &'a BlockDevice, pd: &'a ProtectionDomain) -> Self {
         let mut clients = Self::drive(drive);
         // SAFETY: The domain keeps its device.
@@ -75,7 +75,7 @@ unsafe impl Send for Provider {}
 unsafe impl Sync for Provider {}
 
 impl Provider {
-    /// The device of this name. May sleep.
+    /// Finds the device of this name. May sleep.
     ///
     /// C: `pci_get_domain_bus_and_slot()`.
     pub fn named(address: PciAddress) -> Option<Self> {
@@ -93,8 +93,8 @@ impl Provider {
         })
     }
 
-    /// The nearest device that lends memory which all of `clients` can reach;
-    /// any of those that are equally near. Sleeps.
+    /// Finds the nearest device that lends memory which all of `clients` can reach; any of those
+    /// that are equally near. Sleeps.
     ///
     /// C: `pci_p2pmem_find_many()`.
     pub fn nearest(clients: &Clients<'_>) -> Option<Self> {
@@ -107,7 +107,7 @@ impl Provider {
         })
     }
 
-    /// Whether all of `clients` can reach its memory; the kernel's log has what
+    /// Returns whether all of `clients` can reach its memory; the kernel's log has what
     /// is in the way if not. Sleeps.
     ///
     /// C: `pci_p2pdma_distance_many()`.

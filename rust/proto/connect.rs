@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Connection set-up: request, reply and reject, each in the private data of
 //! the connection manager's message of that name.
@@ -110,7 +110,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request as it travels.
+    /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         Writer::new()
             .u32(MAGIC)
@@ -179,7 +179,7 @@ impl Request {
         Ok(request)
     }
 
-    /// The version to speak: the highest that both sides know.
+    /// Returns the version to use: the highest that both sides know.
     pub fn version(&self) -> u8 {
         self.version_max.min(VERSION_MAX)
     }
@@ -215,7 +215,7 @@ const QUIET: u8 = 1 << 0;
 /// What a target does not do: a bit of byte 5.
 const NO_READ: u8 = 1 << 1;
 /// What a target can do: a bit of byte 5.
-const TOGETHER: u8 = 1 << 2;
+const MESSAGE_BATCHES: u8 = 1 << 2;
 
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
@@ -240,11 +240,11 @@ pub struct Reply {
     /// Requests may say that their answer need not wake up who sent them.
     pub quiet: bool,
     /// The target fetches no data by RDMA READ: writes come with their request,
-    /// or in granted memory.
+    /// or in the eager ring.
     pub no_read: bool,
     /// A message may have several requests, as many as are no longer than what may
     /// follow the first.
-    pub together: bool,
+    pub message_batches: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
@@ -252,15 +252,17 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Requests that a message to this target may have.
+    /// Returns how many requests a message to this target may carry.
     pub fn requests_per_message(&self) -> usize {
-        match self.together {
-            true => (1 + self.inline as usize / message::REQUEST_LEN).min(message::TOGETHER_MAX),
+        match self.message_batches {
+            true => {
+                (1 + self.inline as usize / message::REQUEST_LEN).min(message::MESSAGE_REQUESTS_MAX)
+            }
             false => 1,
         }
     }
 
-    /// The reply as it travels.
+    /// Encodes the reply.
     pub fn encode(&self) -> [u8; REPLY_LEN] {
         let g = &self.geometry;
         let grant = self.grant.unwrap_or(Grant {
@@ -272,7 +274,7 @@ impl Reply {
         for (set, bit) in [
             (self.quiet, QUIET),
             (self.no_read, NO_READ),
-            (self.together, TOGETHER),
+            (self.message_batches, MESSAGE_BATCHES),
         ] {
             if set {
                 abilities |= bit;
@@ -373,7 +375,7 @@ impl Reply {
             inline,
             quiet: abilities & QUIET != 0,
             no_read,
-            together: abilities & TOGETHER != 0,
+            message_batches: abilities & MESSAGE_BATCHES != 0,
             grant,
             id,
             geometry: Geometry {
@@ -404,7 +406,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// A refusal by this implementation.
+    /// Makes a reject by this implementation.
     pub fn new(reason: Reason) -> Self {
         Self {
             reason,
@@ -413,7 +415,7 @@ impl Reject {
         }
     }
 
-    /// The reject as it travels.
+    /// Encodes the reject.
     pub fn encode(&self) -> [u8; REJECT_LEN] {
         Writer::new()
             .u32(MAGIC)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Credit flow control: a sender holds one credit for every receive buffer
 //! that its peer has posted and not yet used, and spends one with every SEND.
@@ -18,7 +18,7 @@ pub struct Credits {
 }
 
 impl Credits {
-    /// `granted` buffers were posted by the peer before the connection came up.
+    /// Makes the account of a connection before which the peer has posted `granted` buffers.
     pub const fn new(granted: u16) -> Self {
         Self {
             available: granted,
@@ -41,7 +41,7 @@ impl Credits {
         }
     }
 
-    /// The peer says that it posted `count` buffers again. It cannot have
+    /// Adds `count` credits, for buffers that the peer says it has posted again. It cannot have
     /// posted more than were used.
     #[inline]
     pub fn grant(&mut self, count: u16) -> Result<(), Overdraft> {
@@ -54,9 +54,9 @@ impl Credits {
         }
     }
 
-    /// One of the messages was answered, and what came with it was granted.
-    /// `false`: there is no credit, and no message is under way whose answer
-    /// could bring one; nothing can be sent ever again.
+    /// Accounts for the answer to a message, after [`Self::grant`] for the credits that came with
+    /// it. Returns `false` if there is no credit, and no message is under way whose answer could
+    /// bring one: nothing can be sent ever again.
     #[must_use]
     #[inline]
     pub fn answered(&mut self) -> bool {

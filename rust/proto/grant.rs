@@ -1,80 +1,79 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Granted memory: where the initiator may put the data of writes before the
-//! target knows of them.
+//! The eager ring: memory of the target into which the initiator puts the data of writes before
+//! the target knows of them.
 //!
-//! A target may grant each queue pair a range of its memory, which the
-//! initiator uses as a ring. A *granted write* puts its data into the next
-//! place there, by RDMA WRITE, and then says so, by that WRITE's immediate value
-//! or by a request in a message. Neither names the place: a connection keeps
-//! the order, so both sides count alike. What a place is depends on the sizes of
-//! the writes alone ([`Ring::place`]); the answer, which names the write by its
-//! number, makes the place free again.
+//! A target may grant each queue pair a range of its memory, which the initiator uses as a ring.
+//! An *eager write* puts its data into the next slot of the ring, by RDMA WRITE, and announces it
+//! by that WRITE's immediate value or by a request in a message. Neither names the slot: a
+//! connection keeps the order, so both sides compute the same. A slot's place in the ring depends
+//! on the sizes of the writes alone ([`Ring::take_slot`]); the answer, which names the write by
+//! its number, frees the slot.
 //!
 //! ```text
-//!          place()                       free(), in any order
+//!         take_slot()                    free(), in any order
 //!  Free ─────────────► Taken, number n ──────────────────────► Answered
 //!    ▲                                                            │
 //!    └──────────── all that were taken before are answered ───────┘
 //! ```
 //!
-//! No more places are taken at once than the queue pair began with credits. Places that are
-//! kept by an older open write count: their writes were answered, so that their credits
-//! are back, and without this bound there could be any number of them.
+//! No more slots are taken at once than the queue pair began with credits. Slots that an older
+//! open write keeps count: their writes were answered, so that their credits are back, and without
+//! this bound there could be any number of them.
 //!
-//! The target makes a place free before it posts the answer, the initiator when
-//! it has come: so what is free at the initiator is free at the target, and a
-//! write that finds no place there breaks the protocol.
+//! The target frees a slot before it posts the answer, the initiator when the answer has come. So
+//! what is free at the initiator is free at the target, and a write that finds no free slot there
+//! breaks the protocol.
 
 use super::{
     message::{Status, BUFFER_LEN},
     DEPTH_MAX,
 };
 
-/// Places begin and end at multiples of this, in bytes.
+/// Slots begin and end at multiples of this, in bytes.
 pub const UNIT: u32 = 4096;
-/// Bytes of granted memory at most.
+/// The most bytes of a ring.
 pub const BYTES_MAX: u32 = 1 << 24;
 
-/// What a target grants to a queue pair.
+/// The ring that a target grants to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Bytes, a multiple of [`UNIT`].
     pub bytes: u32,
     /// The key.
     pub key: u32,
-    /// Where it begins, in units of 2^32. It says nothing about where the memory is.
+    /// Address of the first byte, in units of 2^32. It does not depend on where the memory is.
     pub base: u32,
 }
 
 impl Grant {
-    /// Checks what a reply says; `None` also when it says that there is none.
+    /// Checks a reply's ring; `None` if it is not valid, or if there is none.
     pub(super) fn checked(self) -> Option<Self> {
         let good = self.bytes != 0 && self.bytes <= BYTES_MAX && self.bytes % UNIT == 0;
         good.then_some(self)
     }
 
-    /// The address of the byte at `offset`.
+    /// Returns the address of the byte at `offset`.
     #[inline]
     pub fn address(self, offset: u32) -> u64 {
         u64::from(self.base) << 32 | u64::from(offset)
     }
 }
 
-/// What an immediate value of an initiator says: that the data before it, whole
-/// units of it, is for these blocks.
+/// The immediate value of an initiator's write-with-immediate: which blocks of the volume its
+/// data, whole units, is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
     /// Where on the volume, in [`UNIT`]s; below 2^31.
     pub unit: u32,
-    /// The answer need not wake up who sent it.
+    /// The answer need not be solicited.
     pub quiet: bool,
 }
 
 const QUIET: u32 = 1 << 31;
 
 impl Immediate {
-    /// For a write of `length` bytes at `offset`; `None`: it cannot be told so.
+    /// Encodes a write of `length` bytes at `offset`, in bytes; `None` if it has no such form.
     #[inline]
     pub fn new(offset: u64, length: u32, quiet: bool) -> Option<Self> {
         let mask = UNIT - 1;
@@ -89,19 +88,19 @@ impl Immediate {
         })
     }
 
-    /// Where on the volume, in bytes.
+    /// Returns the offset on the volume, in bytes.
     #[inline]
     pub fn offset(self) -> u64 {
         u64::from(self.unit) * u64::from(UNIT)
     }
 
-    /// As it travels.
+    /// Encodes the immediate value.
     #[inline]
     pub fn to_wire(self) -> u32 {
         self.unit | if self.quiet { QUIET } else { 0 }
     }
 
-    /// Every value is one.
+    /// Decodes an immediate value; every value is valid.
     #[inline]
     pub fn from_wire(value: u32) -> Self {
         Self {
@@ -111,7 +110,7 @@ impl Immediate {
     }
 }
 
-/// Answers to granted writes: up to [`Answers::MAX`] in one message.
+/// Answers to eager writes: up to [`Answers::MAX`] in one message.
 #[derive(Clone, Copy, Debug)]
 pub struct Answers {
     bytes: [u8; BUFFER_LEN],
@@ -127,53 +126,53 @@ impl Answers {
     /// Answers in one message.
     pub const MAX: usize = BUFFER_LEN / ANSWER_LEN - 1;
 
-    /// No answers.
+    /// Makes an empty message.
     pub const fn new() -> Self {
         let mut bytes = [0; BUFFER_LEN];
         bytes[0] = ANSWERS;
         Self { bytes, count: 0 }
     }
 
-    /// Adds that write `number` ended with `status`; `false`: there is no room.
+    /// Adds that write `number` ended with `status`. Returns `false` if there is no room.
     #[inline]
     pub fn push(&mut self, number: u16, status: Status) -> bool {
         let at = (self.count + 1) * ANSWER_LEN;
-        let Some(place) = self.bytes.get_mut(at..at + ANSWER_LEN) else {
+        let Some(slot) = self.bytes.get_mut(at..at + ANSWER_LEN) else {
             return false;
         };
         let answer = u32::from(number) | u32::from(status as u16) << 16;
-        place.copy_from_slice(&answer.to_le_bytes());
+        slot.copy_from_slice(&answer.to_le_bytes());
         self.count += 1;
         self.bytes[1] = self.count as u8;
         true
     }
 
-    /// How many there are.
+    /// Returns how many answers there are.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no answer.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The message.
+    /// Returns the encoded message.
     #[inline]
     pub fn message(&self) -> &[u8] {
         let len = (self.count + 1) * ANSWER_LEN;
         self.bytes.get(..len).unwrap_or(&[])
     }
 
-    /// Whether a message is to be read by [`Self::decode`].
+    /// Returns whether a message is to be decoded by [`Self::decode`].
     #[inline]
     pub fn is(bytes: &[u8]) -> bool {
         bytes.first() == Some(&ANSWERS)
     }
 
-    /// Reads a message; `None`: it makes no sense, and the connection ends.
+    /// Decodes a message; `None` if it is not valid, which ends the connection.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut answers = Self::new();
@@ -195,7 +194,7 @@ impl Answers {
         Some(answers)
     }
 
-    /// The answers: number and status.
+    /// Returns the answers, each as number and status.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (u16, Status)> + '_ {
         self.message()
@@ -214,19 +213,19 @@ impl Default for Answers {
     }
 }
 
-/// A place in granted memory.
+/// The slot of one eager write in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Where it begins.
+pub struct RingSlot {
+    /// Where the slot begins, in bytes.
     pub offset: u32,
-    /// Which granted write of the queue pair it is, from 0, modulo 2^16.
+    /// Which eager write of the queue pair it is, from 0, modulo 2^16.
     pub number: u16,
 }
 
-/// A write whose place is not free yet.
+/// A write whose slot is not free yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
-    /// Bytes until the next place, those before this one included that were left out.
+    /// Bytes until the next slot, those before this one included that were left out.
     bytes: u32,
     /// It was not answered.
     open: bool,
@@ -234,26 +233,26 @@ pub struct Taken {
     owner: u32,
 }
 
-/// One side's account of granted memory. `S` has a number of [`Taken`] that is a
-/// power of two, and at least as many as places may be taken at once.
+/// One side's account of the eager ring. `S` has a number of [`Taken`] that is a
+/// power of two, and at least as many as slots may be taken at once.
 #[derive(Debug)]
 pub struct Ring<S> {
     bytes: u32,
-    /// Places that may be taken at once, those included that an older open write keeps: the
+    /// Slots that may be taken at once, those included that an older open write keeps: the
     /// credits that the queue pair began with, so that both sides have the same bound.
     most: u16,
-    /// Where the last place ended.
+    /// Where the last slot ended.
     end: u32,
-    /// Bytes from the oldest place that is not free to `end`.
+    /// Bytes from the oldest slot that is not free to `end`.
     used: u32,
-    /// Number of the oldest write whose place is not free.
+    /// Number of the oldest write whose slot is not free.
     oldest: u16,
     /// Number of the next write.
     next: u16,
     taken: S,
 }
 
-/// How many [`Taken`] a queue pair of at most so many credits needs.
+/// Returns how many [`Taken`] a queue pair of at most `credits` credits needs.
 pub const fn open_writes(credits: u16) -> usize {
     let credits = if credits > DEPTH_MAX {
         DEPTH_MAX
@@ -264,8 +263,8 @@ pub const fn open_writes(credits: u16) -> usize {
 }
 
 impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
-    /// All of `bytes` bytes are free; none: no write finds a place. `credits` are those of the
-    /// reply.
+    /// Makes a ring of `bytes` bytes, all of them free; with 0 no write finds a slot. `credits` are
+    /// those of the reply.
     pub const fn new(bytes: u32, credits: u16, taken: S) -> Self {
         Self {
             bytes,
@@ -278,8 +277,7 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         }
     }
 
-    /// From here on there are so many bytes, all of them free, and so many credits in the
-    /// reply. For a ring without any.
+    /// Sets the bytes of a ring that has none, all of them free, and the credits of the reply.
     pub fn begin(&mut self, bytes: u32, credits: u16) {
         if self.bytes == 0 {
             self.bytes = bytes;
@@ -287,28 +285,28 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         }
     }
 
-    /// Bytes of all places.
+    /// Returns the bytes of the ring.
     pub fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// Writes that are open, and those whose places are kept by older ones.
+    /// Returns how many slots are taken, those included that older open writes keep.
     #[inline]
     pub fn open(&self) -> u16 {
         self.next.wrapping_sub(self.oldest)
     }
 
-    /// Number of the oldest write whose place is not free, if there is any.
+    /// Returns the number of the oldest write whose slot is not free, if there is any.
     #[inline]
     pub fn oldest(&self) -> Option<u16> {
         (self.open() != 0).then_some(self.oldest)
     }
 
-    /// Takes the next place for `length` bytes: behind the last one, or at the
-    /// beginning if there is no room before the end. `None`: that is not free,
-    /// and nothing was changed.
+    /// Takes the next slot for `length` bytes: behind the last one, or at the beginning of the
+    /// ring if there is no room before its end. Returns `None`, and changes nothing, if that is
+    /// not free.
     #[inline]
-    pub fn place(&mut self, length: u32, owner: u32) -> Option<Place> {
+    pub fn take_slot(&mut self, length: u32, owner: u32) -> Option<RingSlot> {
         let need = length.checked_next_multiple_of(UNIT)?;
         if need == 0 || need > self.bytes {
             return None;
@@ -338,10 +336,11 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         self.used += bytes;
         self.end = offset + need;
         self.next = number.wrapping_add(1);
-        Some(Place { offset, number })
+        Some(RingSlot { offset, number })
     }
 
-    /// Write `number` is answered; whose it was, `None` when none of this number is open.
+    /// Frees the slot of write `number`, which is answered. Returns its owner, `None` when no write
+    /// of this number is open.
     #[inline]
     pub fn free(&mut self, number: u16) -> Option<u32> {
         let mask = self.taken.len().checked_sub(1)?;

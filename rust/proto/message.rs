@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Messages on a connected queue pair: requests one way, responses the other.
 
@@ -11,7 +11,7 @@ pub const RESPONSE_LEN: usize = 16;
 /// Bytes of a receive buffer on either side; longer messages are not valid.
 pub const BUFFER_LEN: usize = 64;
 /// Requests that one message may have at most.
-pub const TOGETHER_MAX: usize = 16;
+pub const MESSAGE_REQUESTS_MAX: usize = 16;
 /// Where the first of them says how many more there are.
 pub const MORE_OFFSET: usize = 2;
 
@@ -26,13 +26,13 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// The tag as an immediate value.
+    /// Encodes the tag as an immediate value.
     #[inline]
     pub fn to_immediate(self) -> u32 {
         u32::from(self.generation) << 16 | u32::from(self.index)
     }
 
-    /// The tag that an immediate value is; every value is one.
+    /// Decodes the tag of an immediate value; every value is valid.
     #[inline]
     pub fn from_immediate(value: u32) -> Self {
         Self {
@@ -63,9 +63,9 @@ pub enum Op {
         /// Answer only when the data is on stable storage.
         fua: bool,
     },
-    /// Move the data that was written to the next place in
-    /// [granted](super::grant) memory to the volume.
-    WriteGranted {
+    /// Move the data that was written to the next slot of
+    /// the [eager ring](super::grant) to the volume.
+    WriteEager {
         /// Where on the volume.
         extent: Extent,
         /// Answer only when the data is on stable storage.
@@ -151,8 +151,8 @@ const DATA_KEYED: u8 = 1;
 const DATA_IMMEDIATE: u8 = 2;
 /// Behind the request in its message.
 const DATA_INLINE: u8 = 3;
-/// It is in granted memory already.
-const DATA_GRANTED: u8 = 4;
+/// It is in the eager ring already.
+const DATA_EAGER: u8 = 4;
 
 /// What the key fields of a request say that needs none.
 const NO_REMOTE: Remote = Remote {
@@ -173,7 +173,7 @@ const NO_DATA: (Extent, Remote) = (
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// Too short to be told whose it is, or it may mean a place in granted memory or
+    /// Too short to be told whose it is, or it may mean a slot of the eager ring or
     /// several requests, which both sides would count differently: the connection ends.
     Unanswerable,
     /// The sender can be told, with this status.
@@ -181,7 +181,7 @@ pub enum BadRequest {
 }
 
 impl Request {
-    /// The request as it travels.
+    /// Encodes the request.
     #[inline]
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let (opcode, data, (extent, remote), mut flags) = match self.op {
@@ -202,9 +202,9 @@ impl Request {
                 (extent, NO_REMOTE),
                 if fua { FLAG_FUA } else { 0 },
             ),
-            Op::WriteGranted { extent, fua } => (
+            Op::WriteEager { extent, fua } => (
                 WRITE,
-                DATA_GRANTED,
+                DATA_EAGER,
                 (extent, NO_REMOTE),
                 if fua { FLAG_FUA } else { 0 },
             ),
@@ -246,13 +246,13 @@ impl Request {
             .finish()
     }
 
-    /// How many requests are in a message of `length` bytes that begins with `bytes`.
+    /// Returns how many requests are in a message of `length` bytes that begins with `bytes`.
     #[inline]
     pub fn count(bytes: &[u8], length: usize) -> Result<usize, BadRequest> {
         match bytes.get(MORE_OFFSET) {
             Some(&more) if more != 0 && length >= REQUEST_LEN => {
                 let count = usize::from(more) + 1;
-                if count > TOGETHER_MAX || length != count * REQUEST_LEN {
+                if count > MESSAGE_REQUESTS_MAX || length != count * REQUEST_LEN {
                     return Err(BadRequest::Unanswerable);
                 }
                 Ok(count)
@@ -268,8 +268,8 @@ impl Request {
         Self::decode_before(bytes, 0, 0)
     }
 
-    /// As [`Self::decode`] for a message that goes on with `following` bytes of data, or
-    /// with `more` requests.
+    /// Decodes a request as [`Self::decode`] does, of a message that goes on with `following` bytes
+    /// of data, or with `more` requests.
     #[inline]
     pub fn decode_before(bytes: &[u8], following: usize, more: u8) -> Result<Self, BadRequest> {
         let header: &[u8; 8] = prefix(bytes).ok_or(BadRequest::Unanswerable)?;
@@ -295,14 +295,14 @@ impl Request {
         let key = r.u32();
         let address = r.u64();
         let data = r.u8();
-        let invalid = if data == DATA_GRANTED {
+        let invalid = if data == DATA_EAGER {
             BadRequest::Unanswerable
         } else {
             invalid
         };
         let answer = match (data, flags & FLAG_INVALIDATE != 0) {
             (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
-            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_GRANTED, false) => Answer::Response,
+            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_EAGER, false) => Answer::Response,
             (DATA_KEYED, true) => Answer::Invalidating,
             _ if (READ..=SIZE).contains(&opcode) => return Err(invalid),
             _ => Answer::Response,
@@ -328,7 +328,7 @@ impl Request {
             return Err(invalid);
         }
         let bare = data == DATA_NONE && somewhere && remote == NO_REMOTE;
-        let granted = data == DATA_GRANTED && somewhere && remote == NO_REMOTE;
+        let eager = data == DATA_EAGER && somewhere && remote == NO_REMOTE;
         let keyed = matches!(data, DATA_KEYED | DATA_IMMEDIATE)
             && somewhere
             && remote
@@ -346,7 +346,7 @@ impl Request {
                 extent,
                 fua: flags & FLAG_FUA != 0,
             },
-            (WRITE, 0 | FLAG_FUA) if granted => Op::WriteGranted {
+            (WRITE, 0 | FLAG_FUA) if eager => Op::WriteEager {
                 extent,
                 fua: flags & FLAG_FUA != 0,
             },
@@ -357,7 +357,7 @@ impl Request {
                 keep: flags & FLAG_KEEP != 0,
             },
             (SIZE, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Size,
-            _ if data == DATA_GRANTED || (READ..=SIZE).contains(&opcode) => return Err(invalid),
+            _ if data == DATA_EAGER || (READ..=SIZE).contains(&opcode) => return Err(invalid),
             _ => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
         Ok(Self {
@@ -425,8 +425,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// What an immediate value says: the request was done, and the receive
-    /// buffer that it came in is posted again.
+    /// Decodes a response by an immediate value: the request was carried out, and its receive
+    /// buffer is posted again.
     #[inline]
     pub fn of_immediate(value: u32) -> Self {
         Self {
@@ -437,7 +437,7 @@ impl Response {
         }
     }
 
-    /// The response as it travels.
+    /// Encodes the response.
     #[inline]
     pub fn encode(&self) -> [u8; RESPONSE_LEN] {
         Writer::new()

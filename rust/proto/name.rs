@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Host ids and volume names, as text and as they travel.
 
@@ -47,12 +47,12 @@ impl VolumeName {
         Ok(Self(bytes))
     }
 
-    /// The name as it travels, padded with NULs.
+    /// Encodes the name, padded with NULs.
     pub fn to_wire(self) -> [u8; VOLUME_NAME_LEN] {
         self.0
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         let len = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
         self.0
@@ -112,7 +112,7 @@ impl HostId {
         Ok(Self(bytes))
     }
 
-    /// The id as it travels.
+    /// Encodes the id.
     pub fn to_wire(self) -> [u8; 16] {
         self.0
     }
@@ -152,7 +152,7 @@ impl VolumeId {
         HostId::from_wire(bytes).map(Self)
     }
 
-    /// The id as it travels.
+    /// Encodes the id.
     pub fn to_wire(self) -> [u8; 16] {
         self.0.to_wire()
     }

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Little-endian fields in byte arrays of a size known at compile time.
 
@@ -97,7 +97,7 @@ impl<'a, const N: usize> Reader<'a, N> {
     }
 }
 
-/// The first `N` bytes of `bytes`, when there are as many.
+/// Returns the first `N` bytes of `bytes`, if there are as many.
 #[inline(always)]
 pub(super) fn prefix<const N: usize>(bytes: &[u8]) -> Option<&[u8; N]> {
     bytes.get(..N)?.try_into().ok()

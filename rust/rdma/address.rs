@@ -47,7 +47,7 @@ impl RawAddress {
         }
     }
 
-    /// As C functions take it.
+    /// Returns the pointer that C functions take.
     pub(super) fn as_mut_ptr(&mut self) -> *mut bindings::sockaddr {
         (&raw mut *self).cast()
     }

@@ -14,7 +14,7 @@ use super::{
     qp::QueuePair,
     wr::{
         Chain,
-        Entry,
+        Sge,
         WorkId,
         WorkRequest, //
     },
@@ -58,30 +58,30 @@ pub unsafe trait CanWait: WorkRequest {
     /// What counts the registrations of its region that wait.
     #[doc(hidden)]
     #[inline]
-    fn waiting(&self) -> Option<&Arc<Waiting>> {
+    fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
         None
     }
 }
 
-/// How many registrations of a region wait for their doorbell.
-pub struct Waiting(Atomic<u32>);
+/// Counts the registrations of a region that wait for their doorbell.
+pub struct PendingRegistrations(Atomic<u32>);
 
-impl Waiting {
+impl PendingRegistrations {
     pub(super) fn none() -> Self {
         Self(Atomic::new(0))
     }
 
-    /// Whether one does.
+    /// Returns whether one does.
     pub(super) fn any(&self) -> bool {
         self.0.load(Acquire) != 0
     }
 }
 
 /// A registration that waits: it is counted as long as this is there.
-struct Counted(Arc<Waiting>);
+struct Counted(Arc<PendingRegistrations>);
 
 impl Counted {
-    fn new(waiting: &Arc<Waiting>) -> Self {
+    fn new(waiting: &Arc<PendingRegistrations>) -> Self {
         waiting.0.fetch_add(1, Relaxed);
         Self(waiting.clone())
     }
@@ -102,7 +102,7 @@ const REST: usize = 2;
 struct Slot<const N: usize> {
     wr: bindings::ib_send_wr,
     rest: [u64; REST],
-    entries: [Entry; N],
+    sges: [Sge; N],
     registration: Option<Counted>,
 }
 
@@ -133,7 +133,7 @@ impl<const N: usize> Backlog<N> {
             let slot = Slot {
                 wr: zeroed(),
                 rest: [0; REST],
-                entries: [Entry::EMPTY; N],
+                sges: [Sge::EMPTY; N],
                 registration: None,
             };
             slots.push(slot, GFP_KERNEL)?;
@@ -147,13 +147,13 @@ impl<const N: usize> Backlog<N> {
         self.used
     }
 
-    /// Whether none does.
+    /// Returns whether no work request waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Whether there is no room for another.
+    /// Returns whether there is no room for another work request.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.used == self.slots.len()
@@ -181,18 +181,15 @@ impl<const N: usize> Backlog<N> {
         // `count` by the request's own promise, and there is room for them.
         unsafe {
             ptr::copy_nonoverlapping(from.cast::<R::Raw>(), to.cast(), 1);
-            let (entries, to) = (
-                (*from).sg_list.cast_const().cast(),
-                slot.entries.as_mut_ptr(),
-            );
+            let (sges, to) = ((*from).sg_list.cast_const().cast(), slot.sges.as_mut_ptr());
             if count == 1 {
                 // As most have: a few moves.
-                ptr::copy_nonoverlapping(entries, to, 1);
+                ptr::copy_nonoverlapping(sges, to, 1);
             } else {
-                ptr::copy_nonoverlapping(entries, to, count);
+                ptr::copy_nonoverlapping(sges, to, count);
             }
         }
-        slot.wr.sg_list = slot.entries.as_mut_ptr().cast();
+        slot.wr.sg_list = slot.sges.as_mut_ptr().cast();
         slot.wr.next = ptr::null_mut();
         // INVARIANT: The entries are the slot's; it is linked to its predecessor.
         if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
@@ -232,15 +229,15 @@ impl<const N: usize> Backlog<N> {
         posted
     }
 
-    /// The request with so many before it shall not be reported when it completes, if it
-    /// waits here.
+    /// Makes the work request with `place` others before it unsignaled, if it waits here.
     pub fn silence(&mut self, place: usize) {
         if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
             slot.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
         }
     }
 
-    /// As [`Self::silence`], and names the request in case that it fails.
+    /// Makes the work request unsignaled as [`Self::silence`] does, and names it in case that it
+    /// fails.
     pub fn rename_silent(&mut self, place: usize, id: WorkId) {
         self.silence(place);
         if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {

@@ -12,13 +12,25 @@ use super::{
 use crate::{
     bindings,
     errno,
-    pages::PageChunk, //
+    pages::ContiguousPages, //
 };
-use core::mem::ManuallyDrop;
+use core::{
+    mem::ManuallyDrop,
+    sync::atomic::{
+        AtomicU64,
+        Ordering, //
+    }, //
+};
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
 };
 
 /// A physically contiguous buffer mapped for a device. Any protection domain of that
@@ -28,10 +40,12 @@ use kernel::{
 ///
 /// `address` is a mapping of all of `pages` for the device of `pd`.
 pub struct DmaBuffer {
-    pages: ManuallyDrop<PageChunk>,
+    pages: ManuallyDrop<ContiguousPages>,
     address: u64,
     direction: Direction,
     pd: Arc<ProtectionDomain>,
+    /// A [`Sink`](super::sink::Sink) is laid over it, which may be valid.
+    exposed: Atomic<bool>,
 }
 
 /// A piece of a [`DmaBuffer`] as a device addresses it.
@@ -56,19 +70,24 @@ impl Slice<'_> {
 impl DmaBuffer {
     /// Allocates `1 << order` zeroed pages and maps them. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, order: u32, direction: Direction) -> Result<Self> {
-        Self::map(pd, PageChunk::alloc(order)?, direction)
+        Self::map(pd, ContiguousPages::alloc(order)?, direction)
     }
 
-    /// As [`Self::new`], for what the machine can do without.
+    /// Allocates a buffer as [`Self::new`] does, but without trying hard, for what the machine can
+    /// do without.
     pub fn new_if_plenty(
         pd: &Arc<ProtectionDomain>,
         order: u32,
         direction: Direction,
     ) -> Result<Self> {
-        Self::map(pd, PageChunk::alloc_if_plenty(order)?, direction)
+        Self::map(pd, ContiguousPages::alloc_if_plenty(order)?, direction)
     }
 
-    fn map(pd: &Arc<ProtectionDomain>, pages: PageChunk, direction: Direction) -> Result<Self> {
+    fn map(
+        pd: &Arc<ProtectionDomain>,
+        pages: ContiguousPages,
+        direction: Direction,
+    ) -> Result<Self> {
         // SAFETY: The device is alive through `pd`; the pages are ours.
         let address = unsafe {
             bindings::hcablk_c_ib_dma_map_page(
@@ -89,34 +108,54 @@ impl DmaBuffer {
             address,
             direction,
             pd: pd.clone(),
+            exposed: Atomic::new(false),
         })
     }
 
-    /// Whether the buffer is mapped for the device of `pd`.
+    /// Returns whether a [`Sink`](super::sink::Sink) that is laid over the buffer may still be valid, so
+    /// that a peer may write there. Who lends buffers has to know it anyway, and checks itself by this.
+    #[inline]
+    pub fn is_exposed(&self) -> bool {
+        self.exposed.load(Relaxed)
+    }
+
+    /// Records that a sink is laid over the buffer.
+    #[inline]
+    pub(super) fn expose(&self) {
+        self.exposed.store(true, Relaxed);
+    }
+
+    /// Records that the sink over the buffer was invalidated, or is gone.
+    #[inline]
+    pub fn conceal(&self) {
+        self.exposed.store(false, Relaxed);
+    }
+
+    /// Returns whether the buffer is mapped for the device of `pd`.
     #[inline]
     pub(super) fn is_of(&self, pd: &ProtectionDomain) -> bool {
         self.pd.device() == pd.device()
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Whether there are none: never.
+    /// Returns whether there are no bytes: never.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The pages, for use by something else than the HCA.
+    /// Returns the pages, for use by something else than the HCA.
     #[inline]
-    pub fn pages(&self) -> &PageChunk {
+    pub fn pages(&self) -> &ContiguousPages {
         &self.pages
     }
 
-    /// `length` bytes from `offset`, as the device addresses them; cut off at
-    /// the buffer's end.
+    /// Returns `length` bytes from `offset`, as the device addresses them, cut off at the buffer's
+    /// end.
     #[inline]
     pub fn slice(&self, offset: usize, length: usize) -> Slice<'_> {
         let offset = offset.min(self.len());
@@ -128,8 +167,8 @@ impl DmaBuffer {
         }
     }
 
-    /// As [`Self::slice`], for queue pairs of `pd`, which may be another session's on the
-    /// same device; `None`: it is on another device.
+    /// Returns a slice as [`Self::slice`] does, for queue pairs of `pd`, which may be another
+    /// session's on the same device; `None` if it is on another device.
     #[inline]
     pub fn slice_for(
         &self,
@@ -155,7 +194,7 @@ impl DmaBuffer {
         Ok(unsafe { self.pages.as_mut_ptr().add(offset).cast::<[u8; N]>().read() })
     }
 
-    /// What others wrote into the first `length` bytes becomes visible to the device.
+    /// Makes visible to the device what others have written to the first `length` bytes.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
@@ -170,7 +209,7 @@ impl DmaBuffer {
         };
     }
 
-    /// What the device wrote becomes visible to others.
+    /// Makes visible to others what the device has written.
     #[inline]
     pub fn sync_for_cpu(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
@@ -210,16 +249,98 @@ impl Drop for DmaBuffer {
 /// Buffers for messages, all of one length, told apart by an index.
 ///
 /// A message is copied in before it is sent and out after it was received; at
-/// any time a buffer is either the device's or its user's.
+/// any time a buffer is either the device's or its user's. Nothing here knows which, and two
+/// processors that use one buffer at a time are not kept apart: what is in it then is of both. It is no
+/// more than that, since processors reach the buffers by atomic words only.
+///
+/// # Invariants
+///
+/// `length` is a power of two, at least a [`Word`] and at most a page. Of the pages of `blocks`, the
+/// processors read and write nothing but whole, aligned [`Word`]s.
 pub struct MessageBuffers {
-    chunks: KVec<DmaBuffer>,
+    blocks: KVec<DmaBuffer>,
     length: usize,
-    /// log2 of the buffers in a chunk.
-    chunk_shift: u32,
+    /// log2 of the buffers in a block.
+    block_shift: u32,
+}
+
+/// What message buffers are read and written by. Of `core`, and not the kernel's: these are function
+/// calls, and no C code has a part in this.
+type Word = AtomicU64;
+
+/// Bytes of a [`Word`].
+const WORD: usize = size_of::<Word>();
+
+/// The words of one message buffer.
+struct Words<'a> {
+    first: *mut u64,
+    block: &'a DmaBuffer,
+    /// Bytes of `block` before it.
+    offset: usize,
+    /// How many there are.
+    count: usize,
+}
+
+impl Words<'_> {
+    #[inline(always)]
+    fn get(&self, index: usize) -> Option<&Word> {
+        // SAFETY: There are `count` words from `first`, in memory that `block` keeps, and aligned, since
+        // a page is, and a buffer begins at a multiple of its length. By the invariants of
+        // `MessageBuffers` no processor reaches them in another way.
+        (index < self.count).then(|| unsafe { Word::from_ptr(self.first.add(index)) })
+    }
+
+    /// Stores `message`, and zeroes behind it to the end of its last word.
+    #[inline(always)]
+    fn put(&self, message: &[u8]) {
+        let mut index = 0;
+        let mut whole = message.chunks_exact(WORD);
+        for bytes in &mut whole {
+            let mut word = [0; WORD];
+            word.copy_from_slice(bytes);
+            self.store(index, word);
+            index += 1;
+        }
+        let rest = whole.remainder();
+        let mut word = [0; WORD];
+        if let (false, Some(begin)) = (rest.is_empty(), word.get_mut(..rest.len())) {
+            begin.copy_from_slice(rest);
+            self.store(index, word);
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, index: usize, word: [u8; WORD]) {
+        if let Some(place) = self.get(index) {
+            place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// Fills `message` with what is there.
+    #[inline(always)]
+    fn take(&self, message: &mut [u8]) {
+        let load = |index| {
+            let word: Option<&Word> = self.get(index);
+            word.map_or(0, |word| word.load(Ordering::Relaxed))
+                .to_ne_bytes()
+        };
+        let mut index = 0;
+        let mut whole = message.chunks_exact_mut(WORD);
+        for bytes in &mut whole {
+            bytes.copy_from_slice(&load(index));
+            index += 1;
+        }
+        let rest = whole.into_remainder();
+        if !rest.is_empty() {
+            if let Some(begin) = load(index).get(..rest.len()) {
+                rest.copy_from_slice(begin);
+            }
+        }
+    }
 }
 
 impl MessageBuffers {
-    /// Makes `count` buffers of `length` bytes, a power of two and at most a
+    /// Makes `count` buffers of `length` bytes, a power of two, at least 8 and at most a
     /// page. May sleep.
     pub fn new(
         pd: &Arc<ProtectionDomain>,
@@ -227,69 +348,79 @@ impl MessageBuffers {
         length: usize,
         direction: Direction,
     ) -> Result<Self> {
-        if !length.is_power_of_two() || length > PAGE_SIZE {
+        if !length.is_power_of_two() || !(WORD..=PAGE_SIZE).contains(&length) {
             return Err(EINVAL);
         }
-        let chunk_shift = PAGE_SIZE.trailing_zeros() - length.trailing_zeros();
-        let mut chunks = KVec::new();
-        for _ in 0..count.div_ceil(1 << chunk_shift) {
-            chunks.push(DmaBuffer::new(pd, 0, direction)?, GFP_KERNEL)?;
+        let block_shift = PAGE_SIZE.trailing_zeros() - length.trailing_zeros();
+        let mut blocks = KVec::new();
+        for _ in 0..count.div_ceil(1 << block_shift) {
+            blocks.push(DmaBuffer::new(pd, 0, direction)?, GFP_KERNEL)?;
         }
+        // INVARIANT: The length was looked at; nobody has seen the pages.
         Ok(Self {
-            chunks,
+            blocks,
             length,
-            chunk_shift,
+            block_shift,
         })
     }
 
     #[inline]
     fn find(&self, index: usize) -> Option<(&DmaBuffer, usize)> {
-        let chunk = self.chunks.get(index >> self.chunk_shift)?;
-        let place = index & ((1 << self.chunk_shift) - 1);
-        Some((chunk, place * self.length))
+        let block = self.blocks.get(index >> self.block_shift)?;
+        let place = index & ((1 << self.block_shift) - 1);
+        Some((block, place * self.length))
     }
 
-    /// Buffer `index` as the device addresses it, cut to `length` bytes.
+    #[inline(always)]
+    fn words(&self, index: usize) -> Option<Words<'_>> {
+        let (block, offset) = self.find(index)?;
+        Some(Words {
+            // SAFETY: The buffer is in the block.
+            first: unsafe { block.pages.as_mut_ptr().add(offset) }.cast(),
+            block,
+            offset,
+            count: self.length / WORD,
+        })
+    }
+
+    /// Returns buffer `index` as the device addresses it, cut to `length` bytes.
     #[inline]
     pub fn slice(&self, index: usize, length: usize) -> Result<Slice<'_>> {
-        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
-        Ok(chunk.slice(offset, length.min(self.length)))
+        let (block, offset) = self.find(index).ok_or(EINVAL)?;
+        Ok(block.slice(offset, length.min(self.length)))
     }
 
-    /// Puts a message into buffer `index` and gives it to the device.
+    /// Puts a message into buffer `index` and gives it to the device. Behind it there are zeroes up
+    /// to the next multiple of 8 bytes.
     ///
     /// A message that is being sent from the same buffer may go out torn; its
-    /// receiver has it already or it would not be written again.
+    /// receiver has it already or it would not be written again. Of messages that are written at
+    /// the same time words of both may stay.
     // Where the length is known the copy is a few moves.
     #[inline(always)]
     pub fn write(&self, index: usize, message: &[u8]) -> Result<Slice<'_>> {
-        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        let words = self.words(index).ok_or(EINVAL)?;
         if message.len() > self.length {
             return Err(errno::emsgsize());
         }
-        // SAFETY: The buffer has room for `length` bytes at `offset`; raw
-        // pointers, since the device may be reading the old message.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                message.as_ptr(),
-                chunk.pages.as_mut_ptr().add(offset),
-                message.len(),
-            )
-        };
-        chunk.sync_for_device(offset, message.len());
-        Ok(chunk.slice(offset, message.len()))
+        words.put(message);
+        let (block, offset) = (words.block, words.offset);
+        block.sync_for_device(offset, message.len());
+        Ok(block.slice(offset, message.len()))
     }
 
     /// Changes a byte of the message of `length` bytes in buffer `index`, before it is sent.
     #[inline]
     pub fn set(&self, index: usize, length: usize, at: usize, byte: u8) -> Result {
-        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        let words = self.words(index).ok_or(EINVAL)?;
         if at >= length || length > self.length {
             return Err(EINVAL);
         }
-        // SAFETY: As in `write`.
-        unsafe { chunk.pages.as_mut_ptr().add(offset + at).write(byte) };
-        chunk.sync_for_device(offset, length);
+        let place = words.get(at / WORD).ok_or(EINVAL)?;
+        let mut word = place.load(Ordering::Relaxed).to_ne_bytes();
+        *word.get_mut(at % WORD).ok_or(EINVAL)? = byte;
+        place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+        words.block.sync_for_device(words.offset, length);
         Ok(())
     }
 
@@ -299,26 +430,20 @@ impl MessageBuffers {
     // As for `write`.
     #[inline(always)]
     pub fn read<'m>(&self, index: usize, length: usize, message: &'m mut [u8]) -> Result<&'m [u8]> {
-        let (chunk, offset) = self.find(index).ok_or(EINVAL)?;
+        let words = self.words(index).ok_or(EINVAL)?;
         let length = length.min(self.length);
-        let room = message.len();
-        if length > room {
+        if length > message.len() {
             return Err(errno::emsgsize());
         }
-        chunk.sync_for_cpu(offset, length);
-        let from = chunk.pages.as_mut_ptr();
-        // SAFETY: The buffer has `self.length` bytes at `offset`, and as many as are
-        // copied have room.
-        unsafe {
-            let (from, to) = (from.add(offset), message.as_mut_ptr());
-            if room <= self.length {
-                core::ptr::copy_nonoverlapping(from, to, room);
-            } else {
-                core::ptr::copy_nonoverlapping(from, to, length);
-            }
-        };
+        let (block, offset) = (words.block, words.offset);
+        block.sync_for_cpu(offset, length);
+        if message.len() <= self.length {
+            words.take(message);
+        } else if let Some(begin) = message.get_mut(..length) {
+            words.take(begin);
+        }
         // The buffer will be posted again.
-        chunk.sync_for_device(offset, length);
+        block.sync_for_device(offset, length);
         message.get(..length).ok_or(errno::emsgsize())
     }
 }

@@ -9,7 +9,8 @@
 
 use super::{
     address::RawAddress,
-    device::Attributes, //
+    device::Attributes,
+    paired::Paired, //
 };
 use crate::{
     bindings::{
@@ -34,11 +35,6 @@ use kernel::{
     },
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Release, //
-        },
         Arc,
         UniqueArc, //
     },
@@ -61,6 +57,10 @@ pub enum Event<'a> {
         /// What the peer's user sent along; empty when nobody listened.
         private: &'a [u8],
     },
+    /// The peer's connection manager refused, since it still has a connection of a queue pair with
+    /// this one's number: an earlier one's, of a host that has started again since. It ends that
+    /// now; another attempt may succeed.
+    StaleConnection,
     /// Resolving or connecting failed.
     Failed(Error),
     /// The connection is down.
@@ -69,14 +69,17 @@ pub enum Event<'a> {
     DeviceRemoval,
 }
 
+/// The reason of the InfiniBand connection manager's, which RoCE has, too.
+const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
+
 /// Who is told of an identifier's events.
 pub trait Handler: Send + Sync + 'static {
-    /// Something happened. Process context, one call at a time.
+    /// Handles an event. Process context, one call at a time.
     fn event(&self, event: Event<'_>);
 }
 
 /// What an identifier's `context` points to.
-struct Context {
+struct IdContext {
     /// Read by the callback and taken by `detach`, both under the handler mutex.
     handler: UnsafeCell<Option<Arc<dyn Handler>>>,
 }
@@ -89,9 +92,9 @@ struct Context {
 /// context is `context`.
 pub struct Id {
     raw: NonNull<bindings::rdma_cm_id>,
-    context: KBox<Context>,
+    context: KBox<IdContext>,
     /// It has a queue pair.
-    paired: Atomic<bool>,
+    paired: Paired,
 }
 
 // SAFETY: The connection manager's functions may be called from any thread;
@@ -125,7 +128,7 @@ const MIN_RNR_TIMER: u8 = 12;
 impl Id {
     /// Makes an identifier that is not bound to a device yet.
     pub fn new(handler: Arc<dyn Handler>) -> Result<Arc<Self>> {
-        let context = Context::new(handler)?;
+        let context = IdContext::new(handler)?;
         // SAFETY: The context lives as long as the identifier.
         let raw = from_err_ptr(unsafe {
             bindings::hcablk_c_rdma_create_id(Some(on_event), context.as_ptr())
@@ -136,7 +139,7 @@ impl Id {
             Self {
                 raw,
                 context,
-                paired: Atomic::new(false),
+                paired: Paired::new(),
             },
             GFP_KERNEL,
         )?;
@@ -158,34 +161,26 @@ impl Id {
         self.raw.as_ptr()
     }
 
-    /// The device, once the address is resolved.
+    /// Returns the device, once the address is resolved.
     pub(super) fn device(&self) -> Option<NonNull<bindings::ib_device>> {
         // SAFETY: `raw` is valid; the field is set once, before the event is reported.
         NonNull::new(unsafe { (*self.as_raw()).device })
     }
 
-    /// Takes note that it gets a queue pair; `EBUSY` when it has one.
-    pub(super) fn pair(&self) -> Result {
-        if self.paired.xchg(true, Full) {
-            return Err(EBUSY);
-        }
-        Ok(())
+    /// Returns whether it has a queue pair, to be set and cleared with that.
+    pub(super) fn paired(&self) -> &Paired {
+        &self.paired
     }
 
-    /// It has none any more.
-    pub(super) fn unpair(&self) {
-        self.paired.store(false, Release);
-    }
-
-    /// The device's attributes; `ENODEV` before the address is resolved.
+    /// Returns the device's attributes; fails with `ENODEV` before the address is resolved.
     pub fn attributes(&self) -> Result<Attributes> {
         let device = self.device().ok_or(ENODEV)?;
         // SAFETY: A bound identifier keeps its device.
         Ok(unsafe { Attributes::of(device.as_ptr()) })
     }
 
-    /// Whether the transport is iWARP, where an RDMA READ needs a
-    /// [sink](super::sink) and the accepting side must not send first.
+    /// Returns whether the transport is iWARP, where an RDMA READ needs a [sink](super::sink) and
+    /// the accepting side must not send first.
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: `raw` is valid.
         unsafe { is_iwarp(self.as_raw()) }
@@ -214,7 +209,7 @@ impl Id {
     }
 
     /// Asks the peer for the connection. [`Event::Established`],
-    /// [`Event::Rejected`] or [`Event::Failed`] follows, but perhaps only after
+    /// [`Event::Rejected`], [`Event::StaleConnection`] or [`Event::Failed`] follows, but perhaps only after
     /// minutes: wait with a limit. Not from a handler.
     pub fn connect(&self, parameters: Parameters, private: &[u8]) -> Result {
         let mut param = conn_param(parameters, private)?;
@@ -270,7 +265,7 @@ impl Drop for Id {
     }
 }
 
-impl Context {
+impl IdContext {
     fn new(handler: Arc<dyn Handler>) -> Result<KBox<Self>> {
         Ok(KBox::new(
             Self {
@@ -326,7 +321,7 @@ unsafe fn is_iwarp(id: *mut bindings::rdma_cm_id) -> bool {
     }
 }
 
-/// The private data of an event of a connection.
+/// Returns the private data of an event of a connection.
 ///
 /// # Safety
 ///
@@ -343,7 +338,7 @@ unsafe fn private_data(event: &bindings::rdma_cm_event) -> &[u8] {
 
 /// # Safety
 ///
-/// Called by the connection manager for an identifier whose context is a [`Context`].
+/// Called by the connection manager for an identifier whose context is an [`IdContext`].
 unsafe extern "C" fn on_event(
     id: *mut bindings::rdma_cm_id,
     event: *mut bindings::rdma_cm_event,
@@ -351,7 +346,7 @@ unsafe extern "C" fn on_event(
     // SAFETY: Identifier and event are valid during the callback; the context
     // is as the caller guarantees and the handler mutex is held.
     let (event, handler) = unsafe {
-        let context: *const Context = (*id).context.cast();
+        let context: *const IdContext = (*id).context.cast();
         (&*event, &*(*context).handler.get())
     };
     let Some(handler) = handler else {
@@ -370,6 +365,12 @@ unsafe extern "C" fn on_event(
             // SAFETY: The event is about a connection.
             private: unsafe { private_data(event) },
         },
+        // The status of a device with another connection manager is an error, below 0.
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED
+            if event.status == REJECTED_AS_STALE =>
+        {
+            Event::StaleConnection
+        }
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
             let mut len = 0;
             // SAFETY: Both are valid; the function looks whether the user or the
@@ -412,12 +413,12 @@ unsafe extern "C" fn on_event(
 
 /// Who is told of connection requests.
 pub trait Accept: Send + Sync + 'static {
-    /// A peer asks for a connection: claim the identifier or the peer is
-    /// refused. Process context; requests come one at a time, so keep it short.
+    /// Handles a connection request: claims the identifier, else the peer is refused. Process
+    /// context; requests come one at a time, so keep it short.
     fn request(self: Arc<Self>, incoming: &mut Incoming<'_>);
 
-    /// The device that was listened on goes away. The listener must be dropped,
-    /// but not from here.
+    /// Handles the removal of the device that is listened on. The listener must be dropped, but not
+    /// from here.
     fn removed(self: Arc<Self>);
 }
 
@@ -429,13 +430,13 @@ pub struct Incoming<'a> {
 }
 
 impl Incoming<'_> {
-    /// What the peer sent along, possibly padded.
+    /// Returns the private data of the request, possibly padded.
     pub fn private(&self) -> &[u8] {
         // SAFETY: A connection request carries connection parameters.
         unsafe { private_data(self.event) }
     }
 
-    /// RDMA READs that the peer lets this side have in flight.
+    /// Returns how many RDMA READs the peer lets this side have in flight.
     pub fn peer_responder_resources(&self) -> u8 {
         // SAFETY: A connection request carries connection parameters; the
         // connection manager has already swapped the sides' views.
@@ -445,7 +446,7 @@ impl Incoming<'_> {
     /// Takes the identifier: whoever has it accepts or rejects in their own
     /// time and context.
     pub fn claim(&mut self, handler: Arc<dyn Handler>) -> Result<Arc<Id>> {
-        let context = Context::new(handler)?;
+        let context = IdContext::new(handler)?;
         let context_ptr = context.as_ptr();
         if self.claimed {
             return Err(errno::ealready());
@@ -458,7 +459,7 @@ impl Incoming<'_> {
             .write(Id {
                 raw: self.raw,
                 context,
-                paired: Atomic::new(false),
+                paired: Paired::new(),
             })
             .into();
         // SAFETY: The identifier is new and its handler mutex is held during the
@@ -472,7 +473,7 @@ impl Incoming<'_> {
         Ok(id)
     }
 
-    /// Refuses, saying why.
+    /// Refuses the request, with `private` as the reason.
     pub fn reject(&mut self, private: &[u8]) {
         // SAFETY: `raw` is valid during the callback. A peer that cannot be reached times out.
         let _ = unsafe { reject(self.raw.as_ptr(), private) };

@@ -18,6 +18,7 @@
 //! ```
 
 use super::{
+    paired::Paired,
     pd::ProtectionDomain,
     wr::WorkId, //
 };
@@ -66,15 +67,15 @@ pub use self::{
         Success, //
     },
     handler::{
+        CqNotify,
         Handler,
-        Patience,
         GUARD_MS, //
     },
 };
 
 /// Where completions are handled.
 #[derive(Clone)]
-pub enum Context {
+pub enum CqContext {
     /// In softirq context, soon after the interrupt.
     SoftIrq,
     /// On a workqueue made by [`WorkQueue::for_completions`]: handlers may sleep.
@@ -103,12 +104,12 @@ const BUDGET_PROCESS: c_int = 4096;
 pub struct CompletionQueue<H: Handler> {
     raw: UnsafeCell<*mut bindings::ib_cq>,
     pd: Arc<ProtectionDomain>,
-    context: Context,
+    context: CqContext,
     /// Set by the first [`Self::start`], for good.
     started: Atomic<bool>,
     running: Atomic<bool>,
     /// It has a queue pair, or had one that was drained: the drain events below are of one.
-    paired: Atomic<bool>,
+    paired: Paired,
     handler: UnsafeCell<Option<Arc<H>>>,
     #[pin]
     poll: Opaque<bindings::irq_poll>,
@@ -117,7 +118,7 @@ pub struct CompletionQueue<H: Handler> {
     interrupt: Opaque<bindings::irq_work>,
     #[pin]
     work: Opaque<bindings::work_struct>,
-    /// Held by the poller in [`Context::Direct`].
+    /// Held by the poller in [`CqContext::Direct`].
     #[pin]
     direct: SpinLock<()>,
     /// Where a batch is put. Only the one poller uses it.
@@ -125,9 +126,9 @@ pub struct CompletionQueue<H: Handler> {
     events: Atomic<u64>,
     /// Completions that were the device's driver's own. Only the poller counts.
     handed_over: Atomic<u64>,
-    /// Every completion is reported at once, whatever the handler says.
-    hurried: Atomic<bool>,
-    /// Runs while the handler's patience is guarded.
+    /// The queue is armed for any completion, whatever the handler says.
+    notify_all: Atomic<bool>,
+    /// Polls the queue if no event comes: see [`CqNotify::SolicitedOrTimer`].
     #[pin]
     guard: Opaque<bindings::timer_list>,
     guards: Atomic<u64>,
@@ -150,7 +151,7 @@ impl<H: Handler> CompletionQueue<H> {
         pd: &Arc<ProtectionDomain>,
         entries: u32,
         vector: u32,
-        context: Context,
+        context: CqContext,
     ) -> Result<Arc<Self>> {
         let cq = Arc::pin_init(
             pin_init!(Self {
@@ -159,7 +160,7 @@ impl<H: Handler> CompletionQueue<H> {
                 context,
                 started: Atomic::new(false),
                 running: Atomic::new(false),
-                paired: Atomic::new(false),
+                paired: Paired::new(),
                 handler: UnsafeCell::new(None),
                 poll <- Opaque::ffi_init(|slot: *mut bindings::irq_poll| {
                     // SAFETY: `slot` is writable memory that stays pinned.
@@ -182,7 +183,7 @@ impl<H: Handler> CompletionQueue<H> {
                 handed_over: Atomic::new(0),
                 // Soft-iWARP takes no message for one that asks for being
                 // reported (siw_rqe_complete() forgets the flag).
-                hurried: Atomic::new(pd.id().is_iwarp()),
+                notify_all: Atomic::new(pd.id().is_iwarp()),
                 guard <- Opaque::ffi_init(|slot: *mut bindings::timer_list| {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_timer_setup(slot, Some(Self::on_guard)) };
@@ -220,17 +221,17 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { *self.raw.get() }
     }
 
-    /// Completion events (interrupts) that this queue had.
+    /// Returns how many completion events (interrupts) this queue had.
     pub fn events(&self) -> u64 {
         self.events.load(Relaxed)
     }
 
-    /// Completions that were handed over to the device's driver.
+    /// Returns how many completions were handed over to the device's driver.
     pub(super) fn handed_over(&self) -> u64 {
         self.handed_over.load(Acquire)
     }
 
-    /// How often [`Patience::Guarded`] came to its end without an event.
+    /// Returns how often the timer of [`CqNotify::SolicitedOrTimer`] has expired.
     pub fn guards(&self) -> u64 {
         self.guards.load(Relaxed)
     }
@@ -253,24 +254,24 @@ impl<H: Handler> CompletionQueue<H> {
         }
     }
 
-    /// Has everything reported that has completed, and asks
-    /// [`Handler::patience`] again. Any context. Does nothing in
-    /// [`Context::Direct`], as everything here that may be called in any context.
+    /// Schedules the poller, so that everything that has completed is handled, and calls
+    /// [`Handler::cq_notify`] again. Any context. Does nothing in [`CqContext::Direct`], as
+    /// everything here that may be called in any context.
     pub fn kick(&self) {
         self.schedule();
     }
 
-    /// From now on no completion waits, however patient the handler is; what
-    /// waited is reported. Any context.
-    pub fn hurry(&self) {
-        self.hurried.store(true, Release);
+    /// Arms the queue for any completion from now on, whatever the handler says, and has
+    /// everything handled that has completed. Any context.
+    pub fn notify_all(&self) {
+        self.notify_all.store(true, Release);
         self.schedule();
     }
 
-    /// In [`GUARD_MS`] and a tick, or earlier, what has completed is reported,
-    /// whether there is an event or not. For who makes a patience that is not
-    /// [guarded](Patience::Guarded) be one while the handler rests. Handlers in
-    /// [`Context::SoftIrq`] only. Any context.
+    /// Starts the timer that polls the queue after [`GUARD_MS`] and a tick, whether there is an
+    /// event or not. For a caller that turns [`CqNotify::SolicitedOnly`] into
+    /// [`CqNotify::SolicitedOrTimer`] while the queue is armed already. Handlers in
+    /// [`CqContext::SoftIrq`] only. Any context.
     ///
     /// Does nothing before [`Self::start`], and after [`Self::stop`], which waits for the timer
     /// and shuts it down: none runs that outlives the queue.
@@ -284,10 +285,9 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
     }
 
-    /// As [`Self::kick`], and when called in process context has it done before
-    /// it returns, if nobody does so already. Handlers in
-    /// [`Context::SoftIrq`] only. Process or softirq context, with interrupts
-    /// on, and without locks that the handler takes.
+    /// Schedules the poller as [`Self::kick`] does, and when called in process context runs it
+    /// before it returns, unless it runs elsewhere. Handlers in [`CqContext::SoftIrq`] only. Process
+    /// or softirq context, with interrupts on, and without locks that the handler takes.
     #[inline]
     pub fn reap(&self) {
         // SAFETY: Enabled again below; what is raised in between runs then.
@@ -297,43 +297,34 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { bindings::hcablk_c_local_bh_enable() };
     }
 
-    /// Makes the queue the one of a queue pair; `EBUSY` when it is one's already.
-    pub(super) fn pair(&self) -> Result {
-        if self.paired.xchg(true, Full) {
-            return Err(EBUSY);
-        }
-        Ok(())
+    /// Returns whether it has a queue pair, to be set and cleared with that.
+    pub(super) fn paired(&self) -> &Paired {
+        &self.paired
     }
 
-    /// Takes [`Self::pair`] back: there is no queue pair, and none was drained.
-    pub(super) fn unpair(&self) {
-        self.paired.store(false, Release);
-    }
-
-    /// Whether the handler has nothing to do at this moment. For who wants to know of what had
-    /// completed and must not wait for handlers that sleep: after [`Self::kick`] it looks until
-    /// this holds, or for as long as it likes. Only what is handled in process context is
-    /// looked at. Any context.
+    /// Returns whether no completion is being handled. A caller that must not wait for handlers
+    /// that sleep calls [`Self::kick`] and then this until it returns `true`, or for as long as it
+    /// likes. Only covers what is handled in process context. Any context.
     pub fn is_settled(&self) -> bool {
         match self.context {
             // SAFETY: `work` was initialised.
-            Context::Process(_) => unsafe { bindings::work_busy(self.work.get()) == 0 },
-            Context::SoftIrq | Context::Direct => true,
+            CqContext::Process(_) => unsafe { bindings::work_busy(self.work.get()) == 0 },
+            CqContext::SoftIrq | CqContext::Direct => true,
         }
     }
 
-    /// As [`Self::kick`], and waits until that is done: afterwards the handler
-    /// knows of all that had completed. Only that is waited for which is
-    /// handled in process context. May sleep; not from a handler.
+    /// Has everything that has completed handled, as [`Self::kick`] does, and waits for that:
+    /// afterwards all that had completed was handled. Only waits for what is handled in process
+    /// context. May sleep; not from a handler.
     pub fn settle(&self) {
         match self.context {
-            Context::SoftIrq => self.schedule(),
-            Context::Process(_) => {
+            CqContext::SoftIrq => self.schedule(),
+            CqContext::Process(_) => {
                 self.schedule();
                 // SAFETY: `work` was initialised.
                 unsafe { bindings::flush_work(self.work.get()) };
             }
-            Context::Direct => self.poll_all(),
+            CqContext::Direct => self.poll_all(),
         }
     }
 
@@ -350,7 +341,7 @@ impl<H: Handler> CompletionQueue<H> {
             bindings::irq_poll_disable(self.poll.get());
             bindings::disable_work_sync(self.work.get());
         }
-        if let Context::SoftIrq = self.context {
+        if let CqContext::SoftIrq = self.context {
             // A poller that has just declared itself done may still be arming.
             synchronize_completions();
         }
@@ -367,11 +358,11 @@ impl<H: Handler> CompletionQueue<H> {
         drop(handler);
     }
 
-    /// Asks for an event at the next completion, or the next solicited one;
-    /// `true`: there may be completions already that will not cause one.
+    /// Asks for an event at the next completion, or the next solicited one. Returns whether
+    /// there may be completions already that will not cause one.
     #[inline]
-    fn arm(&self, patient: bool) -> bool {
-        let which = if patient && !self.hurried.load(Acquire) {
+    fn arm(&self, solicited_only: bool) -> bool {
+        let which = if solicited_only && !self.notify_all.load(Acquire) {
             bindings::ib_cq_notify_flags_IB_CQ_SOLICITED
         } else {
             bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
@@ -388,8 +379,7 @@ impl<H: Handler> CompletionQueue<H> {
         missed > 0
     }
 
-    /// A round is over: asks for the event that begins the next. `true`: that
-    /// must be now.
+    /// Ends a round: asks for the event that begins the next. Returns whether that must begin now.
     ///
     /// # Safety
     ///
@@ -398,25 +388,26 @@ impl<H: Handler> CompletionQueue<H> {
     unsafe fn rest(&self) -> bool {
         // SAFETY: By the safety requirement.
         let handler = unsafe { &*self.handler.get() };
-        let patience = handler.as_ref().map_or(Patience::None, |h| h.patience());
-        let missed = self.arm(patience != Patience::None);
-        match (patience, &self.context) {
-            (Patience::None, _) | (_, Context::Process(_) | Context::Direct) => missed,
-            (_, Context::SoftIrq) => {
-                if patience == Patience::Guarded {
+        let notify = handler.as_ref().map_or(CqNotify::Any, |h| h.cq_notify());
+        let missed = self.arm(notify != CqNotify::Any);
+        match (notify, &self.context) {
+            (CqNotify::Any, _) | (_, CqContext::Process(_) | CqContext::Direct) => missed,
+            (_, CqContext::SoftIrq) => {
+                if notify == CqNotify::SolicitedOrTimer {
                     self.guard();
                 }
-                // Another poller may have come and gone, which found less
-                // patience and armed before us.
+                // Another poller may have run meanwhile, have been told to arm for any
+                // completion, and have armed before us.
                 missed
                     || handler
                         .as_ref()
-                        .is_some_and(|h| h.patience() == Patience::None)
+                        .is_some_and(|h| h.cq_notify() == CqNotify::Any)
             }
         }
     }
 
-    /// Any context, also with the device's lock held: polls nothing itself.
+    /// Schedules the poller. Any context, also with the device's lock held, since it polls nothing
+    /// itself.
     ///
     /// A device that is software reports from a task. There a softirq would
     /// wake its thread up, which most often finds that the softirq has run at
@@ -429,14 +420,14 @@ impl<H: Handler> CompletionQueue<H> {
         match &self.context {
             // SAFETY: Both are initialised and stay pinned; `interrupt` does
             // nothing but to schedule `poll`.
-            Context::SoftIrq => unsafe {
+            CqContext::SoftIrq => unsafe {
                 bindings::hcablk_c_irq_poll_sched(self.poll.get(), self.interrupt.get());
             },
             // SAFETY: `work` is initialised and stays pinned, the queue is alive.
-            Context::Process(queue) => unsafe {
+            CqContext::Process(queue) => unsafe {
                 bindings::hcablk_c_queue_work(queue.as_raw(), self.work.get());
             },
-            Context::Direct => {}
+            CqContext::Direct => {}
         }
     }
 
@@ -488,7 +479,7 @@ impl<H: Handler> CompletionQueue<H> {
         done
     }
 
-    /// The domain that the queue belongs to.
+    /// Returns the protection domain that the queue belongs to.
     pub fn pd(&self) -> &Arc<ProtectionDomain> {
         &self.pd
     }

@@ -16,7 +16,7 @@ use super::{
     device::Direction,
     mr::{
         MemoryRegion,
-        Remote,
+        RemoteAddress,
         Rights,
         REGION_PAGE, //
     },
@@ -39,7 +39,7 @@ pub(crate) struct ExposedBuffers {
     // Dropped first, which ends the peer's access; the buffers are freed after that.
     region: MemoryRegion,
     buffers: KVec<DmaBuffer>,
-    remote: Remote,
+    remote: RemoteAddress,
 }
 
 impl ExposedBuffers {
@@ -82,19 +82,19 @@ impl ExposedBuffers {
         })
     }
 
-    /// The work request that lets the peer write. To be posted once, before the peer is
-    /// told of the memory; the right ends with the object.
+    /// Returns the work request that registers the memory for the peer's writes. Post it once,
+    /// before the peer gets the key; the registration ends with the object.
     pub(crate) fn register(&self) -> Register<'_> {
         self.region.kept(Rights::RemoteWrite)
     }
 
     /// Address and key of the first byte.
     #[inline]
-    pub(crate) fn remote(&self) -> Remote {
+    pub(crate) fn remote(&self) -> RemoteAddress {
         self.remote
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     #[inline]
     pub(crate) fn buffers(&self) -> &[DmaBuffer] {
         &self.buffers

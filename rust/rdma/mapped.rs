@@ -26,12 +26,12 @@ mod count {
         MAPPED.fetch_add(-1, Relaxed);
     }
 
-    /// How many there are.
+    /// Returns how many mappings there are.
     pub fn count() -> i64 {
         MAPPED.load(Relaxed)
     }
 
-    /// Nobody has mappings any more: complains when there are some.
+    /// Logs if there are mappings, when there must be none any more.
     pub(crate) fn check() {
         let left = count();
         if left != 0 {

@@ -3,7 +3,7 @@
 //! Memory regions for fast registration.
 
 use super::{
-    backlog::Waiting,
+    backlog::PendingRegistrations,
     pd::ProtectionDomain,
     wr::{
         Invalidate,
@@ -11,7 +11,10 @@ use super::{
         Withdrawn, //
     },
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    faults, //
+};
 use core::{
     mem::ManuallyDrop,
     ptr::{
@@ -57,9 +60,9 @@ impl Rights {
     }
 }
 
-/// What a peer needs to reach a registered region.
+/// Address and key by which a peer reaches a registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remote {
+pub struct RemoteAddress {
     /// The first byte's address within the region.
     pub address: u64,
     /// The key.
@@ -97,7 +100,7 @@ enum State {
 pub struct MemoryRegion {
     raw: NonNull<bindings::ib_mr>,
     state: State,
-    waiting: Arc<Waiting>,
+    waiting: Arc<PendingRegistrations>,
     pd: Arc<ProtectionDomain>,
 }
 
@@ -113,7 +116,7 @@ pub const REGION_PAGE: u32 = 4096;
 impl MemoryRegion {
     /// Makes a region of up to `pages` pages. May sleep.
     pub fn new(pd: &Arc<ProtectionDomain>, pages: u32) -> Result<Self> {
-        let waiting = Arc::new(Waiting::none(), GFP_KERNEL)?;
+        let waiting = Arc::new(PendingRegistrations::none(), GFP_KERNEL)?;
         // SAFETY: `pd` is alive.
         let raw = from_err_ptr(unsafe {
             bindings::ib_alloc_mr(pd.as_raw(), bindings::ib_mr_type_IB_MR_TYPE_MEM_REG, pages)
@@ -132,7 +135,7 @@ impl MemoryRegion {
     }
 
     #[inline]
-    pub(super) fn waiting(&self) -> &Arc<Waiting> {
+    pub(super) fn waiting(&self) -> &Arc<PendingRegistrations> {
         &self.waiting
     }
 
@@ -152,6 +155,9 @@ impl MemoryRegion {
         // Pages of a valid region must never change under the peer.
         if self.state != State::Invalid {
             return Err(EBUSY);
+        }
+        if faults::map() {
+            return Err(ENOMEM);
         }
         let mr = self.as_raw();
         // SAFETY: The region is valid and the caller vouches for the list.
@@ -175,15 +181,15 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// The work request that makes the region valid with `rights`, and what to
-    /// tell the peer. The request must be posted before the peer is told.
+    /// Returns the REG_MR that makes the region valid with `rights`, and its address and key for
+    /// the peer. Post the work request before the peer gets the key.
     #[inline]
-    pub fn register(&mut self, rights: Rights) -> Result<(Register<'_>, Remote)> {
+    pub fn register(&mut self, rights: Rights) -> Result<(Register<'_>, RemoteAddress)> {
         if self.state != State::Mapped {
             return Err(EINVAL);
         }
         self.state = State::Registered;
-        let remote = Remote {
+        let remote = RemoteAddress {
             // SAFETY: The region is valid.
             address: unsafe { (*self.as_raw()).iova },
             key: self.key().0,
@@ -191,9 +197,8 @@ impl MemoryRegion {
         Ok((Register::new(self, self.key(), rights.access()), remote))
     }
 
-    /// The work requests that make the region valid and invalid again, and its
-    /// first byte's address and key: for use by work that is posted between
-    /// the two.
+    /// Returns the work requests that make the region valid and invalid again, and its first byte's
+    /// address and key, for use by work that is posted between the two.
     #[inline]
     pub(super) fn lend(&mut self, rights: Rights) -> Result<(Register<'_>, Invalidate, u64, Key)> {
         if self.state != State::Mapped {
@@ -208,16 +213,16 @@ impl MemoryRegion {
 
     /// Declares that the region will be registered as long as it lives, by
     /// [`Self::kept`]'s work request; what to tell the peer once that is posted.
-    pub(crate) fn keep(&mut self, rights: Rights) -> Result<Remote> {
+    pub(crate) fn keep(&mut self, rights: Rights) -> Result<RemoteAddress> {
         Ok(self.register(rights)?.1)
     }
 
-    /// The work request for [`Self::keep`].
+    /// Returns the work request for [`Self::keep`].
     pub(crate) fn kept(&self, rights: Rights) -> Register<'_> {
         Register::new(self, self.key(), rights.access())
     }
 
-    /// The work request that makes the region invalid.
+    /// Returns the LOCAL_INV that makes the region invalid.
     #[inline]
     pub fn invalidate(&mut self) -> Invalidate {
         self.state = State::Invalidating;
@@ -230,20 +235,20 @@ impl MemoryRegion {
         Key(unsafe { (*self.as_raw()).rkey })
     }
 
-    /// Whether [`Self::invalidate`] was asked for, and not more.
+    /// Returns whether [`Self::invalidate`] was called, and its work request has not completed.
     #[inline]
     pub(crate) fn is_invalidating(&self) -> bool {
         self.state == State::Invalidating
     }
 
-    /// Whether the peer may have access.
+    /// Returns whether the peer may have access.
     #[inline]
     pub fn is_registered(&self) -> bool {
         matches!(self.state, State::Registered | State::Invalidating)
     }
 
-    /// The peer's message says that it invalidated `rkey`; `false`: that was
-    /// not this region's.
+    /// Records that the peer's message has invalidated `rkey`. Returns `false` if that is not this
+    /// region's key.
     #[inline]
     pub fn invalidated_by_peer(&mut self, rkey: u32) -> bool {
         let ours = self.state == State::Registered && self.key().0 == rkey;
@@ -253,7 +258,7 @@ impl MemoryRegion {
         ours
     }
 
-    /// The registration was never posted.
+    /// Records that the registration was never posted.
     #[inline]
     pub(crate) fn withdrawn(&mut self, proof: Withdrawn) {
         if self.state == State::Registered && self.key() == proof.0 {
@@ -261,7 +266,7 @@ impl MemoryRegion {
         }
     }
 
-    /// The work request of [`Self::invalidate`] completed, or the region was
+    /// Records that the work request of [`Self::invalidate`] has completed, or that the region was
     /// never registered.
     #[inline]
     pub(crate) fn invalidated(&mut self) {

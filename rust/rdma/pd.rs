@@ -62,44 +62,44 @@ impl ProtectionDomain {
         unsafe { (*self.raw.as_ptr()).device }
     }
 
-    /// The device's attributes.
+    /// Returns the device's attributes.
     pub fn attributes(&self) -> Attributes {
         // SAFETY: The device is alive as long as `id`.
         unsafe { Attributes::of(self.device()) }
     }
 
-    /// Whether the device is a program (soft-RoCE, soft-iWARP): it does no DMA.
+    /// Returns whether the device is a program (soft-RoCE, soft-iWARP), which does no DMA.
     pub fn is_software(&self) -> bool {
         // SAFETY: The device is alive as long as `id`.
         unsafe { bindings::hcablk_c_ib_is_virtual(self.device()) }
     }
 
-    /// Whether `id` is on this domain's device.
+    /// Returns whether `id` is on this domain's device.
     pub fn same_device(&self, id: &Id) -> bool {
         id.device().is_some_and(|d| d.as_ptr() == self.device())
     }
 
-    /// The key for local access to any memory mapped for the device.
+    /// Returns the key for local access to any memory that is mapped for the device.
     #[inline]
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: `raw` is valid by the type's invariant; the key never changes.
         unsafe { (*self.raw.as_ptr()).local_dma_lkey }
     }
 
-    /// A key of the domain could not be made invalid.
+    /// Records that a key of the domain could not be made invalid.
     pub(super) fn lose(&self) {
         self.lost.store(true, Relaxed);
     }
 
-    /// Whether the device has refused to take a key of the domain back that a peer may
-    /// have: then no memory that any key reached may ever be used for something else. A
+    /// Returns whether the device has refused to invalidate a key of the domain that a peer may
+    /// have. Then no memory that any key reached may ever be used for something else. A
     /// [`DmaBuffer`](super::buffer::DmaBuffer) sees to that by itself when it is dropped.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Relaxed)
     }
 
-    /// The connection identifier that keeps the device.
+    /// Returns the connection identifier that keeps the device.
     pub fn id(&self) -> &Arc<Id> {
         &self.id
     }

@@ -11,15 +11,18 @@ use super::{
     pd::ProtectionDomain,
     wr::{
         Chain,
-        Entry,
         Rdma,
+        Sge,
         WorkId,
         WorkRequest, //
     },
 };
-use crate::bindings::{
-    self,
-    zeroed, //
+use crate::{
+    bindings::{
+        self,
+        zeroed, //
+    },
+    faults,
 };
 use core::{
     mem::ManuallyDrop,
@@ -98,8 +101,8 @@ unsafe impl<H: Handler> Send for QueuePair<H> {}
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
-    /// Completions that a queue pair of this size may have outstanding: when it
-    /// is flushed, unsignaled requests complete as well.
+    /// Returns how many completions a queue pair of this size may have outstanding. When it is
+    /// flushed, unsignaled requests complete as well.
     pub fn completions(capacity: Capacity) -> u32 {
         capacity.sends + capacity.receives + 2
     }
@@ -145,14 +148,14 @@ impl<H: Handler> QueuePair<H> {
         cq: &CompletionQueue<H>,
         attr: &mut bindings::ib_qp_init_attr,
     ) -> Result<NonNull<bindings::ib_qp>> {
-        cq.pair()?;
-        let made = id.pair().and_then(|()| {
+        cq.paired().set()?;
+        let made = id.paired().set().and_then(|()| {
             // SAFETY: Identifier and domain are on the same device.
             to_result(unsafe { bindings::rdma_create_qp(id.as_raw(), pd.as_raw(), attr) })
-                .inspect_err(|_| id.unpair())
+                .inspect_err(|_| id.paired().clear())
         });
         if let Err(e) = made {
-            cq.unpair();
+            cq.paired().clear();
             return Err(e);
         }
         // SAFETY: The function has just set the field.
@@ -169,7 +172,7 @@ impl<H: Handler> QueuePair<H> {
         unsafe { self.post_raw(chain.head()) }
     }
 
-    /// As [`Self::post`].
+    /// Posts a list of work requests, as [`Self::post`] does a chain.
     ///
     /// # Safety
     ///
@@ -177,6 +180,20 @@ impl<H: Handler> QueuePair<H> {
     /// during the call.
     #[inline]
     pub(super) unsafe fn post_raw(&self, head: *const bindings::ib_send_wr) -> Result {
+        if faults::post() {
+            return Err(ENOMEM);
+        }
+        // SAFETY: As the caller's.
+        unsafe { self.give(head) }
+    }
+
+    /// Has the device take requests.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::post_raw`].
+    #[inline]
+    unsafe fn give(&self, head: *const bindings::ib_send_wr) -> Result {
         let qp = self.raw.as_ptr();
         let mut bad = ptr::null();
         // SAFETY: The queue pair is valid; the requests are by the safety requirement.
@@ -190,19 +207,19 @@ impl<H: Handler> QueuePair<H> {
 
     /// Posts a buffer to receive one message into. Any context.
     #[inline]
-    pub fn post_receive(&self, entry: Entry, id: WorkId) -> Result {
-        self.post_receive_parts(&[entry], id)
+    pub fn post_receive(&self, sge: Sge, id: WorkId) -> Result {
+        self.post_receive_parts(&[sge], id)
     }
 
-    /// As [`Self::post_receive`] into pieces that are filled one after the
+    /// Posts a receive as [`Self::post_receive`] does, into pieces that are filled one after the
     /// other, no more than [`Capacity::receive_entries`].
     #[inline]
-    pub fn post_receive_parts(&self, entries: &[Entry], id: WorkId) -> Result {
+    pub fn post_receive_parts(&self, sges: &[Sge], id: WorkId) -> Result {
         let qp = self.raw.as_ptr();
         let mut wr: bindings::ib_recv_wr = zeroed();
         wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
-        wr.sg_list = entries.as_ptr().cast_mut().cast();
-        wr.num_sge = entries.len() as i32;
+        wr.sg_list = sges.as_ptr().cast_mut().cast();
+        wr.num_sge = sges.len() as i32;
         let mut bad = ptr::null();
         // SAFETY: The queue pair is valid; the device copies request and entries.
         to_result(unsafe {
@@ -218,7 +235,7 @@ impl<H: Handler> QueuePair<H> {
     /// through this pair. What is posted afterwards is flushed too. May sleep.
     pub fn fail(&self) -> Result {
         let failed = self.modify(bindings::ib_qp_state_IB_QPS_ERR);
-        self.cq.hurry();
+        self.cq.notify_all();
         failed
     }
 
@@ -264,7 +281,8 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Whether the device may still read or write memory that was posted, after [`Self::drain`].
+    /// Returns whether the device may still read or write memory that was posted, after
+    /// [`Self::drain`].
     pub fn is_stuck(&self) -> bool {
         self.stuck.load(Acquire)
     }
@@ -286,13 +304,15 @@ impl<H: Handler> QueuePair<H> {
     fn post_last(&self, side: Side) -> Result {
         match side {
             Side::Sends => {
-                let mut last = Rdma::probe();
+                let mut last = Rdma::empty_write();
                 last.signal(WorkId::SENDS_DRAINED);
                 let mut chain = Chain::new();
                 chain.push(&mut last);
-                self.post(&chain)
+                // SAFETY: By `Chain`'s invariant. No fault is asked for here: a device that refuses
+                // this, too, does not drain.
+                unsafe { self.give(chain.head()) }
             }
-            Side::Receives => self.post_receive(Entry::EMPTY, WorkId::RECEIVES_DRAINED),
+            Side::Receives => self.post_receive(Sge::EMPTY, WorkId::RECEIVES_DRAINED),
         }
     }
 
@@ -325,17 +345,17 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// The connection that the pair belongs to.
+    /// Returns the connection that the pair belongs to.
     pub fn id(&self) -> &Arc<Id> {
         &self.id
     }
 
-    /// Where both queues complete.
+    /// Returns the completion queue of both queues.
     pub fn cq(&self) -> &Arc<CompletionQueue<H>> {
         &self.cq
     }
 
-    /// The number under which `rdma resource show qp` lists the pair.
+    /// Returns the number under which `rdma resource show qp` lists the pair.
     pub fn number(&self) -> u32 {
         // SAFETY: The queue pair is valid.
         unsafe { (*self.raw.as_ptr()).qp_num }
@@ -345,11 +365,11 @@ impl<H: Handler> QueuePair<H> {
 impl<H: Handler> Drop for QueuePair<H> {
     fn drop(&mut self) {
         // SAFETY: The identifier's queue pair is this one, made by `create` and not replaced, since
-        // `Id::pair` gives one at a time. Who posts has a reference to this object: nobody does.
+        // `Id::paired` allows one at a time. Who posts has a reference to this object: nobody does.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
-        self.id.unpair();
+        self.id.paired().clear();
         if !self.drained.load(Relaxed) {
-            self.cq.unpair();
+            self.cq.paired().clear();
         }
     }
 }

@@ -29,9 +29,9 @@ use super::{
     },
     pd::ProtectionDomain,
     wr::{
-        Entry,
         Invalidate,
         Register,
+        Sge,
         WorkRequest, //
     },
 };
@@ -51,13 +51,13 @@ pub struct Sink {
     pd: Arc<ProtectionDomain>,
 }
 
-/// What makes a sink usable, and what ends that: to be posted in this order
-/// with the RDMA READ between them.
-pub struct Grant<'a> {
+/// Work requests that register a sink and invalidate its key: to be posted in
+/// this order with the RDMA READ between them.
+pub struct SinkRegistration<'a> {
     /// Posted before the READ.
     pub register: Register<'a>,
     /// The READ's only entry.
-    pub entry: Entry,
+    pub sge: Sge,
     /// Posted after the READ; waits for it.
     pub invalidate: Invalidate,
 }
@@ -88,14 +88,16 @@ impl Sink {
         })
     }
 
-    /// Pages of a region that a device must be able to register for `bytes` bytes.
+    /// Returns how many pages a region for `bytes` bytes has, which the device must be able to
+    /// register.
     pub const fn pages(bytes: u32) -> u32 {
         bytes.div_ceil(REGION_PAGE)
     }
 
     /// Lays the region over the first bytes of each buffer, in this order; all
     /// but the last must be whole pages. `cookie` becomes part of the address
-    /// that the peer sees. `EBUSY` while it is in use.
+    /// that the peer sees. `EBUSY` while it is in use. The buffers are
+    /// [exposed](DmaBuffer::is_exposed) from here on.
     #[inline]
     pub fn map<'a>(
         &mut self,
@@ -109,6 +111,7 @@ impl Sink {
             if !buffer.is_of(&self.pd) {
                 return Err(EINVAL);
             }
+            buffer.expose();
             let slice = buffer.slice(0, length);
             // SAFETY: `place` is an initialised entry of the table.
             unsafe { bindings::hcablk_c_sg_set_dma(place, slice.address, slice.length) };
@@ -125,29 +128,31 @@ impl Sink {
         Ok(())
     }
 
-    /// The work requests around the RDMA READ. `EINVAL` without [`Self::map`].
+    /// Returns the work requests around the RDMA READ. `EINVAL` without [`Self::map`].
     #[inline]
-    pub fn grant(&mut self) -> Result<Grant<'_>> {
+    pub fn register(&mut self) -> Result<SinkRegistration<'_>> {
         let length = self.length;
         let (register, mut invalidate, address, key) = self.region.lend(self.rights)?;
         invalidate.fence();
-        Ok(Grant {
+        Ok(SinkRegistration {
             register,
-            entry: Entry::in_region(address, length, key),
+            sge: Sge::in_region(address, length, key),
             invalidate,
         })
     }
 
-    /// Whether it may still be valid: [`Self::grant`] was called, and [`Self::completed`] was not.
+    /// Returns whether the region may still be valid: [`Self::register`] was called, and
+    /// [`Self::completed`] was not.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.region.is_registered()
     }
 
-    /// The invalidation completed, of which, or of a later request of the same queue, the `_proof` is:
-    /// the sink can be mapped again.
+    /// Records that the invalidation has completed, so that the sink, which is laid over `buffers`, can
+    /// be mapped again. `_proof` is that completion's, or that of a later work request of the same queue.
     #[inline]
-    pub fn completed(&mut self, _proof: Success) {
+    pub fn completed<'a>(&mut self, _proof: Success, buffers: impl Iterator<Item = &'a DmaBuffer>) {
         self.region.invalidated();
+        buffers.for_each(DmaBuffer::conceal);
     }
 }

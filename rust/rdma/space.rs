@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! How many slots of a send queue are free.
 //!
@@ -26,7 +26,8 @@ pub struct SendSpace {
 }
 
 impl SendSpace {
-    /// A queue of `size` slots, at least one in `period` of them signaled.
+    /// Makes the account of a send queue of `size` slots, at least one in `period` of them
+    /// signaled.
     pub const fn new(size: u32, period: u32) -> Self {
         Self {
             free: size,
@@ -54,7 +55,7 @@ impl SendSpace {
         }
     }
 
-    /// Completions have freed so many slots by now.
+    /// Adds the slots that completions have freed by now.
     fn settle(&mut self, freed: u32) {
         self.release(freed.wrapping_sub(self.settled));
         self.settled = freed;
@@ -66,15 +67,16 @@ impl SendSpace {
         self.free = self.size.min(self.free + count);
     }
 
-    /// `count` reserved slots are about to be used. If the last of them ought
-    /// to be signaled: how many slots its completion will free.
+    /// Accounts for `count` reserved slots that are about to be used. Returns how many slots the
+    /// completion of the last one will free, if that is to be signaled.
     #[inline]
     pub fn post(&mut self, count: u32) -> Option<u16> {
         self.unsignaled += count;
         (self.unsignaled >= self.period).then(|| self.take_unsignaled())
     }
 
-    /// As [`Self::post`], for requests the last of which is signaled in any case.
+    /// Accounts for slots as [`Self::post`] does, for work requests the last of which is signaled
+    /// in any case. Returns how many slots its completion will free.
     #[inline]
     pub fn post_signaled(&mut self, count: u32) -> u16 {
         self.unsignaled += count;
@@ -88,7 +90,7 @@ impl SendSpace {
         covered as u16
     }
 
-    /// Slots free when completions have freed so many.
+    /// Returns how many slots are free when completions have freed `freed` in all.
     pub fn free(&mut self, freed: u32) -> u32 {
         self.settle(freed);
         self.free

@@ -6,7 +6,7 @@
 //! doorbell. The device has copied everything it needs when posting returns,
 //! so that nothing here lives longer than the call.
 //!
-//! What an [`Entry`] points to is not borrowed: its owner goes, before the work is
+//! What an [`Sge`] points to is not borrowed: its owner goes, before the work is
 //! posted, to where the completion finds it. **This is what no type here enforces**:
 //! whoever owns the memory keeps it until the work has completed, or the queue pair
 //! was destroyed. Drivers do that by where they keep the owner, and by the order in
@@ -15,7 +15,7 @@
 use super::{
     backlog::{
         CanWait,
-        Waiting, //
+        PendingRegistrations, //
     },
     buffer::Slice,
     mr::{
@@ -60,14 +60,14 @@ impl WorkId {
         }
     }
 
-    /// Whether it is of a drain, ours or the device's driver's.
+    /// Returns whether it is of a drain, ours or the device's driver's.
     #[inline]
     pub(super) const fn is_drain(self) -> bool {
         self.kind & 0x80 != 0
     }
 
-    /// Work of a kind on an object. Of the kind 7 bits are kept: those with the eighth are the
-    /// drain's own.
+    /// Makes the id of work of a kind on the object `index`. Keeps 7 bits of the kind: those with
+    /// the eighth are the drain's own.
     pub const fn new(kind: u8, index: u32) -> Self {
         Self {
             kind: kind & 0x7f,
@@ -76,7 +76,7 @@ impl WorkId {
         }
     }
 
-    /// The same, freeing `slots`.
+    /// Returns the same id, whose completion frees `slots` send queue slots.
     pub const fn freeing(self, slots: u16) -> Self {
         Self { slots, ..self }
     }
@@ -96,14 +96,14 @@ impl WorkId {
     }
 }
 
-/// Where one piece of a message is in this host's memory.
+/// A scatter-gather entry: where one piece of a message is in this host's memory.
 ///
 /// # Invariants
 ///
 /// The layout is `struct ib_sge`'s.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Entry {
+pub struct Sge {
     address: u64,
     length: u32,
     lkey: u32,
@@ -114,14 +114,14 @@ const _: () = {
         offset_of,
         size_of, //
     };
-    assert!(size_of::<Entry>() == size_of::<bindings::ib_sge>());
-    assert!(offset_of!(Entry, address) == offset_of!(bindings::ib_sge, addr));
-    assert!(offset_of!(Entry, length) == offset_of!(bindings::ib_sge, length));
-    assert!(offset_of!(Entry, lkey) == offset_of!(bindings::ib_sge, lkey));
+    assert!(size_of::<Sge>() == size_of::<bindings::ib_sge>());
+    assert!(offset_of!(Sge, address) == offset_of!(bindings::ib_sge, addr));
+    assert!(offset_of!(Sge, length) == offset_of!(bindings::ib_sge, length));
+    assert!(offset_of!(Sge, lkey) == offset_of!(bindings::ib_sge, lkey));
 };
 
-impl Entry {
-    /// A piece of a mapped buffer.
+impl Sge {
+    /// Makes the entry of a piece of a mapped buffer.
     #[inline]
     pub fn new(slice: Slice<'_>) -> Self {
         Self {
@@ -131,7 +131,8 @@ impl Entry {
         }
     }
 
-    /// A piece of memory that is mapped for the device of a domain with this local key.
+    /// Makes the entry of memory that is mapped for the device of a protection domain with the
+    /// local key `lkey`.
     #[inline]
     pub(crate) fn mapped(address: u64, length: u32, lkey: u32) -> Self {
         Self {
@@ -141,7 +142,7 @@ impl Entry {
         }
     }
 
-    /// A piece of a registered region.
+    /// Makes the entry of a piece of a registered region.
     #[inline]
     pub(super) fn in_region(address: u64, length: u32, key: Key) -> Self {
         Self {
@@ -151,7 +152,7 @@ impl Entry {
         }
     }
 
-    /// An entry that says nothing, to initialise arrays with.
+    /// An empty entry, to initialise arrays with.
     pub const EMPTY: Self = Self {
         address: 0,
         length: 0,
@@ -161,11 +162,11 @@ impl Entry {
 
 /// Anything that can be put into a [`Chain`].
 pub trait WorkRequest {
-    /// The part that all requests have.
+    /// Returns the part that all work requests have.
     #[doc(hidden)]
     fn base(&mut self) -> &mut bindings::ib_send_wr;
 
-    /// The same, as a pointer by which the whole structure may be read.
+    /// Returns the same as a pointer by which the whole structure may be read.
     #[doc(hidden)]
     fn whole(&mut self) -> *mut bindings::ib_send_wr;
 
@@ -194,23 +195,23 @@ pub trait WorkRequest {
 /// A SEND, with or without invalidation of a key of the peer.
 pub struct Send<'a> {
     wr: bindings::ib_send_wr,
-    _entries: PhantomData<&'a [Entry]>,
+    _sges: PhantomData<&'a [Sge]>,
 }
 
 impl<'a> Send<'a> {
-    /// Sends `entries` as one message.
+    /// Makes a SEND that gathers `sges` into one message.
     #[inline]
-    pub fn new(entries: &'a [Entry]) -> Self {
+    pub fn new(sges: &'a [Sge]) -> Self {
         let mut wr: bindings::ib_send_wr = zeroed();
         wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND;
-        set_entries(&mut wr, entries);
+        set_sges(&mut wr, sges);
         Self {
             wr,
-            _entries: PhantomData,
+            _sges: PhantomData,
         }
     }
 
-    /// The message shall also invalidate `rkey` at the peer.
+    /// Makes the message invalidate `rkey` at the peer (SEND with invalidate).
     #[inline]
     pub fn invalidating(mut self, rkey: u32) -> Self {
         self.wr.opcode = bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV;
@@ -220,8 +221,8 @@ impl<'a> Send<'a> {
 }
 
 impl Send<'_> {
-    /// The message shall wake its receiver up, also one that has armed its
-    /// completion queue for such messages only.
+    /// Makes the message solicited: it raises an event also at a receiver that has armed its
+    /// completion queue for solicited completions only.
     #[inline]
     pub fn solicited(&mut self) {
         self.wr.send_flags |= bindings::ib_send_flags_IB_SEND_SOLICITED;
@@ -246,50 +247,39 @@ unsafe impl CanWait for Send<'_> {
 /// An RDMA READ or WRITE of the peer's memory.
 pub struct Rdma<'a> {
     wr: bindings::ib_rdma_wr,
-    _entries: PhantomData<&'a [Entry]>,
+    _sges: PhantomData<&'a [Sge]>,
 }
 
 impl<'a> Rdma<'a> {
     #[inline]
-    fn new(opcode: bindings::ib_wr_opcode, entries: &'a [Entry], address: u64, rkey: u32) -> Self {
+    fn new(opcode: bindings::ib_wr_opcode, sges: &'a [Sge], address: u64, rkey: u32) -> Self {
         let mut wr: bindings::ib_rdma_wr = zeroed();
         wr.wr.opcode = opcode;
         wr.remote_addr = address;
         wr.rkey = rkey;
-        set_entries(&mut wr.wr, entries);
+        set_sges(&mut wr.wr, sges);
         Self {
             wr,
-            _entries: PhantomData,
+            _sges: PhantomData,
         }
     }
 
-    /// Writes `entries` to the peer's memory.
+    /// Makes an RDMA WRITE of `sges` to the peer's memory.
     #[inline]
-    pub fn write(entries: &'a [Entry], address: u64, rkey: u32) -> Self {
-        Self::new(
-            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE,
-            entries,
-            address,
-            rkey,
-        )
+    pub fn write(sges: &'a [Sge], address: u64, rkey: u32) -> Self {
+        Self::new(bindings::ib_wr_opcode_IB_WR_RDMA_WRITE, sges, address, rkey)
     }
 
-    /// Reads the peer's memory into `entries`.
+    /// Makes an RDMA READ of the peer's memory into `sges`.
     #[inline]
-    pub fn read(entries: &'a [Entry], address: u64, rkey: u32) -> Self {
-        Self::new(
-            bindings::ib_wr_opcode_IB_WR_RDMA_READ,
-            entries,
-            address,
-            rkey,
-        )
+    pub fn read(sges: &'a [Sge], address: u64, rkey: u32) -> Self {
+        Self::new(bindings::ib_wr_opcode_IB_WR_RDMA_READ, sges, address, rkey)
     }
 }
 
 impl Rdma<'_> {
-    /// An RDMA WRITE shall tell the peer that it is done: it takes a receive
-    /// buffer there and completes with `value`. Not on iWARP. If `solicited`,
-    /// the peer is woken up as by [`Send::solicited`].
+    /// Makes the RDMA WRITE a write-with-immediate: it takes a receive buffer there and completes
+    /// with `value`. Not on iWARP. If `solicited`, the peer is woken up as by [`Send::solicited`].
     #[inline]
     pub fn immediate(&mut self, value: u32, solicited: bool) {
         self.wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM;
@@ -301,10 +291,9 @@ impl Rdma<'_> {
 }
 
 impl Rdma<'static> {
-    /// Writes nothing to nowhere: completes when the peer's device has
-    /// acknowledged it, and fails when the peer is gone. Neither a buffer nor
-    /// the peer's processor takes part.
-    pub fn probe() -> Self {
+    /// Makes an RDMA WRITE of 0 bytes: it completes when the peer's device has acknowledged it, and
+    /// fails when the peer is gone. Neither a buffer nor the peer's processor takes part.
+    pub fn empty_write() -> Self {
         Self::write(&[], 0, 0)
     }
 }
@@ -375,7 +364,7 @@ unsafe impl CanWait for Register<'_> {
     type Raw = bindings::ib_reg_wr;
 
     #[inline]
-    fn waiting(&self) -> Option<&Arc<Waiting>> {
+    fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
         Some(self.region.waiting())
     }
 }
@@ -409,10 +398,10 @@ unsafe impl CanWait for Invalidate {
 }
 
 #[inline]
-fn set_entries(wr: &mut bindings::ib_send_wr, entries: &[Entry]) {
-    // `Entry` has the layout of `ib_sge`; the device only reads.
-    wr.sg_list = entries.as_ptr().cast_mut().cast();
-    wr.num_sge = entries.len() as i32;
+fn set_sges(wr: &mut bindings::ib_send_wr, sges: &[Sge]) {
+    // `Sge` has the layout of `ib_sge`; the device only reads.
+    wr.sg_list = sges.as_ptr().cast_mut().cast();
+    wr.num_sge = sges.len() as i32;
 }
 
 /// Requests that are posted together, in order.
@@ -435,7 +424,7 @@ impl Default for Chain<'_> {
 }
 
 impl<'a> Chain<'a> {
-    /// A chain without requests.
+    /// Makes an empty chain.
     #[inline]
     pub const fn new() -> Self {
         Self {
@@ -466,7 +455,7 @@ impl<'a> Chain<'a> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no work request in it.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -9,7 +9,7 @@ pub const COUNT: usize = 24;
 /// Nanoseconds below which everything is in the first class, as a power of two.
 const FIRST_SHIFT: u32 = 10;
 
-/// The class of a duration in nanoseconds.
+/// Returns the class of a duration in nanoseconds.
 #[inline]
 pub const fn of(ns: u64) -> usize {
     let class = (u64::BITS - (ns >> FIRST_SHIFT).leading_zeros()) as usize;

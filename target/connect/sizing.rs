@@ -15,8 +15,8 @@ use crate::{
     },
     queue::{
         Queue,
+        QueueOptions, //
         Shape,
-        Ways, //
     },
     session::Session, //
 };
@@ -43,8 +43,8 @@ struct Frame<'a> {
     request: &'a Request,
     attributes: Attributes,
     credits: u16,
-    ways: Ways,
-    cut: crate::queue::Cut,
+    options: QueueOptions,
+    split: crate::queue::Split,
 }
 
 impl Frame<'_> {
@@ -52,15 +52,15 @@ impl Frame<'_> {
         self.request.queues.max(1).into()
     }
 
-    /// For requests of up to `largest` bytes, with `data` bytes for buffers and granted memory.
+    /// For requests of up to `largest` bytes, with `data` bytes for buffers and the eager ring.
     fn shape(&self, largest: u32, data: usize) -> Result<Shape, Refusal> {
         Shape::new(
             self.attributes,
             self.credits,
             data,
             largest,
-            self.ways,
-            self.cut,
+            self.options,
+            self.split,
         )
         .map_err(|lacking| Refusal::new(Reason::NoResources, lacking))
     }
@@ -79,7 +79,7 @@ impl Connect {
             limit => limit.min(request.depth),
         };
         let backing = session.backing().ok_or(ENDED)?;
-        let ways = Ways {
+        let options = QueueOptions {
             sinks: id.is_iwarp() || crate::force_mr(),
             writes: !session.geometry().read_only,
             grants: backing.bears_change(),
@@ -91,15 +91,15 @@ impl Connect {
             request,
             attributes: session.pd().attributes(),
             credits,
-            ways,
-            cut: backing.cut(),
+            options,
+            split: backing.split(),
         };
         if request.queue == 0 && !request.replace {
             self.begin_client(session, &frame)?;
         }
         let client = session.client().ok_or(ENDED)?;
         let shape = frame.shape(session.largest(), client.queue_bytes())?;
-        let charge = client.charge(shape.least()).map_err(Refusal::denied)?;
+        let charge = client.charge(shape.reserved()).map_err(Refusal::denied)?;
         let queue = Queue::new(
             session,
             backing,
@@ -154,11 +154,11 @@ impl Connect {
     ) -> Result<(u32, Result<Arc<Client>, Denied>), Refusal> {
         let set = self.port.limits().buffer_mib << 20;
         let data = layout::data(set, frame.queues(), asked.max(TRANSFER_USUAL) as usize);
-        let largest = Shape::largest(frame.attributes, data, frame.ways, asked);
+        let largest = Shape::largest(frame.attributes, data, frame.options, asked);
         let shape = frame.shape(largest, data)?;
         let needs = Needs {
             queues: frame.queues() as u64,
-            least: shape.least(),
+            reserved: shape.reserved(),
             wish: shape.wish(),
             data,
         };

@@ -1,17 +1,17 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The account of a port's memory: how many bytes are whose. Uses nothing but `core`: its
 //! tests run on the host.
 //!
 //! ```text
 //!         ask()              grant()             refund()
-//!  (left) ─────────► coming ───────────► least ────────────► (left)
+//!  (left) ─────────► coming ───────────► reserved ──────────► (left)
 //!     ▲                │ withdraw()
 //!     └────────────────┘
 //! ```
 //!
-//! What is *least* is a session's or a queue pair's own as long as that lives. What is *coming* was asked
-//! for, and waits until others have given back what was lent to them. Both together never
+//! What is *reserved* is a session's or a queue pair's own as long as that lives. What is *coming* was asked
+//! for, and waits until others have given back what they borrowed. Both together never
 //! pass what the limit is, or shall be.
 
 /// Why bytes were refused: for the log.
@@ -31,7 +31,7 @@ pub(super) struct Account {
     limit: u64,
     /// Bytes that shall be: less while the limit is being lowered.
     goal: u64,
-    least: u64,
+    reserved: u64,
     coming: u64,
     /// The limit is being changed.
     changing: bool,
@@ -42,7 +42,7 @@ impl Account {
         Self {
             limit,
             goal: limit,
-            least: 0,
+            reserved: 0,
             coming: 0,
             changing: false,
         }
@@ -58,13 +58,13 @@ impl Account {
     }
 
     /// Bytes that somebody has for himself.
-    pub(super) fn least(&self) -> u64 {
-        self.least
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved
     }
 
     /// Those, and the ones that are coming.
     pub(super) fn owned(&self) -> u64 {
-        self.least + self.coming
+        self.reserved + self.coming
     }
 
     fn shortage(&self, needed: u64) -> Shortage {
@@ -75,8 +75,8 @@ impl Account {
         }
     }
 
-    /// `bytes` bytes are wanted. They are to be granted or withdrawn.
-    pub(super) fn ask(&mut self, bytes: u64) -> Result<(), Shortage> {
+    /// Reserves `bytes` bytes, which are to be granted or withdrawn.
+    pub(super) fn reserve(&mut self, bytes: u64) -> Result<(), Shortage> {
         let owned = self.owned().saturating_add(bytes);
         if owned > self.goal {
             return Err(self.shortage(bytes));
@@ -88,7 +88,7 @@ impl Account {
     /// They are there.
     pub(super) fn grant(&mut self, bytes: u64) {
         self.coming -= bytes;
-        self.least += bytes;
+        self.reserved += bytes;
     }
 
     /// They do not come.
@@ -99,10 +99,10 @@ impl Account {
 
     /// They are free.
     pub(super) fn refund(&mut self, bytes: u64) {
-        self.least -= bytes;
+        self.reserved -= bytes;
     }
 
-    /// Bytes that may still be lent when `held` bytes are; `None`: too many are.
+    /// Bytes that may still be shared when `held` bytes are; `None`: too many are.
     pub(super) fn left(&self, held: u64) -> Option<u64> {
         self.goal.checked_sub(self.owned())?.checked_sub(held)
     }
@@ -175,17 +175,17 @@ mod tests {
     #[test]
     fn what_is_asked_for_never_passes_the_limit() {
         let mut account = Account::new(100);
-        assert_eq!(account.ask(60), Ok(()));
+        assert_eq!(account.reserve(60), Ok(()));
         let refused = Shortage {
             needed: 41,
             left: 40,
             limit: 100,
         };
-        assert_eq!(account.ask(41), Err(refused), "what is coming counts");
-        assert!(account.ask(u64::MAX).is_err());
-        assert_eq!(account.ask(40), Ok(()));
+        assert_eq!(account.reserve(41), Err(refused), "what is coming counts");
+        assert!(account.reserve(u64::MAX).is_err());
+        assert_eq!(account.reserve(40), Ok(()));
         account.grant(60);
-        assert_eq!((account.least(), account.owned()), (60, 100));
+        assert_eq!((account.reserved(), account.owned()), (60, 100));
         assert_eq!(account.left(0), Some(0));
         assert_eq!(account.left(1), None);
         account.withdraw(40);
@@ -197,14 +197,17 @@ mod tests {
     #[test]
     fn the_limit_goes_no_lower_than_what_is_owned() {
         let mut account = Account::new(100);
-        assert_eq!(account.ask(30), Ok(()));
+        assert_eq!(account.reserve(30), Ok(()));
         account.grant(30);
-        assert_eq!(account.ask(20), Ok(()));
+        assert_eq!(account.reserve(20), Ok(()));
         assert_eq!(account.begin_change(49), None);
         assert_eq!(account.begin_change(50), Some(100));
         assert_eq!((account.limit(), account.goal()), (100, 50));
         assert_eq!(account.begin_change(200), None, "one at a time");
-        assert!(account.ask(1).is_err(), "nothing new beyond what shall be");
+        assert!(
+            account.reserve(1).is_err(),
+            "nothing new beyond what shall be"
+        );
         account.end_change(50);
         assert_eq!(account.limit(), 50);
         assert_eq!(account.begin_change(200), Some(50));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Buffers that are lent: those of one RDMA device, mapped for it.
+//! The shared buffers of one RDMA device, mapped for it.
 //!
 //! ```text
 //!          grow()            borrow()                      give_back()
@@ -9,7 +9,7 @@
 //!
 //! They are made when sessions begin and when the limit is raised, in process context, and
 //! destroyed when that is lowered or sessions end. Whoever uses one has a reference to it;
-//! the account ([`Shares`]) tells how many everyone has, and lends none twice.
+//! the account ([`FairShare`]) says how many everyone has, and gives none out twice.
 //!
 //! They are mapped by the protection domain of the session that was the first on the
 //! device. That only keeps the device: what uses a buffer names it by its own domain's
@@ -28,7 +28,7 @@ use super::{
         length_of,
         ORDERS,
         PAGES,
-        ZONES, //
+        SIZE_CLASSES, //
     },
     Memory, //
 };
@@ -36,16 +36,16 @@ use crate::queue::Queue;
 use core::mem;
 use hcablk_core::{
     broken::push_into_room,
+    fair_share::{
+        self,
+        FairShare,
+        Holds,
+        Standing, //
+    },
     rdma::{
         buffer::DmaBuffer,
         device::Direction,
         pd::ProtectionDomain, //
-    },
-    share::{
-        self,
-        Holds,
-        Shares,
-        Standing, //
     },
     sync::{
         new_irq_lock,
@@ -70,17 +70,17 @@ const NSEC_PER_MSEC: u64 = 1_000_000;
 /// Places that tables get at a time.
 const PLACES: usize = 32;
 
-type Tables = (KVec<share::Client>, KVec<share::Seat>);
+type Tables = (KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>);
 
 struct Inner {
-    shares: Shares<KVec<share::Client>, KVec<share::Seat>>,
-    /// Whom to wake, by seat.
+    shares: FairShare<KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>>,
+    /// The queues to wake, by index of the borrower.
     queues: KVec<Option<Arc<Queue>>>,
     /// What nobody has; room for all that there are.
-    free: [KVVec<Arc<DmaBuffer>>; ZONES],
+    free: [KVVec<Arc<DmaBuffer>>; SIZE_CLASSES],
 }
 
-/// See the module.
+/// The shared buffers of one RDMA device and their account.
 #[pin_data]
 pub(super) struct Arena {
     pd: Arc<ProtectionDomain>,
@@ -93,23 +93,25 @@ pub(super) struct Arena {
 }
 
 /// Empty tables. May sleep.
-fn tables(clients: usize, seats: usize) -> Result<Tables> {
+fn tables(clients: usize, borrowers: usize) -> Result<Tables> {
     let mut tables = (KVec::new(), KVec::new());
     tables
         .0
-        .resize(clients, share::Client::default(), GFP_KERNEL)?;
-    tables.1.resize(seats, share::Seat::default(), GFP_KERNEL)?;
+        .resize(clients, fair_share::ClientShare::default(), GFP_KERNEL)?;
+    tables
+        .1
+        .resize(borrowers, fair_share::Borrower::default(), GFP_KERNEL)?;
     Ok(tables)
 }
 
 impl Arena {
-    /// An empty one for the device of `pd`. May sleep.
+    /// Makes an arena without buffers for the device of `pd`. May sleep.
     pub(super) fn new(pd: &Arc<ProtectionDomain>, memory: &Arc<Memory>) -> Result<Arc<Self>> {
-        let (clients, seats) = tables(0, 0)?;
+        let (clients, borrowers) = tables(0, 0)?;
         let inner = Inner {
-            shares: Shares::new(PAGES, clients, seats),
+            shares: FairShare::new(PAGES, clients, borrowers),
             queues: KVec::new(),
-            free: [const { KVVec::new() }; ZONES],
+            free: [const { KVVec::new() }; SIZE_CLASSES],
         };
         Arc::pin_init(
             pin_init!(Self {
@@ -122,27 +124,27 @@ impl Arena {
         )
     }
 
-    /// Whether it is for the device of `pd`.
+    /// Returns whether it is for the device of `pd`.
     pub(super) fn is_for(&self, pd: &ProtectionDomain) -> bool {
         pd.same_device(self.pd.id())
     }
 
     /// Makes room in the tables. May sleep.
     fn enlarge(&self) -> Result {
-        let (clients, seats) = self.inner.lock().shares.room();
-        let (clients, seats) = (clients + PLACES, seats + PLACES);
-        let new = tables(clients, seats)?;
-        let mut queues = KVec::with_capacity(seats, GFP_KERNEL)?;
+        let (clients, borrowers) = self.inner.lock().shares.room();
+        let (clients, borrowers) = (clients + PLACES, borrowers + PLACES);
+        let new = tables(clients, borrowers)?;
+        let mut queues = KVec::with_capacity(borrowers, GFP_KERNEL)?;
         let mut inner = self.inner.lock();
-        if inner.shares.room() >= (clients, seats) {
+        if inner.shares.room() >= (clients, borrowers) {
             // Somebody else did.
             drop(inner);
             return Ok(());
         }
         for queue in inner.queues.iter_mut() {
-            push_into_room(&mut queues, queue.take(), "a seat has no place");
+            push_into_room(&mut queues, queue.take(), "a borrower has no place");
         }
-        while queues.len() < seats && queues.push_within_capacity(None).is_ok() {}
+        while queues.len() < borrowers && queues.push_within_capacity(None).is_ok() {}
         let old_queues = mem::replace(&mut inner.queues, queues);
         let old = inner.shares.enlarge(new.0, new.1);
         drop(inner);
@@ -150,46 +152,47 @@ impl Arena {
         Ok(())
     }
 
-    /// A new client that may borrow `most` pages: its place, and its first seat. May sleep.
-    pub(super) fn join(&self, most: u32) -> Result<(usize, usize)> {
+    /// Adds a client that may borrow `most` pages. Returns its index and that of its first
+    /// borrower; `ENOMEM` if the tables cannot grow. May sleep.
+    pub(super) fn add_client(&self, most: u32) -> Result<(usize, usize)> {
         loop {
-            let joined = self.inner.lock().shares.join(most);
-            match joined {
+            let added = self.inner.lock().shares.add_client(most);
+            match added {
                 Some(places) => return Ok(places),
                 None => self.enlarge()?,
             }
         }
     }
 
-    /// Another seat of a client. May sleep.
-    pub(super) fn sit(&self, client: usize) -> Result<usize> {
+    /// Adds another borrower of a client; `ENOMEM` if the tables cannot grow. May sleep.
+    pub(super) fn add_borrower(&self, client: usize) -> Result<usize> {
         loop {
-            let seat = self.inner.lock().shares.sit(client);
-            match seat {
-                Some(seat) => return Ok(seat),
+            let borrower = self.inner.lock().shares.add_borrower(client);
+            match borrower {
+                Some(borrower) => return Ok(borrower),
                 None => self.enlarge()?,
             }
         }
     }
 
-    /// A seat that has given back everything is nobody's any more.
-    pub(super) fn leave(&self, seat: usize) {
+    /// Removes a borrower that has given back everything.
+    pub(super) fn remove_borrower(&self, borrower: usize) {
         let mut inner = self.inner.lock();
-        inner.shares.leave(seat);
-        self.tell(&mut inner);
+        inner.shares.remove_borrower(borrower);
+        self.wake_waiters(&mut inner);
     }
 
-    pub(super) fn attach(&self, seat: usize, queue: &Arc<Queue>) {
-        if let Some(place) = self.inner.lock().queues.get_mut(seat) {
+    pub(super) fn attach(&self, borrower: usize, queue: &Arc<Queue>) {
+        if let Some(place) = self.inner.lock().queues.get_mut(borrower) {
             *place = Some(queue.clone());
         }
     }
 
-    pub(super) fn detach(&self, seat: usize) {
+    pub(super) fn detach(&self, borrower: usize) {
         let mut inner = self.inner.lock();
-        let queue = inner.queues.get_mut(seat).and_then(Option::take);
-        inner.shares.leave_off(seat);
-        self.tell(&mut inner);
+        let queue = inner.queues.get_mut(borrower).and_then(Option::take);
+        inner.shares.cancel_wait(borrower);
+        self.wake_waiters(&mut inner);
         drop(inner);
         drop(queue);
     }
@@ -199,12 +202,12 @@ impl Arena {
         self.pressed.load(Relaxed)
     }
 
-    /// After every change: wakes who can go on, and, if somebody begins to wait, all who may
-    /// have what they do not use.
-    fn tell(&self, inner: &mut Inner) {
+    /// Wakes the queues that can continue, and, if a queue begins to wait, all that may have
+    /// buffers that they do not use. Called after every change.
+    fn wake_waiters(&self, inner: &mut Inner) {
         let now = now_ns() / NSEC_PER_MSEC;
-        while let Some(seat) = inner.shares.to_tell(now) {
-            if let Some(Some(queue)) = inner.queues.get(seat) {
+        while let Some(borrower) = inner.shares.next_to_wake(now) {
+            if let Some(Some(queue)) = inner.queues.get(borrower) {
                 queue.wake();
             }
         }
@@ -214,9 +217,9 @@ impl Arena {
         }
         self.pressed.store(pressed, Relaxed);
         if pressed {
-            for (seat, queue) in inner.queues.iter().enumerate() {
+            for (borrower, queue) in inner.queues.iter().enumerate() {
                 match queue {
-                    Some(queue) if inner.shares.has(seat) => queue.wake(),
+                    Some(queue) if inner.shares.has(borrower) => queue.wake(),
                     _ => {}
                 }
             }
@@ -225,8 +228,8 @@ impl Arena {
 
     pub(super) fn borrow(
         &self,
-        seat: usize,
-        zone: usize,
+        borrower: usize,
+        size_class: usize,
         count: usize,
         into: &mut KVec<Arc<DmaBuffer>>,
     ) -> bool {
@@ -234,10 +237,10 @@ impl Arena {
             return false;
         };
         let mut inner = self.inner.lock();
-        if !inner.shares.borrow(seat, zone, number) {
+        if !inner.shares.borrow(borrower, size_class, number) {
             return false;
         }
-        if let Some(free) = inner.free.get_mut(zone) {
+        if let Some(free) = inner.free.get_mut(size_class) {
             for _ in 0..count {
                 if let Some(buffer) = free.pop() {
                     // There is room: see `Pool`.
@@ -245,84 +248,95 @@ impl Arena {
                 }
             }
         }
-        self.tell(&mut inner);
+        self.wake_waiters(&mut inner);
         true
     }
 
-    pub(super) fn wait(&self, seat: usize, wants: [u32; ZONES]) -> bool {
+    pub(super) fn wait(&self, borrower: usize, wants: [u32; SIZE_CLASSES]) -> bool {
         let mut inner = self.inner.lock();
-        let waits = inner.shares.wait(seat, wants);
-        self.tell(&mut inner);
+        let waits = inner.shares.wait(borrower, wants);
+        self.wake_waiters(&mut inner);
         waits
     }
 
-    pub(super) fn leave_off(&self, seat: usize) {
+    pub(super) fn cancel_wait(&self, borrower: usize) {
         let mut inner = self.inner.lock();
-        inner.shares.leave_off(seat);
-        self.tell(&mut inner);
+        inner.shares.cancel_wait(borrower);
+        self.wake_waiters(&mut inner);
     }
 
-    pub(super) fn give_back(&self, seat: usize, zone: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
+    pub(super) fn give_back(
+        &self,
+        borrower: usize,
+        size_class: usize,
+        buffers: &mut KVec<Arc<DmaBuffer>>,
+    ) {
         let count = buffers.len() as u32;
         let mut inner = self.inner.lock();
-        if let Some(free) = inner.free.get_mut(zone) {
+        if let Some(free) = inner.free.get_mut(size_class) {
             while let Some(buffer) = buffers.pop() {
                 // There is room for all that there are.
                 push_into_room(free, buffer, "a shared buffer has no place");
             }
         }
-        inner.shares.give_back(seat, zone, count);
-        let held = inner.shares.holds(zone);
-        self.tell(&mut inner);
+        inner.shares.give_back(borrower, size_class, count);
+        let held = inner.shares.holds(size_class);
+        self.wake_waiters(&mut inner);
         drop(inner);
         if held.total > held.target {
             self.memory.trim_later();
         }
     }
 
-    /// As [`Self::give_back`], but nobody gets them any more: a peer may still write there.
-    pub(super) fn lose(&self, seat: usize, zone: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
+    /// Takes buffers out of the account, as [`Self::give_back`], and leaks them: a peer may still
+    /// write there.
+    pub(super) fn lose(
+        &self,
+        borrower: usize,
+        size_class: usize,
+        buffers: &mut KVec<Arc<DmaBuffer>>,
+    ) {
         let count = buffers.len() as u32;
         while let Some(buffer) = buffers.pop() {
             mem::forget(buffer);
         }
         let mut inner = self.inner.lock();
-        inner.shares.give_back(seat, zone, count);
-        inner.shares.remove(zone, count);
-        self.tell(&mut inner);
+        inner.shares.give_back(borrower, size_class, count);
+        inner.shares.remove(size_class, count);
+        self.wake_waiters(&mut inner);
     }
 
     /// Sets how many there shall be from now on, and destroys what is too much and free.
     /// `true`: there was some. May sleep; `Memory::state` is locked.
-    pub(super) fn aim(&self, targets: [u32; ZONES]) -> bool {
+    pub(super) fn aim(&self, targets: [u32; SIZE_CLASSES]) -> bool {
         {
             let mut inner = self.inner.lock();
             inner.shares.aim(targets);
-            self.tell(&mut inner);
+            self.wake_waiters(&mut inner);
         }
         let mut any = false;
-        for zone in 0..ZONES {
-            any |= self.trim(zone);
+        for size_class in 0..SIZE_CLASSES {
+            any |= self.trim(size_class);
         }
         any
     }
 
-    fn trim(&self, zone: usize) -> bool {
+    fn trim(&self, size_class: usize) -> bool {
         let mut any = false;
         loop {
             // A few at a time, since interrupts are off.
             let mut some: [Option<Arc<DmaBuffer>>; 64] = [const { None }; 64];
             let mut inner = self.inner.lock();
-            let held = inner.shares.holds(zone);
+            let held = inner.shares.holds(size_class);
             let surplus = held.total.saturating_sub(held.target);
-            let free = held.total - held.lent;
+            let free = held.total - held.borrowed;
             let count = surplus.min(free).min(some.len() as u32);
             if count == 0 {
-                self.tell(&mut inner);
+                self.wake_waiters(&mut inner);
                 return any;
             }
-            inner.shares.remove(zone, count);
-            if let Some(list) = inner.free.get_mut(zone) {
+            inner.shares.remove(size_class, count);
+            if let Some(list) = inner.free.get_mut(size_class) {
                 for place in some.iter_mut().take(count as usize) {
                     *place = list.pop();
                 }
@@ -337,12 +351,12 @@ impl Arena {
     pub(super) fn grow(&self, room: u64) -> u64 {
         let mut taken = 0;
         // What every request can do with first.
-        for zone in [
+        for size_class in [
             super::layout::MEDIUM,
             super::layout::SMALL,
             super::layout::LARGE,
         ] {
-            match self.grow_zone(zone, room - taken) {
+            match self.grow_class(size_class, room - taken) {
                 Ok(bytes) => taken += bytes,
                 Err(_) => break,
             }
@@ -350,11 +364,11 @@ impl Arena {
         taken
     }
 
-    fn grow_zone(&self, zone: usize, room: u64) -> Result<u64> {
-        let held = self.inner.lock().shares.holds(zone);
-        let length = length_of(zone) as u64;
+    fn grow_class(&self, size_class: usize, room: u64) -> Result<u64> {
+        let held = self.inner.lock().shares.holds(size_class);
+        let length = length_of(size_class) as u64;
         let missing = u64::from(held.target.saturating_sub(held.total)).min(room / length) as usize;
-        let order = ORDERS.get(zone).copied().ok_or(EINVAL)?;
+        let order = ORDERS.get(size_class).copied().ok_or(EINVAL)?;
         if missing == 0 {
             return Ok(0);
         }
@@ -370,15 +384,15 @@ impl Arena {
             made += 1;
         }
         let mut inner = self.inner.lock();
-        if let Some(free) = inner.free.get_mut(zone) {
+        if let Some(free) = inner.free.get_mut(size_class) {
             while let Some(buffer) = free.pop() {
                 // There is room: nothing was made beyond the target.
                 push_into_room(&mut all, buffer, "a shared buffer has no place");
             }
             mem::swap(free, &mut all);
         }
-        inner.shares.add(zone, made);
-        self.tell(&mut inner);
+        inner.shares.add(size_class, made);
+        self.wake_waiters(&mut inner);
         drop(inner);
         Ok(u64::from(made) * length)
     }
@@ -388,8 +402,8 @@ impl Arena {
         self.inner.lock().shares.pages() * length_of(super::layout::SMALL) as u64
     }
 
-    pub(super) fn holds(&self, zone: usize) -> Holds {
-        self.inner.lock().shares.holds(zone)
+    pub(super) fn holds(&self, size_class: usize) -> Holds {
+        self.inner.lock().shares.holds(size_class)
     }
 
     pub(super) fn standing(&self, client: usize) -> Standing {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How much memory is lent, and in buffers of which length. Uses nothing but `core`:
+//! Computes how much memory is shared, and in buffers of which length. Uses nothing but `core`:
 //! its tests run on the host.
 //!
-//! A *zone* has buffers of one length. A request takes buffers of one zone, the one
+//! A *size class* has buffers of one length. A request takes buffers of one size class, the one
 //! that fits its length if there are any; what is left of the last one is nobody's for as long.
-//! Buffers are never cut or joined, so no load leaves memory behind that another could not
+//! Buffers are never divided or merged, so no load leaves memory behind that another could not
 //! use.
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// log2 of the pages of a buffer, for each zone.
-pub(crate) const ORDERS: [u32; ZONES] = [0, 3, 5];
-/// How many zones there are.
-pub(crate) const ZONES: usize = 3;
+/// log2 of the pages of a buffer, for each size class.
+pub(crate) const ORDERS: [u32; SIZE_CLASSES] = [0, 3, 5];
+/// How many size classes there are.
+pub(crate) const SIZE_CLASSES: usize = 3;
 /// For requests of a page at most.
 pub(crate) const SMALL: usize = 0;
 /// For all that is between; every request can do with these.
@@ -23,9 +23,9 @@ pub(crate) const LARGE: usize = 2;
 
 /// log2 of the bytes of a buffer.
 #[inline]
-pub(crate) const fn shift_of(zone: usize) -> u32 {
+pub(crate) const fn shift_of(size_class: usize) -> u32 {
     PAGE.trailing_zeros()
-        + match zone {
+        + match size_class {
             SMALL => ORDERS[SMALL],
             MEDIUM => ORDERS[MEDIUM],
             _ => ORDERS[LARGE],
@@ -34,17 +34,17 @@ pub(crate) const fn shift_of(zone: usize) -> u32 {
 
 /// Bytes of a buffer.
 #[inline]
-pub(crate) const fn length_of(zone: usize) -> usize {
-    1 << shift_of(zone)
+pub(crate) const fn length_of(size_class: usize) -> usize {
+    1 << shift_of(size_class)
 }
 
-/// Pages of a buffer, for each zone.
-pub(crate) const PAGES: [u32; ZONES] =
+/// Pages of a buffer, for each size class.
+pub(crate) const PAGES: [u32; SIZE_CLASSES] =
     [1 << ORDERS[SMALL], 1 << ORDERS[MEDIUM], 1 << ORDERS[LARGE]];
 
-/// The zone that fits a request of `length` bytes.
+/// The size class that fits a request of `length` bytes.
 #[inline]
-pub(crate) const fn zone_for(length: usize) -> usize {
+pub(crate) const fn class_for(length: usize) -> usize {
     if length <= length_of(SMALL) {
         SMALL
     } else if length < length_of(LARGE) {
@@ -54,15 +54,15 @@ pub(crate) const fn zone_for(length: usize) -> usize {
     }
 }
 
-/// Buffers of `zone` that `length` bytes need.
+/// Buffers of `class` that `length` bytes need.
 #[inline]
-pub(crate) const fn count(zone: usize, length: usize) -> usize {
-    (length + length_of(zone) - 1) >> shift_of(zone)
+pub(crate) const fn count(size_class: usize, length: usize) -> usize {
+    (length + length_of(size_class) - 1) >> shift_of(size_class)
 }
 
-/// How many buffers of each zone are made of `bytes` bytes: three eighths are large
+/// Returns how many buffers of each size class are made of `bytes` bytes: three eighths are large
 /// ones, one eighth small ones, the rest is between.
-pub(crate) fn counts(bytes: u64) -> [u32; ZONES] {
+pub(crate) fn counts(bytes: u64) -> [u32; SIZE_CLASSES] {
     let large = bytes / 8 * 3 / length_of(LARGE) as u64;
     let small = bytes / 8 / length_of(SMALL) as u64;
     let rest = bytes - large * length_of(LARGE) as u64 - small * length_of(SMALL) as u64;
@@ -75,7 +75,7 @@ const SESSION: usize = 16 << 20;
 
 /// Bytes of data that each of a session's `queues` queue pairs may have, for requests of up to
 /// `asked` bytes: its part of the `set` bytes of the session. 0: its part of what is usual, but never less than
-/// twice the largest request, of which a quarter is granted memory. So every session has what it
+/// twice the largest request, of which a quarter is the eager ring. So every session has what it
 /// asks for, however many queue pairs it has.
 pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     let part = |bytes: usize| bytes / queues.max(1);
@@ -85,10 +85,10 @@ pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     }
 }
 
-/// Bytes that are lent, of `limit` bytes for everything, when `least` bytes are
+/// Returns the bytes that are shared, of `limit` bytes for everything, when `reserved` bytes are
 /// somebody's own for ever and `wishes` is all that could be used.
-pub(crate) fn lendable(limit: u64, least: u64, wishes: u64) -> u64 {
-    wishes.min(limit.saturating_sub(least))
+pub(crate) fn lendable(limit: u64, reserved: u64, wishes: u64) -> u64 {
+    wishes.min(limit.saturating_sub(reserved))
 }
 
 /// The part of `lendable` bytes for those whose wishes are `wish` of `wishes` bytes.
@@ -103,9 +103,9 @@ pub(crate) fn part(lendable: u64, wish: u64, wishes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn bytes(counts: [u32; ZONES]) -> u64 {
-        (0..ZONES)
-            .map(|zone| u64::from(counts[zone]) * length_of(zone) as u64)
+    fn bytes(counts: [u32; SIZE_CLASSES]) -> u64 {
+        (0..SIZE_CLASSES)
+            .map(|size_class| u64::from(counts[size_class]) * length_of(size_class) as u64)
             .sum()
     }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn every_length_has_its_zone() {
-        for (length, zone, buffers) in [
+        for (length, size_class, buffers) in [
             (1, SMALL, 1),
             (4096, SMALL, 1),
             (4097, MEDIUM, 1),
@@ -157,8 +157,8 @@ mod tests {
             (1 << 20, LARGE, 8),
             (4 << 20, LARGE, 32),
         ] {
-            assert_eq!(zone_for(length), zone, "{length}");
-            assert_eq!(count(zone, length), buffers, "{length}");
+            assert_eq!(class_for(length), size_class, "{length}");
+            assert_eq!(count(size_class, length), buffers, "{length}");
         }
     }
 

@@ -20,8 +20,8 @@ use hcablk_core::{
         Request,
         Status,
         BUFFER_LEN,
+        MESSAGE_REQUESTS_MAX, //
         REQUEST_LEN,
-        TOGETHER_MAX, //
     },
     sync::IrqGuard,
     trace, //
@@ -40,29 +40,29 @@ const NO_ROOM: &str = "a message has no place in which to wait";
 
 /// What became of a request that came in.
 enum Admitted {
-    Go(KBox<Io>),
+    Start(KBox<Io>),
     /// It waits, or the queue is closing.
     Later,
 }
 
 impl Queue {
-    /// A message or an immediate value has come.
+    /// Handles a received message or write-with-immediate. Completion handler.
     pub(super) fn receive(&self, message: Received) {
         self.counters.receives.bump();
-        let home = self.take_returned();
+        let completed = self.take_completed();
         let mut work = self.work.lock();
-        if let Some(io) = home {
-            self.put(&mut work, io);
+        if let Some(io) = completed {
+            self.release(&mut work, io);
         }
         work.silent = false;
         if work.closing {
             return;
         }
-        if work.sealed && !self.open_grant(&mut work) {
+        if work.unregistered && !self.register_ring(&mut work) {
             drop(work);
-            return self.unposted("the registration of granted memory", None);
+            return self.unposted("the registration of the eager ring", None);
         }
-        // In the order in which they came: granted writes are counted.
+        // In the order in which they came: eager writes are counted.
         let idle = if work.received.is_empty() {
             work.idle.pop()
         } else {
@@ -75,26 +75,26 @@ impl Queue {
             return self.begin_waiting(work);
         };
         let (admitted, rest) = self.admit(&mut work, io, message);
-        self.outbox.heed(work.made - work.idle.len());
+        self.outbox.gather_from(work.made - work.idle.len());
         if let Some(rest) = rest {
             return self.receive_rest(work, admitted, rest);
         }
         match admitted {
-            Admitted::Go(io) => {
+            Admitted::Start(io) => {
                 drop(work);
-                self.go(io);
+                self.start(io);
             }
             Admitted::Later => self.begin_waiting(work),
         }
     }
 
-    /// The first request of a message was admitted; the others are.
+    /// Admits the other requests of a message, whose first was admitted.
     fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
-        let mut group = [const { None }; TOGETHER_MAX];
+        let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
         let mut places = group.iter_mut();
         let mut later = false;
         let mut put = |admitted| match (admitted, places.next()) {
-            (Admitted::Go(io), Some(place)) => *place = Some(io),
+            (Admitted::Start(io), Some(place)) => *place = Some(io),
             _ => later = true,
         };
         put(first);
@@ -112,17 +112,18 @@ impl Queue {
             (admitted, rest) = self.admit(&mut work, io, message);
             put(admitted);
         }
-        self.outbox.heed(work.made - work.idle.len());
+        self.outbox.gather_from(work.made - work.idle.len());
         drop(work);
         for io in group.into_iter().flatten() {
-            self.go(io);
+            self.start(io);
         }
         if later {
             self.begin_waiting(self.work.lock());
         }
     }
 
-    /// The next request of a message, or what is wrong with it, and how many follow.
+    /// Decodes the next request of a message. Returns it, or what is wrong with it, and how many
+    /// follow.
     #[inline]
     fn read(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
         if message.admitted != 0 {
@@ -151,7 +152,7 @@ impl Queue {
         }
     }
 
-    /// As [`Self::read`], behind the first.
+    /// Decodes a request as [`Self::read`] does, behind the first.
     fn read_next(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
         let before = (message.admitted - 1) * REQUEST_LEN;
         let bytes = self
@@ -173,7 +174,7 @@ impl Queue {
         message: Received,
     ) -> (Admitted, Option<Received>) {
         let (mut decoded, more) = match message.immediate {
-            Some(value) => (self.told(value, message.length), 0),
+            Some(value) => (self.decode_immediate(value, message.length), 0),
             None => self.read(message),
         };
         let (receive, rest) = match more {
@@ -193,11 +194,11 @@ impl Queue {
         let mut no_place = None;
         if let Ok(Request {
             tag,
-            op: Op::WriteGranted { extent, .. },
+            op: Op::WriteEager { extent, .. },
             ..
         }) = decoded
         {
-            if !self.take_place(work, &mut io, extent.length) {
+            if !self.take_ring_slot(work, &mut io, extent.length) {
                 no_place = Some(Fault::NoPlace(tag, extent.length));
                 decoded = Err(BadRequest::Unanswerable);
             }
@@ -239,12 +240,12 @@ impl Queue {
         self.named.set(&io);
         trace::target::received(|| io.about());
         if io.status != Status::Ok {
-            return (Admitted::Go(io), rest);
+            return (Admitted::Start(io), rest);
         }
         if work.waiting.is_empty() && io.take_buffers(&mut work.free) {
             self.count_buffers(&io);
-            self.take_grains(work, &mut io);
-            return (Admitted::Go(io), rest);
+            self.take_chunks(work, &mut io);
+            return (Admitted::Start(io), rest);
         }
         self.counters.buffer_waits.bump();
         if let Err(io) = work.waiting.push(io) {
@@ -261,8 +262,8 @@ impl Queue {
         }
     }
 
-    /// Others have given back what a request waits for, or want what is not used. Any
-    /// context; the completion handler does it.
+    /// Has the completion handler start what waits for shared buffers, and give back those that
+    /// others want. Any context.
     pub(crate) fn wake(&self) {
         // What the caller has changed is seen by who finds this.
         self.woken.store(true, Release);
@@ -271,10 +272,10 @@ impl Queue {
 
     /// Does what [`Self::wake`] was called for. Completion handler.
     #[inline]
-    pub(super) fn heed_waking(&self) {
+    pub(super) fn handle_wake(&self) {
         if self.woken.load(Relaxed) && self.woken.xchg(false, Acquire) {
             let mut work = self.work.lock();
-            work.free.heed_others();
+            work.free.give_back_if_pressed();
             self.begin_waiting(work);
         }
     }
@@ -286,19 +287,19 @@ impl Queue {
                 break;
             };
             drop(work);
-            self.go(io);
+            self.start(io);
             work = self.work.lock();
         }
-        self.heed(&work);
+        self.update_notify(&work);
     }
 
-    /// The next request that can be begun.
+    /// Returns the next request that can be started.
     fn next(&self, work: &mut Work) -> Option<KBox<Io>> {
         loop {
             if let Some(mut io) = work.waiting.pop() {
                 if io.take_buffers(&mut work.free) {
                     self.count_buffers(&io);
-                    self.take_grains(work, &mut io);
+                    self.take_chunks(work, &mut io);
                     return Some(io);
                 }
                 if let Err(io) = work.waiting.unpop(io) {
@@ -320,7 +321,7 @@ impl Queue {
                     self.broken(NO_ROOM);
                 }
             }
-            if let Admitted::Go(io) = admitted {
+            if let Admitted::Start(io) = admitted {
                 return Some(io);
             }
         }

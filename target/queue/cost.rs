@@ -14,11 +14,11 @@ const PAGE: u64 = 4096;
 /// A `struct bio`, a `struct kiocb` with its iterator, and a `struct work_struct`, with lock debugging.
 const REQUEST_OBJECTS: u64 = 256 + 256 + 128;
 /// A `struct bio` and a `struct work_struct`.
-const GRAIN_OBJECTS: u64 = 256 + 128;
+const CHUNK_OBJECTS: u64 = 256 + 128;
 /// Places for a request in the tables and lists of its queue.
 const REQUEST_PLACES: u64 = 256;
-/// Places for a grain there.
-const GRAIN_PLACES: u64 = 32;
+/// Places for a chunk there.
+const CHUNK_PLACES: u64 = 32;
 /// A mapped page's or buffer's description, in a list that may have doubled.
 const BUFFER: u64 = 128;
 /// A `struct bio_vec`.
@@ -29,7 +29,7 @@ const SCATTER: u64 = 32;
 const REGION: u64 = 1024;
 /// A page of it: the driver's and the device's entry, on siw and rxe up to 24 bytes.
 const REGION_PAGE: u64 = 32;
-/// A write that may be open in granted memory, in two tables.
+/// A write that may be open in the eager ring, in two tables.
 const OPEN_WRITE: u64 = 32;
 /// A receive buffer in the list of those that wait.
 const RECEIVED: u64 = 64;
@@ -53,7 +53,7 @@ pub(super) struct Counts {
     pub(super) credits: u64,
     /// Requests, in whatever state.
     pub(super) ios: u64,
-    pub(super) grains: u64,
+    pub(super) chunks: u64,
     /// Work requests in the send queue, and entries of each.
     pub(super) sends: u64,
     pub(super) send_entries: u64,
@@ -61,17 +61,17 @@ pub(super) struct Counts {
     pub(super) completions: u64,
     /// Each receive buffer has a page for data.
     pub(super) inline: bool,
-    /// Pieces of memory of a request, and of a grain.
+    /// Pieces of memory of a request, and of a chunk.
     pub(super) pieces: u64,
-    pub(super) grain_pieces: u64,
+    pub(super) chunk_pieces: u64,
     /// Pages of a request's memory region; 0: it has none.
     pub(super) sink_pages: u64,
     /// Its own transfer buffers, and those that it may keep of what it borrows.
     pub(super) buffers: u64,
     pub(super) kept: u64,
-    /// Buffers, and pages, of granted memory.
-    pub(super) granted: u64,
-    pub(super) granted_pages: u64,
+    /// Buffers, and pages, of the eager ring.
+    pub(super) ring_buffers: u64,
+    pub(super) ring_pages: u64,
     /// Writes that may be open there.
     pub(super) open_writes: u64,
 }
@@ -81,7 +81,7 @@ pub(super) struct Counts {
 pub(super) struct Sizes {
     pub(super) queue: u64,
     pub(super) io: u64,
-    pub(super) grain: u64,
+    pub(super) chunk: u64,
     /// A message's buffer.
     pub(super) message: u64,
 }
@@ -118,15 +118,15 @@ pub(super) fn bytes(counts: &Counts, sizes: &Sizes) -> u64 {
         0 => 0,
         pages => region(pages) + slab(counts.pieces * SCATTER) + slab(BUFFER),
     };
-    let lent = slab(counts.pieces * 8);
-    let request = slab(sizes.io) + REQUEST_OBJECTS + segments + lent + sink + REQUEST_PLACES;
-    let grain =
-        slab(sizes.grain) + GRAIN_OBJECTS + slab(counts.grain_pieces * SEGMENT) + GRAIN_PLACES;
+    let shared = slab(counts.pieces * 8);
+    let request = slab(sizes.io) + REQUEST_OBJECTS + segments + shared + sink + REQUEST_PLACES;
+    let chunk =
+        slab(sizes.chunk) + CHUNK_OBJECTS + slab(counts.chunk_pieces * SEGMENT) + CHUNK_PLACES;
     let inline = if counts.inline { PAGE + BUFFER } else { 0 };
     let received = messages(counts.credits, sizes.message) + counts.credits * (inline + RECEIVED);
-    let data = (counts.buffers + counts.granted) * BUFFER
-        + slab(counts.granted * SCATTER)
-        + region(counts.granted_pages)
+    let data = (counts.buffers + counts.ring_buffers) * BUFFER
+        + slab(counts.ring_buffers * SCATTER)
+        + region(counts.ring_pages)
         + slab(counts.kept * 8) * 2
         + counts.open_writes * OPEN_WRITE;
     let rings = ring(counts.sends, SEND + counts.send_entries * ENTRY)
@@ -136,7 +136,7 @@ pub(super) fn bytes(counts: &Counts, sizes: &Sizes) -> u64 {
         + slab(sizes.queue)
         + counts.ios * request
         + messages(counts.ios, sizes.message)
-        + counts.grains * grain
+        + counts.chunks * chunk
         + received
         + data
         + rings
@@ -149,7 +149,7 @@ mod tests {
     const SIZES: Sizes = Sizes {
         queue: 4000,
         io: 1100,
-        grain: 400,
+        chunk: 400,
         message: 64,
     };
 
@@ -160,19 +160,19 @@ mod tests {
         Counts {
             credits,
             ios,
-            grains: 32,
+            chunks: 32,
             sends,
             send_entries: if sinks { 6 } else { 32 },
             receive_entries: 2,
             completions: sends + credits + 2,
             inline: true,
             pieces: 33,
-            grain_pieces: 9,
+            chunk_pieces: 9,
             sink_pages: if sinks { 256 } else { 0 },
             buffers: 32,
             kept: 640,
-            granted: 64,
-            granted_pages: 512,
+            ring_buffers: 64,
+            ring_pages: 512,
             open_writes: 256,
         }
     }
@@ -211,14 +211,14 @@ mod tests {
         for more in [
             of(|c| c.credits += 1),
             of(|c| c.ios += 1),
-            of(|c| c.grains += 1),
+            of(|c| c.chunks += 1),
             of(|c| c.sends *= 2),
             of(|c| c.send_entries *= 4),
             of(|c| c.completions *= 2),
             of(|c| c.pieces *= 2),
             of(|c| c.sink_pages *= 2),
             of(|c| c.buffers += 1),
-            of(|c| c.granted += 1),
+            of(|c| c.ring_buffers += 1),
             of(|c| c.open_writes += 1),
         ] {
             assert!(more > bytes(&base, &SIZES));
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_the_documents_say() {
-        // docs/configfs.md: about 3 MiB for a depth of 128, up to 25 for one of 1024.
+        // docs/reference/configfs.md: about 3 MiB for a depth of 128, up to 25 for one of 1024.
         let mib = |credits| bytes(&counts(credits, false), &SIZES) as f64 / f64::from(1 << 20);
         assert!((2.5..4.5).contains(&mib(128)), "{}", mib(128));
         assert!((20.0..26.0).contains(&mib(1024)), "{}", mib(1024));

@@ -3,7 +3,7 @@
 //! What ends the session from the I/O path, and which request it was about.
 
 use super::{
-    cut::Failure,
+    chunked::Failure,
     kind,
     Queue, //
 };
@@ -70,8 +70,8 @@ impl Named {
 }
 
 impl Queue {
-    /// Something is wrong with the queue pair, or with what came by it: ends the session,
-    /// unless it is only this queue pair that is taken down. Any context.
+    /// Ends the session for a fault of this queue pair, unless only this queue pair is being taken
+    /// down. Any context.
     #[cold]
     pub(super) fn fail(&self, fault: Fault) {
         if !self.leaving.load(Acquire) {
@@ -79,32 +79,32 @@ impl Queue {
         }
     }
 
-    /// An invariant of our own is broken: what follows from that is not known. Any context.
+    /// Reports a broken invariant of the driver, and ends the session. Any context.
     #[cold]
     pub(super) fn broken(&self, what: &'static str) {
         broken!(what);
         self.fail(Fault::Broken(what));
     }
 
-    /// Work for `io`, or for somebody else, could not be posted.
+    /// Reports that work for `io` could not be posted, and ends the session.
     #[cold]
     pub(super) fn unposted(&self, what: &'static str, io: Option<u32>) {
         let subject = io.and_then(|io| self.named.get(io));
         self.fail(Fault::Unposted(what, subject));
     }
 
-    /// Work has failed. Completion handler.
+    /// Reports a work request that has failed, and ends the session. Completion handler.
     #[cold]
     pub(super) fn work_failed(&self, completion: &Completion) {
         let work = completion.work();
         // It says whose it is.
-        let grain = match work.kind {
-            kind::GRAIN => self.cut.take_fetched(work.index),
+        let chunk = match work.kind {
+            kind::CHUNK => self.chunked.take_fetched(work.index),
             _ => None,
         };
         let io = match work.kind {
             kind::ANSWER | kind::FETCH | kind::PART | kind::SINK => Some(work.index),
-            _ => grain.as_ref().map(|grain| grain.places_of().1),
+            _ => chunk.as_ref().map(|chunk| chunk.places_of().1),
         };
         self.fail(if completion.is_flushed() {
             Fault::Flushed
@@ -112,22 +112,22 @@ impl Queue {
             let subject = io.and_then(|io| self.named.get(io));
             Fault::Work(name(work.kind), completion.status(), subject)
         });
-        if let Some(grain) = grain {
-            grain.settle(false, Err(Failure::Wire));
+        if let Some(chunk) = chunk {
+            chunk.settle(false, Err(Failure::Wire));
         }
     }
 }
 
-/// What work is called.
+/// Returns the name of a kind of work, for messages.
 fn name(kind: u8) -> &'static str {
     match kind {
         kind::ANSWER => "an answer",
         kind::RECEIVE => "receiving",
-        kind::FETCH | kind::GRAIN => "an RDMA READ",
+        kind::FETCH | kind::CHUNK => "an RDMA READ",
         kind::PART => "RDMA",
-        kind::PROBE => "a probe",
+        kind::KEEP_ALIVE => "a keep-alive",
         kind::SINK => "registering buffers",
-        kind::GRANT => "registering granted memory",
+        kind::EAGER_RING => "registering the eager ring",
         _ => "work",
     }
 }

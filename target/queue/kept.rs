@@ -2,11 +2,11 @@
 
 //! What the HCA may still use of requests that were given up.
 //!
-//! Posting failed, or the HCA does not report what was posted: then an `Io` comes home though
+//! Posting failed, or the HCA does not report what was posted: then an `Io` becomes idle though
 //! its data may still be moved. Nothing of that may go to others before the queue pair is
 //! destroyed: a provider of peer memory waits for it when its driver is unbound, and lines of a
 //! cache stay as they are. So the `Io` leaves these here, under `Queue::work`, and they go when
-//! the queue does, in process context: after the pair, before the [`Loan`](hcablk_core::p2p::Loan)s,
+//! the queue does, in process context: after the pair, before the [`PeerLease`](hcablk_core::p2p::PeerLease)s,
 //! which wait for them. Transfer buffers stay in the queue's [`Pool`](super::Pool) as long.
 
 use super::Queue;
@@ -91,7 +91,7 @@ impl Queue {
         drop(work);
         let io = self.without_lines(io);
         let mut work = self.work.lock();
-        self.put(&mut work, io);
-        self.heed(&work);
+        self.release(&mut work, io);
+        self.update_notify(&work);
     }
 }

@@ -14,16 +14,16 @@
 //! interrupt or another thread while the round lasts, too, for a drive may
 //! make the handler wait.
 //!
-//! Of answers that are posted together only the last is reported: they leave in
-//! order. Their `Io`s are a list from the last to the first, and come home together.
+//! Of answers that are posted together only the last is reported: sends
+//! complete in order. Their `Io`s are a list from the last to the first, reclaimed together.
 //! Not on iWARP, where each is reported (`Queue::all_reported`).
 //!
-//! Answers to [granted](super::granted) writes go by one message for many: they
+//! Answers to [eager](super::eager) writes go by one message for many: they
 //! are put together until the round is over or the message is full. Their `Io`s
 //! are such a list, too, and the message is in the last one's buffer.
 //!
 //! An answer that waits is in the table of work under way, as one that was
-//! posted: it comes home by its completion, or when posting failed. It waits
+//! posted: it is reclaimed by its completion, or when posting failed. It waits
 //! only while a round lasts, and every round comes to its end.
 //!
 //! `waiting` is a lock of its own, taken when answers are gathered only; no
@@ -77,18 +77,18 @@ pub(super) struct Outbox {
     doorbells: Atomic<u64>,
     work_requests: Atomic<u64>,
     #[pin]
-    waiting: IrqLock<Waiting>,
+    waiting: IrqLock<ResponseBatch>,
 }
 
-/// What waits.
-pub(super) struct Waiting {
+/// Responses and work requests that wait for the next doorbell.
+pub(super) struct ResponseBatch {
     pub(super) backlog: Backlog<ENTRIES>,
-    /// Answers to granted writes, of which no message was made yet.
+    /// Answers to eager writes, of which no message was made yet.
     pub(super) answers: Answers,
     /// The last of these.
     pub(super) first: Option<u32>,
-    /// One of them shall wake the initiator up.
-    pub(super) loud: bool,
+    /// The message of these is to be solicited, as one of their writes is.
+    pub(super) solicited: bool,
     /// Of the work request that waits last, if it is the end of an answer that can leave
     /// its report to the next.
     pub(super) last: Option<u32>,
@@ -97,11 +97,11 @@ pub(super) struct Waiting {
 impl Outbox {
     /// May sleep.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
-        let waiting = Waiting {
+        let waiting = ResponseBatch {
             backlog: Backlog::new(ROOM)?,
             answers: Answers::new(),
             first: None,
-            loud: false,
+            solicited: false,
             last: None,
         };
         Ok(pin_init!(Self {
@@ -112,26 +112,27 @@ impl Outbox {
         }))
     }
 
-    /// A request was received while so many are under way. Completion handler.
+    /// Begins to gather answers if enough requests are under way when one was received.
+    /// Completion handler.
     #[inline]
-    pub(super) fn heed(&self, under_way: usize) {
+    pub(super) fn gather_from(&self, under_way: usize) {
         if under_way >= FROM && self.gathering.load(Relaxed) == 0 {
             self.gathering.store(this_thread(), Relaxed);
         }
     }
 
-    /// Whether the caller is the completion handler, and gathers.
+    /// Returns whether the caller is the completion handler, and gathers answers.
     #[inline]
     pub(super) fn gathers(&self) -> bool {
         let gathering = self.gathering.load(Relaxed);
         gathering != 0 && gathering == this_thread()
     }
 
-    pub(super) fn waiting(&self) -> IrqGuard<'_, Waiting> {
+    pub(super) fn waiting(&self) -> IrqGuard<'_, ResponseBatch> {
         self.waiting.lock()
     }
 
-    /// A doorbell was rung for so many work requests. Any context.
+    /// Counts a doorbell for `work_requests` work requests. Any context.
     #[inline]
     pub(super) fn rang(&self, work_requests: u64) {
         self.doorbells.fetch_add(1, Relaxed);
@@ -174,7 +175,7 @@ impl Queue {
         let backlog = &mut waiting.backlog;
         let before = backlog.len();
         if let (Some(last), Some(place)) = (last, before.checked_sub(1)) {
-            // An error is reported all the same, but brings nobody home: the list's end does.
+            // An error is reported all the same, but reclaims nothing: the list's end does.
             backlog.rename_silent(place, WorkId::new(kind::PART, last));
         }
         let all = writes.iter_mut().flatten().all(|wr| backlog.push(wr))
@@ -190,17 +191,17 @@ impl Queue {
         }
     }
 
-    /// The handler's round is over: what has left comes home, what waits is posted, what was counted
-    /// elsewhere is added to the counters. Completion handler.
+    /// Ends the handler's round: reclaims the answers whose send has completed, posts what waits,
+    /// and adds to the counters what was counted elsewhere. Completion handler.
     #[inline]
     pub(super) fn round_over(&self) {
-        self.all_home();
-        self.heed_waking();
+        self.reclaim_completed();
+        self.handle_wake();
         let outbox = &self.outbox;
         if outbox.gathering.load(Relaxed) != 0 {
             outbox.gathering.store(0, Relaxed);
             let mut waiting = outbox.waiting.lock();
-            let mut failed = self.seal_answers(&mut waiting);
+            let mut failed = self.flush_answers(&mut waiting);
             let posted = self.ring(&mut waiting, &Chain::new());
             if posted.is_err() && failed.is_none() {
                 failed = waiting.backlog.pop().map(|id| id.index);
@@ -215,7 +216,7 @@ impl Queue {
         c.work_requests.add(taken(&outbox.work_requests));
     }
 
-    pub(super) fn ring(&self, waiting: &mut Waiting, chain: &Chain<'_>) -> Result {
+    pub(super) fn ring(&self, waiting: &mut ResponseBatch, chain: &Chain<'_>) -> Result {
         let requests = waiting.backlog.len() as u64 + u64::from(chain.len());
         if requests != 0 {
             self.outbox.rang(requests);
@@ -224,8 +225,8 @@ impl Queue {
         waiting.backlog.post(&self.pair, chain)
     }
 
-    /// What waited was not posted, or only a part of it: the queue pair is good
-    /// for nothing, and what comes back from it finds nobody.
+    /// Gives up the answers that waited, since they were not posted, or only a part of them. The
+    /// session ends, and completions of these find no `Io`.
     #[cold]
     pub(super) fn not_posted(&self, mut first: Option<u32>) {
         self.unposted("an answer", first);
@@ -240,7 +241,7 @@ impl Queue {
     }
 }
 
-/// What an answer consists of, in order.
+/// Chains the work requests of an answer, in order.
 #[inline]
 fn chain<'a>(writes: &'a mut [Option<Rdma<'_>>], send: Option<&'a mut Send<'_>>) -> Chain<'a> {
     let mut chain = Chain::new();
@@ -253,7 +254,7 @@ fn chain<'a>(writes: &'a mut [Option<Rdma<'_>>], send: Option<&'a mut Send<'_>>)
     chain
 }
 
-/// What a number has come to, which begins at 0 again.
+/// Returns a count, and sets it to 0.
 #[inline]
 fn taken(number: &Atomic<u64>) -> u64 {
     match number.load(Relaxed) {

@@ -12,7 +12,7 @@
 //!
 //! What was borrowed and is not used is kept, so that a queue in its regular course takes
 //! no lock but its own `Queue::work`, which guards this. It goes back when somebody else waits, when
-//! the arena shall be smaller ([`Pool::heed_others`]), and with the queue. A queue that is
+//! the arena shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that is
 //! closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
 //! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of the
 //! session. If the device does not let go of such a region, they are not given back at all.
@@ -26,22 +26,23 @@ use super::{
         Choice,
         Free, //
     },
-    CHUNK_BYTES, //
+    BUFFER_BYTES, //
 };
 use crate::memory::{
     layout::{
+        class_for,
         count,
         length_of,
-        zone_for,
         LARGE,
         MEDIUM,
         PAGES,
+        SIZE_CLASSES, //
         SMALL,
-        ZONES, //
     },
-    Seat, //
+    PoolHandle, //
 };
 use hcablk_core::{
+    broken,
     broken::push_into_room,
     rdma::{
         buffer::DmaBuffer,
@@ -53,11 +54,11 @@ use kernel::{
     sync::Arc, //
 };
 
-const _: () = assert!(length_of(MEDIUM) == CHUNK_BYTES);
+const _: () = assert!(length_of(MEDIUM) == BUFFER_BYTES);
 
 /// Small buffers that are borrowed at a time.
 const HANDFUL: usize = 16;
-/// Buffers of a zone that a queue borrows at most.
+/// Buffers of a size class that a queue borrows at most.
 pub(super) const MOST: usize = 4096;
 
 /// What a request gets.
@@ -65,12 +66,12 @@ pub(super) const MOST: usize = 4096;
 pub(crate) struct Took {
     /// Buffers of the queue's own.
     pub(crate) own: usize,
-    pub(crate) zone: usize,
+    pub(crate) size_class: usize,
     /// The peer memory beside them is to be used.
     pub(crate) by_peer: bool,
 }
 
-/// What a queue has borrowed of a zone.
+/// What a queue has borrowed of a size class.
 struct Kept {
     /// Not used. There is room for all that the queue may borrow.
     buffers: KVec<Arc<DmaBuffer>>,
@@ -85,26 +86,26 @@ pub(crate) struct Pool {
     ram: KVec<u16>,
     peer: KVec<u16>,
     peers: u16,
-    kept: [Kept; ZONES],
-    seat: Option<Arc<Seat>>,
+    kept: [Kept; SIZE_CLASSES],
+    handle: Option<Arc<PoolHandle>>,
     /// Whose keys reach what requests have.
     pd: Arc<ProtectionDomain>,
-    /// The seat is told when others have given back.
+    /// The handle is told when others have given back.
     waits: bool,
     /// Nothing is given back before this goes.
     closed: bool,
-    /// A list had no room.
+    /// A list had no room, or a buffer was to be given back too early.
     broken: bool,
 }
 
 impl Pool {
-    /// All of `buffers` own ones are free; others are borrowed by `seat`, for `ios`
+    /// All of `buffers` own ones are free; others are borrowed by `handle`, for `ios`
     /// requests. May sleep.
     pub(super) fn new(
         buffers: usize,
         peers: usize,
         ios: usize,
-        seat: Option<Arc<Seat>>,
+        handle: Option<Arc<PoolHandle>>,
         pd: &Arc<ProtectionDomain>,
     ) -> Result<Self> {
         let peers = u16::try_from(peers.min(buffers))?;
@@ -116,12 +117,16 @@ impl Pool {
             }
             Ok(list)
         };
-        let pages = seat.as_ref().map_or(0, |seat| seat.most());
-        let kept = |zone: usize| -> Result<Kept> {
-            let weight = PAGES.get(zone).copied().unwrap_or(1);
+        let pages = handle.as_ref().map_or(0, |handle| handle.most());
+        let kept = |size_class: usize| -> Result<Kept> {
+            let weight = PAGES.get(size_class).copied().unwrap_or(1);
             let most = (pages / u64::from(weight)).min(MOST as u64) as usize;
             // Of the small ones a request has one.
-            let most = if zone == SMALL { most.min(ios) } else { most };
+            let most = if size_class == SMALL {
+                most.min(ios)
+            } else {
+                most
+            };
             Ok(Kept {
                 buffers: KVec::with_capacity(most, GFP_KERNEL)?,
                 borrowed: 0,
@@ -133,7 +138,7 @@ impl Pool {
             peer: list(0..peers)?,
             peers,
             kept: [kept(SMALL)?, kept(MEDIUM)?, kept(LARGE)?],
-            seat,
+            handle,
             pd: pd.clone(),
             waits: false,
             closed: false,
@@ -141,7 +146,8 @@ impl Pool {
         })
     }
 
-    /// Whether a buffer was lost, or would be: there is a mistake.
+    /// Returns whether a buffer was lost, or would be, or would go to others while a peer may write to it:
+    /// there is a mistake.
     pub(super) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -149,10 +155,10 @@ impl Pool {
     /// From here on nothing is given back until the pool is dropped.
     pub(super) fn close(&mut self) {
         self.closed = true;
-        self.leave_off();
+        self.cancel_wait();
     }
 
-    /// Finds buffers for `length` bytes: borrowed ones come to `lent`, which is empty and has
+    /// Finds buffers for `length` bytes: borrowed ones come to `shared`, which is empty and has
     /// room, then the numbers of own ones into `places`. With peer memory if it `wants`
     /// that and there is some. `None`: it must wait, and nothing has changed.
     #[inline]
@@ -161,24 +167,24 @@ impl Pool {
         length: usize,
         wants: bool,
         places: &mut [u16],
-        lent: &mut KVec<Arc<DmaBuffer>>,
+        shared: &mut KVec<Arc<DmaBuffer>>,
     ) -> Option<Took> {
         if length == 0 {
             return Some(Took {
                 own: 0,
-                zone: MEDIUM,
+                size_class: MEDIUM,
                 by_peer: false,
             });
         }
-        let took = if self.seat.is_none() {
+        let took = if self.handle.is_none() {
             self.take_own(count(MEDIUM, length), wants, places)
         } else {
-            let zone = zone_for(length);
-            self.take_kept(zone, count(zone, length), lent)
-                .or_else(|| self.take_more(zone, length, places, lent))
+            let size_class = class_for(length);
+            self.take_kept(size_class, count(size_class, length), shared)
+                .or_else(|| self.take_more(size_class, length, places, shared))
         };
         if self.waits && took.is_some() {
-            self.leave_off();
+            self.cancel_wait();
         }
         took
     }
@@ -202,7 +208,7 @@ impl Pool {
         }
         Some(Took {
             own: need,
-            zone: MEDIUM,
+            size_class: MEDIUM,
             by_peer: choice == Choice::Peer,
         })
     }
@@ -211,40 +217,44 @@ impl Pool {
     #[inline]
     fn take_kept(
         &mut self,
-        zone: usize,
+        size_class: usize,
         need: usize,
-        lent: &mut KVec<Arc<DmaBuffer>>,
+        shared: &mut KVec<Arc<DmaBuffer>>,
     ) -> Option<Took> {
-        let buffers = &mut self.kept.get_mut(zone)?.buffers;
+        let buffers = &mut self.kept.get_mut(size_class)?.buffers;
         if buffers.len() < need {
             return None;
         }
-        if lent.capacity() - lent.len() < need {
+        if shared.capacity() - shared.len() < need {
             self.broken = true;
             return None;
         }
         for _ in 0..need {
             // There is room for the buffers of any request.
             let buffer = buffers.pop()?;
-            self.broken |= !push_into_room(lent, buffer, "a request has no place for its buffers");
+            self.broken |=
+                !push_into_room(shared, buffer, "a request has no place for its buffers");
         }
         Some(Took {
             own: 0,
-            zone,
+            size_class,
             by_peer: false,
         })
     }
 
     /// Borrows until `need` are kept; `false`: not now.
-    fn borrow(&mut self, zone: usize, need: usize) -> bool {
-        let (Some(kept), Some(seat)) = (self.kept.get_mut(zone), self.seat.as_ref()) else {
+    fn borrow(&mut self, size_class: usize, need: usize) -> bool {
+        let (Some(kept), Some(handle)) = (self.kept.get_mut(size_class), self.handle.as_ref())
+        else {
             return false;
         };
         let missing = need.saturating_sub(kept.buffers.len());
         if missing == 0 {
             return true;
         }
-        if kept.borrowed + missing > kept.most || !seat.borrow(zone, missing, &mut kept.buffers) {
+        if kept.borrowed + missing > kept.most
+            || !handle.borrow(size_class, missing, &mut kept.buffers)
+        {
             return false;
         }
         kept.borrowed += missing;
@@ -255,95 +265,106 @@ impl Pool {
     #[inline(never)]
     fn take_more(
         &mut self,
-        zone: usize,
+        size_class: usize,
         length: usize,
         places: &mut [u16],
-        lent: &mut KVec<Arc<DmaBuffer>>,
+        shared: &mut KVec<Arc<DmaBuffer>>,
     ) -> Option<Took> {
-        let (need, chunks) = (count(zone, length), count(MEDIUM, length));
-        if zone == SMALL {
+        let (need, buffers) = (count(size_class, length), count(MEDIUM, length));
+        if size_class == SMALL {
             if self.borrow(SMALL, HANDFUL) || self.borrow(SMALL, need) {
-                return self.take_kept(SMALL, need, lent);
+                return self.take_kept(SMALL, need, shared);
             }
-        } else if zone == LARGE && self.ram.len() < chunks && self.borrow(LARGE, need) {
-            return self.take_kept(LARGE, need, lent);
+        } else if size_class == LARGE && self.ram.len() < buffers && self.borrow(LARGE, need) {
+            return self.take_kept(LARGE, need, shared);
         }
-        // Its own, as far as they go, with some that are lent.
-        let own = self.ram.len().min(chunks);
-        if self.borrow(MEDIUM, chunks - own) {
-            let took = self.take_kept(MEDIUM, chunks - own, lent)?;
+        // Its own, as far as they go, with some that are shared.
+        let own = self.ram.len().min(buffers);
+        if self.borrow(MEDIUM, buffers - own) {
+            let took = self.take_kept(MEDIUM, buffers - own, shared)?;
             self.take_own(own, false, places)?;
             return Some(Took { own, ..took });
         }
-        if zone == MEDIUM {
+        if size_class == MEDIUM {
             let large = count(LARGE, length);
             if self.borrow(LARGE, large) {
-                return self.take_kept(LARGE, large, lent);
+                return self.take_kept(LARGE, large, shared);
             }
         }
-        self.wait_for(zone, length, chunks - own);
+        self.wait_for(size_class, length, buffers - own);
         None
     }
 
-    /// Waits until others have given back what would do, in whatever zone; or, if there is
-    /// not as much, for its own. `chunks` of 32 KiB are missing.
-    fn wait_for(&mut self, zone: usize, length: usize, chunks: usize) {
+    /// Waits until others have given back what would do, in whatever size class; or, if there is
+    /// not as much, for its own. `buffers` of 32 KiB are missing.
+    fn wait_for(&mut self, size_class: usize, length: usize, buffers: usize) {
         // It must not keep from others what is not enough for itself.
         self.give_back_kept();
-        let Some(seat) = self.seat.as_ref() else {
+        let Some(handle) = self.handle.as_ref() else {
             return;
         };
-        let mut wants = [0; ZONES];
+        let mut wants = [0; SIZE_CLASSES];
         for (z, (want, kept)) in wants.iter_mut().zip(&self.kept).enumerate() {
             let need = match z {
-                MEDIUM => chunks,
-                LARGE if zone != SMALL => count(LARGE, length),
-                z if z == zone => count(zone, length),
+                MEDIUM => buffers,
+                LARGE if size_class != SMALL => count(LARGE, length),
+                z if z == size_class => count(size_class, length),
                 _ => continue,
             };
             if kept.borrowed + need <= kept.most {
                 *want = need as u32;
             }
         }
-        self.waits = seat.wait(wants);
+        self.waits = handle.wait(wants);
     }
 
     /// Waits no longer.
     #[cold]
-    pub(super) fn leave_off(&mut self) {
+    pub(super) fn cancel_wait(&mut self) {
         self.waits = false;
-        if let Some(seat) = self.seat.as_ref() {
-            seat.leave_off();
+        if let Some(handle) = self.handle.as_ref() {
+            handle.cancel_wait();
         }
     }
 
-    /// Whether others want what the queue does not use. Any context.
+    /// Returns whether others want what the queue does not use. Any context.
     #[inline]
     fn is_pressed(&self) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.is_pressed())
+        self.handle
+            .as_ref()
+            .is_some_and(|handle| handle.is_pressed())
     }
 
-    /// Gives back what is kept, if others want it.
-    pub(super) fn heed_others(&mut self) {
+    /// Gives the borrowed buffers that are not used back, if others want them. Any context.
+    pub(super) fn give_back_if_pressed(&mut self) {
         if self.is_pressed() {
             self.give_back_kept();
         }
     }
 
     fn give_back_kept(&mut self) {
-        if !self.closed {
-            self.give_back_all();
+        if self.closed {
+            return;
         }
+        let mut all = self.kept.iter().flat_map(|kept| &kept.buffers);
+        if all.any(|buffer| buffer.is_exposed()) {
+            // The request that had it was to close this.
+            broken!("a buffer that a peer may write to was to go to others");
+            self.closed = true;
+            self.broken = true;
+            return;
+        }
+        self.give_back_all();
     }
 
     fn give_back_all(&mut self) {
-        let Some(seat) = self.seat.as_ref() else {
+        let Some(handle) = self.handle.as_ref() else {
             return;
         };
-        for (zone, kept) in self.kept.iter_mut().enumerate() {
+        for (size_class, kept) in self.kept.iter_mut().enumerate() {
             if !kept.buffers.is_empty() {
                 kept.borrowed -= kept.buffers.len();
-                seat.give_back(zone, &mut kept.buffers);
+                handle.give_back(size_class, &mut kept.buffers);
             }
         }
     }
@@ -360,25 +381,29 @@ impl Pool {
         self.broken |= !push_into_room(list, buffer, "a free buffer has no place");
     }
 
-    /// Takes borrowed buffers back, of `zone`.
+    /// Takes borrowed buffers back, of `class`.
     #[inline]
-    pub(crate) fn give_lent(&mut self, zone: usize, lent: &mut KVec<Arc<DmaBuffer>>) {
-        if let Some(kept) = self.kept.get_mut(zone) {
-            while let Some(buffer) = lent.pop() {
+    pub(crate) fn give_shared(&mut self, size_class: usize, shared: &mut KVec<Arc<DmaBuffer>>) {
+        if let Some(kept) = self.kept.get_mut(size_class) {
+            while let Some(buffer) = shared.pop() {
                 // There is room for all that was borrowed.
                 let what = "a borrowed buffer has no place";
                 self.broken |= !push_into_room(&mut kept.buffers, buffer, what);
             }
         }
-        self.heed_others();
+        self.give_back_if_pressed();
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        if let (true, Some(seat)) = (self.pd.is_lost(), self.seat.as_ref()) {
-            for (zone, kept) in self.kept.iter_mut().enumerate() {
-                seat.lose(zone, &mut kept.buffers);
+        // The regions over them are gone.
+        for buffer in self.kept.iter().flat_map(|kept| &kept.buffers) {
+            buffer.conceal();
+        }
+        if let (true, Some(handle)) = (self.pd.is_lost(), self.handle.as_ref()) {
+            for (size_class, kept) in self.kept.iter_mut().enumerate() {
+                handle.lose(size_class, &mut kept.buffers);
             }
         }
         self.give_back_all();

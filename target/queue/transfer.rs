@@ -5,9 +5,9 @@
 use super::{
     kind,
     shape::{
-        CHUNKS_MAX,
-        CHUNKS_USUAL,
-        CHUNK_BYTES,
+        BUFFERS_MAX,
+        BUFFERS_USUAL,
+        BUFFER_BYTES,
         PARTS_MAX, //
     },
     Queue,
@@ -31,16 +31,16 @@ use hcablk_core::{
     rdma::{
         cq::{
             Completion,
+            CqNotify,
             Handler,
-            Patience,
             Success, //
         },
         sink::Sink,
         wr::{
             Chain,
-            Entry,
             Rdma,
             Send,
+            Sge,
             WorkId,
             WorkRequest, //
         },
@@ -60,8 +60,8 @@ use kernel::{
 };
 
 impl Queue {
-    /// Begins to carry out an admitted request.
-    pub(super) fn go(&self, mut io: KBox<Io>) {
+    /// Starts an admitted request.
+    pub(super) fn start(&self, mut io: KBox<Io>) {
         io.marks.begin();
         if io.status != Status::Ok {
             let status = io.status;
@@ -71,17 +71,17 @@ impl Queue {
             Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {
                 self.begin(io);
             }
-            Ok(Op::Write { remote, .. }) => self.take_in(io, remote),
+            Ok(Op::Write { remote, .. }) => self.start_rdma_read(io, remote),
             Ok(Op::WriteInline { .. }) => self.store_inline(io),
-            Ok(Op::WriteGranted { .. }) => self.store_granted(io),
-            Ok(Op::Size) => self.tell_size(io),
+            Ok(Op::WriteEager { .. }) => self.store_eager(io),
+            Ok(Op::Size) => self.answer_size(io),
             Err(status) => self.answer(io, status),
         }
     }
 
-    /// Answers with the volume's size, or that there is none to tell: the drive
-    /// is gone, or larger than an answer can say.
-    fn tell_size(&self, mut io: KBox<Io>) {
+    /// Answers with the volume's size in sectors; `IoError` if the drive is gone, `Unsupported` if
+    /// it is larger than an answer can say.
+    fn answer_size(&self, mut io: KBox<Io>) {
         let sectors = self.capacity() >> 9;
         let status = match sectors {
             0 => Status::IoError,
@@ -94,7 +94,7 @@ impl Queue {
         self.answer(io, status);
     }
 
-    /// Writes data that came with its request.
+    /// Starts the drive's write of inline data.
     fn store_inline(&self, mut io: KBox<Io>) {
         io.moved = io.length() as u64;
         if let Some(data) = io.receive.and_then(|buffer| self.inline_data(buffer)) {
@@ -103,12 +103,12 @@ impl Queue {
         self.begin(io);
     }
 
-    /// Begins a write whose data is with the initiator.
-    fn take_in(&self, mut io: KBox<Io>, remote: Remote) {
-        if io.share.is_some() {
+    /// Starts the RDMA READ of a write's data, by chunks if it has any.
+    fn start_rdma_read(&self, mut io: KBox<Io>, remote: Remote) {
+        if io.chunks.is_some() {
             io.look_for_rewrites();
             if !io.is_cached() {
-                return self.fetch_grains(io);
+                return self.fetch_chunks(io);
             }
         }
         self.fetch(io, remote);
@@ -125,24 +125,24 @@ impl Queue {
         if io.is_large() {
             return self.fetch_large(io, remote);
         }
-        self.fetch_parts::<CHUNKS_USUAL>(io, remote);
+        self.fetch_parts::<BUFFERS_USUAL>(io, remote);
     }
 
     #[cold]
     #[inline(never)]
     fn fetch_large(&self, io: KBox<Io>, remote: Remote) {
-        self.fetch_parts::<CHUNKS_MAX>(io, remote);
+        self.fetch_parts::<BUFFERS_MAX>(io, remote);
     }
 
-    /// Reads data of up to `CHUNKS` transfer buffers.
+    /// Reads data of up to `BUFFERS` transfer buffers.
     #[inline(always)]
-    fn fetch_parts<const CHUNKS: usize>(&self, io: KBox<Io>, remote: Remote) {
+    fn fetch_parts<const BUFFERS: usize>(&self, io: KBox<Io>, remote: Remote) {
         let index = io.index;
-        let mut entries = [Entry::EMPTY; CHUNKS];
-        let count = self.entries(&io, &mut entries);
-        let per_part = self.shape.read_entries;
+        let mut sges = [Sge::EMPTY; BUFFERS];
+        let count = self.sges(&io, &mut sges);
+        let per_part = self.shape.read_sges;
         let unit = io.unit();
-        let mut parts = entries
+        let mut parts = sges
             .get(..count)
             .unwrap_or(&[])
             .chunks(per_part)
@@ -166,13 +166,13 @@ impl Queue {
         self.post(io, &chain);
     }
 
-    /// What an `Io` needs on a device that wants a sink. May sleep.
+    /// Makes the sink of an `Io`, on a device that needs one. May sleep.
     pub(crate) fn make_sink(&self) -> Result<Option<Arc<IrqLock<Sink>>>> {
         if !self.shape.sinks {
             return Ok(None);
         }
         let largest = self.shape.largest;
-        let pieces = (largest as usize).div_ceil(CHUNK_BYTES);
+        let pieces = (largest as usize).div_ceil(BUFFER_BYTES);
         let sink = Sink::new(self.session.pd(), pieces, largest)?;
         Ok(Some(Arc::pin_init(
             new_irq_lock!(sink, "hcablk_sink"),
@@ -180,14 +180,14 @@ impl Queue {
         )?))
     }
 
-    /// As [`Self::fetch`], into memory that is registered for just that. The
-    /// buffers are looked at only after the invalidation.
+    /// Posts the RDMA READ as [`Self::fetch`] does, into memory that is registered for just that.
+    /// The buffers are looked at only after the invalidation.
     fn fetch_into(&self, sink: &IrqLock<Sink>, io: KBox<Io>, remote: Remote) {
         let index = io.index;
         let pieces = io.pieces().map(|piece| (piece.buffer, piece.length));
         let mut sink = sink.lock();
-        let granted = sink.map(pieces, index).and_then(|()| sink.grant());
-        let Ok(mut grant) = granted else {
+        let mapped = sink.map(pieces, index).and_then(|()| sink.register());
+        let Ok(mut grant) = mapped else {
             let tag = io.tag;
             self.fail(Fault::Unregistered(Subject {
                 tag,
@@ -195,8 +195,8 @@ impl Queue {
             }));
             return self.give_up(io);
         };
-        let entries = [grant.entry];
-        let mut read = Rdma::read(&entries, remote.address, remote.key);
+        let sges = [grant.sge];
+        let mut read = Rdma::read(&sges, remote.address, remote.key);
         grant.register.name(WorkId::new(kind::SINK, index));
         read.name(WorkId::new(kind::PART, index));
         grant.invalidate.signal(WorkId::new(kind::FETCH, index));
@@ -209,10 +209,11 @@ impl Queue {
         self.post(io, &chain);
     }
 
-    /// The data of a write is here.
+    /// Starts the drive's write after the RDMA READ.
     fn fetched(&self, io: KBox<Io>, proof: Success) {
         if let Some(sink) = &io.sink {
-            sink.lock().completed(proof);
+            let buffers = io.pieces().map(|piece| piece.buffer);
+            sink.lock().completed(proof, buffers);
         }
         if io.wire_in_ram() {
             for piece in io.pieces() {
@@ -225,7 +226,7 @@ impl Queue {
     /// Answers a request, after the data that it asked for. Any context.
     pub(crate) fn answer(&self, mut io: KBox<Io>, status: Status) {
         io.status = status;
-        io.marks.know_answer();
+        io.marks.leave_drive();
         if io.flush_error != 0 {
             self.expect_report();
         }
@@ -239,8 +240,8 @@ impl Queue {
             self.unposted("a receive buffer", Some(io.index));
             return self.give_up(io);
         }
-        if Self::is_granted(&io) {
-            return self.answer_granted(io);
+        if Self::is_eager(&io) {
+            return self.answer_eager(io);
         }
 
         if io.sends_one_piece() {
@@ -252,13 +253,13 @@ impl Queue {
         self.send_usual(io);
     }
 
-    /// The answer that is posted next tells of the error of a flush: its completion is to be
-    /// reported at once, since flushes on other queue pairs end with that error until then.
+    /// Asks for an event at the completion of the next answer, which is a failed flush's: since
+    /// flushes on other queue pairs end with that error until then.
     #[cold]
     fn expect_report(&self) {
         let mut work = self.work.lock();
         work.owed += 1;
-        self.heed(&work);
+        self.update_notify(&work);
         drop(work);
         self.pair.cq().kick();
     }
@@ -266,37 +267,37 @@ impl Queue {
     // Out of line: its tables would be in the frame of every answer.
     #[inline(never)]
     fn send_usual(&self, io: KBox<Io>) {
-        self.send_answer::<CHUNKS_USUAL, PARTS_MAX>(io);
+        self.send_answer::<BUFFERS_USUAL, PARTS_MAX>(io);
     }
 
     #[cold]
     #[inline(never)]
     fn send_large(&self, io: KBox<Io>) {
-        self.send_answer::<CHUNKS_MAX, PARTS_MAX>(io);
+        self.send_answer::<BUFFERS_MAX, PARTS_MAX>(io);
     }
 
-    /// Sends an answer, with data of up to `CHUNKS` pieces of memory by up to `PARTS` RDMA WRITEs.
+    /// Sends an answer, with data of up to `BUFFERS` pieces of memory by up to `PARTS` RDMA WRITEs.
     #[inline(always)]
-    fn send_answer<const CHUNKS: usize, const PARTS: usize>(&self, mut io: KBox<Io>) {
+    fn send_answer<const BUFFERS: usize, const PARTS: usize>(&self, mut io: KBox<Io>) {
         let (index, status) = (io.index, io.status);
-        let mut entries = [Entry::EMPTY; CHUNKS];
+        let mut sges = [Sge::EMPTY; BUFFERS];
         let mut count = 0;
         let mut data = None;
         if let (Ok(Op::Read(_, remote)), Status::Ok) = (io.op, status) {
             io.moved = io.length() as u64;
-            if !io.share.moves() {
+            if !io.chunks.moves() {
                 if io.wire_in_ram() {
                     for piece in io.pieces() {
                         piece.buffer.sync_for_device(0, piece.length);
                     }
                 }
-                count = self.entries(&io, &mut entries);
+                count = self.sges(&io, &mut sges);
                 data = Some(remote);
             }
         }
-        let per_part = self.shape.write_entries;
+        let per_part = self.shape.write_sges;
         let unit = io.unit();
-        let mut parts = entries
+        let mut parts = sges
             .get(..count)
             .unwrap_or(&[])
             .chunks(per_part)
@@ -308,7 +309,7 @@ impl Queue {
             });
         let mut writes: [Option<Rdma<'_>>; PARTS] = core::array::from_fn(|_| parts.next());
         let answered = WorkId::new(kind::ANSWER, index);
-        if data.is_some_and(|remote| self.says_immediate(&io, remote)) {
+        if data.is_some_and(|remote| self.uses_write_with_immediate(&io, remote)) {
             for write in writes.iter_mut().flatten() {
                 write.immediate(io.tag.to_immediate(), !io.quiet);
                 write.signal(answered);
@@ -333,7 +334,7 @@ impl Queue {
             self.broken("a request has no buffer for its answer");
             return self.give_up(io);
         };
-        let message = [Entry::new(message)];
+        let message = [Sge::new(message)];
         let mut send = Send::new(&message);
         if let Some(key) = key_to_invalidate(&io) {
             send = send.invalidating(key);
@@ -345,32 +346,32 @@ impl Queue {
         self.post_answer(io, &mut writes, Some(&mut send));
     }
 
-    /// Whether a read that could be done is answered without a message: if its
-    /// data is one write, whose length the initiator sees, and not on iWARP.
+    /// Returns whether a read is answered by a write-with-immediate instead of a message: if its
+    /// data is one RDMA WRITE, whose length the initiator sees, and not on iWARP.
     #[inline]
-    fn says_immediate(&self, io: &Io, remote: Remote) -> bool {
+    fn uses_write_with_immediate(&self, io: &Io, remote: Remote) -> bool {
         remote.answer == Answer::Immediate
             && self.immediates
-            && io.length() <= self.shape.write_entries * CHUNK_BYTES
+            && io.length() <= self.shape.write_sges * BUFFER_BYTES
     }
 
-    /// The pieces of memory that `io`'s data is in.
+    /// Fills `sges` with the scatter-gather entries of `io`'s data, and returns how many these are.
     #[inline]
-    fn entries(&self, io: &Io, entries: &mut [Entry]) -> usize {
-        if let Some(count) = io.line_entries(entries) {
+    fn sges(&self, io: &Io, sges: &mut [Sge]) -> usize {
+        if let Some(count) = io.line_sges(sges) {
             return count;
         }
         let mut count = 0;
         let pd = self.session.pd();
-        for (piece, entry) in io.pieces().zip(entries.iter_mut()) {
+        for (piece, sge) in io.pieces().zip(sges.iter_mut()) {
             let length = piece.length;
-            let ram = || Some(Entry::new(piece.buffer.slice_for(pd, 0, length)?));
+            let ram = || Some(Sge::new(piece.buffer.slice_for(pd, 0, length)?));
             let peer = io
                 .peer
                 .as_ref()
-                .and_then(|p| p.entry(piece.number, 0, length));
+                .and_then(|p| p.sge(piece.number, 0, length));
             if let Some(found) = peer.or_else(ram) {
-                *entry = found;
+                *sge = found;
                 count += 1;
             }
         }
@@ -394,14 +395,16 @@ impl Queue {
         }
     }
 
-    /// The answer has been sent, by a message that is counted with it if `counts`.
+    /// Counts a request whose answer's send has completed, and its message if `counts`.
     pub(super) fn answered(&self, io: &Io, counts: bool) {
         trace::target::completed(|| io.about());
         let c = &self.counters;
         let length = io.length() as u64;
         let ok = io.status == Status::Ok;
         match io.op {
-            Ok(Op::Read(_, remote)) if ok && self.says_immediate(io, remote) => c.immediates.bump(),
+            Ok(Op::Read(_, remote)) if ok && self.uses_write_with_immediate(io, remote) => {
+                c.immediates.bump()
+            }
             _ => c.sends.add(counts.into()),
         }
         match io.op {
@@ -410,10 +413,10 @@ impl Queue {
                 c.read_bytes.add(if ok { length } else { 0 });
             }
             Ok(
-                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteGranted { fua, .. },
+                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
             ) => {
                 c.writes.bump();
-                c.eager_writes.add(Self::is_granted(io).into());
+                c.eager_writes.add(Self::is_eager(io).into());
                 c.inline_writes
                     .add(matches!(io.op, Ok(Op::WriteInline { .. })).into());
                 c.fua_writes.add(fua.into());
@@ -458,7 +461,7 @@ impl Queue {
                 c.p2p_fallbacks
                     .add((!by_peer && !served && length != 0).into());
             }
-            let (chunks, early) = io.share.moved();
+            let (chunks, early) = io.chunks.moved();
             c.chunks.add(chunks);
             c.early_chunks.add(early);
             self.count_cache(io);
@@ -475,7 +478,7 @@ impl Queue {
     }
 }
 
-/// The key that `io`'s answer shall invalidate.
+/// Returns the key that `io`'s answer is to invalidate.
 fn key_to_invalidate(io: &Io) -> Option<u32> {
     match io.op {
         Ok(Op::Read(_, remote) | Op::Write { remote, .. })
@@ -496,8 +499,8 @@ impl Handler for Queue {
         self.moved.store(true, Relaxed);
         if !ok {
             self.work_failed(completion);
-        } else if self.unproven && work.kind != kind::PROBE {
-            self.heard.store(true, Relaxed);
+        } else if self.needs_rx && work.kind != kind::KEEP_ALIVE {
+            self.rx_seen.store(true, Relaxed);
         }
         match work.kind {
             kind::RECEIVE if ok => self.receive(Received {
@@ -506,18 +509,18 @@ impl Handler for Queue {
                 immediate: completion.immediate(),
                 admitted: 0,
             }),
-            kind::ANSWER => self.answer_left(work.index, ok),
+            kind::ANSWER => self.answer_completed(work.index, ok),
             kind::FETCH => {
                 self.fetching
                     .store(self.fetching.load(Relaxed) - 1, Relaxed);
                 match (self.inflight.take(work.index), completion.success()) {
                     (Some(io), Some(proof)) => self.fetched(io, proof),
-                    (Some(io), None) => self.bring_home(io),
+                    (Some(io), None) => self.reclaim(io),
                     (None, _) => {}
                 }
             }
-            kind::GRAIN => self.grain_fetched(work.index),
-            kind::PROBE => self.probed(),
+            kind::CHUNK => self.chunk_fetched(work.index),
+            kind::KEEP_ALIVE => self.keep_alive_completed(),
             _ => {}
         }
     }
@@ -526,11 +529,11 @@ impl Handler for Queue {
         self.round_over();
     }
 
-    fn patience(&self) -> Patience {
-        if self.fetching.load(Relaxed) != 0 || self.hurried.load(Relaxed) || self.is_pressed() {
-            Patience::None
+    fn cq_notify(&self) -> CqNotify {
+        if self.fetching.load(Relaxed) != 0 || self.notify_all.load(Relaxed) || self.is_pressed() {
+            CqNotify::Any
         } else {
-            Patience::Unsolicited
+            CqNotify::SolicitedOnly
         }
     }
 }

@@ -13,6 +13,10 @@
  *	prints "request HEX", and rejects it or accepts it with these bytes; when
  *	accepted, answers each message with the next MESSAGE (or not at all when
  *	there is none). Ends by being killed.
+ * hcablk-peer crowd ADDRESS PORT REQUEST session|epoch COUNT
+ *	sends COUNT connection requests at once, in each of which the session or the
+ *	epoch is one higher, and never finishes one that is granted. Prints "granted
+ *	N, refused N, waiting N" whenever that has changed. Ends by being killed.
  *
  * All bytes are hexadecimal digits; "." is no bytes at all.
  */
@@ -210,6 +214,69 @@ static int do_connect(char **args)
 	return 0;
 }
 
+/* Adds n to the number that these bytes are, the lowest first. */
+static void add(unsigned char *bytes, size_t size, unsigned int n)
+{
+	for (size_t i = 0; i < size; i++, n >>= 8) {
+		n += bytes[i];
+		bytes[i] = n;
+	}
+}
+
+static void do_crowd(char **args)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *info;
+	unsigned int count = atoi(args[4]), granted = 0, refused = 0;
+	bool epoch = !strcmp(args[3], "epoch"), news = true;
+	struct rdma_cm_id *ids[count];
+	unsigned char data[SIZE];
+	/* No queue pair of the caller's is needed for a request: its number is enough. */
+	struct rdma_conn_param param = {
+		.private_data = data, .retry_count = 6, .responder_resources = 8, .initiator_depth = 8,
+	};
+
+	param.private_data_len = from_hex(args[2], data);
+	if (rdma_getaddrinfo(args[0], args[1], &hints, &info))
+		fail("rdma_getaddrinfo");
+	for (unsigned int i = 0; i < count; i++) {
+		if (!channel || rdma_create_id(channel, &ids[i], NULL, RDMA_PS_TCP))
+			fail("rdma_create_id");
+		if (rdma_resolve_addr(ids[i], NULL, info->ai_dst_addr, 5000))
+			fail("rdma_resolve_addr");
+		expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+		if (rdma_resolve_route(ids[i], 5000))
+			fail("rdma_resolve_route");
+		expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	}
+	for (unsigned int i = 0; i < count; i++) {
+		/* Another one each time, or it would be taken for the one before. */
+		param.qp_num = ((unsigned int)getpid() << 12 | i) & 0xffffff;
+		if (rdma_connect(ids[i], &param))
+			fail("rdma_connect");
+		add(data + (epoch ? 20 : 12), epoch ? 4 : 8, 1);
+	}
+	for (;;) {
+		struct rdma_cm_event *event = next_event(channel, 200);
+
+		if (event) {
+			/* What comes after the answer does not count. */
+			if (!event->id->context) {
+				granted += event->event == RDMA_CM_EVENT_CONNECT_RESPONSE;
+				refused += event->event == RDMA_CM_EVENT_REJECTED && event->param.conn.private_data_len >= 4 &&
+					   !memcmp(event->param.conn.private_data, "HCAB", 4);
+				event->id->context = ids;
+				news = true;
+			}
+			rdma_ack_cm_event(event);
+		} else if (news) {
+			printf("granted %u, refused %u, waiting %u\n", granted, refused, count - granted - refused);
+			fflush(stdout);
+			news = false;
+		}
+	}
+}
+
 static void do_listen(char **args)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -269,6 +336,8 @@ int main(int argc, char **argv)
 {
 	if (argc >= 5 && !strcmp(argv[1], "connect"))
 		return do_connect(argv + 2);
+	if (argc == 7 && !strcmp(argv[1], "crowd"))
+		do_crowd(argv + 2);
 	if (argc >= 5 && !strcmp(argv[1], "listen"))
 		do_listen(argv + 2);
 	fprintf(stderr, "usage: see the source\n");

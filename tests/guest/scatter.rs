@@ -8,7 +8,7 @@
 //! * `edges`: beginning and end in the middle of pages, whole pages between;
 //! * `gaps`: pieces of pages with holes between them, which the block layer has to split;
 //! * `bytes`: beginning and end at any address that the device's alignment allows;
-//! * `random`: a mixture.
+//! * `random`: a mixture: 50 shapes, which the commit chooses, too; 150 when all there is to test is asked for, or the kernel is slow.
 //!
 //! Every write is read back at once into memory of another shape, and at the end all that was written is read once
 //! more. On a slow kernel (`guest.slow=N` of the test system) one shape of N is tried. The contents of each sector tell its place and the write it comes from. With SEED 0 nothing is written or
@@ -68,6 +68,11 @@ fn limit(name: &str, file: &str) -> usize {
         })
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(0)
+}
+
+/// The number in a file that the test system has made, if it has.
+fn said(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Page-aligned memory that pieces are cut out of.
@@ -160,6 +165,8 @@ struct Tester {
     segments: usize,
     rounds: u64,
     slow: u64,
+    /// Shapes of the mixture.
+    mixed: usize,
     writes: u64,
     bytes: u64,
     refused: u64,
@@ -179,7 +186,10 @@ impl Tester {
             .custom_flags(O_DIRECT)
             .open(&real)?;
         let size = file.seek(SeekFrom::End(0))? as usize;
-        let mut random = Random(seed | 1);
+        let seed_of_run = said("/run/seed").unwrap_or(0);
+        let mut random = Random(seed.wrapping_add(seed_of_run << 16) | 1);
+        let slow = said("/run/slow").filter(|slow| *slow > 0).unwrap_or(1);
+        let whole = slow > 1 || fs::exists("/run/whole")?;
         Ok(Tester {
             pool: Pool::new(&mut random),
             random,
@@ -192,11 +202,8 @@ impl Tester {
             largest: limit(&name, "max_sectors_kb") << 10,
             segments: limit(&name, "max_segments"),
             rounds: 0,
-            slow: fs::read_to_string("/run/slow")
-                .ok()
-                .and_then(|text| text.trim().parse().ok())
-                .filter(|slow| *slow > 0)
-                .unwrap_or(1),
+            slow,
+            mixed: if whole { 150 } else { 50 },
             writes: 0,
             bytes: 0,
             refused: 0,
@@ -447,7 +454,7 @@ impl Tester {
     }
 
     fn mixture(&mut self) -> io::Result<()> {
-        for _ in 0..150 {
+        for _ in 0..self.mixed {
             let len = (1 + self.random.below(self.largest / self.block * 5 / 4)) * self.block;
             let len = len >> self.random.below(8);
             let shape = self.other_shape((len / self.block).max(1) * self.block);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The socket over which test scripts reach the guests (see on.py)."""
+"""The socket over which test scripts reach the guests (see on.c)."""
 
 from __future__ import annotations
 

@@ -39,16 +39,24 @@ class Settings:
     accel: str
     work: Path  # sockets and disks
     logs: Path
+    # The program by which scripts reach the guests.
+    on: Path | None = None
     memory: int = 768
     # How much more time than a stock kernel's guests these may take.
     slow: int = 1
     # The guests' RDMA device: rxe or siw.
     rdma: str = "rxe"
+    # What random tests begin with; 0 when nobody says so.
+    seed: str = "0"
+    # Whether all there is to test is tested.
+    whole: bool = False
     # Parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks.
     parameters: str = ""
     # What the kernel is, stock or debug, and the RDMA device: on which of them a test may be skipped, its header says.
     kinds: frozenset[str] = frozenset()
     cpus: int = 2
+    # The emulated processor, as QEMU calls it.
+    cpu: str = "max,la57=off"
     append: str = ""
     # More of QEMU's arguments.
     arguments: list[str] = field(default_factory=list)
@@ -113,6 +121,8 @@ class Guest:
         self._qmp: TextIO | None = None
         self._qmp_lock = threading.Lock()
         self._booted = False
+        # Of processes that were killed.
+        self._processor_seconds = 0.0
         self.console.touch()
 
     @property
@@ -123,6 +133,17 @@ class Guest:
     def booted(self) -> bool:
         return self._booted and self.alive
 
+    def processor_seconds(self) -> float:
+        """How long processors worked for this guest, since the run began."""
+        if self._process is None or not self.alive:
+            return self._processor_seconds
+        try:
+            # What clock_getcpuclockid() gives, which Python does not have: the clock of all the process' threads.
+            return self._processor_seconds + time.clock_gettime((~self._process.pid << 3) | 2)
+        except OSError:
+            # It has just died.
+            return self._processor_seconds
+
     def command_line(self, channel_fds: list[int], qmp_fd: int) -> list[str]:
         """QEMU's arguments."""
         s, spec = self.settings, self.spec
@@ -132,9 +153,10 @@ class Guest:
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off virtio_net.napi_tx=0 "
             f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
-            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} {s.parameters} {s.append}"
+            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} "
+            f"guest.seed={s.seed} {'guest.whole' if s.whole else ''} {s.parameters} {s.append}"
         )
-        cpu = "host" if s.accel == "kvm" else "max,la57=off"
+        cpu = "host" if s.accel == "kvm" else s.cpu
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
         args += ["-accel", s.accel + (",thread=multi" if s.accel == "tcg" else "")]
         args += ["-smp", str(s.cpus), "-m", str(s.memory), "-nodefaults", "-no-user-config"]
@@ -263,9 +285,9 @@ class Guest:
 
     def wait_reaches(self, address: str) -> None:
         """Wait until another guest answers, so that a test's first packet has its way prepared."""
-        code, said = self.shell(f"for n in $(seq 20); do ping -c 1 -W 1 {address} && exit; done; exit 1", 60)
+        code, output = self.shell(f"for n in $(seq 20); do ping -c 1 -W 1 {address} && exit; done; exit 1", 60)
         if code != 0:
-            raise GuestError(f"{self.name} does not reach {address}: {said}")
+            raise GuestError(f"{self.name} does not reach {address}: {output}")
 
     def shell(self, script: str, timeout: float = 30) -> tuple[int, str]:
         """Run a script and collect what it says."""
@@ -304,6 +326,7 @@ class Guest:
     def kill(self) -> None:
         """The power goes: nothing is said to anybody."""
         if self._process is not None:
+            self._processor_seconds = self.processor_seconds()
             self._process.kill()
             self._process.wait()
         self._booted = False
@@ -357,7 +380,7 @@ class Guest:
         Returns the console's size after it: all that the kernel said before is in front of it.
         """
         since = self.console_size()
-        code, said = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", 20)
+        code, output = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", 20)
         if code != 0 or not self.wait_console(re.escape(f"hcablk-test: {text}"), since, 20 * self.settings.slow):
-            raise GuestError(f"{self.name}: no mark in its log: {said}")
+            raise GuestError(f"{self.name}: no mark in its log: {output}")
         return self.console_size()

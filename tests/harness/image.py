@@ -36,7 +36,7 @@ MODULES = (
     "virtio_pci virtio_net virtio_console virtio_rng "
     "bridge configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
-    "nvme null_blk brd loop dm_mod dm_flakey dm_delay raid0 "
+    "nvme null_blk scsi_debug sd_mod brd loop dm_mod dm_flakey dm_delay raid0 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
     "ext4 xfs crc32c_cryptoapi nbd "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
@@ -44,9 +44,13 @@ MODULES = (
 
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
-    "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs",
+    "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
     "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
 }
+
+# What fio could do I/O by, and no test has it do. It loads them and what they need, 40 MiB, each time it starts, for which
+# an emulated guest takes a second: they are replaced by libraries of the same functions that do nothing.
+STUBS = {"libgfapi.so.0", "libnbd.so.0", "libnfs.so.14", "libpmem.so.1", "librados.so.2", "librbd.so.1"}
 
 # A base archive that no run has used for so many seconds goes when another is made.
 UNUSED_SECONDS = 86400
@@ -114,17 +118,54 @@ def find_program(name: str) -> Path:
     return Path(found)
 
 
-def libraries(program: Path) -> list[Path]:
-    """The shared libraries a program needs, the loader included."""
-    out = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+def libraries(program: Path, stubs: Path | None = None) -> list[Path]:
+    """The shared libraries a program needs, the loader included, those in `stubs` before others of their names."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stubs)} if stubs else None
+    out = subprocess.run(["ldd", program], capture_output=True, text=True, env=environment).stdout
     return [Path(w) for line in out.splitlines() for w in line.split() if w.startswith("/")]
+
+
+def symbols(file: Path, which: str) -> list[tuple[str, str]]:
+    """The dynamic symbols of a file that are "defined" or "undefined", each with its version, if any."""
+    command = ["nm", "--dynamic", f"--{which}-only", "--with-symbol-versions", file]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    names = [line.split()[-1].replace("@@", "@").partition("@") for line in out.splitlines()]
+    return [(name, version) for name, _, version in names]
+
+
+def make_stub(program: Path, library: Path, folder: Path) -> None:
+    """Make a library that a program is content with in place of this one, as long as it calls none of its functions."""
+    defined = {name for name, _ in symbols(library, "defined")}
+    versions: dict[str, list[str]] = {}
+    for name, version in symbols(program, "undefined"):
+        if name in defined:
+            versions.setdefault(version, []).append(name)
+    source, script = folder / f"{library.name}.c", folder / f"{library.name}.map"
+    source.write_text("".join(f"void {name}(void) {{ __builtin_trap(); }}\n" for names in versions.values() for name in names))
+    script.write_text("".join(f"{v} {{ global: {'; '.join(names)}; }};\n" for v, names in versions.items() if v))
+    command = ["gcc", "-shared", "-fPIC", "-nostdlib", "-fno-builtin", f"-Wl,-soname,{library.name}"]
+    if script.stat().st_size:
+        command.append(f"-Wl,--version-script,{script}")
+    subprocess.run([*command, "-o", folder / library.name, source], check=True)
 
 
 def add_program(archive: Archive, source: Path, name: str | None = None) -> None:
     """Put a program and its libraries into the archive."""
     place = "usr/sbin" if "sbin" in source.parts else "usr/bin"
     archive.file(f"{place}/{name or source.name}", source.resolve().read_bytes(), 0o755)
-    for lib in libraries(source):
+    with tempfile.TemporaryDirectory(prefix="hcablk-stubs-") as stubs:
+        for lib in libraries(source):
+            if lib.name in STUBS:
+                make_stub(source, lib, Path(stubs))
+        add_libraries(archive, source, Path(stubs))
+
+
+def add_libraries(archive: Archive, source: Path, stubs: Path) -> None:
+    """Put a program's libraries into the archive."""
+    for lib in libraries(source, stubs):
+        if lib.is_relative_to(stubs):
+            archive.file(f"usr/lib/x86_64-linux-gnu/{lib.name}", lib.read_bytes(), 0o755)
+            continue
         # /lib and /lib64 are links into /usr in the guest.
         inside = str(lib).lstrip("/")
         inside = inside if inside.startswith("usr/") else "usr/" + inside
@@ -150,6 +191,15 @@ def module_files(top: Path) -> dict[str, Path]:
         elif module not in built_in and module not in OPTIONAL_MODULES:
             raise SystemExit(f"guest image: kernel {top.name} has no module {module}")
     return result
+
+
+def stripped(module: bytes) -> bytes:
+    """A module without what only a debugger or BPF reads, most of ours, and without its signature: an emulated guest takes
+    its time to read, check and parse all that, each time that it loads one."""
+    with tempfile.NamedTemporaryFile(prefix="hcablk-module-") as file:
+        Path(file.name).write_bytes(module)
+        subprocess.run(["strip", "--strip-debug", "--remove-section=.BTF", "--remove-section=.BTF.base", file.name], check=True)
+        return Path(file.name).read_bytes()
 
 
 def make_base(top: Path) -> tuple[bytes, list[str]]:
@@ -186,7 +236,7 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
         data = source.read_bytes()
         if source.suffix == ".xz":
             data = lzma.decompress(data)
-        archive.file(f"usr/lib/modules/{top.name}/{path.removesuffix('.xz')}", data)
+        archive.file(f"usr/lib/modules/{top.name}/{path.removesuffix('.xz')}", stripped(data))
     for name in ("modules.order", "modules.builtin", "modules.builtin.modinfo"):
         archive.file(f"usr/lib/modules/{top.name}/{name}", (top / name).read_bytes())
     # mkfs and fsck tools read the mounted file systems from here.
@@ -220,7 +270,7 @@ def base(cache: Path, kernel: Path) -> Path:
 
 
 def helpers(cache: Path, sources: Path) -> list[Path]:
-    """Compile the guests' small programs; kept in the cache by their sources' hash.
+    """Compile the small programs of a folder; kept in the cache by their sources' hash.
 
     A program is a file, or a folder with a main.c; headers may be anywhere.
     """
@@ -238,7 +288,7 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
             partial = program.with_suffix(f".partial-{os.getpid()}")
             rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings"]
             gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror"]
-            libraries = [] if source.suffix == ".rs" else ["-lrdmacm", "-libverbs"]
+            libraries = [] if source.suffix == ".rs" else ["-Wl,--as-needed", "-lrdmacm", "-libverbs"]
             compiler = rustc if source.suffix == ".rs" else gcc
             subprocess.run([*compiler, *map(str, parts), *libraries, "-o", str(partial)], check=True)
             partial.rename(program)
@@ -293,7 +343,7 @@ def build(
     if command:
         add_program(top, command, "hcablk")
     for module in modules:
-        top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", module.read_bytes())
+        top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", stripped(module.read_bytes()))
     for name, data in depmod(kernel, modules).items():
         top.file(f"usr/lib/modules/{kernel.name}/{name}", data)
     with open(out, "wb") as image:

@@ -39,8 +39,11 @@ KNOWN = re.compile(
     r"""
       # rxe's check_ack() calls answers to an RDMA READ that come out of order an error, but forgets to say which.
       WARNING:\ .*/rxe_comp\.c:\d+\ at\ rxe_completer\+
-      # OCFS2's cluster takes its locks in one order when a node goes and in another one when it is made.
-    | \ o2net_flush_wq\+
+      # OCFS2's cluster takes its locks in one order when a node goes, or is removed, and in another one when it is made.
+    | possible\ circular\ locking\ dependency\ detected\n (?:.*\n){3} .*\(\(wq_completion\)o2net\).*\n
+      (?:.*\n){1,2} .*\ task\ is\ already\ holding\ lock:\n .*\(o2net_wq_mutex\).*\ at:\ o2net_flush_wq\+
+    | possible\ circular\ locking\ dependency\ detected\n (?:.*\n){3} .*\(&p->frag_sem\).*\ at:\ configfs_rmdir\+.*\n
+      (?:.*\n)*? .*\ Chain\ exists\ of:\n .*nn->nn_connect_work\)
       # rxe_resp_queue_pkt() and rxe_comp_queue_pkt() give a packet away, and its hold on the queue pair with it, and use
       # the queue pair after that, which may be gone by then.
     | WARNING:\ .*/rxe_task\.c:\d+\ at\ rxe_sched_task\+ .*\n (?:.*\n)*? .*\ rxe_udp_encap_recv\+

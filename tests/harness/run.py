@@ -8,6 +8,7 @@ side by side, each lane having guests of its own; what a test says is printed wh
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -23,6 +24,10 @@ from lane import Lane
 from script import Test, chosen, next_test, read_tests
 
 TESTS = Path(__file__).resolve().parent.parent
+PROCESSORS = os.cpu_count() or 1
+# An emulated processor that does not claim to have fast string instructions: QEMU does them byte by byte, and Linux would
+# clear and copy all its memory by them. Without them that takes a third of the time.
+PROCESSOR = "max,la57=off,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off"
 
 
 def say(text: str = "") -> None:
@@ -47,9 +52,13 @@ class Run:
             accel="tcg",
             work=work,
             logs=self.logs,
+            on=image.helpers(cache, TESTS / "harness")[0],
+            cpu=PROCESSOR,
             memory=args.memory,
             slow=args.slow,
             rdma=args.rdma,
+            seed=os.environ.get("HCABLK_SEED", "0"),
+            whole=bool(os.environ.get("HCABLK_WHOLE")),
             parameters=args.parameters,
             kinds=frozenset({"debug" if "debug" in args.krel else "stock", args.rdma}),
         )
@@ -58,6 +67,8 @@ class Run:
         settings.accel = accelerator(settings, cache)
         say(f"# kernel {args.krel}, {settings.accel}; image in {time.monotonic() - self.started:.1f} s")
         say(f"# modules: {', '.join(m.name for m in modules) or 'none of ours'}")
+        whole = ", all values of sweeps" if settings.whole else ""
+        say(f"# HCABLK_SEED: {os.environ.get('HCABLK_SEED') or 'not set'}{whole}")
         if args.parameters:
             say(f"# module parameters: {args.parameters}")
         say(f"# logs: {self.logs}")
@@ -73,7 +84,7 @@ class Run:
         """The next test for a lane that has nothing to do, waiting for it if need be; None when all have begun."""
         with self.turn:
             while self.waiting:
-                if test := next_test(self.waiting, self.running):
+                if test := next_test(self.waiting, self.running, PROCESSORS):
                     self.running.append(test)
                     return test
                 self.turn.wait()
@@ -85,7 +96,7 @@ class Run:
             lines: list[str] = []
             told = say if len(self.lanes) == 1 else lines.append
             told(f"# Subtest: {test.name}: {test.proves}")
-            started = time.monotonic()
+            started, processor = time.monotonic(), lane.processor_seconds()
             try:
                 result, reasons = lane.run(test, told)
             except Exception as err:  # The other tests are to run, and this one is to be counted.
@@ -93,10 +104,16 @@ class Run:
             lines += [f"# {reason}" for reason in reasons]
             with self.turn:
                 self.running.remove(test)
-                self.record(test, result, lines, time.monotonic() - started, lane)
+                self.record(test, result, lines, self.times(lane, time.monotonic() - started, lane.processor_seconds() - processor))
                 self.turn.notify_all()
 
-    def record(self, test: Test, result: str, lines: list[str], seconds: float, lane: Lane) -> None:
+    def times(self, lane: Lane, seconds: float, processor: float) -> str:
+        """Where a test's time went: all of it, and of that what was not its script's."""
+        where = f" {lane.name}" if len(self.lanes) > 1 else ""
+        boot = f" boot={lane.boot_seconds:.1f}s" if lane.boot_seconds else ""
+        return f"# time={seconds:.1f}s{boot} reset={lane.reset_seconds:.1f}s processor={processor:.1f}s{where}"
+
+    def record(self, test: Test, result: str, lines: list[str], times: str) -> None:
         """Count a test that is over, and print what was kept of it."""
         self.count[result] += 1
         if result == "failed":
@@ -104,8 +121,7 @@ class Run:
         word = "not ok" if result == "failed" else "ok"
         skip = " # SKIP" if result == "skipped" else ""
         lines.append(f"{word} {sum(self.count.values())} - {test.name}{skip}")
-        where = f", {lane.name}" if len(self.lanes) > 1 else ""
-        lines.append(f"# time={seconds:.1f}s{where}")
+        lines.append(times)
         say("\n".join(lines))
 
     def all(self, tests: list[Test]) -> int:
@@ -155,7 +171,7 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=1, help="how many sets of guests run tests side by side")
     parser.add_argument("--demo", help="run this script instead of tests")
     parser.add_argument("--list", action="store_true", help="print the tests and what they prove")
-    parser.add_argument("tests", nargs="*", help="numbers, names, groups or globs; all when none is given")
+    parser.add_argument("tests", nargs="*", help="numbers, names, groups, globs, or a part I/N of all; all when none is given")
     args = parser.parse_args()
 
     tests = chosen(read_tests(TESTS / "kselftest"), args.tests)

@@ -19,7 +19,8 @@ class Test:
     guests: list[str] = field(default_factory=lambda: ["target", "c1", "c2"])
     timeout: float = 120
     expect_log: list[str] = field(default_factory=list)
-    must_fail: str = ""
+    # It has to fail for each of these reasons.
+    must_fail: list[str] = field(default_factory=list)
     # It waits for most of its time, so that a test that computes can run beside it.
     waits: bool = False
     # Why nothing may run beside it; empty when something may.
@@ -61,7 +62,7 @@ def read_test(path: Path) -> Test:
             case "expect-log", value:
                 test.expect_log.append(value)
             case "must-fail", value:
-                test.must_fail = value
+                test.must_fail.append(value)
             case "waits", "yes":
                 test.waits = True
             case "alone", value:
@@ -74,23 +75,40 @@ def read_test(path: Path) -> Test:
 
 
 def read_tests(folder: Path) -> list[Test]:
-    """All tests, by their numbers."""
-    return [read_test(path) for path in sorted(folder.glob("[0-9]*.sh"))]
+    """All tests, by their numbers, of which each has its own."""
+    paths = sorted(folder.glob("[0-9]*.sh"))
+    for one, other in zip(paths, paths[1:]):
+        if one.name[:2] == other.name[:2]:
+            raise SystemExit(f"{one.name} and {other.name} have the same number")
+    return [read_test(path) for path in paths]
+
+
+def part_of(tests: list[Test], word: str) -> list[Test] | None:
+    """Part I of N of the tests, counted from 0, if that is what the word I/N asks for: neighbours are in different ones."""
+    if not (found := re.fullmatch(r"(\d+)/(\d+)", word)):
+        return None
+    part, parts = int(found[1]), int(found[2])
+    if part >= parts:
+        raise SystemExit(f"there is no part {word}: the first one is 0/{parts}")
+    return tests[part::parts]
 
 
 def chosen(tests: list[Test], words: list[str]) -> list[Test]:
     """The tests that the words ask for; all of them without a word."""
     wanted = [part for word in words for part in word.replace(",", " ").split()]
+    if len(wanted) == 1 and (part := part_of(tests, wanted[0])) is not None:
+        return part
     for word in wanted:
         if not any(test.matches(word) for test in tests):
             raise SystemExit(f"no test is called {word}; tests/run.sh --list shows them")
     return [test for test in tests if not wanted or any(test.matches(word) for word in wanted)]
 
 
-def next_test(waiting: list[Test], beside: list[Test]) -> Test | None:
+def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test | None:
     """Take the test to run next out of those that wait, `beside` being what runs; None when none of them may run now.
 
-    What waits for time to pass goes beside what computes. What has to be alone comes when all else is over.
+    What waits for time to pass goes beside what computes, of which there is one for each processor at most. What has to
+    be alone comes when all else is over.
     """
     if any(test.alone for test in beside):
         return None
@@ -99,6 +117,10 @@ def next_test(waiting: list[Test], beside: list[Test]) -> Test | None:
         if not waiting or beside:
             return None
         return waiting.pop(0)
+    if sum(not test.waits for test in beside) >= processors:
+        shared = [test for test in shared if test.waits]
+        if not shared:
+            return None
     computing = not any(test.waits for test in beside)
     test = next((test for test in shared if test.waits == (computing and bool(beside))), shared[0])
     waiting.remove(test)

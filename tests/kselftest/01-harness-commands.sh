@@ -8,7 +8,7 @@
 same "a command's output comes back" "target" "$(on target hostname)"
 on c1 'exit 7'
 same "a command's exit code comes back" 7 $?
-same "standard error is apart" "" "$(on c1 'echo words >&2' 2> /dev/null)"
+silent "standard error is apart" on c1 'echo words >&2'
 same "large output is whole" "$(seq 200000 | md5sum)" "$(on c1 'seq 200000' | md5sum)"
 ON_SECONDS=1 on c1 'while :; do :; done' 2> /dev/null
 same "a command that takes too long is killed" 124 $?
@@ -20,6 +20,24 @@ spawn first c1 'until [ -e /tmp/second ]; do usleep 10000; done'
 spawn second c1 'echo > /tmp/second'
 check "two commands run in one guest at the same time" join first
 check "and both end" join second
+
+# fails COMMAND…: the test point that the command is fails.
+fails() (
+	_failures=0
+	"$@" > /dev/null 2>&1
+	[ $_failures = 1 ]
+)
+check "what differs is not the same" fails same x 1 2
+check "nothing and nothing are not the same" fails same x "" ""
+for sum in md5sum sha256sum; do
+	check "nor are their checksums: $sum" fails same x "$($sum < /dev/null)" "$($sum < /dev/null)"
+done
+check "what says something is not silent" fails silent x echo words
+check "nor is what fails" fails silent x false
+for anything in "" . '^' '.*' 'busy|^$'; do
+	check "a pattern is not like anything: '$anything'" fails like x "$anything" busy
+done
+check "what is not like the pattern fails" fails like x busy idle
 
 must wait_until c2 5 true
 refuse "a wait without its event ends" wait_until c2 1 false

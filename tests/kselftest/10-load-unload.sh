@@ -24,5 +24,7 @@ check "they unload in any order" on target 'rmmod hcablk hcablk_target hcablk_co
 
 check "the modules say what they are" on c1 'modinfo hcablk | grep -q ^description: &&
 	modinfo -F license hcablk | grep -qx GPL && modinfo hcablk_target | grep -q ^description:'
-same "loading says nothing but the taint" "" \
-	"$(in_log c1 hcablk | grep -v -e hcablk-test -e taint)"
+other_lines() {
+	in_log c1 hcablk | sed -e /hcablk-test/d -e /taint/d
+}
+silent "loading says nothing but the taint" other_lines

@@ -41,7 +41,7 @@ same "both sides name the session alike" "$session" "$(field session "$(seen tar
 # request WHAT SECTOR BYTES WAY: what one request has left on both sides
 request() {
 	local what=$1 sector=$2 bytes=$3 way=$4 here there
-	# A target finds that an answer has left when it looks for something else.
+	# A target finds the completion of an answer's send when it looks for something else.
 	must wait_until target 20 "grep -q 'hcablk_target_completed: .* sector=$sector ' $tracing/trace"
 	here=$(seen c1 " sector=$sector ")
 	there=$(seen target " sector=$sector ")
@@ -53,7 +53,7 @@ request() {
 	same "its data went so" "$way " "$(field way "$there")"
 	same "as the client says" "$way " "$(field way "$(grep '^hcablk_sent ' <<< "$here")")"
 	same "by the same number" "$(field number "$(grep '^hcablk_sent ' <<< "$here")")" "$(field number "$there")"
-	[ "$way" = granted ] ||
+	[ "$way" = eager ] ||
 		same "by the same name" "$(field tag "$here")$(field generation "$here")" "$(field tag "$there")$(field generation "$there")"
 }
 
@@ -69,7 +69,7 @@ for ((i = 0; i < 4; i++)); do
 	must on c1 "dd if=$device of=/dev/null bs=4k skip=$((5000 + i)) count=1 iflag=direct"
 done
 request write 384 65536 key
-request write 8008 4096 granted
+request write 8008 4096 eager
 request read 640 65536 key
 request read 7168 524288 key
 request write 9216 524288 key

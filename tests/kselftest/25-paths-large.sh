@@ -19,21 +19,25 @@ moved() {
 seed=$RANDOM
 echo "# seed $seed"
 
-# whole "DESCRIPTION": requests of the largest size, verified, none of which is split
+# whole "DESCRIPTION": requests of the largest size, verified, none of which is split. Each pass writes data of its own, so
+# that what an earlier one left at the same place is wrong.
+round=0
 whole() {
-	local what=$1 kib writes reads
+	local what=$1 kib writes reads verify
+	round=$((round + 1))
+	verify="--verify=pattern --verify_pattern=$(printf '0x%02x%08x' $round $((seed * 65537 % 4294967295)))%o --verify_interval=4k"
 	kib=$(limit)
 	must on c1 "echo none > /sys/block/$disk/queue/scheduler"
 	writes=$(moved writes)
 	check "$what: $kib KiB are written" fio c1 "--name=v --filename=$device --rw=write --bs=${kib}k --size=$((kib * 4))k \
-		--iodepth=2 --offset=64k --verify=crc32c --do_verify=0"
+		--iodepth=2 --offset=64k $verify --do_verify=0"
 	# The block layer makes two bios of each and puts them together, if nothing comes between.
 	less "$what: they are not split" $(($(moved writes) - writes)) 8
 	reads=$(moved reads)
 	check "$what: and read back" fio c1 "--name=v --filename=$device --rw=read --bs=${kib}k --size=$((kib * 4))k \
-		--iodepth=2 --offset=64k --verify=crc32c --verify_fatal=1"
+		--iodepth=2 --offset=64k $verify --verify_fatal=1"
 	less "$what: nor are reads" $(($(moved reads) - reads)) 8
-	check "$what: from memory of every shape" on c1 "hcablk-scatter $device random $seed 8"
+	check "$what: from memory of every shape" on c1 "hcablk-scatter $device random $((seed + round)) 8"
 	same "$what: no errors" "0 0" "$(stat_of c1 $initiator/vol1 errors) $(stat_of c1 $initiator/vol1 protocol_errors)"
 }
 

@@ -30,7 +30,7 @@ end() {
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/fast && cd /sys/kernel/config/nullb/fast &&
 	echo 64 > size && echo 1 > memory_backed && echo 0 > irqmode && echo 1 > power'
 export_volume fast /dev/fast c1
-# Granted writes are answered by fewer messages: see 22-paths-granted.
+# Eager writes are answered by fewer messages: see 22-paths-eager.
 connect c1 fast --queues 1 --eager-write 0
 n=$(few 640)
 

@@ -24,7 +24,7 @@ same "now every registration was invalidated here" "$registrations" \
 same "none by the target" 0 "$(stat_of c1 $initiator/vol1 remote_invalidations)"
 
 # A read rings once, when it is registered. Its invalidation does so with others, or with the next read's registration; how many are
-# together is a matter of the pace of answers, and probes ring, too: some reads of several times have to.
+# together is a matter of the pace of answers, and keep-alives ring, too: some reads of several times have to.
 for ((i = 0; i < 5; i++)); do
 	doorbells=$(stat_of c1 $initiator/vol1 doorbells)
 	reads=$(stat_of c1 $initiator/vol1 registrations)
@@ -37,5 +37,5 @@ done
 less "all reads are registered" $(($(few 8) * 64 - 1)) "$reads"
 less "invalidations share doorbells" "$doorbells" $((reads * 2))
 # Their requests ended no earlier than that.
-less "each of them was waited for" $(($(stat_of c1 $initiator/vol1 local_invalidations) - 1)) "$(stat_of c1 $initiator/vol1 lingered)"
+less "each of them was waited for" $(($(stat_of c1 $initiator/vol1 local_invalidations) - 1)) "$(stat_of c1 $initiator/vol1 send_waits)"
 same "yet there is one for each" "$(stat_of c1 $initiator/vol1 registrations)" "$(stat_of c1 $initiator/vol1 local_invalidations)"

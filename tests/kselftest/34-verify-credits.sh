@@ -18,7 +18,7 @@ same "the client saw no receiver not ready" "$rnr_client" "$(rnr c1)"
 same "nor did the target" "$rnr_target" "$(rnr target)"
 disconnect c1 vol1
 
-# A granted write that the drive holds back keeps the places of those that overtake it: both sides have the same bound on
+# An eager write that the drive holds back keeps the places of those that overtake it: both sides have the same bound on
 # them, which is that of the credits.
 must on target "modprobe dm_mod && echo '0 65536 linear $drive2 0' | dmsetup create gate && dmsetup mknodes &&
 	printf '0 65536 linear /dev/mapper/gate 0\n65536 65536 linear $drive2 65536\n' | dmsetup create both && dmsetup mknodes"
@@ -28,11 +28,11 @@ must on c1 "dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
 must on target 'dmsetup suspend --nolockfs gate'
 spawn held c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
 must wait_until c1 30 "awk '{ exit !(\$2 == 1) }' /sys/block/$disk/inflight"
-check "granted writes overtake one that is held back" on c1 "dd if=/dev/zero of=$device bs=4k seek=8192 count=40 oflag=direct"
+check "eager writes overtake one that is held back" on c1 "dd if=/dev/zero of=$device bs=4k seek=8192 count=40 oflag=direct"
 must on target 'dmsetup resume gate'
 check "which is written, too" join held
 same "in one session" live "$(on c1 "cat $initiator/both/state")"
-less "some were granted" 3 "$(stat_of c1 $initiator/both eager_writes)"
+less "some were eager writes" 3 "$(stat_of c1 $initiator/both eager_writes)"
 less "and some found no place" 0 "$(stat_of c1 $initiator/both eager_misses)"
 disconnect c1 both
 must on target 'hcablk target unexport both && dmsetup remove both && dmsetup remove gate'

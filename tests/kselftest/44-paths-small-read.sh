@@ -24,7 +24,7 @@ counters_of_both() {
 # goes "DESCRIPTION" DD-ARGUMENTS BYTES WAY: requests of so many bytes, one at a time, go this way and no other; nothing
 # else has gone since $client and $server were set.
 goes() {
-	local what=$1 how=$2 bytes=$3 way=$4 n=100 old_client=$client old_server=$server name wanted got=
+	local what=$1 how=$2 bytes=$3 way=$4 n=30 old_client=$client old_server=$server name wanted got=
 	must on c1 "dd $how bs=$bytes count=$n"
 	counters_of_both vol1
 	for name in immediates copied_bytes registrations rdma_bytes remote_invalidations; do
@@ -33,7 +33,7 @@ goes() {
 	for name in immediates remote_invalidations; do
 		got+="$(($(count $name "$server") - $(count $name "$old_server"))) "
 	done
-	if [ "$way" = lands ] && [ $asks = 1 ]; then
+	if [ "$way" = bounce ] && [ $asks = 1 ]; then
 		wanted="$n $((n * bytes)) 0 0 0 $n 0 "
 	else
 		wanted="0 0 $n $((n * bytes)) $n 0 $n "
@@ -45,16 +45,16 @@ export_volume vol1 "$drive" c1
 must on c1 "modprobe hcablk"
 
 # As many slots of 64 KiB as there are tags here: a region of soft-RoCE has 512 pages.
-for limit in 0 512 8192 65536; do
+for limit in $(by_turns "0 65536" "512 8192"); do
 	options="--queue-depth 32 --small-write 0 --eager-write 0"
 	# The default is not set.
-	[ $limit = 8192 ] || options+=" --small-read $limit"
+	[ "$limit" = 8192 ] || options+=" --small-read $limit"
 	connect c1 vol1 "$options"
-	same "$limit: it is told" $limit "$(on c1 "cat $initiator/vol1/small_read")"
+	same "$limit: it is told" "$limit" "$(on c1 "cat $initiator/vol1/small_read")"
 	counters_of_both vol1
 	for bytes in 512 4096 8192 65536 131072; do
 		way=registered
-		[ $bytes -gt $limit ] || way=lands
+		[ $bytes -gt "$limit" ] || way=bounce
 		goes "$limit: reads of $bytes bytes: $way" "if=$device of=/dev/null iflag=direct" $bytes $way
 	done
 	for bytes in 512 4096; do

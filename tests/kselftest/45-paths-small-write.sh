@@ -16,9 +16,9 @@ counters() {
 	server=$(on target "cat $target/volumes/vol1/stats")
 }
 
-# writes "DESCRIPTION" BYTES WAY: a hundred of them, one at a time.
+# writes "DESCRIPTION" BYTES WAY: thirty of them, one at a time.
 writes() {
-	local n=100 old_client=$client old_server=$server name wanted got=
+	local n=30 old_client=$client old_server=$server name wanted got=
 	must on c1 "dd if=/dev/zero of=$device bs=$2 count=$n oflag=direct"
 	counters
 	for name in inline_writes registrations rdma_bytes copied_bytes; do
@@ -36,18 +36,18 @@ writes() {
 
 export_volume vol1 "$drive" c1
 must on c1 "modprobe hcablk"
-for limit in 0 512 4096 65536; do
+for limit in $(by_turns "0 65536" "512 4096"); do
 	options="--eager-write 0"
-	[ $limit = 4096 ] || options+=" --small-write $limit"
+	[ "$limit" = 4096 ] || options+=" --small-write $limit"
 	connect c1 vol1 "$options"
-	same "$limit: it is told" $limit "$(on c1 "cat $initiator/vol1/small_write")"
+	same "$limit: it is told" "$limit" "$(on c1 "cat $initiator/vol1/small_write")"
 	counters
 	# The target goes on counting over connections.
 	before=$(count inline_writes "$server")
 	for bytes in 512 4096 8192; do
 		way=registered
 		# The target takes no more than a page with a request.
-		[ $bytes -gt $limit ] || [ $bytes -gt 4096 ] || way=goes
+		[ $bytes -gt "$limit" ] || [ $bytes -gt 4096 ] || way=goes
 		writes "$limit: writes of $bytes bytes: $way" $bytes $way
 	done
 	check "$limit: memory of every shape arrives" on c1 "hcablk-scatter $device random $((limit + 1)) 8"

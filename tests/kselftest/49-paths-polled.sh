@@ -37,7 +37,7 @@ same "with them it does" 1 "$(on c1 "cat /sys/block/$disk/queue/io_poll")"
 same "they are hardware queues" 2 "$(on c1 "ls /sys/block/$disk/mq | wc -l")"
 same "and queue pairs" 2 "$(queue_pairs c1)"
 
-# The only events are those of the other queue: probes, now and then.
+# The only events are those of the other queue: keep-alives, now and then.
 for how in "--rw=randread --iodepth=1 --bs=4k" "--rw=randwrite --iodepth=8 --bs=4k" "--rw=randread --iodepth=32 --bs=16k"; do
 	begin
 	n=$(few 300)

@@ -9,8 +9,12 @@
 share c1 c2
 ocfs2_start c1 c2
 check "mkfs" on c1 "mkfs.ocfs2 -q -x -N 4 -b 4096 -C 4096 --cluster-stack=o2cb --cluster-name=c $device 65536"
+# Both at a time, since each listens to the heartbeat for some seconds.
 for guest in c1 c2; do
-	check "$guest mounts it" on $guest "mkdir -p /mnt/o && mount.ocfs2 $device /mnt/o"
+	spawn $guest $guest "mkdir -p /mnt/o && mount.ocfs2 $device /mnt/o"
+done
+for guest in c1 c2; do
+	check "$guest mounts it" join $guest
 done
 check "c1 writes" on c1 'dd if=/dev/urandom of=/mnt/o/from-c1 bs=64k count=20 && sync'
 same "c2 reads it" "$(on c1 'sha256sum < /mnt/o/from-c1')" "$(on c2 'sha256sum < /mnt/o/from-c1')"

@@ -17,7 +17,7 @@ must on target "echo $(($(mib_for $((2 * least))) + 8)) > $port/memory_mib"
 for guest in c1 c2; do
 	connect $guest vol1 --queues 1 --queue-depth 128
 done
-same "both have their least" $((2 * least)) "$(memory_of least)"
+same "both have their reservation" $((2 * least)) "$(memory_of reserved)"
 
 # load NAME GUEST JOBS OFFSET
 load() {
@@ -32,9 +32,9 @@ writes() {
 load greedy c1 2 0
 must wait_until target 60 "awk '\$1 == \"waiting\" { exit !\$2 }' $port/memory"
 pass "the greedy one waits for buffers"
-first=$(zone_of 32768 lent)
+first=$(class_of 32768 borrowed)
 # Each write takes two: of an odd number one is left.
-less "and has all that are shared" $(($(zone_of 32768 total) - 2)) "$first"
+less "and has all that are shared" $(($(class_of 32768 total) - 2)) "$first"
 load modest c2 1 256M
 must wait_until c2 60 "awk '\$1 == \"writes\" { exit !(\$2 > 40) }' $initiator/vol1/stats"
 greedy=$(writes c1) modest=$(writes c2)

@@ -6,7 +6,7 @@
 . "${0%/*}/lib.sh"
 . "${0%/*}/shares.sh"
 
-# A session may have 64 MiB, and needs 3 on soft-RoCE (2 of granted memory, 1 of buffers) and some beside its data; there is
+# A session may have 64 MiB, and needs 3 on soft-RoCE (2 of the eager ring, 1 of buffers) and some beside its data; there is
 # room for six of them.
 must on target 'hcablk target listen --id 1 --buffer-mib 64 --memory-mib 100'
 for n in 1 2 3 4 5 6 7; do
@@ -32,7 +32,7 @@ for n in 2 3 4 5 6; do
 	guest=$([ $((n % 2)) = 0 ] && echo c2 || echo c1)
 	connect "$guest" vol$n --queues 1
 done
-same "six have their least" $((6 * least)) "$(memory_of least)"
+same "six have their reservation" $((6 * least)) "$(memory_of reserved)"
 like "the seventh is refused" "memory|Cannot allocate" "$(on c2 "hcablk connect $target_address vol7 --queues 1" 2>&1)"
 check "the target says why and how much, once" \
 	[ "$(in_log target "refused .* volume vol7: .*memory_mib: $((least >> 10)) KiB, and of $((all << 10)) KiB there are" | wc -l)" = 1 ]

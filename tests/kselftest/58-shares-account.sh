@@ -34,7 +34,7 @@ connect c1 vol1 --queues 4 --queue-depth 1024
 took=$((before - $(available)))
 used=$(($(memory_of used) >> 10))
 echo "# MemAvailable went down by $took KiB, the account says $used KiB" >&2
-less "the pages for small writes are in the account" $((16 << 10)) $(($(memory_of least) >> 10))
+less "the pages for small writes are in the account" $((16 << 10)) $(($(memory_of reserved) >> 10))
 # See 53-shares-limit.sh.
 on target '[ -e /sys/kernel/debug/kmemleak ]' ||
 	less "the machine has not more memory less than the account says" $took $((used + (8 << 10)))

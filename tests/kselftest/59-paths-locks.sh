@@ -22,11 +22,11 @@ taken() {
 
 # locks LOAD MOST: at the target MOST tenths of a lock are taken for each of LOAD's requests; here two.
 locks() {
-	local load=$1 most=$2 guest count lingered
+	local load=$1 most=$2 guest count send_waits
 	for guest in c1 target; do
 		must on $guest 'echo 0 > /proc/lock_stat'
 	done
-	lingered=$(stat_of c1 $initiator/vol1 lingered)
+	send_waits=$(stat_of c1 $initiator/vol1 send_waits)
 	must on c1 "fio --output-format=terse --name=l --filename=$device --direct=1 --ioengine=libaio --rw=$load \
 		--iodepth=16 --number_ios=$n --size=256m --randrepeat=1 > /dev/null"
 	for guest in c1 target; do
@@ -35,11 +35,11 @@ locks() {
 		# Each is taken in one place at least: else they are not counted.
 		less "$load: $guest's locks are counted" $((n - 1)) "$count"
 	done
-	# Probes, questions for the size and the beginning take a few more. So may each request that ends after its answer, when what
+	# Keep-alives, questions for the size and the beginning take a few more. So may each request that ends after its answer, when what
 	# had been sent with it is out; how many do is a matter of the machine.
-	lingered=$(($(stat_of c1 $initiator/vol1 lingered) - lingered))
-	echo "# $load at c1: $lingered lingered" >&2
-	less "$load: two locks a request at the initiator" "$(taken c1)" $((n * 22 / 10 + lingered))
+	send_waits=$(($(stat_of c1 $initiator/vol1 send_waits) - send_waits))
+	echo "# $load at c1: $send_waits send_waits" >&2
+	less "$load: two locks a request at the initiator" "$(taken c1)" $((n * 22 / 10 + send_waits))
 	less "$load: at most $most tenths of a lock a request at the target" "$(taken target)" $((n * most / 10))
 }
 
@@ -48,7 +48,7 @@ n=200
 locks "randread --bs=4k" 24
 locks "randread --bs=64k" 24
 locks "randwrite --bs=4k" 24
-# That the data was fetched is waited for, and so are answers that have left meanwhile, each by itself.
+# That the data was fetched is waited for, and so are completions of answers meanwhile, each by itself.
 locks "randwrite --bs=64k" 30
 for guest in c1 target; do
 	must on $guest 'echo 0 > /proc/sys/kernel/lock_stat && echo 0 > /proc/lock_stat'

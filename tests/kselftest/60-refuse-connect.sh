@@ -10,16 +10,16 @@ id=$(host_id c1)
 
 # refused "DESCRIPTION" ERROR-TEXT WORDS-OF-THE-MESSAGE SETTING=VALUE…
 refused() {
-	local what=$1 error=$2 words=$3 before said
+	local what=$1 error=$2 words=$3 before output
 	shift 3
 	before=$(on c1 'dmesg | wc -l')
-	said=$(try_connect c1 dev host_id="$id" connect_timeout=5 "$@")
-	like "$what: the error is '$error'" "$error" "$said"
-	said=$(on c1 "cat $initiator/dev/error")
-	like "$what: the reason is told" "$words" "$said"
+	output=$(try_connect c1 dev host_id="$id" connect_timeout=5 "$@")
+	like "$what: the error is '$error'" "$error" "$output"
+	output=$(on c1 "cat $initiator/dev/error")
+	like "$what: the reason is told" "$words" "$output"
 	same "$what: the kernel says one line" 1 \
 		"$(on c1 "dmesg | tail -n +$((before + 1)) | grep hcablk | grep -v -e hcablk-test -e taint | wc -l")"
-	same "$what: there is no disk" "" "$(on c1 "cat $initiator/dev/device")"
+	silent "$what: there is no disk" on c1 "cat $initiator/dev/device"
 	same "$what: no queue pair is left" 0 "$(queue_pairs c1)"
 	must on c1 "rmdir $initiator/dev"
 }
@@ -31,9 +31,9 @@ told() {
 }
 
 refused "nothing listens" "refused" "listens" address=$target_address volume=vol1
-told "nothing listens" "." $target_address vol1
-refused "nobody has the address" "unreachable|No route|timed out" "" address=10.77.0.99 volume=vol1
-refused "no network leads there" "unreachable|No route|Cannot assign" "" address=192.0.2.1 volume=vol1
+told "nothing listens" "listens" $target_address vol1
+refused "nobody has the address" "unreachable|No route|timed out" "looking for an RDMA device that reaches the address" address=10.77.0.99 volume=vol1
+refused "no network leads there" "unreachable|No route|Cannot assign" "looking for an RDMA device that reaches the address" address=192.0.2.1 volume=vol1
 
 export_volume vol1 "$drive" c2
 refused "the volume is unknown" "No such" "no volume" address=$target_address volume=nothere
@@ -44,17 +44,17 @@ told "the host is not allowed" "allow" $target_address vol1
 must on target "hcablk target allow vol1 $id"
 refused "the target speaks no version of ours" "Protocol not supported" "versions 1 to 1" \
 	address=$target_address volume=vol1 protocol=2-9
-same "a range that holds the target's version is granted" "" \
-	"$(try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=1-9)"
+silent "a range that holds the target's version is granted" \
+	try_connect c1 vol1 host_id="$id" address=$target_address volume=vol1 protocol=1-9
 must on c1 "echo 0 > $initiator/vol1/enable && rmdir $initiator/vol1"
 connect c1 vol1
 pass "once allowed it connects"
 disconnect c1 vol1
 must on target "hcablk target forbid vol1 $id"
-refused "the host is no longer allowed" "denied" "" address=$target_address volume=vol1
+refused "the host is no longer allowed" "denied" "does not allow" address=$target_address volume=vol1
 
 must on target "echo 0 > $target/volumes/vol1/enable"
-refused "the volume is disabled" "No such|denied" "" address=$target_address volume=vol1
+refused "the volume is disabled" "No such" "exports no volume" address=$target_address volume=vol1
 
 # Whoever is refused again and again: the target's log is not his to fill.
 must on c1 "mkdir $initiator/again && cd $initiator/again && echo $target_address > address && echo nothere > volume && echo $id > host_id"
@@ -65,6 +65,34 @@ lines=$(($(in_log target 'refused ' | wc -l) - before))
 echo "# $(few 80) refusals in $took ms made $lines lines" >&2
 # Ten in five seconds; where everything takes longer they need not be fewer.
 less "refusals do not fill the target's log" "$lines" $((10 * (took / 5000 + 2) + 1))
+
+# And whoever is not refused, but comes and goes again and again: a line for each kind of news of a session.
+must on target "echo 1 > $target/volumes/vol1/enable && hcablk target allow vol1 $id"
+# Several at a time, since a connection takes a while.
+devices="1 2 3 4"
+must on c1 "for n in $devices; do mkdir $initiator/again\$n && cd $initiator/again\$n && echo $target_address > address &&
+	echo vol1 > volume && echo $id > host_id && echo 1 > queues || exit; done"
+# news: how many lines there are of each kind.
+news() {
+	local kind
+	for kind in ' begun, ' ' ended: ' ': nothing is left of session '; do
+		in_log target "$kind" | wc -l
+	done
+}
+mapfile -t before < <(news)
+start=$(now_ms)
+ON_SECONDS=100 must on c1 "for n in $devices; do (
+		cd $initiator/again\$n && for m in \$(seq $(few 20)); do env echo 1 > enable && env echo 0 > enable || exit; done
+		touch /tmp/again\$n
+	) & done; wait; for n in $devices; do rm /tmp/again\$n && rmdir $initiator/again\$n || exit; done"
+took=$(($(now_ms) - start))
+mapfile -t after < <(news)
+for kind in 0 1 2; do
+	lines=$((after[kind] - before[kind]))
+	echo "# $((4 * $(few 20))) sessions in $took ms made $lines lines" >&2
+	less "nor do sessions that begin and end (line $((kind + 1)) of 3)" "$lines" $((10 * (took / 5000 + 2) + 1))
+	less "though some are told" 0 "$lines"
+done
 
 for guest in c1 target; do
 	same "no queue pair is left on $guest" 0 "$(queue_pairs $guest)"

@@ -49,8 +49,8 @@ same "the old write does not come after the new one" "$(on c1 "$(block new) | sh
 must on target 'hcablk target unexport --force v'
 must wait_until c1 $((30 * slow)) "grep -q failed $initiator/v/state"
 export_volume v /dev/drive2 c1
-said=$(on c1 "$command" 2>&1)
-like "another volume is not taken for the lost one" 'another one than before' "$said"
+output=$(on c1 "$command" 2>&1)
+like "another volume is not taken for the lost one" 'another one than before' "$output"
 same "it is lost as before" failed "$(state)"
 must on target 'hcablk target unexport v'
 export_volume v /dev/mapper/both c1

@@ -7,13 +7,6 @@
 
 . "${0%/*}/lib.sh"
 
-# reconnect VOLUME [--OPTION…]: as connect, of a client that has just booted. Its numbers begin anew, and while the target's
-# connection manager remembers one of them it refuses the connection as stale.
-reconnect() {
-	must wait_until c1 60 "hcablk connect $target_address $*"
-	connect c1 "$@"
-}
-
 share c1 c2
 start_load victim c1 "$device" --offset=512M
 ON_SECONDS=100 spawn other c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k \
@@ -27,14 +20,15 @@ check "the other client's data is right" join other
 check "the dead client's queue pairs are gone" wait_until target 30 \
 	"[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = $(queue_pairs c2) ]"
 must vm start c1
-reconnect vol1
+# Its numbers of queue pairs begin anew, which the target's connection manager refuses at first.
+connect c1 vol1
 # On iWARP nothing of the target's is under way that could fail.
-like "the log says what failed" "^queue [0-9]+: (.* failed: |nothing was heard for )" \
+like "the log says what failed" "^queue [0-9]+: (.* failed: |nothing was received for )" \
 	"$(on target "dmesg | sed -n 's/^.* vol1: session .* of $(host_id c1) ended: //p' | tail -n 1")"
 check "the client comes back" on c1 "hcablk-scatter $device random 73 16"
 disconnect c1 vol1
 
-# iWARP has no probe that a peer's device answers, and an initiator that waits for the drive may have no credit to ask by.
+# iWARP has no keep-alive that a peer's device answers, and an initiator that waits for the drive may have no credit to ask by.
 [ "$rdma" = rxe ] || exit 0
 
 # One that dies while the drive has its requests: their transfers, which would tell, come when the drive has done its part.
@@ -45,7 +39,7 @@ others=$(queue_pairs c2)
 live_pairs="rdma resource show qp | grep -v 'type GSI' | grep -c 'state RTS'"
 for kib in 512 16; do
 	# One that has nothing under way would tell.
-	reconnect gate --queues 1
+	connect c1 gate --queues 1
 	must on target "[ \$($live_pairs) -gt $others ]"
 	must on target 'dmsetup suspend --nolockfs gate'
 	ON_SECONDS=60 spawn victim c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=write:64k --bs=${kib}k \

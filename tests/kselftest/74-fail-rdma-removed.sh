@@ -29,3 +29,23 @@ check "the client disconnects again" wait_until c1 30 'hcablk disconnect --if-ex
 export_volume vol1 "$drive" c1
 connect c1 vol1
 check "all works again" on c1 "hcablk-scatter $device random 74 16"
+disconnect c1 vol1
+
+# Connections of soft-iWARP are TCP's.
+[ "$rdma" = rxe ] || exit 0
+# A device that is made anew numbers its queue pairs from the beginning, and the target still has those numbers of before: its
+# connection manager refuses.
+device_anew() {
+	must on c1 "ip link set eth0 down && rdma link delete $rdma_link"
+	must wait_until c1 30 'hcablk disconnect --if-exists vol1'
+	must on c1 "ip link set eth0 up && rdma link add $rdma_link type $rdma netdev eth0"
+	must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+	must wait_until c1 10 "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
+}
+device_anew
+connect c1 vol1
+device_anew
+same "the target has not noticed" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
+check "a client whose connections are taken for those of before connects" \
+	on c1 "hcablk connect $target_address vol1 --connect-timeout 60"
+check "since it tries again" wait_log c1 1 'from before this host started again; trying again'

@@ -23,9 +23,9 @@ must on target "echo 360000 > /proc/sys/vm/dirty_expire_centisecs; echo 0 > /pro
 	echo 1 > $trace/events/block/block_rq_issue/enable"
 forget
 must on c1 "dd if=/dev/zero of=$device bs=64k count=4 oflag=direct"
-same "a cached write is not the drive's" "" "$(commands)"
+silent "a cached write is not the drive's" commands
 must on c1 "dd if=$device of=/dev/null bs=64k count=4 iflag=direct"
-same "nor is reading it" "" "$(commands)"
+silent "nor is reading it" commands
 must on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct conv=fsync"
 like "a flush brings it there" "W" "$(commands)"
 same "all of it" 0 "$(on target "awk '/^Dirty:/ { print (\$2 > 200) }' /proc/meminfo")"
@@ -62,7 +62,7 @@ must on target "dmsetup suspend bad && printf '0 $size linear $drive2 0\n' | dms
 check "when the drive is well, so are flushes" wait_until c1 20 "dd if=/dev/zero of=$disk1 bs=4k count=4 oflag=direct conv=fsync"
 
 # A flush learns of a loss, and then its queue pair is replaced: its answer never leaves, and it is sent again. As long as no
-# answer has left that told of the loss, every flush fails.
+# answer was sent that told of the loss, every flush fails.
 disconnect c1 bad
 disconnect c2 bad
 connect c1 bad --io-timeout $((4 * slow)) --connect-timeout 60

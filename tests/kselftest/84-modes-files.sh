@@ -8,9 +8,9 @@
 
 # refused "WHAT" REGEX ARGUMENTS…
 refused() {
-	local said
-	said=$(on target "hcablk target export bad ${*:3} 2>&1") && fail "$1 is refused" && return
-	like "$1 is refused" "$2" "$said"
+	local output
+	output=$(on target "hcablk target export bad ${*:3} 2>&1") && fail "$1 is refused" && return
+	like "$1 is refused" "$2" "$output"
 }
 
 must on target "modprobe ext4; mkfs.ext4 -q -F -b 4096 $drive2 32M; mkdir -p /mnt/files && mount $drive2 /mnt/files &&

@@ -43,16 +43,16 @@ rounds() {
 		n=1; failed=0; passed=0
 		while :; do
 			{ '"$prepare"'; } || { echo "round $n: cannot prepare"; exit 1; }
-			said=$(fail_nth $n '"$file $value"')
-			result=${said% *}
-			case $said in
+			output=$(fail_nth $n '"$file $value"')
+			result=${output% *}
+			case $output in
 			"failed all") echo "round $n: failed without a fault"; exit 1 ;;
 			"done "*) passed=$((passed + 1)) ;;
 			"failed injected") failed=$((failed + 1)) ;;
-			*) echo "round $n: says \"$said\""; exit 1 ;;
+			*) echo "round $n: says \"$output\""; exit 1 ;;
 			esac
-			{ '"$after"'; } || { echo "round $n, $said: not as it should be afterwards"; exit 1; }
-			[ "${said#* }" = injected ] || break
+			{ '"$after"'; } || { echo "round $n, $output: not as it should be afterwards"; exit 1; }
+			[ "${output#* }" = injected ] || break
 			n=$((n + 1 + n / 16))
 		done
 		echo "$n allocations, $failed failed, $passed went well all the same"
@@ -127,7 +127,7 @@ ON_SECONDS=600
 injected=$(on target 'cat /sys/kernel/debug/failslab/times')
 for ((round = 1; round <= 25; round++)); do
 	must on target "cd /sys/kernel/debug/failslab && echo 1 > times && echo $((round % 5 * 15 + 3)) > probability"
-	must on c1 "if hcablk connect $target_address vol1 --queues 1 --queue-depth 4 > /tmp/disk 2>> /tmp/said; then
+	must on c1 "if hcablk connect $target_address vol1 --queues 1 --queue-depth 4 > /tmp/disk 2>> /tmp/output; then
 		dd if=\$(cat /tmp/disk) of=/dev/null bs=64k count=8 iflag=direct 2> /dev/null; fi
 		hcablk disconnect --if-exists vol1"
 	must on target 'echo 0 > /sys/kernel/debug/failslab/probability'

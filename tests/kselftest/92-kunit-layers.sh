@@ -53,11 +53,11 @@ echo "# $total tests"
 # The module's directories, through the file system. fails "WHY" COMMAND: with that error's text.
 tree=/sys/kernel/config/hcablk_kunit
 fails() {
-	local said
-	if said=$(on target "cd $tree && $2" 2>&1); then
+	local output
+	if output=$(on target "cd $tree && $2" 2>&1); then
 		fail "refused: $2"
 	else
-		like "refused: $2" "$1" "$said"
+		like "refused: $2" "$1" "$output"
 	fi
 }
 shows() {

@@ -79,7 +79,7 @@ same "whole requests fail by one of their chunks" "fails goes fails goes" "$(on 
 		fi 2> /dev/null && echo goes || echo fails
 	done
 done | xargs")"
-same "client and target count the same errors" "$(stat_of c1 $initiator/b errors)" "$(count b errors)"
+same "client and target count these errors" "2 2" "$(stat_of c1 $initiator/b errors) $(count b errors)"
 same "the connection lives" live "$(on c1 "cat $initiator/b/state")"
 check "the others are right" on c1 "dd if=/dev/urandom of=/tmp/data bs=1M count=1 && dd if=/tmp/data of=$device bs=1M oflag=direct conv=notrunc &&
 	dd if=$device of=/tmp/back bs=1M count=1 iflag=direct && cmp /tmp/data /tmp/back"

@@ -78,14 +78,51 @@ must() {
 	"$@" >&2 || die "$*"
 }
 
-# same "DESCRIPTION" WANTED GOT
-same() {
-	if [ "$2" = "$3" ]; then pass "$1"; else fail "$1"; echo "# wanted '$2', got '$3'" >&2; fi
+# Is there no text, or only the checksum of none? Then what should have printed it may have failed.
+_nothing() {
+	case $1 in
+	'' | d41d8cd98f00b204e9800998ecf8427e* | e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855*) return 0 ;;
+	*) return 1 ;;
+	esac
 }
 
-# like "DESCRIPTION" REGEX TEXT
+# same "DESCRIPTION" WANTED GOT: WANTED is something; that there is nothing is for `silent`.
+same() {
+	if _nothing "$2"; then
+		fail "$1"
+		echo "# nothing is wanted: '$2', got '$3'" >&2
+	elif [ "$2" = "$3" ]; then
+		pass "$1"
+	else
+		fail "$1"
+		echo "# wanted '$2', got '$3'" >&2
+	fi
+}
+
+# silent "DESCRIPTION" COMMAND…: the command succeeds, and prints nothing.
+silent() {
+	local what=$1 output code=0
+	shift
+	output=$("$@") || code=$?
+	if [ $code = 0 ] && [ -z "$output" ]; then
+		pass "$what"
+	else
+		fail "$what"
+		echo "# exit code $code, said '$output': $*" >&2
+	fi
+}
+
+# like "DESCRIPTION" REGEX TEXT: a REGEX that any text is like, or none, is refused.
 like() {
-	if [[ "$3" =~ $2 ]]; then pass "$1"; else fail "$1"; echo "# wanted something like '$2', got '$3'" >&2; fi
+	if [[ "" =~ $2 || $'\x01' =~ $2 ]]; then
+		fail "$1"
+		echo "# '$2' is like anything" >&2
+	elif [[ "$3" =~ $2 ]]; then
+		pass "$1"
+	else
+		fail "$1"
+		echo "# wanted something like '$2', got '$3'" >&2
+	fi
 }
 
 # less "DESCRIPTION" N LIMIT: N < LIMIT
@@ -113,8 +150,7 @@ slow=${HCABLK_SLOW:-1}
 ON_SECONDS=60
 
 _runner() {
-	# shellcheck disable=SC2086 # an interpreter with its options
-	$HCABLK_ON "$@"
+	"$HCABLK_ON" "$@"
 }
 
 on() {
@@ -125,10 +161,10 @@ on() {
 
 # vm kill|start|pause|resume GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT
 vm() {
-	local said
-	said=$(_runner vm "$@" 2>&1) && return
-	echo "$said" >&2
-	_reason=": $said"
+	local output
+	output=$(_runner vm "$@" 2>&1) && return
+	echo "$output" >&2
+	_reason=": $output"
 	return 1
 }
 
@@ -142,6 +178,7 @@ wait_until() {
 	local guest=$1 seconds=$2
 	shift 2
 	ON_SECONDS=$((seconds + 20)) on "$guest" "
+		{ $*; } > /dev/null 2>&1 && exit
 		end=\$((\$(cut -d. -f1 /proc/uptime) + $((seconds * slow))))
 		until { $*; } > /dev/null 2>&1; do
 			if [ \$(cut -d. -f1 /proc/uptime) -ge \$end ]; then
@@ -202,6 +239,9 @@ target=/sys/kernel/config/hcablk_target
 
 # ---- volumes and devices
 
+# Ids of hosts that were asked for theirs.
+declare -A _host_ids
+
 # export_volume VOLUME PATH [--OPTION…] CLIENT…
 export_volume() {
 	local volume=$1 path=$2 arguments=()
@@ -209,7 +249,10 @@ export_volume() {
 	for word; do
 		case $word in
 		-*) arguments+=("$word") ;;
-		*) arguments+=(--allow "$(host_id "$word")") ;;
+		*)
+			[ -n "${_host_ids[$word]:-}" ] || _host_ids[$word]=$(host_id "$word")
+			arguments+=(--allow "${_host_ids[$word]}")
+			;;
 		esac
 	done
 	must on target "hcablk target export $volume $path ${arguments[*]}"
@@ -220,8 +263,13 @@ connect() {
 	local guest=$1 volume=$2
 	shift 2
 	[ "$slow" = 1 ] || [[ " $* " = *" --io-timeout "* ]] || set -- "$@" --io-timeout $((30 * slow))
-	device=$(on "$guest" "hcablk connect $target_address $volume $*") || die "$guest connects to $volume"
-	must wait_until "$guest" 10 "[ -b $device ]"
+	device=$(on "$guest" "disk=\$(hcablk connect $target_address $volume $*) || exit; left=$((200 * slow))
+		until [ -b \$disk ]; do
+			[ \$left -gt 0 ] || { echo \"no \$disk\" >&2; exit 1; }
+			left=\$((left - 1))
+			usleep 50000
+		done
+		echo \$disk") || die "$guest connects to $volume"
 	disk=${device#/dev/}
 }
 
@@ -287,10 +335,22 @@ few() {
 	echo $(($1 > slow ? $1 / slow : 1))
 }
 
-# hostile_messages N: how many messages a test of group hostile sends. On a debug kernel each takes dozens of times as long.
+# by_turns "EDGES…" "OTHERS…": what a sweep tries: the values at its edges, and one of the others, which the commit chooses; all
+# of them if HCABLK_WHOLE is set.
+by_turns() {
+	local _others
+	read -ra _others <<< "$2"
+	[ -n "${HCABLK_WHOLE:-}" ] || _others=("${_others[${HCABLK_SEED:-1} % ${#_others[@]}]}")
+	echo "# of a sweep: $1 ${_others[*]}" >&2
+	echo "$1 ${_others[*]}"
+}
+
+# hostile_messages N: how many messages a test of group hostile sends: a tenth of N, all of them if HCABLK_WHOLE is set. On a
+# debug kernel each takes dozens of times as long.
 hostile_messages() {
-	local all
-	all=$(few "$1")
+	local all=$1
+	[ -n "${HCABLK_WHOLE:-}" ] || all=$((all / 10))
+	all=$(few "$all")
 	! on target '[ -e /sys/kernel/debug/kmemleak ]' || all=400
 	echo "${HCABLK_MESSAGES:-$all}"
 }
@@ -316,23 +376,41 @@ start_load() {
 # REG_MR is in its send queue: it carries that out a second time (rxe_requester() does not look at the state of a local
 # operation), "lkey not free".
 survives() {
-	local guest=$1 volume=$2 what=$3 said file
+	local guest=$1 volume=$2 what=$3 output file
 	shift 3
 	survived=1
 	file=$(mktemp)
 	# Not in a subshell, which could not join anything.
 	"$@" > "$file" 2>&1 || survived=0
-	said=$(< "$file")
+	output=$(< "$file")
 	rm "$file"
 	if [ $survived = 1 ]; then
 		pass "$what: the data is right"
 		return
 	fi
-	echo "$said" >&2
-	refuse "$what: no data is wrong" grep -E 'verify: bad|os error 84|Invalid or incomplete|instead of|expected|is wrong' <<< "$said"
-	like "$what: requests have failed" "severed|No such device|Input/output error|err=(5|6|19|67)" "$said"
+	echo "$output" >&2
+	refuse "$what: no data is wrong" grep -E 'verify: bad|os error 84|Invalid or incomplete|instead of|expected|is wrong' <<< "$output"
+	like "$what: requests have failed" "severed|No such device|Input/output error|err=(5|6|19|67)" "$output"
 	check "$what: the connection is lost, and says why" wait_until "$guest" 40 "grep -q failed $initiator/$volume/state"
 	must wait_until "$guest" 30 "hcablk disconnect --if-exists $volume"
+}
+
+# bears "DESCRIPTION" EVIDENCE TRIES LOAD…: LOAD, a function that has load `survives` a fault and is told which try it is, until
+# one was survived in which the counter that the function EVIDENCE prints has moved: the fault was there, and it was borne.
+bears() {
+	local what=$1 evidence=$2 tries=$3 before after try seen=0
+	shift 3
+	for ((try = 1; try <= tries; try++)); do
+		before=$($evidence)
+		"$@" "$try"
+		after=$($evidence)
+		echo "# $what, try $try: $evidence from $before to $after, survived: $survived" >&2
+		[ "$after" -gt "$before" ] || continue
+		seen=1
+		[ "$survived" = 0 ] || break
+	done
+	same "$what: that has happened" 1 $seen
+	same "$what: it was borne" "1 1" "$seen $survived"
 }
 
 # joined NAME GUEST: joins, and shows what the job has written into /tmp/load.

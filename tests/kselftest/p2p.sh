@@ -61,7 +61,7 @@ only_in_card() {
 	[ $transfers -gt 100 ] && [ $outside = 0 ]
 }
 
-# reconnect NAME: c1 connects again when the target has back what it lent to the session before.
+# reconnect NAME: c1 connects again when the target has back what the session before had leased.
 reconnect() {
 	disconnect c1 "$1"
 	must wait_until target 30 "[ -z \"\$(cat $target/volumes/$1/clients)\" ]"

@@ -6,17 +6,17 @@
 # The port of these tests.
 port=$target/ports/1
 
-# memory_of NAME: a line of the port's `memory`, in bytes (limit, used, least) or requests' queues (waiting)
+# memory_of NAME: a line of the port's `memory`, in bytes (limit, used, reserved) or requests' queues (waiting)
 memory_of() {
 	on target "awk '\$1 == \"$1\" { print \$2 }' $port/memory"
 }
 
 # least_of DEPTH: sets $least to the bytes of memory that a session with one queue of so many requests needs at least: its
-# granted memory, the buffers of one request, its messages, and the books of its requests, which all depend on the RDMA
+# the eager ring, the buffers of one request, its messages, and the books of its requests, which all depend on the RDMA
 # device. Port 1 listens and vol1 is exported to c1 already.
 least_of() {
 	connect c1 vol1 --queues 1 --queue-depth "$1"
-	least=$(memory_of least)
+	least=$(memory_of reserved)
 	disconnect c1 vol1
 	less "a session needs memory" 0 "$least"
 	must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
@@ -27,11 +27,11 @@ mib_for() {
 	echo $((($1 + (1 << 20) - 1) >> 20))
 }
 
-# zone_of BYTES total|lent: of the shared buffers of this length
-zone_of() {
+# class_of BYTES total|borrowed: of the shared buffers of this length
+class_of() {
 	local field=3
 	[ "$2" = total ] || field=4
-	on target "awk '\$1 == \"zone\" && \$2 == $1 { print \$$field }' $port/memory"
+	on target "awk '\$1 == \"size_class\" && \$2 == $1 { print \$$field }' $port/memory"
 }
 
 # slow_drive NAME MILLISECONDS: /dev/mapper/NAME, which is the target's first drive, but takes as long for each write.

@@ -25,7 +25,7 @@ use crate::{
         eventually,
         pause,
         Watched,
-        PATIENCE_MS, //
+        WAIT_TIMEOUT_MS, //
     },
 };
 use hcablk_core::{
@@ -105,7 +105,6 @@ mod tests {
             numa_node: None,
             no_scheduler: true,
             poll_queues: 0,
-            exchanges: 0,
         };
         let again = TagSet::new(&config, &requests, tag_set.data().clone());
         ensure_eq!(again.err(), Some(EBUSY));
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hardware_queue_gets_other_data_as_often_as_was_agreed() -> Result {
+    fn a_hardware_queue_gets_other_data_and_the_former_is_free() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(1)?;
         let whole = memory.whole()?;
@@ -169,29 +168,29 @@ mod tests {
         desk.state.look(|state| state.seen.clear());
 
         let (state, other) = desk::shared(&desk.requests)?;
-        let exchange = |hw_queue| {
-            desk.requests
-                .exchange(hw_queue, HwQueue::new(&other, hw_queue)?)
+        // Whether the former one has no other user left.
+        let exchange = |hw_queue| -> Result<bool> {
+            let new = HwQueue::new(&other, hw_queue)?;
+            let former = desk.requests.exchange(hw_queue, new)?;
+            Ok(Arc::into_unique_or_drop(former).is_some())
         };
         let queues = desk
             .disk
             .as_ref()
             .map_or(0, |disk| disk.tag_set().hw_queues());
         for hw_queue in 0..queues {
-            ensure_eq!(exchange(hw_queue), Ok(()));
+            ensure_eq!(exchange(hw_queue), Ok(true));
         }
         ensure_eq!(exchange(queues), Err(ENODEV));
-        desk.requests.synchronize();
         ensure_eq!(desk.run(&whole, WRITE, 40)?, Ok(()));
         ensure!(desk.state.look(|state| state.seen.is_empty()));
         let written = state.look(|state| (state.seen.len(), state.image.get(40 * 512).copied()));
         ensure_eq!(written, (1, Some(pattern(7, 0))));
 
-        for _ in queues as usize..desk::EXCHANGES {
-            ensure_eq!(exchange(0), Ok(()));
+        for _ in 0..20 {
+            ensure_eq!(exchange(0), Ok(true));
+            ensure_eq!(desk.run(&whole, READ, 40)?, Ok(()));
         }
-        ensure_eq!(exchange(0), Err(ENOSPC));
-        ensure_eq!(desk.run(&whole, READ, 40)?, Ok(()));
         desk.device = None;
         if let Some(disk) = desk.disk.take() {
             disk.remove();
@@ -204,8 +203,7 @@ mod tests {
     fn a_hardware_queue_that_blk_mq_gives_up_gets_no_other_data() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
         let (_, other) = desk::shared(&desk.requests)?;
-        desk.requests.exchange(0, HwQueue::new(&other, 0)?)?;
-        desk.requests.synchronize();
+        drop(desk.requests.exchange(0, HwQueue::new(&other, 0)?)?);
         other.at_exit.store(AT_EXIT_TRY, Relaxed);
         desk.device = None;
         if let Some(disk) = desk.disk.take() {
@@ -323,8 +321,8 @@ mod tests {
                 queue.try_spawn(GFP_KERNEL, move || {
                     score.change(|score| score.0 += 1);
                     let (start, mut taken) = (Instant::<Monotonic>::now(), 0);
-                    let late = || start.elapsed().as_millis() > i64::from(PATIENCE_MS);
-                    while taken == 0 && score.look(|score| score.1 == 0) && !late() {
+                    let timed_out = || start.elapsed().as_millis() > i64::from(WAIT_TIMEOUT_MS);
+                    while taken == 0 && score.look(|score| score.1 == 0) && !timed_out() {
                         let mut end = |request: Request<Driver>| {
                             taken += 1;
                             request.end(Status::Ok);

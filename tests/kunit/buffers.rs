@@ -32,7 +32,7 @@ use hcablk_core::{
         },
         cq::{
             CompletionQueue,
-            Context, //
+            CqContext, //
         },
         device::Direction,
         mapped,
@@ -43,8 +43,8 @@ use hcablk_core::{
             QueuePair, //
         },
         wr::{
-            Entry,
             Send, //
+            Sge,
         },
     },
     sync::Event,
@@ -141,8 +141,8 @@ mod tests {
             ];
             for (offset, length, wanted) in slices {
                 link.far.receive(2)?;
-                let entries = [Entry::new(buffer.slice(offset, length))];
-                ensure!(link.near.carry_out(&mut Send::new(&entries))?);
+                let sges = [Sge::new(buffer.slice(offset, length))];
+                ensure!(link.near.carry_out(&mut Send::new(&sges))?);
                 let got = link.far.completed(RECEIVE, 2)?.length;
                 ensure_eq!((offset, got), (offset, wanted));
             }
@@ -163,10 +163,21 @@ mod tests {
                 let got = buffers.read(index.into(), 1024, &mut message)?;
                 ensure!(got.iter().all(|&byte| byte == index + 1));
             }
-            // A short one changes what it covers.
-            buffers.write(3, b"short")?;
-            let got = buffers.read(3, 6, &mut message)?;
-            ensure_eq!(got, b"short\x04");
+            // A short one changes the words that it covers.
+            buffers.write(3, b"a short one")?;
+            let got = buffers.read(3, 18, &mut message)?;
+            ensure_eq!(got, b"a short one\0\0\0\0\0\x04\x04");
+            // Into memory whose length is no multiple of a word's.
+            let mut small = [0; 11];
+            ensure_eq!(buffers.read(3, 9, &mut small)?, b"a short o");
+            ensure_eq!(&small, b"a short one");
+            for (at, byte) in [(0, b'A'), (7, b'_'), (8, b'O'), (10, b'E')] {
+                buffers.set(3, 11, at, byte)?;
+            }
+            ensure_eq!(buffers.read(3, 11, &mut message)?, b"A short_OnE");
+            for (length, at) in [(11, 11), (0, 0), (1025, 0), (1025, 1024)] {
+                ensure_eq!(buffers.set(3, length, at, 0), Err(EINVAL));
+            }
             ensure_eq!(buffers.read(2, 1024, &mut message)?.last(), Some(&3));
             Ok(())
         })
@@ -176,7 +187,7 @@ mod tests {
     fn messages_have_bounds() -> Result {
         balanced(|| {
             let pd = link::domain()?;
-            for length in [0, 3, 48, 2 * PAGE_SIZE, usize::MAX] {
+            for length in [0, 3, 4, 48, 2 * PAGE_SIZE, usize::MAX] {
                 let made = MessageBuffers::new(&pd, 4, length, Direction::ToDevice);
                 ensure_eq!(made.err(), Some(EINVAL));
             }
@@ -271,7 +282,7 @@ mod tests {
             ensure!(is(&gone));
 
             let (pd, gone) = told_domain()?;
-            let cq = CompletionQueue::<Log>::new(&pd, 4, 0, Context::SoftIrq)?;
+            let cq = CompletionQueue::<Log>::new(&pd, 4, 0, CqContext::SoftIrq)?;
             drop(pd);
             ensure!(!is(&gone));
             drop(cq);
@@ -281,7 +292,7 @@ mod tests {
             let (pd, gone) = told_domain()?;
             let region = MemoryRegion::new(&pd, 1)?;
             let messages = MessageBuffers::new(&pd, 4, 64, Direction::ToDevice)?;
-            let cq = CompletionQueue::<Log>::new(&pd, 4, 0, Context::SoftIrq)?;
+            let cq = CompletionQueue::<Log>::new(&pd, 4, 0, CqContext::SoftIrq)?;
             drop(pd);
             drop(cq);
             drop(region);
@@ -297,7 +308,7 @@ mod tests {
         balanced(|| {
             let (pd, gone) = told_domain()?;
             let (id, _news) = link::bound_identifier()?;
-            let cq = CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)?;
+            let cq = CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)?;
             let capacity = Capacity {
                 sends: 4,
                 receives: 4,

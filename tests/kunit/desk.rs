@@ -27,7 +27,7 @@ use hcablk_core::{
         Timeout, //
     },
     pages::{
-        PageChunk,
+        ContiguousPages,
         PageRange, //
     },
 };
@@ -171,7 +171,7 @@ impl Drop for HwQueue {
             .and_then(|other| self.shared.requests.exchange(self.index, other));
         at_exit.store(
             match done {
-                Ok(()) => AT_EXIT_DONE,
+                Ok(_) => AT_EXIT_DONE,
                 Err(_) => AT_EXIT_REFUSED,
             },
             Relaxed,
@@ -299,9 +299,6 @@ type Parts = (
     Arc<TagSet<Driver>>,
 );
 
-/// How often a hardware queue's data may be exchanged.
-pub(crate) const EXCHANGES: usize = 3;
-
 /// A state of an empty image, and what has hardware queues work on it.
 pub(crate) fn shared(
     requests: &Arc<Requests<Driver>>,
@@ -332,7 +329,6 @@ pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
         numa_node: None,
         no_scheduler: true,
         poll_queues: 0,
-        exchanges: EXCHANGES,
     };
     let tag_set = TagSet::new(&config, &requests, Arc::new(shared, GFP_KERNEL)?)?;
     Ok((state, requests, tag_set))
@@ -460,20 +456,20 @@ pub(crate) fn pattern(seed: u8, at: usize) -> u8 {
 
 /// Pieces of memory for one I/O.
 pub(crate) struct Memory {
-    chunks: Arc<KVec<PageChunk>>,
-    /// Chunk, offset and length.
+    blocks: Arc<KVec<ContiguousPages>>,
+    /// Block, offset and length.
     pieces: KVec<(usize, usize, usize)>,
 }
 
 impl Memory {
-    /// `count` chunks of two pages, all of them in use.
+    /// `count` blocks of two pages, all of them in use.
     pub(crate) fn new(count: usize) -> Result<Self> {
-        let mut chunks = KVec::with_capacity(count, GFP_KERNEL)?;
+        let mut blocks = KVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
-            chunks.push(PageChunk::alloc(1)?, GFP_KERNEL)?;
+            blocks.push(ContiguousPages::alloc(1)?, GFP_KERNEL)?;
         }
         Self {
-            chunks: Arc::new(chunks, GFP_KERNEL)?,
+            blocks: Arc::new(blocks, GFP_KERNEL)?,
             pieces: KVec::new(),
         }
         .whole()
@@ -484,7 +480,7 @@ impl Memory {
         let mut own = KVec::new();
         own.extend_from_slice(pieces, GFP_KERNEL)?;
         Ok(Self {
-            chunks: self.chunks.clone(),
+            blocks: self.blocks.clone(),
             pieces: own,
         })
     }
@@ -492,11 +488,11 @@ impl Memory {
     /// The same memory, all of it.
     pub(crate) fn whole(&self) -> Result<Self> {
         let mut own = KVec::new();
-        for (index, chunk) in self.chunks.iter().enumerate() {
-            own.push((index, 0, chunk.len()), GFP_KERNEL)?;
+        for (index, block) in self.blocks.iter().enumerate() {
+            own.push((index, 0, block.len()), GFP_KERNEL)?;
         }
         Ok(Self {
-            chunks: self.chunks.clone(),
+            blocks: self.blocks.clone(),
             pieces: own,
         })
     }
@@ -508,10 +504,10 @@ impl Memory {
 
     /// Where a byte of the pieces is in the whole memory.
     pub(crate) fn place(&self, mut at: usize) -> Option<usize> {
-        let chunk_bytes = self.chunks.first()?.len();
-        for &(chunk, offset, length) in self.pieces.iter() {
+        let block_bytes = self.blocks.first()?.len();
+        for &(block, offset, length) in self.pieces.iter() {
             if at < length {
-                return Some(chunk * chunk_bytes + offset + at);
+                return Some(block * block_bytes + offset + at);
             }
             at -= length;
         }
@@ -542,7 +538,7 @@ impl Pending {
 struct Job {
     slot: BioSlot,
     device: Arc<BlockDevice>,
-    chunks: Arc<KVec<PageChunk>>,
+    blocks: Arc<KVec<ContiguousPages>>,
     pieces: KVec<(usize, usize, usize)>,
     /// Taken out when it is over: this is in there then.
     ended: Option<Arc<Watched<Ended>>>,
@@ -562,7 +558,7 @@ pub(crate) fn start(
         Job {
             slot: BioSlot::new(32)?,
             device,
-            chunks: memory.chunks.clone(),
+            blocks: memory.blocks.clone(),
             pieces,
             ended: Some(ended.clone()),
         },
@@ -582,8 +578,8 @@ impl BioOwner for Job {
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
-        self.pieces.iter().filter_map(|&(chunk, offset, length)| {
-            Some(self.chunks.get(chunk)?.range(offset, length))
+        self.pieces.iter().filter_map(|&(block, offset, length)| {
+            Some(self.blocks.get(block)?.range(offset, length))
         })
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Suite `hcablk_exposed`: memory that the peer may write to as long as it lives
-//! (`landing`, `granted`): what the peer reaches, and that it is shut out before a
+//! (`read_bounce`, `eager_ring`): what the peer reaches, and that it is shut out before a
 //! page is given back.
 
 use crate::{
@@ -13,16 +13,16 @@ use crate::{
     },
 };
 use hcablk_core::{
-    granted::Granted,
-    landing::Landing,
+    eager_ring::EagerRing,
     rdma::wr::{
         Chain,
-        Entry,
         Rdma,
         Register,
+        Sge,
         WorkId,
         WorkRequest, //
     },
+    read_bounce::ReadBounce,
 };
 use kernel::{
     page::PAGE_SIZE,
@@ -48,12 +48,12 @@ fn dropped_under_writes<T>(
     ensure!(link.near.carry_out(&mut register(&memory))?);
     ensure!(link.far.write(b"once, to see that it can", address, key)?);
     let page = KVec::from_elem(0x5a, PAGE_SIZE, GFP_KERNEL)?;
-    let entries = [
-        Entry::new(link.far.out.write(1, &page)?),
-        Entry::new(link.far.out.write(2, &page)?),
+    let sges = [
+        Sge::new(link.far.out.write(1, &page)?),
+        Sge::new(link.far.out.write(2, &page)?),
     ];
     for left in (0..WRITES).rev() {
-        let mut write = Rdma::write(&entries, address, key);
+        let mut write = Rdma::write(&sges, address, key);
         if left == 0 {
             write.signal(WorkId::new(OTHER, LAST));
         }
@@ -73,28 +73,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn landing_slots_are_closed_before_they_are_freed() -> Result {
+    fn read_bounce_slots_are_closed_before_they_are_freed() -> Result {
         balanced(|| {
             for _ in 0..ROUNDS {
                 let link = Link::new(link::Plan::default())?;
-                let landing = Landing::new(&link.near.pd, SLOTS, PAGE_SIZE as u32)?;
-                let remote = landing.remote(0, PAGE_SIZE as u32).ok_or(EINVAL)?;
+                let slots = ReadBounce::new(&link.near.pd, SLOTS, PAGE_SIZE as u32)?;
+                let remote = slots.remote(0, PAGE_SIZE as u32).ok_or(EINVAL)?;
                 let place = (remote.address, remote.key);
-                dropped_under_writes(&link, landing, Landing::register, place)?;
+                dropped_under_writes(&link, slots, ReadBounce::register, place)?;
             }
             Ok(())
         })
     }
 
     #[test]
-    fn granted_memory_is_closed_before_it_is_freed() -> Result {
+    fn eager_ring_is_closed_before_it_is_freed() -> Result {
         balanced(|| {
             for _ in 0..ROUNDS {
                 let link = Link::new(link::Plan::default())?;
-                let granted = Granted::new(&link.near.pd, 1 << 20)?;
-                let grant = granted.grant();
+                let ring = EagerRing::new(&link.near.pd, 1 << 20)?;
+                let grant = ring.grant();
                 let place = (grant.address(0), grant.key);
-                dropped_under_writes(&link, granted, Granted::register, place)?;
+                dropped_under_writes(&link, ring, EagerRing::register, place)?;
             }
             Ok(())
         })
@@ -104,15 +104,15 @@ mod tests {
     fn a_slot_is_where_the_peer_is_told() -> Result {
         balanced(|| {
             let link = Link::new(link::Plan::default())?;
-            let landing = Landing::new(&link.near.pd, 4, 2 * PAGE_SIZE as u32)?;
-            ensure!(link.near.carry_out(&mut landing.register())?);
+            let slots = ReadBounce::new(&link.near.pd, 4, 2 * PAGE_SIZE as u32)?;
+            ensure!(link.near.carry_out(&mut slots.register())?);
             for slot in 0..4 {
-                let remote = landing.remote(slot, 512).ok_or(EINVAL)?;
+                let remote = slots.remote(slot, 512).ok_or(EINVAL)?;
                 ensure!(link.far.write(b"in it", remote.address, remote.key)?);
             }
-            ensure!(landing.remote(4, 512).is_none());
-            ensure!(landing.remote(0, 2 * PAGE_SIZE as u32 + 1).is_none());
-            let last = landing.remote(3, 512).ok_or(EINVAL)?;
+            ensure!(slots.remote(4, 512).is_none());
+            ensure!(slots.remote(0, 2 * PAGE_SIZE as u32 + 1).is_none());
+            let last = slots.remote(3, 512).ok_or(EINVAL)?;
             let end = last.address + 2 * PAGE_SIZE as u64;
             ensure!(!link.far.write(b"behind the last", end, last.key)?);
             Ok(())

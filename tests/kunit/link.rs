@@ -5,7 +5,7 @@
 
 use crate::watched::{
     Watched,
-    PATIENCE_MS, //
+    WAIT_TIMEOUT_MS, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
@@ -21,7 +21,7 @@ use hcablk_core::{
         cq::{
             Completion,
             CompletionQueue,
-            Context,
+            CqContext,
             Handler,
             Success, //
         },
@@ -33,9 +33,9 @@ use hcablk_core::{
         },
         wr::{
             Chain,
-            Entry,
             Rdma,
             Send,
+            Sge,
             WorkId,
             WorkRequest, //
         },
@@ -88,7 +88,7 @@ pub(crate) fn identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
 pub(crate) fn bound_identifier() -> Result<(Arc<Id>, Arc<Watched<News>>)> {
     for _ in 0..5 {
         let (id, news) = identifier()?;
-        id.resolve_address(&SocketAddr::new(crate::address(), 0), PATIENCE_MS)?;
+        id.resolve_address(&SocketAddr::new(crate::address(), 0), WAIT_TIMEOUT_MS)?;
         news.wait(|n| (n.resolved == 1 || n.down).then_some(()))?;
         if news.look(|n| n.resolved == 1) {
             return Ok((id, news));
@@ -193,7 +193,7 @@ impl Side {
         id: &Arc<Id>,
         news: Arc<Watched<News>>,
         capacity: Capacity,
-        context: Context,
+        context: CqContext,
         sleepy: bool,
     ) -> Result<Self> {
         let pd = ProtectionDomain::new(id)?;
@@ -221,13 +221,13 @@ impl Side {
     pub(crate) fn receive(&self, index: u32) -> Result {
         let slice = self.into.slice(index as usize, PAGE_SIZE)?;
         self.pair
-            .post_receive(Entry::new(slice), WorkId::new(RECEIVE, index))
+            .post_receive(Sge::new(slice), WorkId::new(RECEIVE, index))
     }
 
     /// Sends a message out of buffer `index`.
     pub(crate) fn send(&self, index: u32, message: &[u8]) -> Result {
-        let entries = [Entry::new(self.out.write(index as usize, message)?)];
-        self.post(&mut Send::new(&entries), SEND, index)
+        let sges = [Sge::new(self.out.write(index as usize, message)?)];
+        self.post(&mut Send::new(&sges), SEND, index)
     }
 
     /// Posts one signaled request.
@@ -263,14 +263,14 @@ impl Side {
 
     /// Reads the peer's memory into receive buffer `index`; whether that was done.
     pub(crate) fn read(&self, index: u32, length: usize, address: u64, key: u32) -> Result<bool> {
-        let entries = [Entry::new(self.into.slice(index as usize, length)?)];
-        self.carry_out(&mut Rdma::read(&entries, address, key))
+        let sges = [Sge::new(self.into.slice(index as usize, length)?)];
+        self.carry_out(&mut Rdma::read(&sges, address, key))
     }
 
     /// Writes bytes into the peer's memory; whether that was done.
     pub(crate) fn write(&self, bytes: &[u8], address: u64, key: u32) -> Result<bool> {
-        let entries = [Entry::new(self.out.write(0, bytes)?)];
-        self.carry_out(&mut Rdma::write(&entries, address, key))
+        let sges = [Sge::new(self.out.write(0, bytes)?)];
+        self.carry_out(&mut Rdma::write(&sges, address, key))
     }
 }
 
@@ -359,11 +359,11 @@ impl Link {
             receive_entries: 1,
         };
         let (context, completions) = match plan.context {
-            Where::SoftIrq => (Context::SoftIrq, None),
-            Where::Direct => (Context::Direct, None),
+            Where::SoftIrq => (CqContext::SoftIrq, None),
+            Where::Direct => (CqContext::Direct, None),
             Where::Process => {
                 let queue = Arc::new(WorkQueue::for_completions(c"hcablk_kunit")?, GFP_KERNEL)?;
-                (Context::Process(queue.clone()), Some(queue))
+                (CqContext::Process(queue.clone()), Some(queue))
             }
         };
         let address = SocketAddr::new(crate::address(), PORT);
@@ -373,18 +373,18 @@ impl Link {
 
         let (id, news) = loop {
             let (id, news) = identifier()?;
-            id.resolve_address(&address, PATIENCE_MS)?;
+            id.resolve_address(&address, WAIT_TIMEOUT_MS)?;
             news.wait(|n| (n.resolved == 1 || n.down).then_some(()))?;
             if news.look(|n| n.resolved == 1) {
                 break (id, news);
             }
         };
-        id.resolve_route(PATIENCE_MS)?;
+        id.resolve_route(WAIT_TIMEOUT_MS)?;
         news.wait(|n| (n.resolved == 2).then_some(()))?;
         let mut near = Side::new(&id, news, capacity, context, plan.sleepy)?;
         id.connect(PARAMETERS, b"hcablk_kunit")?;
         let (id, news) = visitors.wait(|v| v.first.take())?;
-        let mut far = Side::new(&id, news, capacity, Context::SoftIrq, false)?;
+        let mut far = Side::new(&id, news, capacity, CqContext::SoftIrq, false)?;
         far.start();
         far.receive(0)?;
         id.accept(PARAMETERS, b"")?;

@@ -26,7 +26,7 @@ use hcablk_core::{
     rdma::{
         cq::{
             CompletionQueue,
-            Context, //
+            CqContext, //
         },
         qp::{
             Capacity,
@@ -35,9 +35,9 @@ use hcablk_core::{
         space::SendSpace,
         wr::{
             Chain,
-            Entry,
             Rdma,
             Send,
+            Sge,
             WorkId,
             WorkRequest, //
         },
@@ -76,10 +76,10 @@ mod tests {
             WorkId::new(100, 1),
         ];
         for id in ids {
-            let mut probe = Rdma::probe();
-            probe.signal(id);
+            let mut write = Rdma::empty_write();
+            write.signal(id);
             let mut chain = Chain::new();
-            chain.push(&mut probe);
+            chain.push(&mut write);
             link.near.pair.post(&chain)?;
             let done = link
                 .near
@@ -97,16 +97,16 @@ mod tests {
         let link = Link::new(Plan::default())?;
         // Every third.
         for first in (0..27).step_by(9) {
-            let mut probes: [_; 9] = core::array::from_fn(|_| Rdma::probe());
+            let mut writes: [_; 9] = core::array::from_fn(|_| Rdma::empty_write());
             let mut chain = Chain::new();
             ensure!(chain.is_empty());
-            for (index, probe) in (first..).zip(probes.iter_mut()) {
+            for (index, write) in (first..).zip(writes.iter_mut()) {
                 if index % 3 == 2 {
-                    probe.signal(WorkId::new(OTHER, index));
+                    write.signal(WorkId::new(OTHER, index));
                 } else {
-                    probe.name(WorkId::new(OTHER, index));
+                    write.name(WorkId::new(OTHER, index));
                 }
-                chain.push(probe);
+                chain.push(write);
             }
             ensure_eq!(chain.len(), 9);
             link.near.pair.post(&chain)?;
@@ -127,11 +127,11 @@ mod tests {
     fn entries_are_sent_as_one_message() -> Result {
         let link = Link::new(Plan::default())?;
         link.far.receive(1)?;
-        let entries = [
-            Entry::new(link.near.out.write(0, b"one ")?),
-            Entry::new(link.near.out.write(1, b"message")?),
+        let sges = [
+            Sge::new(link.near.out.write(0, b"one ")?),
+            Sge::new(link.near.out.write(1, b"message")?),
         ];
-        ensure!(link.near.carry_out(&mut Send::new(&entries))?);
+        ensure!(link.near.carry_out(&mut Send::new(&sges))?);
         ensure_eq!(link.far.completed(RECEIVE, 1)?.length, 11);
         let mut message = [0; 11];
         ensure_eq!(link.far.into.read(1, 11, &mut message)?, b"one message");
@@ -157,23 +157,23 @@ mod tests {
                     ensure_eq!(done.work.kind, OTHER);
                     freed += u32::from(done.work.slots);
                 }
-                let mut probes: [_; 3] = core::array::from_fn(|_| Rdma::probe());
+                let mut writes: [_; 3] = core::array::from_fn(|_| Rdma::empty_write());
                 let mut chain = Chain::new();
                 let signal = space.post(count);
-                for (i, probe) in (1..).zip(probes.iter_mut().take(count as usize)) {
+                for (i, write) in (1..).zip(writes.iter_mut().take(count as usize)) {
                     match signal {
                         Some(slots) if i == count => {
-                            probe.signal(WorkId::new(OTHER, posted).freeing(slots));
+                            write.signal(WorkId::new(OTHER, posted).freeing(slots));
                         }
-                        _ => probe.name(WorkId::new(OTHER, u32::MAX)),
+                        _ => write.name(WorkId::new(OTHER, u32::MAX)),
                     }
-                    chain.push(probe);
+                    chain.push(write);
                 }
                 ensure_eq!(chain.len(), count);
                 link.near.pair.post(&chain)?;
                 posted += count;
             }
-            let mut last = Rdma::probe();
+            let mut last = Rdma::empty_write();
             while !space.reserve(1, || freed) {
                 let done = link.near.log.reports.wait(|r| r.done.remove(0).ok())?;
                 freed += u32::from(done.work.slots);
@@ -204,11 +204,11 @@ mod tests {
                 receives: 7,
                 ..Plan::default()
             })?;
-            let mut probes: [_; 30] = core::array::from_fn(|_| Rdma::probe());
+            let mut writes: [_; 30] = core::array::from_fn(|_| Rdma::empty_write());
             let mut chain = Chain::new();
-            for probe in probes.iter_mut().take(sends as usize) {
-                probe.name(WorkId::new(OTHER, 0));
-                chain.push(probe);
+            for write in writes.iter_mut().take(sends as usize) {
+                write.name(WorkId::new(OTHER, 0));
+                chain.push(write);
             }
             for index in 0..7 {
                 link.near.receive(index)?;
@@ -329,11 +329,11 @@ mod tests {
                 ..Plan::default()
             })?;
             for index in 0..MANY {
-                link.near.post(&mut Rdma::probe(), OTHER, index)?;
+                link.near.post(&mut Rdma::empty_write(), OTHER, index)?;
             }
             // The last to be carried out: then the others have been.
-            let entries = [Entry::new(link.near.out.write(0, b"last")?)];
-            link.near.post(&mut Send::new(&entries), SEND, 0)?;
+            let sges = [Sge::new(link.near.out.write(0, b"last")?)];
+            link.near.post(&mut Send::new(&sges), SEND, 0)?;
             link.far.completed(RECEIVE, 0)?;
             pause(500);
             link.near.start();
@@ -357,7 +357,7 @@ mod tests {
         let link = Link::new(Plan::default())?;
         let before = link.near.cq.events();
         for index in 0..50 {
-            ensure!(link.near.carry_out(&mut Rdma::probe())?);
+            ensure!(link.near.carry_out(&mut Rdma::empty_write())?);
             if index % 10 == 0 {
                 pause(5);
             }
@@ -388,9 +388,9 @@ mod tests {
 
             let pd = link.near.pd.clone();
             let context = match context {
-                Where::SoftIrq => Context::SoftIrq,
-                Where::Direct => Context::Direct,
-                Where::Process => Context::Process(Arc::new(
+                Where::SoftIrq => CqContext::SoftIrq,
+                Where::Direct => CqContext::Direct,
+                Where::Process => CqContext::Process(Arc::new(
                     WorkQueue::for_completions(c"hcablk_kunit2")?,
                     GFP_KERNEL,
                 )?),
@@ -401,7 +401,7 @@ mod tests {
             cq.stop();
             ensure!(Arc::into_unique_or_drop(log).is_some());
             let log = Log::new(1, false)?;
-            let cq = CompletionQueue::new(&pd, 4, 7, Context::SoftIrq)?;
+            let cq = CompletionQueue::new(&pd, 4, 7, CqContext::SoftIrq)?;
             cq.start(log.clone());
             drop(cq);
             ensure!(Arc::into_unique_or_drop(log).is_some());
@@ -413,7 +413,7 @@ mod tests {
     fn a_pair_wants_queue_domain_and_device_that_belong_together() -> Result {
         let pd = link::domain()?;
         let other = link::domain()?;
-        let cq = CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)?;
+        let cq = CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)?;
         let (id, _news) = link::bound_identifier()?;
         let (unbound, _other_news) = link::identifier()?;
         ensure_eq!(
@@ -436,8 +436,8 @@ mod tests {
     #[test]
     fn identifier_and_completion_queue_have_one_pair_at_a_time() -> Result {
         let pd = link::domain()?;
-        let cq = CompletionQueue::<Log>::new(&pd, 32, 0, Context::SoftIrq)?;
-        let other_cq = CompletionQueue::<Log>::new(&pd, 32, 0, Context::SoftIrq)?;
+        let cq = CompletionQueue::<Log>::new(&pd, 32, 0, CqContext::SoftIrq)?;
+        let other_cq = CompletionQueue::<Log>::new(&pd, 32, 0, CqContext::SoftIrq)?;
         let (id, _news) = link::bound_identifier()?;
         let (other_id, _other_news) = link::bound_identifier()?;
         let pair = QueuePair::new(&id, &pd, &cq, CAPACITY)?;
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn a_completion_queue_has_one_handler() -> Result {
         let pd = link::domain()?;
-        for context in [Context::SoftIrq, Context::Direct] {
+        for context in [CqContext::SoftIrq, CqContext::Direct] {
             let (first, second) = (Log::new(1, false)?, Log::new(1, false)?);
             let cq = CompletionQueue::new(&pd, 4, 0, context)?;
             cq.start(first.clone());
@@ -477,11 +477,11 @@ mod tests {
     #[test]
     fn nothing_is_guarded_that_was_not_started_or_is_stopped() -> Result {
         let pd = link::domain()?;
-        let cq = CompletionQueue::<Log>::new(&pd, 4, 0, Context::SoftIrq)?;
+        let cq = CompletionQueue::<Log>::new(&pd, 4, 0, CqContext::SoftIrq)?;
         cq.guard();
         // Its timer would run in freed memory.
         drop(cq);
-        let cq = CompletionQueue::new(&pd, 4, 0, Context::SoftIrq)?;
+        let cq = CompletionQueue::new(&pd, 4, 0, CqContext::SoftIrq)?;
         cq.start(Log::new(1, false)?);
         cq.stop();
         cq.guard();
@@ -494,8 +494,8 @@ mod tests {
     fn no_work_id_is_taken_for_a_drain() -> Result {
         let link = Link::new(Plan::default())?;
         for kind in [0xfe_u8, 0xff] {
-            let mut probe = Rdma::probe();
-            link.near.post(&mut probe, kind, 0)?;
+            let mut write = Rdma::empty_write();
+            link.near.post(&mut write, kind, 0)?;
             ensure!(link.near.completed(kind & 0x7f, 0)?.ok);
         }
         Ok(())
@@ -505,7 +505,7 @@ mod tests {
     fn sizes_beyond_the_device_are_refused() -> Result {
         let pd = link::domain()?;
         let attributes = pd.attributes();
-        let cq = CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)?;
+        let cq = CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)?;
         let (id, _news) = link::bound_identifier()?;
         let too_many = Capacity {
             sends: attributes.max_qp_wr,
@@ -519,7 +519,8 @@ mod tests {
         ensure!(QueuePair::new(&id, &pd, &cq, too_wide).is_err());
         drop(QueuePair::new(&id, &pd, &cq, CAPACITY)?);
         ensure!(
-            CompletionQueue::<Log>::new(&pd, attributes.max_cqe + 1, 0, Context::SoftIrq).is_err()
+            CompletionQueue::<Log>::new(&pd, attributes.max_cqe + 1, 0, CqContext::SoftIrq)
+                .is_err()
         );
         Ok(())
     }
@@ -527,7 +528,7 @@ mod tests {
     #[test]
     fn a_pair_that_was_never_connected_goes_away() -> Result {
         let pd = link::domain()?;
-        let cq = CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)?;
+        let cq = CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)?;
         let (id, _news) = link::bound_identifier()?;
         let pair = QueuePair::new(&id, &pd, &cq, CAPACITY)?;
         let log = Log::new(16, false)?;
@@ -546,9 +547,9 @@ mod tests {
         balanced(|| {
             let pd = link::domain()?;
             every_allocation(2, || {
-                CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)
+                CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)
             })?;
-            let cq = CompletionQueue::<Log>::new(&pd, 16, 0, Context::SoftIrq)?;
+            let cq = CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)?;
             let (id, _news) = link::bound_identifier()?;
             every_allocation(2, || QueuePair::new(&id, &pd, &cq, CAPACITY).map(|_| ()))
         })

@@ -33,10 +33,10 @@ use hcablk_core::{
     rdma::{
         backlog::Backlog,
         device::Direction,
-        mr::Remote,
+        mr::RemoteAddress,
         wr::{
-            Entry,
             Send, //
+            Sge,
         }, //
     },
     sglist::SegmentList,
@@ -49,7 +49,7 @@ use kernel::{
 const WRITE: BioOp = BioOp::Write { fua: false };
 const COOKIE: u32 = 0x1234_5678;
 
-/// Memory of requests: chunk (of two pages), offset, length. The total is whole
+/// Memory of requests: block (of two pages), offset, length. The total is whole
 /// sectors, and no piece but the first begins, none but the last ends, within
 /// a page.
 const SHAPES: [&[(usize, usize, usize)]; 9] = [
@@ -115,7 +115,7 @@ impl Bench {
         &mut self,
         pieces: &[(usize, usize, usize)],
         op: BioOp,
-    ) -> Result<(Request<Driver>, Pending, Remote)> {
+    ) -> Result<(Request<Driver>, Pending, RemoteAddress)> {
         let direction = match op {
             BioOp::Read => Direction::FromDevice,
             _ => Direction::ToDevice,
@@ -334,8 +334,8 @@ mod tests {
             let mut bench = Bench::new()?;
             let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
             bench.link.near.receive(3)?;
-            let entries = [Entry::new(bench.link.far.out.write(0, b"done")?)];
-            let mut send = Send::new(&entries).invalidating(remote.key);
+            let sges = [Sge::new(bench.link.far.out.write(0, b"done")?)];
+            let mut send = Send::new(&sges).invalidating(remote.key);
             ensure!(bench.link.far.carry_out(&mut send)?);
             let done = bench.link.near.completed(RECEIVE, 3)?;
             ensure_eq!(done.invalidated, Some(remote.key));

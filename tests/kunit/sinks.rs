@@ -30,13 +30,13 @@ use hcablk_core::{
         buffer::DmaBuffer,
         cq::Success,
         device::Direction,
-        mr::Remote,
+        mr::RemoteAddress,
         sink::Sink,
         wr::{
             Chain,
-            Entry,
             Rdma,
             Send,
+            Sge,
             WorkId,
             WorkRequest, //
         },
@@ -63,15 +63,15 @@ fn buffers(link: &Link, count: usize) -> Result<KVec<DmaBuffer>> {
 }
 
 /// Reads what the far side shows into the sink; the proof that it was done.
-fn fetch(link: &Link, sink: &mut Sink, remote: Remote) -> Result<Success> {
-    let mut grant = sink.grant()?;
-    let entries = [grant.entry];
-    let mut read = Rdma::read(&entries, remote.address, remote.key);
-    grant.invalidate.signal(WorkId::new(OTHER, 1));
+fn fetch(link: &Link, sink: &mut Sink, remote: RemoteAddress) -> Result<Success> {
+    let mut registration = sink.register()?;
+    let sges = [registration.sge];
+    let mut read = Rdma::read(&sges, remote.address, remote.key);
+    registration.invalidate.signal(WorkId::new(OTHER, 1));
     let mut chain = Chain::new();
-    chain.push(&mut grant.register);
+    chain.push(&mut registration.register);
     chain.push(&mut read);
-    chain.push(&mut grant.invalidate);
+    chain.push(&mut registration.invalidate);
     ensure_eq!(chain.len(), 3);
     link.near.pair.post(&chain)?;
     link.near.completed(OTHER, 1)?.proof.ok_or(EIO)
@@ -80,8 +80,8 @@ fn fetch(link: &Link, sink: &mut Sink, remote: Remote) -> Result<Success> {
 /// What a buffer of the near side holds, by way of the far one.
 fn content(link: &Link, buffer: &DmaBuffer, data: &mut [u8]) -> Result {
     link.far.receive(5)?;
-    let entries = [Entry::new(buffer.slice(0, data.len()))];
-    ensure!(link.near.carry_out(&mut Send::new(&entries))?);
+    let sges = [Sge::new(buffer.slice(0, data.len()))];
+    ensure!(link.near.carry_out(&mut Send::new(&sges))?);
     ensure_eq!(link.far.completed(RECEIVE, 5)?.length, data.len());
     link.far.into.read(5, data.len(), data)?;
     Ok(())
@@ -116,7 +116,10 @@ mod tests {
                 let pieces = buffers.iter().enumerate().map(|(i, b)| (b, length(i)));
                 sink.map(pieces, round.into())?;
                 let fetched = fetch(&link, &mut sink, remote)?;
-                sink.completed(fetched);
+                let used = || buffers.iter();
+                ensure!(used().all(DmaBuffer::is_exposed));
+                sink.completed(fetched, used());
+                ensure!(!used().any(DmaBuffer::is_exposed));
                 for (i, buffer) in buffers.iter().enumerate() {
                     let part = data.get_mut(..length(i)).ok_or(EINVAL)?;
                     content(&link, buffer, part)?;
@@ -144,18 +147,24 @@ mod tests {
             let buffers = buffers(&link, 1)?;
             let mut sink = Sink::new(&link.near.pd, 2, 2 * PAGE_SIZE as u32)?;
             let pieces = || buffers.iter().map(|b| (b, PAGE_SIZE));
-            ensure_eq!(sink.grant().err(), Some(EINVAL));
+            ensure_eq!(sink.register().err(), Some(EINVAL));
             sink.map(pieces(), 1)?;
             ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
-            ensure!(sink.grant().is_ok());
+            ensure!(sink.register().is_ok());
             // Lent already.
-            ensure_eq!(sink.grant().err(), Some(EINVAL));
+            ensure_eq!(sink.register().err(), Some(EINVAL));
             ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
-            sink.completed(link.near.carried_out(&mut Rdma::probe())?);
-            ensure_eq!(sink.grant().err(), Some(EINVAL));
+            sink.completed(
+                link.near.carried_out(&mut Rdma::empty_write())?,
+                buffers.iter(),
+            );
+            ensure_eq!(sink.register().err(), Some(EINVAL));
             sink.map(pieces(), 1)?;
-            ensure!(sink.grant().is_ok());
-            sink.completed(link.near.carried_out(&mut Rdma::probe())?);
+            ensure!(sink.register().is_ok());
+            sink.completed(
+                link.near.carried_out(&mut Rdma::empty_write())?,
+                buffers.iter(),
+            );
             Ok(())
         })
     }
@@ -187,15 +196,20 @@ mod tests {
                 ensure!(result.is_err());
                 ensure!(result != Err(EBUSY));
                 // Nothing that could be posted.
-                ensure_eq!((which, sink.grant().err()), (which, Some(EINVAL)));
+                ensure_eq!((which, sink.register().err()), (which, Some(EINVAL)));
                 sink.map([(a, PAGE_SIZE), (b, 512)].into_iter(), 1)?;
-                ensure!(sink.grant().is_ok());
-                sink.completed(link.near.carried_out(&mut Rdma::probe())?);
+                ensure!(sink.register().is_ok());
+                sink.completed(link.near.carried_out(&mut Rdma::empty_write())?, own.iter());
             }
             // Mapped for the same device: the key is the region's, not the buffer's.
             sink.map([(a, PAGE_SIZE), (&foreign, 512)].into_iter(), 1)?;
-            ensure!(sink.grant().is_ok());
-            sink.completed(link.near.carried_out(&mut Rdma::probe())?);
+            ensure!(sink.register().is_ok());
+            let used = [a, &foreign];
+            sink.completed(
+                link.near.carried_out(&mut Rdma::empty_write())?,
+                used.into_iter(),
+            );
+            ensure!(!used.iter().any(|buffer| buffer.is_exposed()));
             Ok(())
         })
     }
@@ -207,13 +221,14 @@ mod tests {
             let buffers = buffers(&link, 1)?;
             let mut sink = Sink::new(&link.near.pd, 1, PAGE_SIZE as u32)?;
             sink.map(buffers.iter().map(|b| (b, PAGE_SIZE)), 1)?;
-            let nowhere = Remote {
+            let nowhere = RemoteAddress {
                 address: 0,
                 key: 0x1234_5600,
             };
             ensure!(fetch(&link, &mut sink, nowhere).is_err());
             // Its memory goes while the region is perhaps still valid.
             drop(sink);
+            ensure!(buffers.iter().all(DmaBuffer::is_exposed));
             Ok(())
         })
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 use hcablk_core::{
     fifo::Fifo,
-    pages::PageChunk,
+    pages::ContiguousPages,
     slots::SlotTable,
     stats::Counter,
     sync::{
@@ -238,10 +238,10 @@ mod tests {
 
     #[test]
     fn a_range_of_pages_ends_with_them() -> Result {
-        let chunk = PageChunk::alloc(1)?;
-        let end = chunk.len();
+        let block = ContiguousPages::alloc(1)?;
+        let end = block.len();
         ensure_eq!(end, 2 * PAGE_SIZE);
-        ensure!(!chunk.is_empty());
+        ensure!(!block.is_empty());
         for (offset, length, wanted) in [
             (0, end, end),
             (0, end + 1, end),
@@ -250,9 +250,9 @@ mod tests {
             (usize::MAX, usize::MAX, 0),
             (PAGE_SIZE - 1, 2, 2),
         ] {
-            let got = chunk.range(offset, length).length() as usize;
+            let got = block.range(offset, length).length() as usize;
             ensure_eq!((offset, got), (offset, wanted));
-            let got = chunk.range(0, end).part(offset, length).length() as usize;
+            let got = block.range(0, end).part(offset, length).length() as usize;
             ensure_eq!((offset, got), (offset, wanted));
         }
         Ok(())
@@ -367,8 +367,8 @@ mod tests {
     fn small_things_without_memory() -> Result {
         every_allocation(1, || SlotTable::<u32>::new(100))?;
         every_allocation(1, || Fifo::<u32>::new(100))?;
-        every_allocation(1, || PageChunk::alloc(2))?;
-        every_allocation(1, || PageChunk::alloc_if_plenty(2))?;
+        every_allocation(1, || ContiguousPages::alloc(2))?;
+        every_allocation(1, || ContiguousPages::alloc_if_plenty(2))?;
         every_allocation(2, || WorkQueue::new(c"hcablk_kunit"))?;
         let clock = Clock::new(false)?;
         every_allocation(1, || Periodic::start(clock.clone(), 60_000))?;

@@ -17,7 +17,7 @@ use kernel::{
 };
 
 /// How long a test waits for anything, in milliseconds.
-pub(crate) const PATIENCE_MS: u32 = 30_000;
+pub(crate) const WAIT_TIMEOUT_MS: u32 = 30_000;
 
 /// State with one who waits.
 #[pin_data]
@@ -62,7 +62,7 @@ impl<T: Unpin> Watched<T> {
             }
             let gone = start.elapsed().as_millis().max(0) as u32;
             self.changed
-                .wait_ms(PATIENCE_MS.saturating_sub(gone).max(1))?;
+                .wait_ms(WAIT_TIMEOUT_MS.saturating_sub(gone).max(1))?;
         }
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn pause(ms: i64) {
 pub(crate) fn eventually(mut so: impl FnMut() -> Result<bool>) -> Result {
     let start = Instant::<Monotonic>::now();
     while !so()? {
-        if start.elapsed().as_millis() > i64::from(PATIENCE_MS) {
+        if start.elapsed().as_millis() > i64::from(WAIT_TIMEOUT_MS) {
             return Err(ETIMEDOUT);
         }
         pause(5);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Tests of the account of lines, on the host: requests that run into each
 //! other in every order, on a drive whose sectors tell who wrote them.

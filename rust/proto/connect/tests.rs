@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn reply() -> Reply {
         },
         inline: 4096,
         quiet: true,
-        together: true,
+        message_batches: true,
         no_read: false,
         grant: Some(Grant {
             bytes: 2 << 20,
@@ -60,9 +60,9 @@ fn requests_round_trip() {
 
 #[test]
 fn a_message_takes_no_more_requests_than_may_follow_the_first() {
-    let with = |together, inline| {
+    let with = |message_batches, inline| {
         Reply {
-            together,
+            message_batches,
             inline,
             ..reply()
         }
@@ -72,9 +72,9 @@ fn a_message_takes_no_more_requests_than_may_follow_the_first() {
     assert_eq!(with(true, 0), 1);
     assert_eq!(with(true, 39), 1);
     assert_eq!(with(true, 40), 2);
-    assert_eq!(with(true, 4096), message::TOGETHER_MAX);
+    assert_eq!(with(true, 4096), message::MESSAGE_REQUESTS_MAX);
     let bytes = reply().encode();
-    assert_eq!(bytes[5], QUIET | TOGETHER);
+    assert_eq!(bytes[5], QUIET | MESSAGE_BATCHES);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of granted memory, on the host.
+//! Tests of the eager ring, on the host.
 
 use super::*;
 use std::vec;
@@ -23,36 +23,36 @@ fn initiators_ring(units: u32, depth: u16, credits: u16) -> Ring<Vec<Taken>> {
 fn places_follow_each_other_and_begin_anew() {
     let mut r = ring(8, 8);
     assert_eq!(
-        r.place(UNIT, 10),
-        Some(Place {
+        r.take_slot(UNIT, 10),
+        Some(RingSlot {
             offset: 0,
             number: 0
         })
     );
     assert_eq!(
-        r.place(512, 11),
-        Some(Place {
+        r.take_slot(512, 11),
+        Some(RingSlot {
             offset: UNIT,
             number: 1
         })
     );
-    assert_eq!(r.place(4 * UNIT + 1, 12).unwrap().offset, 2 * UNIT);
-    assert_eq!(r.place(2 * UNIT, 13), None, "one unit is left");
+    assert_eq!(r.take_slot(4 * UNIT + 1, 12).unwrap().offset, 2 * UNIT);
+    assert_eq!(r.take_slot(2 * UNIT, 13), None, "one unit is left");
     assert_eq!(r.free(0), Some(10));
     assert_eq!(
-        r.place(2 * UNIT, 13),
+        r.take_slot(2 * UNIT, 13),
         None,
         "the left unit would be left out, too"
     );
     assert_eq!(r.free(1), Some(11));
     assert_eq!(
-        r.place(2 * UNIT, 13),
-        Some(Place {
+        r.take_slot(2 * UNIT, 13),
+        Some(RingSlot {
             offset: 0,
             number: 3
         })
     );
-    assert_eq!(r.place(UNIT, 14), None, "before what is not answered");
+    assert_eq!(r.take_slot(UNIT, 14), None, "before what is not answered");
     assert_eq!(r.open(), 2);
 }
 
@@ -61,8 +61,8 @@ fn the_largest_fits_whenever_nothing_is_open() {
     let mut r = ring(8, 4);
     for owner in 0..20 {
         let length = if owner % 2 == 0 { 3 * UNIT } else { 8 * UNIT };
-        let place = r.place(length, owner).expect("nothing is open");
-        assert_eq!(r.free(place.number), Some(owner));
+        let slot = r.take_slot(length, owner).expect("nothing is open");
+        assert_eq!(r.free(slot.number), Some(owner));
         assert_eq!(r.open(), 0);
     }
 }
@@ -71,13 +71,13 @@ fn the_largest_fits_whenever_nothing_is_open() {
 fn what_does_not_fit_changes_nothing() {
     let mut r = ring(4, 2);
     for length in [0, 4 * UNIT + 1, u32::MAX] {
-        assert_eq!(r.place(length, 0), None);
+        assert_eq!(r.take_slot(length, 0), None);
     }
-    assert_eq!(r.place(UNIT, 0).unwrap().offset, 0);
-    assert_eq!(r.place(UNIT, 0).unwrap().offset, UNIT);
-    assert_eq!(r.place(UNIT, 0), None, "two may be open");
-    assert_eq!(ring(0, 4).place(UNIT, 0), None);
-    assert_eq!(Ring::new(UNIT, 1, Vec::new()).place(UNIT, 0), None);
+    assert_eq!(r.take_slot(UNIT, 0).unwrap().offset, 0);
+    assert_eq!(r.take_slot(UNIT, 0).unwrap().offset, UNIT);
+    assert_eq!(r.take_slot(UNIT, 0), None, "two may be open");
+    assert_eq!(ring(0, 4).take_slot(UNIT, 0), None);
+    assert_eq!(Ring::new(UNIT, 1, Vec::new()).take_slot(UNIT, 0), None);
 }
 
 #[test]
@@ -85,20 +85,20 @@ fn an_old_open_write_lets_as_many_overtake_as_there_are_credits() {
     for (depth, credits) in [(4, 4), (128, 4), (64, 3), (1024, 1), (5, 5)] {
         let mut here = initiators_ring(256, depth, credits);
         let mut there = ring(256, credits);
-        let old = here.place(UNIT, 0).unwrap();
-        assert_eq!(there.place(UNIT, 0), Some(old));
+        let old = here.take_slot(UNIT, 0).unwrap();
+        assert_eq!(there.take_slot(UNIT, 0), Some(old));
         // Each of these is answered at once, so that its credit is back.
         for n in 1..credits {
-            let place = here.place(UNIT, n.into()).unwrap();
-            assert_eq!(there.place(UNIT, n.into()), Some(place), "{depth} {n}");
-            assert!(there.free(place.number).is_some());
-            assert!(here.free(place.number).is_some());
+            let slot = here.take_slot(UNIT, n.into()).unwrap();
+            assert_eq!(there.take_slot(UNIT, n.into()), Some(slot), "{depth} {n}");
+            assert!(there.free(slot.number).is_some());
+            assert!(here.free(slot.number).is_some());
         }
-        assert_eq!(here.place(UNIT, 0), None, "{depth} {credits}");
-        assert_eq!(there.place(UNIT, 0), None, "{depth} {credits}");
+        assert_eq!(here.take_slot(UNIT, 0), None, "{depth} {credits}");
+        assert_eq!(there.take_slot(UNIT, 0), None, "{depth} {credits}");
         assert!(there.free(old.number).is_some() && here.free(old.number).is_some());
-        let next = here.place(UNIT, 0);
-        assert!(next.is_some() && there.place(UNIT, 0) == next);
+        let next = here.take_slot(UNIT, 0);
+        assert!(next.is_some() && there.take_slot(UNIT, 0) == next);
     }
 }
 
@@ -107,19 +107,19 @@ fn only_what_is_open_can_be_answered_and_once() {
     let mut r = ring(4, 4);
     assert_eq!(r.free(0), None);
     for owner in 0..3 {
-        r.place(UNIT, owner).unwrap();
+        r.take_slot(UNIT, owner).unwrap();
     }
     for wrong in [3, 4, 7, u16::MAX] {
         assert_eq!(r.free(wrong), None, "{wrong}");
     }
     assert_eq!(r.free(1), Some(1));
     assert_eq!(r.free(1), None);
-    assert_eq!(r.open(), 3, "an older one keeps the place");
+    assert_eq!(r.open(), 3, "an older one keeps the slot");
     assert_eq!(r.free(0), Some(0));
     assert_eq!((r.open(), r.free(0)), (1, None));
 }
 
-/// Two sides that see answers at different times give the same places, and what
+/// Two sides that see answers at different times give the same slots, and what
 /// is in use at one never overlaps.
 #[test]
 fn both_sides_count_alike() {
@@ -133,27 +133,27 @@ fn both_sides_count_alike() {
     for (units, depth, credits) in [(1, 1, 1), (7, 100, 3), (64, 16, 16), (256, 128, 100)] {
         let mut here = initiators_ring(units, depth, credits);
         let mut there = ring(units, credits);
-        let mut working: Vec<(Place, u32)> = Vec::new();
+        let mut working: Vec<(RingSlot, u32)> = Vec::new();
         let mut answers = std::collections::VecDeque::new();
         let mut done = 0u32;
         for owner in 0..200_000u32 {
             let length = (1 + next() as u32 % (units * UNIT)).min(1 + next() as u32 % (8 * UNIT));
-            if let Some(place) = here.place(length, owner) {
+            if let Some(slot) = here.take_slot(length, owner) {
                 assert_eq!(
-                    there.place(length, owner),
-                    Some(place),
+                    there.take_slot(length, owner),
+                    Some(slot),
                     "free here, free there"
                 );
-                let end = place.offset + length;
+                let end = slot.offset + length;
                 assert!(end <= units * UNIT);
                 for (other, bytes) in &working {
-                    assert!(end <= other.offset || other.offset + bytes <= place.offset);
+                    assert!(end <= other.offset || other.offset + bytes <= slot.offset);
                 }
-                working.push((place, length));
+                working.push((slot, length));
             } else if !working.is_empty() {
-                let (place, _) = working.swap_remove(next() % working.len());
-                let owner = there.free(place.number).unwrap();
-                answers.push_back((place.number, owner));
+                let (slot, _) = working.swap_remove(next() % working.len());
+                let owner = there.free(slot.number).unwrap();
+                answers.push_back((slot.number, owner));
             }
             if answers.len() > next() % 8 || working.is_empty() {
                 if let Some((number, owner)) = answers.pop_front() {

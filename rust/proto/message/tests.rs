@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0
+// SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Tests of the messages, on the host.
 
@@ -49,11 +49,11 @@ fn requests() -> [Request; 11] {
         of(zeroes(false)),
         of(zeroes(true)),
         of(Op::Size),
-        of(Op::WriteGranted {
+        of(Op::WriteEager {
             extent: EXTENT,
             fua: false,
         }),
-        of(Op::WriteGranted {
+        of(Op::WriteEager {
             extent: EXTENT,
             fua: true,
         }),
@@ -225,11 +225,11 @@ fn inline_data_has_the_length_that_is_said() {
         );
     }
     for other in requests() {
-        let granted = matches!(other.op, Op::WriteGranted { .. });
+        let eager = matches!(other.op, Op::WriteEager { .. });
         let bad = Request::decode_before(&other.encode(), 512, 0);
         assert_eq!(
             bad,
-            if granted {
+            if eager {
                 Err(BadRequest::Unanswerable)
             } else {
                 invalid
@@ -241,7 +241,7 @@ fn inline_data_has_the_length_that_is_said() {
 #[test]
 fn a_message_has_as_many_requests_as_it_says() {
     let one = requests()[0];
-    for count in 2..=TOGETHER_MAX {
+    for count in 2..=MESSAGE_REQUESTS_MAX {
         let mut bytes = one.encode().repeat(count);
         bytes[MORE_OFFSET] = count as u8 - 1;
         let (first, second) = (&bytes[..REQUEST_LEN], &bytes[REQUEST_LEN..][..REQUEST_LEN]);
@@ -262,8 +262,8 @@ fn a_message_has_as_many_requests_as_it_says() {
         assert_eq!(Request::decode(first), invalid);
     }
     let mut many = one.encode();
-    many[MORE_OFFSET] = TOGETHER_MAX as u8;
-    let length = (TOGETHER_MAX + 1) * REQUEST_LEN;
+    many[MORE_OFFSET] = MESSAGE_REQUESTS_MAX as u8;
+    let length = (MESSAGE_REQUESTS_MAX + 1) * REQUEST_LEN;
     assert_eq!(Request::count(&many, length), Err(BadRequest::Unanswerable));
     // Too short to have said so.
     assert_eq!(
@@ -276,7 +276,7 @@ fn a_message_has_as_many_requests_as_it_says() {
 }
 
 #[test]
-fn who_uses_granted_memory_wrongly_is_not_answered() {
+fn who_uses_the_eager_ring_wrongly_is_not_answered() {
     let bytes = requests()[9].encode();
     assert_eq!(bytes[32], 4);
     for (at, value, what) in [

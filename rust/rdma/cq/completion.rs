@@ -20,7 +20,7 @@ pub struct Completion(bindings::ib_wc);
 pub struct Success(());
 
 impl Completion {
-    /// The work id it was posted with.
+    /// Returns the work id with which the work request was posted.
     #[inline]
     pub fn work(&self) -> WorkId {
         // SAFETY: The queue's users post nothing but `wr_id`s.
@@ -49,36 +49,37 @@ impl Completion {
         true
     }
 
-    /// Whether the work was done. When it was not, only [`Self::work`] means anything.
+    /// Returns whether the work request succeeded. When it was not, only [`Self::work`] means
+    /// anything.
     #[inline]
     pub fn is_ok(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_SUCCESS
     }
 
-    /// That the work was done, for who wants to be shown that; `None`: it was not.
+    /// Returns the proof that the work request succeeded, `None` if it did not.
     #[inline]
     pub fn success(&self) -> Option<Success> {
         self.is_ok().then_some(Success(()))
     }
 
-    /// The work was not tried because the queue pair is going down.
+    /// Returns whether the work request was flushed, since the queue pair is in the error state.
     pub fn is_flushed(&self) -> bool {
         self.0.status == bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR
     }
 
-    /// The status in words.
+    /// Returns the status in words.
     pub fn status(&self) -> &'static CStr {
         // SAFETY: The function returns a constant string for every status.
         unsafe { CStr::from_char_ptr(bindings::ib_wc_status_msg(self.0.status)) }
     }
 
-    /// Bytes received.
+    /// Returns how many bytes were received.
     #[inline]
     pub fn byte_len(&self) -> usize {
         self.0.byte_len as usize
     }
 
-    /// The immediate data with which the peer has ended an RDMA WRITE.
+    /// Returns the immediate value of the peer's write-with-immediate, `None` if this is none.
     #[inline]
     pub fn immediate(&self) -> Option<u32> {
         let flags = self.0.wc_flags as u32;
@@ -91,7 +92,7 @@ impl Completion {
         Some(u32::from_be(unsafe { *self.0.ex.imm_data }))
     }
 
-    /// The key that the peer invalidated with this message.
+    /// Returns the key that the peer has invalidated by this message, `None` if it has not.
     #[inline]
     pub fn invalidated(&self) -> Option<u32> {
         let flags = self.0.wc_flags as u32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Completion queues that never interrupt: [`Context::Direct`].
+//! Completion queues that never interrupt: [`CqContext::Direct`].
 //!
 //! They are never armed. Completions are found by who looks for them, in
 //! process context, one at a time by a lock:
@@ -14,7 +14,7 @@
 
 use super::{
     CompletionQueue,
-    Context,
+    CqContext,
     Handler,
     BUDGET_SOFTIRQ, //
 };
@@ -33,12 +33,12 @@ const LOOK_MS: u32 = 2;
 impl<H: Handler> CompletionQueue<H> {
     #[inline]
     pub(in crate::rdma) fn is_direct(&self) -> bool {
-        matches!(self.context, Context::Direct)
+        matches!(self.context, CqContext::Direct)
     }
 
     /// Reports what has completed, and returns how much that was; 0 as well
     /// when somebody else does so at this moment, when the queue was stopped,
-    /// and in another context than [`Context::Direct`]. Process context,
+    /// and in another context than [`CqContext::Direct`]. Process context,
     /// without locks that the handler takes; does not sleep, nor may the
     /// handler.
     #[inline]

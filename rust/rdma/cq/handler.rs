@@ -1,42 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who hears of completions, and how soon.
+//! What receives completions, and for which of them the queue is armed.
 
 use super::Completion;
 
-/// Who is told of completions.
+/// Receives the completions of a queue.
 pub trait Handler: Send + Sync + 'static {
-    /// What is gathered while completions of one round are reported.
+    /// What the handler gathers during one round of completions.
     type Round: Default;
 
-    /// One completion, in the queue's [`Context`](super::Context); calls for one queue never overlap.
+    /// Handles one completion, in the queue's [`CqContext`](super::CqContext). Calls for one queue
+    /// never overlap.
     fn complete(&self, round: &mut Self::Round, completion: &Completion);
 
-    /// All completions of a round were reported.
+    /// Ends a round: all of its completions were handled.
     #[inline]
     fn round_done(&self, _round: Self::Round) {}
 
-    /// What need not be reported at once until the next round. Asked after
-    /// each round.
+    /// Returns which completions the queue is to be armed for. Called at the end of each round,
+    /// in the queue's [`CqContext`](super::CqContext).
     #[inline]
-    fn patience(&self) -> Patience {
-        Patience::None
+    fn cq_notify(&self) -> CqNotify {
+        CqNotify::Any
     }
 }
 
-/// Which completions a [`Handler`] lets wait.
+/// The completions at which a queue raises its next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// None.
-    None,
-    /// All but messages that ask for being reported. Others, errors too, wait
-    /// for such a message, for [`CompletionQueue::kick`](super::CompletionQueue::kick), or until the queue
-    /// pair is failed, which ends all patience.
-    Unsolicited,
-    /// The same, but they wait no longer than for [`GUARD_MS`] and a tick.
-    /// Only in [`Context::SoftIrq`](super::Context::SoftIrq); elsewhere the same as [`Self::Unsolicited`].
-    Guarded,
+pub enum CqNotify {
+    /// Any completion.
+    Any,
+    /// A solicited completion: that of a message whose sender asked for an event. Others, errors
+    /// too, are handled with the next solicited one, at
+    /// [`CompletionQueue::kick`](super::CompletionQueue::kick), or when the queue pair fails,
+    /// which arms the queue for any completion from then on.
+    SolicitedOnly,
+    /// As [`Self::SolicitedOnly`], and a timer polls the queue after [`GUARD_MS`] and a tick.
+    /// Only in [`CqContext::SoftIrq`](super::CqContext::SoftIrq); elsewhere the same as
+    /// [`Self::SolicitedOnly`].
+    SolicitedOrTimer,
 }
 
-/// See [`Patience::Guarded`], milliseconds.
+/// Milliseconds until the timer of [`CqNotify::SolicitedOrTimer`] polls.
 pub const GUARD_MS: u32 = 2;

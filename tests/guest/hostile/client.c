@@ -14,27 +14,55 @@
 #include "hostile.h"
 #include "client.h"
 
-struct addrinfo *address;
-unsigned char volume[16], host[16];
-uint64_t zone_from, zone_count, capacity;
-unsigned int block, max_transfer, max_discard, max_zeroes;
-uint32_t grant_key, grant_bytes;
-uint64_t grant_address;
-bool read_only;
-
 /* In memory that all workers share. */
-static struct count {
-	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, together;
-} *counts, *mine;
+static struct count *counts;
+struct count *mine;
 
 /* Messages that are not answered. */
 static struct message flight[512];
 static unsigned int flying, slot_users[SLOTS];
+/* Something came by this connection. */
+static bool heard;
 
-static void land(unsigned int i)
+static void forget(unsigned int i)
 {
 	slot_users[flight[i].slot]--;
 	flight[i] = flight[--flying];
+}
+
+static void tally(const struct message *m)
+{
+	mine->answered++;
+	mine->read_only += m->status == READ_ONLY;
+	if (m->bytes[0] != WRITE || m->status != OK)
+		return;
+	mine->told += m->told;
+	mine->asked += m->granted && !m->told;
+	mine->behind += m->bytes[32] == FOLLOWS;
+}
+
+/* Answers to granted writes, by their numbers. */
+static void answers(const unsigned char *b, size_t n)
+{
+	if (n < 8 || n > BUFFER || n != 4 + 4u * b[1] || b[2] || b[3]) {
+		tell("answers", b, n);
+		failed("answers by number that are none");
+	}
+	for (size_t at = 4; at < n; at += 4) {
+		unsigned int i = 0, write = get(b + at, 2), status = get(b + at + 2, 2);
+
+		while (i < flying && (!flight[i].granted || flight[i].write != write))
+			i++;
+		if (i == flying)
+			failed("an answer to granted write %u, which is none", write);
+		if (flight[i].status != (int)status) {
+			tell("to", flight[i].bytes, REQUEST);
+			failed("status %u where %d was due for a granted write", status, flight[i].status);
+		}
+		tally(&flight[i]);
+		ring_free(write);
+		forget(i);
+	}
 }
 
 static void response(const unsigned char *b, size_t n, bool value)
@@ -49,7 +77,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 	}
 	for (i = 0; i < flying; i++) {
 		m = &flight[i];
-		if (m->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && !m->data &&
+		if (m->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && !m->data && !m->granted &&
 		    !memcmp(m->bytes + 4, b + 4, 4) && m->verdict != END &&
 		    (m->status == (int)status) && (!value || m->bytes[32] == BY_VALUE))
 			break;
@@ -67,7 +95,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 		tell("answer", b, n);
 		failed("an answer with a wrong size");
 	}
-	mine->answered++;
+	tally(m);
 	mine->values += value;
 	sector = get(m->bytes + 8, 8) / SECTOR;
 	count = get(m->bytes + 16, 4) / SECTOR;
@@ -82,7 +110,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 			failed("a read of sector %llu gave something else", (unsigned long long)sector);
 		mine->reads_checked++;
 	}
-	land(i);
+	forget(i);
 }
 
 /* The data and the answer of a read came in one. */
@@ -102,7 +130,7 @@ static void value(const struct ibv_wc *wc)
 }
 
 /* Handles what has come; true when there was something. */
-static bool work(struct connection *c)
+bool work(struct connection *c)
 {
 	struct rdma_cm_event *event;
 	struct ibv_wc wc[16];
@@ -116,8 +144,11 @@ static bool work(struct connection *c)
 			if (wc[i].wr_id >> 62 & 1)
 				failed("memory of the target can be reached");
 		} else {
+			heard = true;
 			if (wc[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM)
 				value(&wc[i]);
+			else if (wc[i].byte_len && c->receive[wc[i].wr_id][0] == 0x81)
+				answers(c->receive[wc[i].wr_id], wc[i].byte_len);
 			else
 				response(c->receive[wc[i].wr_id], wc[i].byte_len, false);
 			post_receive(c, wc[i].wr_id);
@@ -134,317 +165,19 @@ static bool work(struct connection *c)
 	return true;
 }
 
-/* Works until the condition holds or the connection is broken. */
-#define UNTIL(c, condition, what) do {							\
-	uint64_t _end = now_ms() + PATIENCE_MS;						\
-	unsigned int _idle = 0;								\
-	while (!(condition) && !(c)->broken) {						\
-		if (work(c)) {								\
-			_idle = 0;							\
-		} else {								\
-			if (++_idle > 20)						\
-				usleep(100);						\
-			if (now_ms() > _end)						\
-				failed(what);						\
-		}									\
-	}										\
-} while (0)
-
-struct asked {
-	unsigned char request[CONNECT];
-	size_t length;
-	unsigned int reads, rnr_retries;
-	unsigned char reply[256];
-	size_t reply_length;
-};
-
-/* What a target must say to a connection request; 0: it grants it. */
-static unsigned int judge_request(const struct asked *a)
+void begin(unsigned int credits)
 {
-	const unsigned char *b = a->request;
-	unsigned int end = 0;
-	bool named = true;
-
-	/* The transport pads with zeroes, which are in the array. */
-	if (memcmp(b, "HCAB", 4) || b[4] > b[5])
-		return MALFORMED;
-	if (b[4] > 1 || b[5] < 1)
-		return VERSION;
-	while (end < 16 && b[40 + end])
-		end++;
-	for (unsigned int i = 0; i < end; i++)
-		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", b[40 + i]))
-			named = false;
-	if (!end || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
-	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 128 || (b[8] & ~REPLACE) >= b[9] ||
-	    (get(b + 10, 2) && (get(b + 10, 2) <= 256 || get(b + 10, 2) > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
-		return MALFORMED;
-	if (memcmp(b + 40, volume, 16))
-		return UNKNOWN_VOLUME;
-	if (memcmp(b + 24, host, 16))
-		return FORBIDDEN;
-	if (b[8])
-		return NO_SESSION;
-	return a->reads ? 0 : NO_RESOURCES;
+	ring_begin(credits);
+	heard = false;
 }
 
-static void good_request(struct rng *r, struct asked *a)
-{
-	unsigned char *b = a->request;
-
-	memset(a, 0, sizeof(*a));
-	a->length = CONNECT;
-	a->reads = 1 + below(r, 8);
-	a->rnr_retries = below(r, 8);
-	memcpy(b, "HCAB\1\1", 6);
-	put(b + 6, 2, 1 + below(r, 24));
-	b[9] = 1;
-	/* Up to 4 MiB in one request. */
-	if (chance(r, 300))
-		put(b + 10, 2, 257 + below(r, 768));
-	put(b + 12, 8, next(r) | 1);
-	put(b + 20, 4, 1 + below(r, 1000));
-	memcpy(b + 24, host, 16);
-	memcpy(b + 40, volume, 16);
-}
-
-static bool step(struct rdma_event_channel *channel, enum rdma_cm_event_type wanted)
-{
-	struct rdma_cm_event *event = next_event(channel, PATIENCE_MS);
-	bool good = event && event->event == wanted;
-
-	if (event)
-		rdma_ack_cm_event(event);
-	return good;
-}
-
-/*
- * Asks for a connection; NULL and the reason when it is refused. With vanish the
- * client is gone before there is an answer.
- */
-static struct connection *ask(struct asked *a, unsigned int *reason, bool vanish)
-{
-	for (unsigned int tries = 0; tries < 5; tries++) {
-		struct rdma_event_channel *channel = rdma_create_event_channel();
-		struct rdma_conn_param param = {
-			.private_data = a->request, .private_data_len = a->length, .retry_count = 6,
-			.rnr_retry_count = a->rnr_retries, .responder_resources = a->reads, .initiator_depth = 8,
-		};
-		struct rdma_cm_event *event;
-		struct connection *c;
-		struct rdma_cm_id *id;
-
-		mine->connects++;
-		if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
-			failed("rdma_create_id: %s", strerror(errno));
-		if (rdma_resolve_addr(id, NULL, address->ai_addr, 5000) ||
-		    !step(channel, RDMA_CM_EVENT_ADDR_RESOLVED) ||
-		    rdma_resolve_route(id, 5000) || !step(channel, RDMA_CM_EVENT_ROUTE_RESOLVED)) {
-			rdma_destroy_id(id);
-			rdma_destroy_event_channel(channel);
-			continue;
-		}
-		c = prepare(id);
-		c->channel = channel;
-		if (rdma_connect(id, &param))
-			failed("rdma_connect: %s", strerror(errno));
-		if (vanish) {
-			destroy(c);
-			*reason = 0;
-			return NULL;
-		}
-		event = next_event(channel, PATIENCE_MS);
-		if (!event)
-			failed("no answer to a connection request");
-		if (event->event == RDMA_CM_EVENT_ESTABLISHED) {
-			a->reply_length = event->param.conn.private_data_len;
-			if (a->reply_length > sizeof(a->reply))
-				a->reply_length = sizeof(a->reply);
-			memcpy(a->reply, event->param.conn.private_data, a->reply_length);
-			rdma_ack_cm_event(event);
-			return c;
-		}
-		*reason = 0;
-		if (event->event == RDMA_CM_EVENT_REJECTED && event->param.conn.private_data_len >= REJECT) {
-			const unsigned char *b = event->param.conn.private_data;
-
-			if (!memcmp(b, "HCAB", 4))
-				*reason = get(b + 4, 2);
-		}
-		rdma_ack_cm_event(event);
-		destroy(c);
-		if (*reason) {
-			mine->rejects++;
-			return NULL;
-		}
-		usleep(20000);
-	}
-	failed("no connection to the target");
-}
-
-static void leave(struct connection *c, bool politely)
+void leave(struct connection *c, bool politely)
 {
 	if (politely)
 		rdma_disconnect(c->id);
 	destroy(c);
 	while (flying)
-		land(0);
-}
-
-/* A connection request that is wrong, mostly. */
-static void odd_request(struct rng *r)
-{
-	struct connection *c;
-	unsigned int wanted, reason;
-	struct asked a;
-
-	good_request(r, &a);
-	switch (below(r, 6)) {
-	case 0:
-		a.length = below(r, CONNECT);
-		memset(a.request + a.length, 0, CONNECT - a.length);
-		break;
-	case 1:
-		a.reads = 0;
-		break;
-	case 2:
-		a.request[8] = below(r, 3);
-		a.request[9] = below(r, 4);
-		break;
-	case 3:
-		ask(&a, &reason, true);
-		return;
-	default:
-		mutate(r, a.request, CONNECT);
-	}
-	wanted = judge_request(&a);
-	c = ask(&a, &reason, false);
-	if (c) {
-		leave(c, chance(r, 500));
-		if (wanted)
-			failed("a connection was granted where reason %u was due", wanted);
-	} else if (reason != wanted && reason != NO_RESOURCES) {
-		tell("request", a.request, CONNECT);
-		failed("a connection was refused for %u where %u was due", reason, wanted);
-	}
-}
-
-/* Asks for a queue pair in place of its own: the old one is nothing any more, the new one works. */
-static struct connection *replace(struct connection *old, const struct asked *live)
-{
-	struct asked a = *live;
-	unsigned int reason = 0;
-	struct connection *c;
-
-	a.request[8] |= REPLACE;
-	c = ask(&a, &reason, false);
-	if (!c)
-		failed("a queue pair in place of another one was refused for %u", reason);
-	if (memcmp(a.reply, live->reply, 52))
-		failed("the target says another thing to a queue pair in place of another one");
-	grant_bytes = get(a.reply + 52, 4);
-	grant_key = get(a.reply + 56, 4);
-	grant_address = get(a.reply + 60, 4) << 32;
-	UNTIL(old, false, "the target did not take the old queue pair down");
-	destroy(old);
-	mine->replaced++;
-	return c;
-}
-
-/* Requests that do not fit the session that is there. */
-static void intrude(struct rng *r, const struct asked *live)
-{
-	struct asked a = *live;
-	uint64_t epoch = get(a.request + 20, 4);
-	unsigned int wanted, reason = 0;
-	struct connection *c;
-
-	switch (below(r, 6)) {
-	case 0:
-		wanted = STALE_EPOCH;
-		break;
-	case 1:
-		put(a.request + 20, 4, epoch + 1);
-		a.request[8] = 1;
-		a.request[9] = 2;
-		wanted = NO_SESSION;
-		break;
-	case 2:
-		a.request[8] = 1;
-		a.request[9] = 2;
-		wanted = MALFORMED;
-		break;
-	case 3:
-		put(a.request + 12, 8, next(r) | 1);
-		a.request[8] = 1;
-		a.request[9] = 2;
-		wanted = NO_SESSION;
-		break;
-	case 4:
-		/* Only a whole session begins anew. */
-		put(a.request + 20, 4, epoch + 1);
-		a.request[8] |= REPLACE;
-		wanted = NO_SESSION;
-		break;
-	default:
-		if (epoch == 1)
-			return;
-		put(a.request + 20, 4, epoch - 1);
-		if (chance(r, 500))
-			a.request[8] |= REPLACE;
-		wanted = STALE_EPOCH;
-	}
-	c = ask(&a, &reason, false);
-	if (c || reason != wanted)
-		failed("a second connection got %u where %u was due", c ? 0 : reason, wanted);
-}
-
-static struct connection *enter(struct rng *r, unsigned int *credits)
-{
-	for (unsigned int tries = 0; tries < 500; tries++) {
-		struct connection *c;
-		unsigned int reason;
-		struct asked a;
-
-		good_request(r, &a);
-		c = ask(&a, &reason, false);
-		if (!c) {
-			/* Old sessions take their time to go. */
-			if (reason != NO_RESOURCES)
-				failed("a good connection request was refused for %u", reason);
-			usleep(100000);
-			continue;
-		}
-		if (a.reply_length < REPLY || memcmp(a.reply, "HCAB\1", 5) ||
-		    memcmp(a.reply + 24, a.request + 12, 8) || memcmp(a.reply + 32, a.request + 20, 4))
-			failed("the target's reply is wrong");
-		*credits = get(a.reply + 6, 2);
-		if (!*credits || *credits > get(a.request + 6, 2))
-			failed("the target grants %u credits", *credits);
-		capacity = get(a.reply + 8, 8);
-		block = 1 << a.reply[16];
-		read_only = a.reply[18] & 1;
-		max_transfer = get(a.reply + 20, 4);
-		if (max_transfer % 4096 || max_transfer < 1 << 20 ||
-		    (max_transfer > 1 << 20 && max_transfer > get(a.request + 10, 2) * 4096))
-			failed("the target takes requests of %u bytes", max_transfer);
-		if (!(a.reply[5] & 4) || get(a.reply + 36, 4) != INLINE)
-			failed("the target takes %u bytes behind a request", (unsigned int)get(a.reply + 36, 4));
-		max_discard = get(a.reply + 40, 4);
-		max_zeroes = get(a.reply + 48, 4);
-		grant_bytes = get(a.reply + 52, 4);
-		grant_key = get(a.reply + 56, 4);
-		grant_address = get(a.reply + 60, 4) << 32;
-		if (grant_bytes % 4096 || grant_bytes > 1 << 24 || (!grant_bytes && !read_only))
-			failed("the target grants %u bytes", grant_bytes);
-		if (chance(r, 150))
-			intrude(r, &a);
-		/* Each worker does it once, however few messages there are. */
-		if (chance(r, 150) || !mine->replaced)
-			c = replace(c, &a);
-		return c;
-	}
-	failed("no session becomes free");
+		forget(0);
 }
 
 /* The message is about to be sent. */
@@ -453,14 +186,48 @@ static void launch(struct message *m)
 	if (!slot_users[m->slot] && m->bytes[0] == READ && m->verdict == OK)
 		memset((void *)(uintptr_t)get(m->bytes + 24, 8), POISON, get(m->bytes + 16, 4));
 	m->number = number;
+	if (m->pair)
+		mine->pairs[m->pair - 1] = true;
 	flight[flying++] = *m;
 	slot_users[m->slot]++;
+}
+
+/* Granted memory may be written when the target has sent something: asks for that. */
+static void make_heard(struct connection *c)
+{
+	struct message ask = { .length = REQUEST, .wr.opcode = IBV_WR_SEND };
+
+	if (!flying) {
+		ask.bytes[0] = SIZE;
+		put(ask.bytes + 4, 4, number ^ 1 << 30);
+		launch(&ask);
+		post_message(c, &ask.wr, ask.bytes, ask.length);
+	}
+	UNTIL(c, heard, "a message is not answered");
+}
+
+/* Puts the data of a granted write to its place; with it goes an immediate value, or a message follows. */
+static void put_data(struct connection *c, struct message *m, uint64_t at)
+{
+	uint32_t length = get(m->bytes + 16, 4);
+	/* What will be refused may be whatever is there. */
+	const struct ibv_mr *mr = length > from->length ? wide : from;
+	struct ibv_sge sge = { (uintptr_t)mr->addr, length, mr->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
+
+	if (m->told)
+		wr = m->wr;
+	else if (length > from->length && m->status != OK)
+		return;
+	wr.wr.rdma.remote_addr = grant_address + at;
+	wr.wr.rdma.rkey = grant_key;
+	post(c, &wr, &sge);
 }
 
 /* Whether it can be one request of several in a message: each is answered. */
 static bool may_share(const struct message *m)
 {
-	return m->length == REQUEST && m->wr.opcode == IBV_WR_SEND && m->verdict < END && !m->burst;
+	return m->length == REQUEST && m->wr.opcode == IBV_WR_SEND && m->verdict < END && !m->burst && !m->granted;
 }
 
 /* Puts the next requests behind the one in these bytes, up to so many in all, and returns the length. */
@@ -492,6 +259,7 @@ static void work_off(unsigned int me)
 	struct connection *c = NULL;
 	unsigned int credits = 0, burst = 0;
 	bool may_end = false;
+	uint64_t at = 0;
 	struct rng r;
 
 	for (number = first + (me - first % WORKERS + WORKERS) % WORKERS; number < first + messages; number += WORKERS) {
@@ -527,13 +295,23 @@ static void work_off(unsigned int me)
 			UNTIL(c, flying < credits, "a message is not answered");
 		if (!m.replay)
 			UNTIL(c, !slot_users[m.slot], "a message is not answered");
+		if (m.granted) {
+			make_heard(c);
+			UNTIL(c, ring_fits(get(m.bytes + 16, 4)), "a granted write finds no place");
+		}
 		if (c->broken) {
 			if (!may_end)
 				failed("the target ended the connection without a reason");
 			goto ended;
 		}
+		if (m.granted)
+			at = ring_take(get(m.bytes + 16, 4), &m.write);
 		launch(&m);
-		if (m.data) {
+		if (m.granted)
+			put_data(c, &m, at);
+		if (m.told) {
+			/* Its data has told of it. */
+		} else if (m.data) {
 			struct ibv_sge sge = { (uintptr_t)c->send[c->sends++ % (SENDS - 16)], m.data, c->mr->lkey };
 
 			/* What is granted may be reached, and then what is said of it is wrong. */
@@ -547,6 +325,9 @@ static void work_off(unsigned int me)
 
 				length = share(c, m.bytes, wanted < credits ? wanted : credits, credits);
 			}
+			/* What post_message() leaves as it is. */
+			for (size_t i = KEPT; m.bytes[32] == FOLLOWS && i < length; i += 8)
+				memcpy(c->send[c->sends % SENDS] + i, &(uint64_t){ HOSTILE }, 8);
 			post_message(c, &m.wr, m.bytes, length);
 		}
 		if (m.verdict == END)
@@ -579,6 +360,7 @@ int play_client(void)
 {
 	uint64_t start = now_ms();
 	struct count sum = { 0 };
+	unsigned int pairs = 0;
 	pid_t workers[WORKERS];
 
 	counts = mmap(NULL, WORKERS * sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -615,14 +397,24 @@ int play_client(void)
 		sum.reads_checked += counts[i].reads_checked;
 		sum.replaced += counts[i].replaced;
 		sum.together += counts[i].together;
+		sum.behind += counts[i].behind;
+		sum.asked += counts[i].asked;
+		sum.told += counts[i].told;
+		sum.read_only += counts[i].read_only;
+		for (unsigned int pair = 0; pair < PAIRS; pair++) {
+			pairs += counts[i].pairs[pair] && !sum.pairs[pair];
+			sum.pairs[pair] |= counts[i].pairs[pair];
+		}
 	}
 	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
 	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one, "
-	       "%llu messages of several requests; %llu ms\n",
+	       "%llu messages of several requests, %llu writes by a message, %llu in the eager ring by a message, "
+	       "%llu by a value told, %llu refused as read-only, %u of %u pairs of an operation and a bound; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
-	       (unsigned long long)sum.replaced, (unsigned long long)sum.together,
+	       (unsigned long long)sum.replaced, (unsigned long long)sum.together, (unsigned long long)sum.behind,
+	       (unsigned long long)sum.asked, (unsigned long long)sum.told, (unsigned long long)sum.read_only, pairs, PAIRS,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

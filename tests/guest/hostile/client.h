@@ -21,8 +21,18 @@ struct message {
 	int verdict, status;
 	unsigned int slot;
 	bool replay, burst;
+	/* A write that takes a slot of the eager ring, the number of the write, and whether an immediate value tells of it. */
+	bool granted, told;
+	uint16_t write;
+	/* Which operation at which bound it is (bounds.c), and 1. */
+	unsigned int pair;
 	uint64_t number;
 };
+
+/* Operations that name blocks, by how their data travels, and where these blocks are. */
+enum { READS, READS_BY_VALUE, WRITES, WRITES_BEHIND, ASKED, TOLD, DISCARDS, EMPTIES, OPERATIONS };
+enum { INSIDE, NOTHING, TOO_LONG, ODD_OFFSET, ODD_LENGTH, AT_END, ACROSS_END, FAR, WRAPS, BOUNDS };
+enum { PAIRS = OPERATIONS * BOUNDS };
 
 extern struct addrinfo *address;
 extern unsigned char volume[16], host[16];
@@ -33,8 +43,64 @@ extern bool read_only;
 extern uint32_t grant_key, grant_bytes;
 extern uint64_t grant_address;
 
-/* What docs/protocol.md has a target do about these bytes. */
+/* What docs/reference/protocol.md has a target do about these bytes. */
 void judge(struct message *m);
+/* Whether a granted write may be told by an immediate value; it is made so. */
+bool tell_by_value(struct message *m);
 void generate(struct message *m, uint64_t n);
+
+/* bounds.c */
+
+/* Makes one of the pairs of a correct message. */
+void at_bound(struct rng *r, struct message *m, unsigned int pair);
+
+/* ring.c */
+
+/* All of what was granted is free, but nothing may be written there before the target has sent something. */
+void ring_begin(unsigned int credits);
+bool ring_fits(uint32_t length);
+/* Takes the next place: where it begins, and its write's number. */
+uint64_t ring_take(uint32_t length, uint16_t *number);
+void ring_free(uint16_t number);
+
+/* client.c */
+
+/* What was done, by this worker. */
+struct count {
+	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, together;
+	/* Writes that were done, and requests that were refused since the volume is read-only. */
+	uint64_t behind, asked, told, read_only;
+	bool pairs[PAIRS];
+};
+extern struct count *mine;
+
+/* Handles what has come; true when there was something. */
+bool work(struct connection *c);
+/* Of a connection on which nothing was sent. */
+void begin(unsigned int credits);
+void leave(struct connection *c, bool politely);
+
+/* Works until the condition holds or the connection is broken. */
+#define UNTIL(c, condition, what) do {							\
+	uint64_t _end = now_ms() + WAIT_TIMEOUT_MS;						\
+	unsigned int _idle = 0;								\
+	while (!(condition) && !(c)->broken) {						\
+		if (work(c)) {								\
+			_idle = 0;							\
+		} else {								\
+			if (++_idle > 20)						\
+				usleep(100);						\
+			if (now_ms() > _end)						\
+				failed(what);						\
+		}									\
+	}										\
+} while (0)
+
+/* enter.c */
+
+/* A connection request that is wrong, mostly. */
+void odd_request(struct rng *r);
+/* A connection with a session of its own. */
+struct connection *enter(struct rng *r, unsigned int *credits);
 
 #endif

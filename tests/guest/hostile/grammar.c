@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The client's messages: good ones, bad ones, and what docs/protocol.md has a target do about them. */
+/* The client's messages: good ones, bad ones, and what docs/reference/protocol.md has a target do about them. */
 
+#include <arpa/inet.h>
 #include <string.h>
 #include "hostile.h"
 #include "client.h"
@@ -10,7 +11,35 @@ static bool granted(const struct ibv_mr *mr, uint32_t key, uint64_t at, uint64_t
 	return mr->rkey == key && at >= (uintptr_t)mr->addr && at + length <= (uintptr_t)mr->addr + mr->length;
 }
 
-/* What docs/protocol.md has a target do about these bytes. */
+/* What is wrong with the blocks that a request names, which takes so many bytes at most. */
+static int judge_blocks(const struct message *m, unsigned int max)
+{
+	uint64_t offset = get(m->bytes + 8, 8);
+	uint32_t length = get(m->bytes + 16, 4);
+
+	if (m->bytes[0] != READ && read_only)
+		return READ_ONLY;
+	if (length > max)
+		return INVALID;
+	return offset % block || length % block || offset + length > capacity ? OUT_OF_RANGE : OK;
+}
+
+/* A request that says that its data is in the eager ring: both sides count it, or the session ends. */
+static void judge_granted(struct message *m)
+{
+	const unsigned char *b = m->bytes;
+	uint64_t offset = get(b + 8, 8);
+	uint32_t length = get(b + 16, 4);
+
+	m->verdict = END;
+	if (m->length != REQUEST || b[2] || b[3] || !zero(b + 33, 7) || b[0] != WRITE || b[1] & ~(QUIET | 1) || !length ||
+	    offset + length < offset || !zero(b + 20, 12) || length > grant_bytes)
+		return;
+	m->granted = true;
+	m->verdict = m->status = judge_blocks(m, max_transfer);
+}
+
+/* What docs/reference/protocol.md has a target do about these bytes. */
 void judge(struct message *m)
 {
 	const unsigned char *b = m->bytes;
@@ -18,22 +47,23 @@ void judge(struct message *m)
 	uint32_t length = get(b + 16, 4), key = get(b + 20, 4);
 	/* Whether an answer wakes its reader up changes nothing else. */
 	unsigned int op = b[0], flags = b[1] & ~QUIET, data = b[32];
-	bool good = false;
+	bool good = false, behind;
 
+	m->granted = false;
 	m->verdict = END;
 	if (m->length < 8 || m->length > REQUEST + INLINE)
 		return;
-	/* Never right here, and nobody knows whether it has taken a place in granted memory. */
 	if (m->length >= REQUEST && data == GRANTED)
-		return;
+		return judge_granted(m);
 	m->verdict = m->status = INVALID;
 	/* Says that others follow, and they do not. */
 	if (m->length >= REQUEST && b[2]) {
 		m->verdict = END;
 		return;
 	}
-	/* Nothing here has its data behind it and says so. */
-	if (m->length != REQUEST || b[3] || !zero(b + 33, 7))
+	behind = m->length > REQUEST && data == FOLLOWS && m->length == REQUEST + (uint64_t)length &&
+		 offset + length >= offset && !key && !at;
+	if ((m->length != REQUEST && !behind) || b[3] || !zero(b + 33, 7))
 		return;
 	if (op < READ || op > SIZE) {
 		m->verdict = m->status = UNSUPPORTED;
@@ -49,32 +79,19 @@ void judge(struct message *m)
 
 		if (flags & (op == ZEROES ? ~4 : ~0) || data || !length || offset + length < offset || !zero(b + 20, 12))
 			return;
-		if (!max)
-			m->status = UNSUPPORTED;
-		else if (read_only)
-			m->status = READ_ONLY;
-		else if (length > max)
-			m->status = INVALID;
-		else if (offset % block || length % block || offset + length > capacity)
-			m->status = OUT_OF_RANGE;
-		else
-			m->status = OK;
-		m->verdict = m->status;
+		m->verdict = m->status = max ? judge_blocks(m, max) : UNSUPPORTED;
+		return;
+	}
+	if (behind) {
+		if (op == WRITE && !(flags & ~1))
+			m->verdict = m->status = judge_blocks(m, max_transfer);
 		return;
 	}
 	/* Only a read that invalidates nothing may ask for an answer by an immediate value. */
-	if (flags & (op == WRITE ? ~3 : ~2) || (data != 1 && (data != BY_VALUE || op != READ || flags & 2)) || !length ||
+	if (flags & (op == WRITE ? ~3 : ~2) || (data != KEYED && (data != BY_VALUE || op != READ || flags & 2)) || !length ||
 	    offset + length < offset || at + length < at)
 		return;
-	if (op == WRITE && read_only)
-		m->status = READ_ONLY;
-	else if (length > max_transfer)
-		m->status = INVALID;
-	else if (offset % block || length % block || offset + length > capacity)
-		m->status = OUT_OF_RANGE;
-	else
-		m->status = OK;
-	m->verdict = m->status;
+	m->verdict = m->status = judge_blocks(m, max_transfer);
 	if (m->status == OK) {
 		if (op == WRITE)
 			good = granted(from, key, at, length);
@@ -90,6 +107,23 @@ void judge(struct message *m)
 		m->verdict = MAYBE;
 }
 
+bool tell_by_value(struct message *m)
+{
+	const unsigned char *b = m->bytes;
+	uint64_t unit = get(b + 8, 8) / 4096;
+	uint32_t length = get(b + 16, 4);
+
+	/* One RDMA WRITE has all of the data, so that it comes from one piece of memory. */
+	if (!m->granted || m->wr.opcode != IBV_WR_SEND || get(b + 8, 8) % 4096 || length % 4096 || b[1] & ~QUIET ||
+	    unit >> 31 || length > (m->status == OK ? from : wide)->length)
+		return false;
+	m->told = true;
+	m->data = length;
+	m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	m->wr.imm_data = htonl(unit | (b[1] & QUIET ? 1u << 31 : 0));
+	return true;
+}
+
 /* A correct message: a read of anything, or a write to the zone. */
 static void correct(struct rng *r, struct message *m)
 {
@@ -101,6 +135,9 @@ static void correct(struct rng *r, struct message *m)
 	sectors = (sectors + align - 1) / align * align;
 	memset(m, 0, sizeof(*m));
 	m->length = REQUEST;
+	/* What may be data. */
+	for (unsigned int i = REQUEST; i < KEPT; i += 8)
+		memcpy(b + i, &(uint64_t){ HOSTILE }, 8);
 	put(b + 4, 4, m->number = number);
 	m->slot = number / WORKERS % SLOTS;
 	m->wr.opcode = IBV_WR_SEND;
@@ -116,7 +153,7 @@ static void correct(struct rng *r, struct message *m)
 		put(b + 16, 4, sectors * SECTOR);
 		return;
 	}
-	b[32] = 1;
+	b[32] = KEYED;
 	put(b + 16, 4, sectors * SECTOR);
 	at = below(r, (SLOT - sectors * SECTOR) / 8 + 1) * 8;
 	if (kind <= 3) {
@@ -125,9 +162,23 @@ static void correct(struct rng *r, struct message *m)
 		put(b + 16, 4, sectors * SECTOR);
 		b[0] = WRITE;
 		b[1] = chance(r, 200);
+		/* Half of those in the eager ring can be told by an immediate value. */
+		if (kind == 3 && chance(r, 500)) {
+			align = 4096 / SECTOR;
+			sectors = (sectors + align - 1) / align * align;
+			put(b + 16, 4, sectors * SECTOR);
+			at = 0;
+		}
 		sector = zone_from + below(r, zone_count - sectors + 1);
-		put(b + 20, 4, from->rkey);
-		put(b + 24, 8, (uintptr_t)from->addr + at);
+		if (kind == 2 && sectors * SECTOR <= INLINE) {
+			b[32] = FOLLOWS;
+			m->length += sectors * SECTOR;
+		} else if (kind == 3 && grant_bytes) {
+			b[32] = GRANTED;
+		} else {
+			put(b + 20, 4, from->rkey);
+			put(b + 24, 8, (uintptr_t)from->addr + at);
+		}
 	} else {
 		b[0] = READ;
 		if (chance(r, 400))
@@ -145,17 +196,18 @@ static void deadly(struct rng *r, struct message *m)
 	unsigned char *b = m->bytes;
 	struct ibv_mr *mr;
 
-	if (b[0] >= FLUSH) {
+	if (b[0] >= FLUSH || b[32] > BY_VALUE) {
 		b[0] = READ;
 		b[1] = 0;
-		b[32] = 1;
+		b[32] = KEYED;
 		put(b + 16, 4, SECTOR);
+		m->length = REQUEST;
 	}
 	mr = chance(r, 500) ? secret : b[0] == WRITE ? to[m->slot] : from;
 	/* Where a write does harm if its data is taken from somewhere after all. */
 	if (b[0] == WRITE)
 		put(b + 8, 8, 0);
-	switch (below(r, 17)) {
+	switch (below(r, 19)) {
 	case 0:
 		m->length = below(r, 8);
 		break;
@@ -215,7 +267,7 @@ static void deadly(struct rng *r, struct message *m)
 		break;
 	case 14:
 	case 15:
-		/* Into granted memory, but not whole blocks, or past its end. */
+		/* Into the eager ring, but not whole blocks, or past its end. */
 		m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 		m->wr.imm_data = next(r);
 		m->wr.wr.rdma.rkey = grant_key;
@@ -225,6 +277,18 @@ static void deadly(struct rng *r, struct message *m)
 			m->data = 4096;
 			m->wr.wr.rdma.remote_addr += grant_bytes - 4095 + below(r, 4096);
 		}
+		break;
+	case 17:
+	case 18:
+		/* In granted memory that does not exist, or by a key as well. */
+		b[0] = WRITE;
+		b[1] = 0;
+		b[32] = GRANTED;
+		memset(b + 20, 0, 12);
+		if (chance(r, 500))
+			put(b + 16, 4, grant_bytes + 1 + below(r, grant_bytes + 4096));
+		else
+			put(b + 20 + below(r, 12), 1, 1 + below(r, 255));
 		break;
 	}
 }
@@ -243,6 +307,14 @@ void generate(struct message *m, uint64_t n)
 	kind = below(&r, 1000);
 	if (rare && kind >= 970)
 		kind = 0;
+	if (n % 5 == 3) {
+		at_bound(&r, m, n / 5 % PAIRS);
+		if (m->verdict < END || !rare) {
+			number = saved;
+			return;
+		}
+		correct(&r, m);
+	}
 	if (kind < 400) {
 		/* Correct. */
 	} else if (kind < 550) {
@@ -287,7 +359,9 @@ void generate(struct message *m, uint64_t n)
 	judge(m);
 	/* A mutation in vain: most that would cost the connection are mended, those above are enough. */
 	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, rare ? 995 : 950)) {
-		correct(&r, m);
+		do {
+			correct(&r, m);
+		} while (b[32] == GRANTED);
 		b[0] ^= 0x40;
 		judge(m);
 	}
@@ -301,6 +375,10 @@ void generate(struct message *m, uint64_t n)
 			put(b + 8, 8, zone_from * SECTOR);
 			judge(m);
 		}
+	}
+	if (!m->burst && chance(&r, 500) && tell_by_value(m)) {
+		number = saved;
+		return;
 	}
 	switch (m->wr.opcode) {
 	case IBV_WR_SEND:

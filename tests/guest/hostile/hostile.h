@@ -21,7 +21,7 @@ enum {
 	/* Memory for data in flight; a message of number n uses slot n % SLOTS. */
 	SLOTS = 32, SLOT = 64 << 10, GUARD = 4 << 10,
 	RECEIVES = 256, RECEIVE = 256, SENDS = 256, SEND = REQUEST + INLINE + 64,
-	PATIENCE_MS = 40000,
+	WAIT_TIMEOUT_MS = 40000,
 	/* From this message on what costs a connection is left out but for so many of a thousand times. */
 	DENSE = 1000, SPARSE = 50,
 };
@@ -31,8 +31,10 @@ enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
 enum { REPLACE = 0x80 };
 /* A flag of a request: the answer need not wake its reader up. */
 enum { QUIET = 8 };
-/* How data travels: a read of the first kind may be answered by an immediate value, a write of the second is in granted memory. */
-enum { BY_VALUE = 2, GRANTED = 4 };
+/* A bit of a reply: no data is fetched. */
+enum { NO_READ = 2 };
+/* How data travels: a read's may come with an immediate value, a write's behind its request or by granted memory. */
+enum { KEYED = 1, BY_VALUE, FOLLOWS, GRANTED };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 /* What the other side must do beside answering with a status. */
@@ -41,7 +43,7 @@ enum { END = 1000, MAYBE };
 #define POISON 0xa5
 #define HOSTILE 0x454c4954534f4821ull
 #define SECRET 0x5345435245543f3full
-/* What the prey's memory holds when no request is about it; nobody may read or write this. */
+/* What the victim's memory holds when no request is about it; nobody may read or write this. */
 #define PRIVATE 0x217079656b656570ull
 
 /* basics.c */
@@ -107,6 +109,8 @@ void check_guards(void);
 void post_receive(struct connection *c, unsigned int n);
 /* The queue pair of a connection that is to be made. */
 struct connection *prepare(struct rdma_cm_id *id);
+/* What the peer may write to, from this address on. */
+struct ibv_mr *open_memory(void *at, size_t n, uint64_t address);
 /* With no word to the peer but what the kernel says for everybody who goes. */
 void destroy(struct connection *c);
 /* Posts a SEND, or whatever else wr says; wr_id has a bit to tell it from a receive. */

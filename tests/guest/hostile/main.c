@@ -4,14 +4,14 @@
  *
  * hcablk-hostile client ADDRESS PORT VOLUME HOST_ID ZONE_FROM ZONE_COUNT [OPTION...]
  *	plays an initiator: connects again and again and sends messages of which
- *	most are wrong in some way. It judges each message by docs/protocol.md
+ *	most are wrong in some way. It judges each message by docs/reference/protocol.md
  *	before it sends it and compares what the target does with that. Its
  *	writes with a key that works go to ZONE_COUNT sectors from sector
  *	ZONE_FROM only; the volume must hold the pattern of "fill".
  * hcablk-hostile target PORT [OPTION...]
  *	plays a target of the pattern: most requests are served, the others are
  *	answered wrongly or have memory accessed that they did not grant.
- * hcablk-hostile prey DIRECTORY STOP
+ * hcablk-hostile victim DIRECTORY STOP
  *	uses a device of the initiator (its configfs directory) that is
  *	connected to such a target, until the file STOP is there: whatever a
  *	read returns as read must be the pattern.
@@ -21,7 +21,7 @@
  *	also be what "client" writes.
  *
  * Options: --seed N, --messages N, --first N (begin with this message); for
- * "target" --only TRICK (none but this one, and often; lies.c has the names).
+ * "target" --only TRICK (none but this one, and often; malicious_target.c has the names).
  *
  * The content of message number N depends on the seed and N alone (but for
  * keys and addresses, which the kernel chooses). The last line is "passed ..."
@@ -66,7 +66,7 @@ int main(int argc, char **argv)
 		return fill_or_check(true, argv[2], 0, 0);
 	if (words == 5 && !strcmp(mode, "check"))
 		return fill_or_check(false, argv[2], strtoull(argv[3], NULL, 0), strtoull(argv[4], NULL, 0));
-	if (words == 4 && !strcmp(mode, "prey"))
+	if (words == 4 && !strcmp(mode, "victim"))
 		return play_prey(argv[2], argv[3]);
 	printf("seed %llu, %llu messages\n", (unsigned long long)seed, (unsigned long long)messages);
 	fflush(stdout);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* A false target: its connections, and the requests that come over them. */
+/* A malicious target: its connections, and the requests that come over them. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -48,12 +48,12 @@ void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint
 bool in_flight(const struct peer *p, const unsigned char *tag)
 {
 	for (unsigned int i = 0; i < SLOTS; i++)
-		if (p->requests[i].used && !memcmp(p->requests[i].bytes + 4, tag, 4))
+		if (p->requests[i].used && !p->requests[i].told && !memcmp(p->requests[i].bytes + 4, tag, 4))
 			return true;
 	return false;
 }
 
-static void free_request(struct peer *p, unsigned int i)
+void free_request(struct peer *p, unsigned int i)
 {
 	if (p->requests[i].slot)
 		slot_busy[p->requests[i].slot - 1] = false;
@@ -72,6 +72,7 @@ static void drop(unsigned int place)
 	for (unsigned int i = 0; i < SLOTS; i++)
 		free_request(p, i);
 	destroy(p->c);
+	free_ring(p);
 	free(p);
 	peers[place] = NULL;
 	ends++;
@@ -137,6 +138,10 @@ static void welcome(struct rdma_cm_event *event)
 	p->credits = p->held = get(reply + 6, 2);
 	p->behind = reply[5] & 4 ? get(reply + 36, 4) : 0;
 	memcpy(p->session, request + 12, sizeof(p->session));
+	p->no_read = reply[5] & NO_READ;
+	/* What a wrong reply grants is not there. */
+	if (trick != REPLY_WRONG)
+		make_ring(p, &r, reply);
 	peers[place] = p;
 	param.private_data_len = length;
 	if (rdma_accept(id, &param))
@@ -172,7 +177,7 @@ static void serve(struct peer *p, unsigned int i)
 	q->message = number;
 	q->trick = pick(&r, SERVING, number);
 	/* Where small reads come the target may write at any time; the next one's data would be wrong, and that is all. */
-	if (q->trick == LATE && lands(q))
+	if (q->trick == LATE && uses_read_bounce(q))
 		q->trick = FAIR;
 	number++;
 	served++;
@@ -183,6 +188,18 @@ static void serve(struct peer *p, unsigned int i)
 	}
 	if (q->trick == SILENT)
 		return;
+	if (q->trick == SIZELESS || is_sizeless()) {
+		if (q->bytes[0] == SIZE) {
+			printf("unanswered\n");
+			fflush(stdout);
+			return;
+		}
+		q->trick = FAIR;
+	}
+	if (is_eager(q)) {
+		check_eager(p, q);
+		return answer_eager(p, i);
+	}
 	if (q->bytes[0] == FLUSH || q->bytes[0] == SIZE) {
 		q->trick = FAIR;
 		return answer(p, i);
@@ -204,14 +221,15 @@ static void serve(struct peer *p, unsigned int i)
 	answer(p, i);
 }
 
-static void take_request(struct peer *p, const unsigned char *b)
+static void take_request(struct peer *p, const unsigned char *b, bool told)
 {
 	struct key now = { get(b + 20, 4), get(b + 24, 8) };
 	unsigned int i = 0, tag = get(b + 4, 2);
 
 	if (b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~(3 | QUIET) || b[3] || !zero(b + 33, 7) ||
-	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET)) ||
-	    get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR || in_flight(p, b + 4)) {
+	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET) && !is_eager_request(p, b)) ||
+	    (b[0] == WRITE && b[32] != GRANTED && p->no_read) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR ||
+	    (!told && in_flight(p, b + 4))) {
 		tell("message", b, REQUEST);
 		failed("the initiator sent nonsense");
 	}
@@ -221,13 +239,18 @@ static void take_request(struct peer *p, const unsigned char *b)
 		failed("the initiator sent without a credit");
 	p->requests[i].used = true;
 	memcpy(p->requests[i].bytes, b, REQUEST);
-	if (lands(&p->requests[i])) {
-		if (p->landing && p->landing != now.key)
+	p->requests[i].told = told;
+	if (is_eager(&p->requests[i])) {
+		asked += !told;
+		return take_place(p, &p->requests[i]);
+	}
+	if (uses_read_bounce(&p->requests[i])) {
+		if (p->bounce_key && p->bounce_key != now.key)
 			failed("small reads come into two regions");
-		p->landing = now.key;
+		p->bounce_key = now.key;
 		return;
 	}
-	if (p->landing && p->landing == now.key)
+	if (p->bounce_key && p->bounce_key == now.key)
 		failed("a request has the key of the small reads'");
 	/* A tag that is used again: its former key is dead, whoever took it away. */
 	if (tag < TAGS && b[0] < FLUSH) {
@@ -255,8 +278,19 @@ static void take_message(struct peer *p, const unsigned char *b, size_t n)
 	for (size_t i = 0; i < count; i++) {
 		if (i && b[i * REQUEST + 2])
 			failed("a request that follows another has more behind it");
-		take_request(p, b + i * REQUEST);
+		take_request(p, b + i * REQUEST, false);
 	}
+}
+
+/* An eager write that says so itself. */
+static void take_told(struct peer *p, const struct ibv_wc *wc)
+{
+	unsigned char b[REQUEST];
+
+	if (p->end_by)
+		return;
+	told_request(p, wc, b);
+	take_request(p, b, true);
 }
 
 static bool has_private(const uint64_t *at, size_t n)
@@ -279,7 +313,10 @@ static void completed(struct peer *p, const struct ibv_wc *wc)
 	}
 	switch (kind) {
 	case 0:
-		take_message(p, p->c->receive[i], wc->byte_len);
+		if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+			take_told(p, wc);
+		else
+			take_message(p, p->c->receive[i], wc->byte_len);
 		post_receive(p->c, i);
 		break;
 	case W_FORBIDDEN:
@@ -323,8 +360,12 @@ static bool attend(struct peer *p)
 			p->requests[i].late_at = 0;
 			come_late(p, i);
 		}
+		if (p->requests[i].held_until && !p->end_by && now_ms() >= p->requests[i].held_until)
+			answer_eager(p, i);
 	}
-	if (p->end_by && now_ms() > p->end_by) {
+	if (p->may_stay && now_ms() > p->end_by) {
+		p->c->broken = true;
+	} else if (p->end_by && now_ms() > p->end_by) {
 		number = p->blame;
 		failed("the initiator did not end the session: %s", p->why);
 	}
@@ -399,7 +440,7 @@ int play_target(const char *port, const char *only)
 			usleep(100);
 		if (number != before)
 			last = now_ms();
-		else if (now_ms() - last > 2 * PATIENCE_MS)
+		else if (now_ms() - last > 2 * WAIT_TIMEOUT_MS)
 			failed("nothing comes");
 	}
 	for (unsigned int i = 0; i < PEERS; i++) {
@@ -411,9 +452,11 @@ int play_target(const char *port, const char *only)
 	rdma_destroy_id(id);
 	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, "
 	       "%llu reaches for memory refused, %llu answers before the data, %llu accesses after it, %llu answers by a value, "
+	       "%llu eager writes by an immediate value, %llu by a request, %llu times several of them answered at once, "
 	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several,
 	       (unsigned long long)wrongs, (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
+	       (unsigned long long)told, (unsigned long long)asked, (unsigned long long)at_once,
 	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

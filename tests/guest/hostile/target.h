@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the false target and its lies share. */
+/* What the malicious target and its tricks share. */
 
 #ifndef TARGET_H
 #define TARGET_H
@@ -17,20 +17,23 @@ enum {
 	LATE_MS = 50,
 };
 
-/* What a false target does beside serving; lies.c has the table. */
+/* What a malicious target does beside serving; malicious_target.c has the table. */
 enum trick {
 	FAIR,
 	/* With a connection request. */
-	REFUSE, HANG_UP, IGNORE, REPLY_WRONG, EAGER, VANISH,
+	REFUSE, HANG_UP, IGNORE, REPLY_WRONG, EAGER, VANISH, WRONG_RING,
 	/* With a request. */
-	REACH, LEAVE, SILENT, PARTIAL, EARLY, LATE,
+	REACH, LEAVE, SILENT, SIZELESS, PARTIAL, EARLY, LATE,
 	/* With its answer. */
 	STATUS, IMMEDIATE, LEAN, MUTATE, SHORT, LONG, OPCODE, FLAGS, UNKNOWN, RESERVED, TAG, OVERDRAW, TWICE, REPLAY,
 	KEY, OTHER_KEY, EMPTY, MISER, UNASKED, OTHER_LENGTH, OTHER_VALUE,
+	/* With that to an eager write. */
+	HOLD, EAGER_STATUS, EAGER_VALUE, EAGER_FORGED, EAGER_TWICE, EAGER_OVERDRAW, EAGER_FORM, EAGER_RESPONSE,
+	EAGER_KEY, EAGER_AHEAD,
 	TRICKS
 };
 
-enum stage { CONNECTING, SERVING, ANSWERING };
+enum stage { CONNECTING, SERVING, ANSWERING, EAGERLY };
 
 struct request {
 	bool used, begun, answered;
@@ -39,8 +42,24 @@ struct request {
 	uint64_t message;
 	/* When its memory is accessed once more, though it was answered. */
 	uint64_t late_at;
+	/* It is an eager write: until when it is not answered, its place, its number, and whether it was told, not asked. */
+	uint64_t held_until;
+	uint32_t place;
+	uint16_t number;
+	bool told;
 	enum trick trick;
 	unsigned char bytes[REQUEST];
+};
+
+/* An eager ring, and which of it is taken. */
+struct ring {
+	unsigned char *memory;
+	struct ibv_mr *mr;
+	uint32_t bytes, end, used, taken[CREDITS];
+	uint16_t oldest, next;
+	bool busy[CREDITS];
+	/* Something was answered, so that it may be written. */
+	bool open;
 };
 
 /* A queue pair of an initiator. */
@@ -55,6 +74,10 @@ struct peer {
 	bool miser;
 	/* When it must be over at last, since which message, and because of what. */
 	uint64_t end_by, blame;
+	/* Or it need not be over. */
+	bool may_stay;
+	struct ring ring;
+	bool no_read;
 	const char *why;
 	struct request requests[SLOTS];
 	/* Keys that were taken away, and the last one of each tag. */
@@ -64,7 +87,7 @@ struct peer {
 	} dead[DEAD], last[TAGS];
 	unsigned int dead_count;
 	/* The key of its small reads. */
-	uint32_t landing;
+	uint32_t bounce_key;
 	bool has_answered;
 	unsigned char answer[RESPONSE];
 };
@@ -77,28 +100,56 @@ static inline uint64_t work_id(unsigned int kind, unsigned int i)
 	return (uint64_t)kind << 32 | i;
 }
 
-extern uint64_t early, values;
+extern uint64_t early, values, told, asked, at_once;
 
 /* The initiator has to end the session because of what is done now. */
 void expect_end(struct peer *p, const char *why);
 void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint64_t remote, uint32_t key, size_t n);
 bool in_flight(const struct peer *p, const unsigned char *tag);
+void free_request(struct peer *p, unsigned int i);
 
 /* Into a region that stays, and to be answered by an immediate value. */
-static inline bool lands(const struct request *q)
+static inline bool uses_read_bounce(const struct request *q)
 {
 	return q->bytes[32] == BY_VALUE;
 }
 
-/* lies.c */
+/* Its data is in the eager ring. */
+static inline bool is_eager(const struct request *q)
+{
+	return q->bytes[32] == GRANTED;
+}
 
-/* FAIR when there is none of this name. */
-enum trick trick_named(const char *name);
-void choose_only(enum trick trick);
-enum trick pick(struct rng *r, enum stage stage, uint64_t n);
+/* reply.c */
+
 void make_reply(struct rng *r, enum trick trick, const unsigned char *request, unsigned char *reply, unsigned char *n);
 /* What an initiator must do with a reply: take it or not. */
 bool good_reply(const unsigned char *reply, const unsigned char *request);
+
+/* eager.c */
+
+void offer_ring(struct rng *r, unsigned char *reply);
+void make_ring(struct peer *p, struct rng *r, unsigned char *reply);
+void free_ring(struct peer *p);
+bool is_eager_request(const struct peer *p, const unsigned char *request);
+void take_place(struct peer *p, struct request *q);
+void told_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *request);
+void check_eager(const struct peer *p, const struct request *q);
+void answer_eager(struct peer *p, unsigned int i);
+
+/* malicious_target.c */
+
+/* FAIR when there is none of this name. */
+enum trick trick_named(const char *name);
+const char *trick_name(enum trick trick);
+void choose_only(enum trick trick);
+/* The answers to questions for the size are left out. */
+bool is_sizeless(void);
+/* There is an eager ring on every queue pair. */
+bool grants_always(void);
+/* The key of another request that is under way, or 0. */
+uint32_t other_key(const struct peer *p, unsigned int i);
+enum trick pick(struct rng *r, enum stage stage, uint64_t n);
 void speak_first(struct peer *p, struct rng *r);
 /* Reaches for memory that request i does not grant. */
 void reach_out(struct peer *p, struct rng *r, unsigned int i);

@@ -84,6 +84,16 @@ struct connection *prepare(struct rdma_cm_id *id)
 	return c;
 }
 
+/* What the peer may write to, from this address on. */
+struct ibv_mr *open_memory(void *at, size_t n, uint64_t address)
+{
+	struct ibv_mr *mr = ibv_reg_mr_iova(pd, at, n, address, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+
+	if (!mr)
+		failed("a memory region: %s", strerror(errno));
+	return mr;
+}
+
 /* With no word to the peer but what the kernel says for everybody who goes. */
 void destroy(struct connection *c)
 {

@@ -10,7 +10,7 @@ use crate::proto::{
     grant::{Answers, Grant},
     message::{
         Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag, MORE_OFFSET,
-        REQUEST_LEN as MESSAGE_LEN, TOGETHER_MAX,
+        REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
 };
@@ -76,7 +76,7 @@ fn request(bytes: &[u8]) -> bool {
     match Request::count(first, bytes.len()) {
         Ok(1) => one_request(first, rest, 0),
         Ok(count) => {
-            assert!(count <= TOGETHER_MAX);
+            assert!(count <= MESSAGE_REQUESTS_MAX);
             assert_eq!(bytes.len(), count * MESSAGE_LEN);
             let others = rest.chunks(MESSAGE_LEN);
             others.fold(one_request(first, &[], count - 1), |good, next| {
@@ -185,7 +185,7 @@ fn requests() -> Vec<Vec<u8>> {
         write(false),
         write(true),
         inline,
-        Op::WriteGranted { extent, fua: true },
+        Op::WriteEager { extent, fua: true },
         Op::Flush,
         Op::Size,
         Op::Discard(extent),
@@ -200,7 +200,7 @@ fn requests() -> Vec<Vec<u8>> {
         message
     })
     .into_iter()
-    .chain([2, TOGETHER_MAX].map(|count| {
+    .chain([2, MESSAGE_REQUESTS_MAX].map(|count| {
         let op = Op::Read(extent, small);
         let quiet = true;
         let mut message = Request { tag, op, quiet }.encode().repeat(count);
@@ -302,7 +302,7 @@ fn replies() -> Vec<Vec<u8>> {
         },
         inline: 4096,
         quiet: true,
-        together: true,
+        message_batches: true,
         no_read: true,
         grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),

@@ -3,6 +3,12 @@
 //! The parts of the kernel modules that use nothing but `core`, linked in from
 //! where they live, so that their tests run on the host in seconds.
 
+// What files say of the core and of the kernel is in this crate, too.
+#[cfg(test)]
+extern crate self as hcablk_core;
+#[cfg(test)]
+extern crate self as kernel;
+
 mod proto;
 pub mod decoders;
 mod mq;
@@ -16,8 +22,28 @@ mod check;
 mod choice;
 mod cost;
 mod flush_errors;
-mod grains;
+mod split;
 mod layout;
-mod share;
+mod fair_share;
+mod session_state;
+#[cfg(test)]
+mod shape;
+#[cfg(test)]
+mod statuses;
+#[cfg(test)]
+mod verbs;
+#[cfg(test)]
+use statuses::blkdev;
+#[cfg(test)]
+use verbs::{
+    failure,
+    eager_ring,
+    io,
+    read_bounce,
+    page,
+    queue,
+    rdma,
+    sglist, //
+};
 #[cfg(test)]
 mod fuzz;

@@ -15,6 +15,7 @@ use crate::hostid;
 use crate::initiator::{Connect, Which};
 use crate::names::{parse_chunk_kib, parse_provider, DeviceName, VolumeName};
 use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
+use crate::tuning::Tuning;
 
 /// Set up hcablk: a shared block device over RDMA
 ///
@@ -207,7 +208,7 @@ Examples:
     ///
     ///   drive      with the drive or a cache
     ///
-    ///   sending    until the answer was found to have left
+    ///   sending    until the completion of its answer was found
     #[command(after_help = "\
 Examples:
   hcablk target times data --measure on
@@ -236,26 +237,6 @@ pub struct ConnectArgs {
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
 
-    /// Queue pairs, each of them a hardware queue; 0 is one per CPU [default: 0]
-    #[arg(long, value_parser = value_parser!(u16).range(0..=128))]
-    pub queues: Option<u16>,
-
-    /// Queue pairs for polled I/O besides those, such as io_uring's with IORING_SETUP_IOPOLL; at most one per CPU [default: 0]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(0..=127))]
-    pub poll_queues: Option<u16>,
-
-    /// Requests per queue [default: 128]
-    #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
-    pub queue_depth: Option<u16>,
-
-    /// Connect a queue anew when a request was not answered in this time [default: 30]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
-    pub io_timeout: Option<u32>,
-
-    /// Give up when the target did not answer in this time [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
-    pub connect_timeout: Option<u32>,
-
     /// This host's id, if not the one of `hcablk host-id`
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub host_id: Option<Uuid>,
@@ -264,41 +245,9 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub no_remote_invalidate: bool,
 
-    /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 8192]
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
-    pub small_read: Option<u32>,
-
-    /// Send the data of writes up to this size with the request instead of registering memory; 0: never [default: 4096]
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
-    pub small_write: Option<u32>,
-
-    /// Write the data of writes up to this size into memory that the target has granted; 0: never [default: 32768]
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
-    pub eager_write: Option<u32>,
-
-    /// Ask for up to so much in one request, a multiple of 4; more takes more memory [default: 1024]
-    #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
-    pub max_io_kib: Option<u32>,
-
-    /// Put up to so many requests that are issued together into one message; 1: each has its own [default: 8]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=8))]
-    pub message_requests: Option<u32>,
-
-    /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
-    pub batch_upper: Option<u32>,
-
-    /// Batch them no more when fewer than so many are outstanding [default: 16]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
-    pub batch_lower: Option<u32>,
-}
-
-/// A size of requests.
-fn max_io_kib(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(kib @ 4..=4096) if kib % 4 == 0 => Ok(kib),
-        _ => Err("not a multiple of 4 from 4 to 4096".to_owned()),
-    }
+    /// The rest
+    #[command(flatten)]
+    pub tuning: Tuning,
 }
 
 impl From<&ConnectArgs> for Connect {
@@ -310,19 +259,8 @@ impl From<&ConnectArgs> for Connect {
             name: args.name.clone(),
             host_id: args.host_id,
             expect_wwid: args.wwid,
-            queues: args.queues,
-            poll_queues: args.poll_queues,
-            queue_depth: args.queue_depth,
-            io_timeout: args.io_timeout,
-            connect_timeout: args.connect_timeout,
             remote_invalidate: args.no_remote_invalidate.then_some(false),
-            small_read: args.small_read,
-            small_write: args.small_write,
-            eager_write: args.eager_write,
-            max_io_kib: args.max_io_kib,
-            message_requests: args.message_requests,
-            batch_upper: args.batch_upper,
-            batch_lower: args.batch_lower,
+            tuning: args.tuning.clone(),
         }
     }
 }
@@ -654,9 +592,9 @@ mod tests {
         assert_eq!(
             (
                 connect.port,
-                connect.queues,
+                connect.tuning.queues,
                 connect.remote_invalidate,
-                connect.small_read
+                connect.tuning.small_read
             ),
             (7744, None, None, None)
         );

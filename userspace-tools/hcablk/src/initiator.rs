@@ -18,6 +18,7 @@ use crate::names::{DeviceName, VolumeName};
 use crate::output::{Counters, Device, Done, Outcome, Report, Session};
 use crate::system::{Op, OpError, System};
 use crate::times::Times;
+use crate::tuning::Tuning;
 
 /// How long the device node may take to appear once the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,32 +39,10 @@ pub struct Connect {
     pub host_id: Option<Uuid>,
     /// Which volume it must be.
     pub expect_wwid: Option<Uuid>,
-    /// Queue pairs; 0 is one per CPU.
-    pub queues: Option<u16>,
-    /// Queue pairs for polled I/O, besides those.
-    pub poll_queues: Option<u16>,
-    /// Requests per queue.
-    pub queue_depth: Option<u16>,
-    /// Seconds until an unanswered request fails the connection.
-    pub io_timeout: Option<u32>,
-    /// Seconds to wait for the target's answer.
-    pub connect_timeout: Option<u32>,
     /// Whether the target may invalidate memory registrations with its answers.
     pub remote_invalidate: Option<bool>,
-    /// Bytes of the largest read whose data is copied instead of registering memory for it.
-    pub small_read: Option<u32>,
-    /// Bytes of the largest write whose data goes with the request.
-    pub small_write: Option<u32>,
-    /// Bytes of the largest write whose data is put into granted memory.
-    pub eager_write: Option<u32>,
-    /// KiB of the largest request.
-    pub max_io_kib: Option<u32>,
-    /// Requests that one message may have.
-    pub message_requests: Option<u32>,
-    /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
-    pub batch_upper: Option<u32>,
-    /// Requests outstanding below which they are batched no more.
-    pub batch_lower: Option<u32>,
+    /// The rest.
+    pub tuning: Tuning,
 }
 
 impl Connect {
@@ -78,28 +57,11 @@ impl Connect {
             |name, value: Option<String>| settings.extend(value.map(|value| (name, value)));
         add("host_id", host_id.map(|id| id.to_string()));
         add("expect_wwid", self.expect_wwid.map(|v| v.to_string()));
-        add("queues", self.queues.map(|v| v.to_string()));
-        add("poll_queues", self.poll_queues.map(|v| v.to_string()));
-        add("queue_depth", self.queue_depth.map(|v| v.to_string()));
-        add("io_timeout", self.io_timeout.map(|v| v.to_string()));
-        add(
-            "connect_timeout",
-            self.connect_timeout.map(|v| v.to_string()),
-        );
         add(
             "remote_invalidate",
             self.remote_invalidate.map(|v| u8::from(v).to_string()),
         );
-        add("small_read", self.small_read.map(|v| v.to_string()));
-        add("small_write", self.small_write.map(|v| v.to_string()));
-        add("eager_write", self.eager_write.map(|v| v.to_string()));
-        add("max_io_kib", self.max_io_kib.map(|v| v.to_string()));
-        add(
-            "message_requests",
-            self.message_requests.map(|v| v.to_string()),
-        );
-        add("batch_upper", self.batch_upper.map(|v| v.to_string()));
-        add("batch_lower", self.batch_lower.map(|v| v.to_string()));
+        settings.extend(self.tuning.attributes());
         settings
     }
 }
@@ -198,7 +160,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
 
 /// Whether requests are smaller than was asked for, in words.
 fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
-    let asked = wanted.max_io_kib?;
+    let asked = wanted.tuning.max_io_kib?;
     let attribute = Path::new("/sys/block")
         .join(device.file_name()?)
         .join("queue/max_hw_sectors_kb");
@@ -265,7 +227,8 @@ fn bring_up(
             )));
         }
         match state.as_str() {
-            "live" => return Ok((wait_for_node(group)?, false)),
+            // While it is queueing the driver connects it again by itself.
+            "live" | "queueing" => return Ok((wait_for_node(group)?, false)),
             // The connection was lost, or not made, and the settings are still there: it is made again
             // in place. Nothing is written to `enable` before, which would have the driver forget
             // which volume it was.
@@ -367,6 +330,9 @@ fn advice(
             "The target ended the connection while it was being set up. Try again;\n\
              if that does not help, the target's log may say why: dmesg | grep hcablk"
                 .to_owned()
+        }
+        Errno::EAGAIN => {
+            "The target found this out just now and ends that connection. Try again.".to_owned()
         }
         Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
         Errno::EPROTO => format!(
@@ -720,6 +686,8 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         queue_depth: group.value("queue_depth")?,
         io_timeout: group.value("io_timeout")?,
         connect_timeout: group.value("connect_timeout")?,
+        reconnect_delay: group.value("reconnect_delay")?,
+        ctrl_loss_tmo: group.value("ctrl_loss_tmo")?,
         remote_invalidate: group.flag("remote_invalidate")?,
         small_read: group.value("small_read")?,
         small_write: group.value("small_write")?,

@@ -29,6 +29,7 @@ pub mod output;
 pub mod system;
 pub mod target;
 pub mod times;
+pub mod tuning;
 
 use uuid::Uuid;
 

@@ -25,7 +25,7 @@ pub struct Device {
     pub name: String,
     /// `/dev/hcablkN`, while there is a disk.
     pub device: Option<String>,
-    /// `new`, `connecting`, `live`, `failing`, `failed` or `disconnecting`.
+    /// `new`, `connecting`, `live`, `queueing`, `failing`, `failed` or `disconnecting`.
     pub state: String,
     /// The target's address.
     pub address: String,
@@ -49,6 +49,10 @@ pub struct Device {
     pub io_timeout: u32,
     /// Seconds to wait for the target when connecting.
     pub connect_timeout: u32,
+    /// Seconds between two attempts to connect a lost disk again.
+    pub reconnect_delay: u32,
+    /// Seconds for which a lost disk is connected again; -1: for ever; 0: it is not.
+    pub ctrl_loss_tmo: i64,
     /// Whether the target may invalidate memory registrations.
     pub remote_invalidate: bool,
     /// Bytes of the largest read whose data is copied instead of registering memory for it.
@@ -178,7 +182,7 @@ pub struct Port {
     pub port: u16,
     /// Whether it listens.
     pub enabled: bool,
-    /// Transfer buffers and granted memory of a session; 0: by what it asks for.
+    /// Transfer buffers and the eager ring of a session; 0: by what it asks for.
     pub buffer_mib: u32,
     /// All memory of all sessions together.
     pub memory_mib: u32,

@@ -56,6 +56,8 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("queue_depth", "128"),
         ("io_timeout", "30"),
         ("connect_timeout", "10"),
+        ("reconnect_delay", "1"),
+        ("ctrl_loss_tmo", "0"),
         ("remote_invalidate", "1"),
         ("small_read", "8192"),
         ("small_write", "4096"),

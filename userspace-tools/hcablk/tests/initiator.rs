@@ -33,7 +33,7 @@ fn connect_writes_every_option() {
     ok(
         &kernel,
         "connect fd00::1 data --port 7745 --name db --queues 2 --poll-queues 1 --wwid 0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11 --queue-depth 64 --io-timeout 5 \
-         --connect-timeout 3 \
+         --connect-timeout 3 --reconnect-delay 2 --ctrl-loss-tmo -1 \
          --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate \
          --small-read 512 --small-write 1024 --eager-write 8192 --max-io-kib 4096 --message-requests 2 --batch-upper 8 --batch-lower 0",
     );
@@ -47,6 +47,8 @@ fn connect_writes_every_option() {
         ("queue_depth", "64"),
         ("io_timeout", "5"),
         ("connect_timeout", "3"),
+        ("reconnect_delay", "2"),
+        ("ctrl_loss_tmo", "-1"),
         ("host_id", "5f2c1d6e-8a0b-4c3d-9e7f-001122334455"),
         ("remote_invalidate", "0"),
         ("small_read", "512"),

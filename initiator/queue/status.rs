@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an answer's status is to the block layer. A table: its test runs on the host.
+
+use hcablk_core::{
+    blkdev::Status,
+    proto::message, //
+};
+
+/// Converts a status on the wire to the block layer's.
+pub(super) fn to_block(status: message::Status) -> Status {
+    match status {
+        message::Status::Ok => Status::Ok,
+        message::Status::Unsupported => Status::NotSupported,
+        message::Status::ReadOnly => Status::Protection,
+        message::Status::NoSpace => Status::NoSpace,
+        message::Status::Medium => Status::Medium,
+        message::Status::Gone => Status::Offline,
+        message::Status::Invalid | message::Status::OutOfRange | message::Status::IoError => {
+            Status::IoErr
+        }
+    }
+}

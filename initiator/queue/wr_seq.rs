@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sequence numbers of the initiator's own work requests ([`WrSeq`]), where a request may not end
+//! before one has completed: the SEND or RDMA WRITE that takes the data of a write, and the
+//! LOCAL_INV of a key that the target's answer leaves valid.
+//!
+//! The numbers are in the order of posting, which is the order of completing. So one completion
+//! covers all work requests before it: those that wait for their doorbell together have one
+//! completion, the last one's, since adding one silences the one before and takes over its send
+//! queue slots. A completion does not name a request: the handler stores the last completed
+//! number ([`Queue::is_completed`]), with which the answer compares. A request that is answered
+//! earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on through the
+//! data of its tag; each such completion ends the requests in the list that it covers.
+//!
+//! Invalidations wait for their doorbell in the backlog until the end of the round of completions
+//! in which the answers came, or until something else is posted.
+
+use super::{
+    complete::Round,
+    kind,
+    Driver,
+    Phase,
+    Queue,
+    SendState,
+    TagData, //
+};
+use hcablk_core::{
+    blkdev::Request,
+    rdma::{
+        backlog::CanWait,
+        cq::Success,
+        wr::{
+            Chain,
+            WorkId, //
+        },
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+
+/// A work request with a sequence number that waits in the backlog.
+#[derive(Clone, Copy)]
+pub(super) struct BackloggedWr {
+    /// Requests before it there.
+    place: usize,
+    /// Slots of the send queue that are free when it has completed.
+    frees: u16,
+}
+
+/// The sequence number of a work request.
+#[derive(Clone, Copy)]
+pub(super) struct WrSeq {
+    /// Modulo 2^32.
+    pub(super) seq: u32,
+    /// The work id with which it must be signaled.
+    pub(super) id: WorkId,
+}
+
+/// The end of the list of requests that await a send's completion.
+pub(super) const NO_TAG: u32 = u32::MAX;
+
+impl SendState {
+    /// Allocates the sequence number of the next work request, whose completion frees `used`
+    /// reserved slots. Under the lock, in the order of posting.
+    #[inline]
+    pub(super) fn next_seq(&mut self, used: u32) -> WrSeq {
+        let mut frees = self.space.post_signaled(used);
+        if let Some(waiting) = self.waiting.take() {
+            self.backlog.silence(waiting.place);
+            frees += waiting.frees;
+        }
+        self.last_seq = self.last_seq.wrapping_add(1);
+        WrSeq {
+            seq: self.last_seq,
+            id: WorkId::new(kind::SEQ, self.last_seq).freeing(frees),
+        }
+    }
+}
+
+impl Queue {
+    /// Posts `wr`, which is signaled as `wr_seq`, or adds it to the backlog if `wait`.
+    #[inline]
+    pub(super) fn post_or_queue(
+        &self,
+        send: &mut SendState,
+        wr: &mut impl CanWait,
+        wr_seq: WrSeq,
+        wait: bool,
+    ) -> Result {
+        wr.signal(wr_seq.id);
+        let place = send.backlog.len();
+        if wait && send.backlog.push(wr) {
+            let frees = wr_seq.id.slots;
+            send.waiting = Some(BackloggedWr { place, frees });
+            return Ok(());
+        }
+        let mut chain = Chain::new();
+        chain.push(wr);
+        self.ring(send, &chain)
+    }
+
+    /// Queues the LOCAL_INV of an answered request's key, which is posted at the end of the round
+    /// at the latest. A send queue slot was reserved.
+    pub(super) fn invalidate(
+        &self,
+        send: &mut SendState,
+        round: &mut Round,
+        data: &mut TagData,
+    ) -> Result {
+        let mut wr = data.list.invalidate()?;
+        let wr_seq = send.next_seq(1);
+        data.slots = 0;
+        data.seq = wr_seq.seq;
+        self.done.local_invalidations.bump();
+        round.invalidates = true;
+        self.post_or_queue(send, &mut wr, wr_seq, true)
+    }
+
+    /// Posts the invalidations that a round has queued.
+    pub(super) fn post_invalidations(&self) {
+        let mut send = self.send.lock();
+        let posted = self.ring(&mut send, &Chain::new());
+        drop(send);
+        self.check(posted);
+    }
+
+    /// Returns whether the work request `seq` has completed. Completion handler.
+    #[inline]
+    pub(super) fn is_completed(&self, seq: u32) -> bool {
+        self.completed_seq.load(Relaxed).wrapping_sub(seq) as i32 >= 0
+    }
+
+    /// Adds the request `tag`, which was answered, to those that await their send's completion.
+    /// Completion handler.
+    #[inline]
+    pub(super) fn await_send(&self, send: &mut SendState, tag: u16, data: &mut TagData) {
+        data.next = self.awaiting_send.load(Relaxed);
+        self.awaiting_send.store(tag.into(), Relaxed);
+        send.batching.await_send();
+        self.update_notify(send);
+    }
+
+    /// Handles the completion of the work request `seq`, and so of all before it.
+    #[inline]
+    pub(super) fn send_completed(&self, round: &mut Round, seq: u32, proof: Success) {
+        self.completed_seq.store(seq, Relaxed);
+        if self.awaiting_send.load(Relaxed) != NO_TAG {
+            self.end_awaiting(round, proof);
+        }
+    }
+
+    /// Ends the requests whose send has completed, out of those that await it.
+    fn end_awaiting(&self, round: &mut Round, proof: Success) {
+        let mut next = self.awaiting_send.load(Relaxed);
+        self.awaiting_send.store(NO_TAG, Relaxed);
+        while let Ok(tag) = u16::try_from(next) {
+            let Some(mut request) = self.requests.take_any(self.index.into(), tag) else {
+                return;
+            };
+            let Some((_, data)) = self.tags.of(&mut request) else {
+                return;
+            };
+            next = data.next;
+            if !self.is_completed(data.seq) {
+                data.next = self.awaiting_send.load(Relaxed);
+                self.awaiting_send.store(tag.into(), Relaxed);
+                request.park();
+                continue;
+            }
+            self.end_awaited(round, request, proof);
+        }
+    }
+
+    /// Ends one request that has awaited its send's completion.
+    fn end_awaited(&self, round: &mut Round, mut request: Request<Driver>, proof: Success) {
+        let Some((_, data)) = self.tags.of(&mut request) else {
+            return;
+        };
+        let status = match data.phase {
+            Phase::Invalidating(status) => {
+                // What was not invalidated is not released either.
+                let _ = data.list.invalidated(proof);
+                status
+            }
+            Phase::Answered(status) => status,
+            // Not reached: only those await a completion.
+            Phase::Idle | Phase::Sent => return request.park(),
+        };
+        self.send_awaited();
+        self.finish(round, request, status);
+    }
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+
+const SMALL: usize = 0;
+const MEDIUM: usize = 1;
+const LARGE: usize = 2;
+
+type Account = FairShare<Vec<ClientShare>, Vec<Borrower>>;
+
+fn account(classes: [u32; SIZE_CLASSES]) -> Account {
+    let mut account = FairShare::new(
+        [1, 8, 32],
+        vec![ClientShare::default(); 8],
+        vec![Borrower::default(); 16],
+    );
+    account.aim(classes);
+    for (class, count) in classes.into_iter().enumerate() {
+        account.add(class, count);
+    }
+    account
+}
+
+fn only(class: usize, count: u32) -> [u32; SIZE_CLASSES] {
+    let mut wants = [0; SIZE_CLASSES];
+    wants[class] = count;
+    wants
+}
+
+fn add_client(account: &mut Account) -> usize {
+    account.add_client(u32::MAX).unwrap().1
+}
+
+#[test]
+fn who_is_alone_gets_everything() {
+    let mut a = account([4, 4, 4]);
+    let one = add_client(&mut a);
+    for class in 0..SIZE_CLASSES {
+        assert!(a.borrow(one, class, 4));
+        assert!(!a.borrow(one, class, 1));
+    }
+    assert!(!a.is_pressed());
+    assert_eq!(a.holds(MEDIUM).borrowed, 4);
+    a.give_back(one, MEDIUM, 4);
+    assert_eq!(a.holds(MEDIUM).borrowed, 0);
+}
+
+#[test]
+fn nobody_gets_more_than_their_limit() {
+    let mut a = account([0, 10, 10]);
+    let (client, one) = a.add_client(40).unwrap();
+    let two = a.add_borrower(client).unwrap();
+    assert!(a.borrow(one, MEDIUM, 4));
+    assert!(!a.borrow(two, MEDIUM, 2), "the client has its most");
+    assert!(
+        !a.wait(two, only(MEDIUM, 2)),
+        "and nobody waits for what they may not have"
+    );
+    assert!(a.borrow(two, MEDIUM, 1));
+    assert_eq!(a.standing(client).borrowed, 40);
+    a.give_back(one, MEDIUM, 4);
+    assert!(a.borrow(two, LARGE, 1));
+}
+
+#[test]
+fn nobody_waits_for_more_than_there_is() {
+    let mut a = account([0, 4, 0]);
+    let one = add_client(&mut a);
+    assert!(!a.wait(one, only(MEDIUM, 5)));
+    assert!(!a.wait(one, only(LARGE, 1)));
+    assert_eq!(a.waiting(), 0);
+    assert!(a.wait(one, only(MEDIUM, 4)));
+    assert_eq!(a.waiting(), 1);
+}
+
+#[test]
+fn what_comes_back_goes_to_who_has_less() {
+    let mut a = account([0, 8, 0]);
+    let (greedy, poor) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(greedy, MEDIUM, 8));
+    assert!(!a.borrow(poor, MEDIUM, 4));
+    assert!(a.wait(poor, only(MEDIUM, 4)));
+    assert!(a.is_pressed());
+    for back in 1..=4 {
+        assert_eq!(a.next_to_wake(0), None);
+        a.give_back(greedy, MEDIUM, 1);
+        assert!(!a.borrow(greedy, MEDIUM, 1), "{back} are for who waits");
+    }
+    assert_eq!(a.next_to_wake(0), Some(poor));
+    assert_eq!(a.next_to_wake(0), None, "it is woken once");
+    assert!(!a.borrow(greedy, MEDIUM, 1), "also between");
+    assert!(a.borrow(poor, MEDIUM, 4));
+    assert!(!a.is_pressed());
+}
+
+#[test]
+fn of_equals_who_waits_is_first() {
+    let mut a = account([0, 2, 0]);
+    let (one, two) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.wait(one, only(MEDIUM, 1)));
+    assert!(!a.borrow(two, MEDIUM, 1));
+    assert!(a.wait(two, only(MEDIUM, 1)));
+    let both = [a.next_to_wake(0).unwrap(), a.next_to_wake(0).unwrap()];
+    assert!(
+        both.contains(&one) && both.contains(&two),
+        "there is enough for both"
+    );
+    assert!(a.borrow(two, MEDIUM, 1));
+    assert!(a.borrow(one, MEDIUM, 1));
+}
+
+#[test]
+fn many_queue_pairs_are_one_client() {
+    let mut a = account([0, 12, 0]);
+    let (client, first) = a.add_client(u32::MAX).unwrap();
+    let mut borrowers = vec![first];
+    for _ in 0..5 {
+        borrowers.push(a.add_borrower(client).unwrap());
+    }
+    for borrower in &borrowers {
+        assert!(a.borrow(*borrower, MEDIUM, 2));
+    }
+    let other = add_client(&mut a);
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert!(a.wait(first, only(MEDIUM, 1)));
+    // One comes back after the other, and goes to the other client until it has the half.
+    let mut others = 0;
+    for borrower in borrowers.iter().chain(&borrowers) {
+        a.give_back(*borrower, MEDIUM, 1);
+        match a.next_to_wake(0) {
+            Some(woken) if woken == other => {
+                assert!(a.borrow(other, MEDIUM, 1));
+                others += 1;
+                assert!(a.wait(other, only(MEDIUM, 1)));
+            }
+            Some(woken) => {
+                assert_eq!(woken, first);
+                break;
+            }
+            None => panic!("nobody is woken"),
+        }
+    }
+    // Of 12 it has 6; a borrower that has none is before them at equality.
+    assert!((5..=6).contains(&others), "{others}");
+}
+
+#[test]
+fn who_waits_elsewhere_is_in_nobodys_way() {
+    let mut a = account([4, 0, 1]);
+    let (one, two) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(one, LARGE, 1));
+    assert!(a.wait(two, only(LARGE, 1)));
+    assert!(a.borrow(one, SMALL, 4));
+}
+
+#[test]
+fn who_waits_for_either_waits_for_both() {
+    let mut a = account([0, 4, 1]);
+    let (one, two) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(one, MEDIUM, 4));
+    assert!(a.borrow(one, LARGE, 1));
+    assert!(a.wait(two, [9, 4, 1]), "what there is not is left out");
+    a.give_back(one, LARGE, 1);
+    assert!(!a.borrow(one, LARGE, 1));
+    assert_eq!(a.next_to_wake(0), Some(two));
+    assert!(a.borrow(two, LARGE, 1));
+    assert_eq!(a.waiting(), 0);
+}
+
+#[test]
+fn who_cancelled_is_in_nobodys_way() {
+    let mut a = account([0, 4, 0]);
+    let (one, two) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(one, MEDIUM, 3));
+    assert!(a.wait(two, only(MEDIUM, 4)));
+    assert!(!a.borrow(one, MEDIUM, 1));
+    a.cancel_wait(two);
+    assert!(a.borrow(one, MEDIUM, 1));
+}
+
+#[test]
+fn a_class_that_shrinks_lends_nothing() {
+    let mut a = account([0, 8, 0]);
+    let (one, two) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(one, MEDIUM, 6));
+    assert!(a.wait(two, only(MEDIUM, 6)));
+    a.aim([0, 4, 0]);
+    assert!(a.is_pressed());
+    assert_eq!(a.next_to_wake(0), Some(two), "there will never be as many");
+    assert!(!a.wait(two, only(MEDIUM, 6)));
+    assert!(!a.borrow(two, MEDIUM, 1));
+    a.remove(MEDIUM, 2);
+    assert!(a.is_pressed());
+    a.give_back(one, MEDIUM, 2);
+    a.remove(MEDIUM, 2);
+    assert!(!a.is_pressed());
+    assert_eq!(a.holds(MEDIUM).total, 4);
+    a.give_back(one, MEDIUM, 1);
+    assert!(a.borrow(two, MEDIUM, 1));
+}
+
+#[test]
+fn places_are_used_again() {
+    let mut a = account([0, 1, 0]);
+    for _ in 0..100 {
+        let (client, one) = a.add_client(8).unwrap();
+        let two = a.add_borrower(client).unwrap();
+        assert!(a.borrow(one, MEDIUM, 1));
+        assert!(!a.wait(two, only(MEDIUM, 1)));
+        a.give_back(one, MEDIUM, 1);
+        a.remove_borrower(two);
+        a.remove_borrower(one);
+        assert_eq!(a.waiting(), 0);
+    }
+    let (clients, borrowers) = (
+        vec![ClientShare::default(); 9],
+        vec![Borrower::default(); 17],
+    );
+    let (client, _) = a.add_client(8).unwrap();
+    a.enlarge(clients, borrowers);
+    assert_eq!(a.room(), (9, 17));
+    assert_eq!(a.standing(client).limit, 8);
+}
+
+#[test]
+fn who_is_woken_and_does_not_answer_is_expired() {
+    let mut a = account([0, 4, 0]);
+    let (sleeper, other) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(other, MEDIUM, 4));
+    assert!(a.wait(sleeper, only(MEDIUM, 2)));
+    a.give_back(other, MEDIUM, 2);
+    assert_eq!(a.next_to_wake(1000), Some(sleeper));
+    assert!(!a.borrow(other, MEDIUM, 1), "it is before");
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert_eq!(
+        a.next_to_wake(999 + ANSWER_TIMEOUT_MS),
+        None,
+        "there is still time"
+    );
+    assert_eq!(a.next_to_wake(1000 + ANSWER_TIMEOUT_MS), Some(other));
+    assert!(a.borrow(other, MEDIUM, 1));
+    assert!(a.borrow(other, MEDIUM, 1));
+    assert!(!a.is_pressed(), "nobody waits");
+    // It wakes up, and is before the other one again.
+    assert!(!a.borrow(sleeper, MEDIUM, 2));
+    assert!(a.wait(sleeper, only(MEDIUM, 2)));
+    assert!(a.is_pressed());
+    a.give_back(other, MEDIUM, 2);
+    assert!(!a.borrow(other, MEDIUM, 1));
+    assert_eq!(a.next_to_wake(9000), Some(sleeper), "and is woken again");
+    assert!(a.borrow(sleeper, MEDIUM, 2));
+    assert_eq!(a.waiting(), 0);
+}
+
+#[test]
+fn who_was_expired_takes_what_is_there() {
+    let mut a = account([0, 2, 0]);
+    let (sleeper, other) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.wait(sleeper, only(MEDIUM, 1)));
+    assert_eq!(a.next_to_wake(0), Some(sleeper));
+    assert!(!a.borrow(other, MEDIUM, 1));
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert_eq!(a.next_to_wake(0), Some(other), "there is enough for both");
+    assert!(a.borrow(other, MEDIUM, 1));
+    assert_eq!(a.waiting(), 1);
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    assert_eq!(a.next_to_wake(ANSWER_TIMEOUT_MS), Some(other));
+    assert!(
+        a.borrow(sleeper, MEDIUM, 1),
+        "it did not wait, but has less"
+    );
+    assert!(a.wait(other, only(MEDIUM, 1)));
+    a.cancel_wait(other);
+    assert_eq!(a.waiting(), 0);
+}
+
+#[test]
+fn who_answers_in_time_keeps_waiting() {
+    let mut a = account([0, 4, 0]);
+    let (one, two) = (add_client(&mut a), add_client(&mut a));
+    assert!(a.borrow(two, MEDIUM, 4));
+    assert!(a.wait(one, only(MEDIUM, 2)));
+    a.give_back(two, MEDIUM, 2);
+    for round in 0..20 {
+        let now = round * (ANSWER_TIMEOUT_MS - 1);
+        assert_eq!(a.next_to_wake(now), Some(one));
+        assert_eq!(a.next_to_wake(now), None);
+        assert!(a.wait(one, only(MEDIUM, 2)));
+    }
+    assert!(!a.borrow(two, MEDIUM, 1));
+    // Who waits and was not woken may take any time.
+    assert!(a.wait(one, only(MEDIUM, 3)));
+    assert_eq!(a.next_to_wake(100_000), None);
+    assert_eq!(a.next_to_wake(200_000), None);
+    assert_eq!(a.waiting(), 1);
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u32) -> u32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        ((self.0 >> 33) % u64::from(n)) as u32
+    }
+}
+
+/// A world of clients that want something all the time, hold it for a while, and give it
+/// back; who is woken tries again. What everyone has got, in pages and steps.
+fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
+    let mut random = Random(seed);
+    let mut a = account([0, total, 0]);
+    let mut borrowers = Vec::new();
+    for (client, (queues, size)) in jobs.iter().enumerate() {
+        let (place, borrower) = a.add_client(u32::MAX).unwrap();
+        borrowers.push((client, borrower, *size));
+        for _ in 1..*queues {
+            borrowers.push((client, a.add_borrower(place).unwrap(), *size));
+        }
+    }
+    let mut got = vec![0u64; jobs.len()];
+    let mut held: Vec<(usize, u32)> = Vec::new();
+    let mut waits = vec![false; 16];
+    for step in 0..4_000 {
+        // Everybody asks again and again until they have to wait; then something ends.
+        let mut ready = Vec::new();
+        for (_, borrower, size) in &borrowers {
+            while !waits[*borrower] {
+                if a.borrow(*borrower, MEDIUM, *size) {
+                    held.push((*borrower, *size));
+                } else {
+                    assert!(a.wait(*borrower, only(MEDIUM, *size)));
+                    waits[*borrower] = true;
+                }
+            }
+        }
+        if !held.is_empty() {
+            let (borrower, count) = held.swap_remove(random.below(held.len() as u32) as usize);
+            a.give_back(borrower, MEDIUM, count);
+        }
+        loop {
+            for (borrower, size) in ready.drain(..) {
+                if a.borrow(borrower, MEDIUM, size) {
+                    held.push((borrower, size));
+                    waits[borrower] = false;
+                } else {
+                    assert!(a.wait(borrower, only(MEDIUM, size)));
+                    waits[borrower] = true;
+                }
+            }
+            match a.next_to_wake(0) {
+                Some(woken) => {
+                    let size = borrowers
+                        .iter()
+                        .find(|(_, borrower, _)| *borrower == woken)
+                        .unwrap()
+                        .2;
+                    ready.push((woken, size));
+                }
+                None => break,
+            }
+        }
+        let borrowed: u32 = held.iter().map(|(_, count)| count).sum();
+        assert_eq!(a.holds(MEDIUM).borrowed, borrowed);
+        assert!(borrowed <= total);
+        if step > 400 {
+            for (borrower, count) in &held {
+                let client = borrowers.iter().find(|(_, s, _)| s == borrower).unwrap().0;
+                got[client] += u64::from(*count);
+            }
+        }
+    }
+    got
+}
+
+#[test]
+fn under_overload_all_come_to_have_the_same() {
+    for seed in 1..6 {
+        for jobs in [
+            &[(1, 1), (1, 1)][..],
+            &[(8, 4), (1, 4)],
+            &[(6, 8), (1, 1), (2, 3)],
+            &[(4, 16), (1, 16)],
+        ] {
+            let got = overload(seed, jobs, 64);
+            let least = got.iter().min().unwrap();
+            let most = got.iter().max().unwrap();
+            assert!(least * 10 >= most * 7, "{jobs:?}: {got:?}");
+        }
+    }
+}

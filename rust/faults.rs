@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Faults of verbs that tests ask for: nothing but on a kernel that has fault injection.
+//!
+//! What an HCA may refuse, soft-RoCE and soft-iWARP never do: to take a work request, to map
+//! memory. See `c/faults.c`.
+
+#[cfg(CONFIG_FAULT_INJECTION_DEBUG_FS)]
+mod asked {
+    use crate::bindings;
+
+    /// The files by which faults are asked for; they go with the object.
+    pub(crate) struct Faults(());
+
+    impl Faults {
+        /// To be called once in the life of the module.
+        pub(crate) fn offer() -> Self {
+            // SAFETY: Makes files in debugfs, in process context: modules are loaded there.
+            unsafe { bindings::hcablk_c_faults_offer() };
+            Self(())
+        }
+    }
+
+    impl Drop for Faults {
+        fn drop(&mut self) {
+            // SAFETY: They were made, and this is done once.
+            unsafe { bindings::hcablk_c_faults_withdraw() };
+        }
+    }
+
+    /// Whether the device shall refuse to take work requests. Any context.
+    #[inline]
+    pub(crate) fn post() -> bool {
+        // SAFETY: The function looks at its own settings only.
+        unsafe { bindings::hcablk_c_fail_post() }
+    }
+
+    /// Whether memory shall not be mapped. Any context.
+    #[inline]
+    pub(crate) fn map() -> bool {
+        // SAFETY: As above.
+        unsafe { bindings::hcablk_c_fail_map() }
+    }
+}
+
+#[cfg(not(CONFIG_FAULT_INJECTION_DEBUG_FS))]
+mod asked {
+    pub(crate) struct Faults;
+
+    impl Faults {
+        #[inline(always)]
+        pub(crate) fn offer() -> Self {
+            Self
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn post() -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(crate) fn map() -> bool {
+        false
+    }
+}
+
+pub(crate) use asked::{
+    map,
+    post,
+    Faults, //
+};

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Leases of peer memory, and how they are recalled.
+//!
+//! ```text
+//!        the provider's driver is unbound,
+//!        or the lease is dropped                last user done            freed by who waits
+//!  Leased ─────────────────────────► Recalled ────────────────► Returned ──────────────► Freed
+//! ```
+//!
+//! While it is leased, a user takes a reference for each use ([`PeerLease::memory`]), and
+//! drops it in whatever context; once it was recalled there are no new ones. Who
+//! recalls it waits until those that there are have been dropped, and then frees the
+//! memory ([`LeaseState::end`]): in process context, which the last user need not be in.
+//! Unbinding waits for that, because the pages go with the driver.
+//!
+//! Memory that several HCAs use is leased once, and seen by a view for each
+//! ([`PeerLease::view`]), which is a lease as well and a user of that memory: its memory is
+//! freed before.
+//!
+//! # Locks
+//!
+//! Leases are made, and recalled, under the lock of the provider's `struct
+//! device`, so that none is made between the recall and the end of the memory;
+//! and listed under `LEASES`, inside it, until they are freed. Memory is freed under its
+//! `LeaseState::core`, and neither waited for nor freed under `LEASES`. Uses take no lock.
+
+use super::{
+    memory::{
+        Memory,
+        Returned, //
+    },
+    PeerMemory,
+    Provider, //
+};
+use crate::ffi::{
+    c_int,
+    c_ulong,
+    c_void, //
+};
+use crate::{
+    bindings,
+    rdma::pd::ProtectionDomain,
+    sync::Event, //
+};
+use kernel::{
+    error::to_result,
+    new_mutex,
+    prelude::*,
+    revocable::Revocable,
+    sync::{
+        global_lock,
+        Arc,
+        Mutex, //
+    },
+    types::Opaque,
+};
+
+/// What a lease refers to, and who waits for its users.
+#[pin_data]
+struct LeaseState {
+    provider: Arc<Provider>,
+    /// The users' reference.
+    #[pin]
+    memory: Revocable<Arc<PeerMemory>>,
+    returned: Arc<Returned>,
+    /// The lessor's reference: the last one, once `returned` is set.
+    #[pin]
+    core: Mutex<Option<Arc<Memory>>>,
+}
+
+impl LeaseState {
+    /// Waits for the last user and frees the memory, or until somebody else has. It was
+    /// revoked. Process context.
+    fn end(&self) {
+        while self.returned.event.wait_ms(30_000).is_err() {
+            pr_warn!(
+                "{}: still waiting for I/O in its memory to end\n",
+                *self.provider
+            );
+        }
+        drop(self.core.lock().take());
+    }
+}
+
+global_lock! {
+    // SAFETY: Initialised by `Watch::start`, when the module is loaded.
+    unsafe(uninit) static LEASES: Mutex<KVec<Arc<LeaseState>>> = KVec::new();
+}
+
+/// The right to use peer memory until the provider's driver is unbound. Dropping it
+/// waits for the users of the memory, so whoever drops it has no reference of his own.
+/// Process context.
+pub struct PeerLease(Arc<LeaseState>);
+
+impl PeerLease {
+    /// Takes up to `count` pieces of `piece_bytes` bytes, fewer when there are
+    /// not so many, mapped for the HCA of `pd` if there is one. Sleeps.
+    ///
+    /// Errors: `ENOMEM` (none is left, or the device lends none), `EIO` (the
+    /// HCA cannot reach it).
+    pub fn new(
+        provider: &Arc<Provider>,
+        count: usize,
+        piece_bytes: usize,
+        pd: Option<&Arc<ProtectionDomain>>,
+    ) -> Result<Self> {
+        Self::make(provider, || Memory::take(provider, count, piece_bytes, pd))
+    }
+
+    fn make(
+        provider: &Arc<Provider>,
+        memory: impl FnOnce() -> Result<Arc<Memory>>,
+    ) -> Result<Self> {
+        let returned = Arc::pin_init(
+            pin_init!(Returned {
+                event <- Event::new(),
+            }),
+            GFP_KERNEL,
+        )?;
+        provider.while_bound(|| {
+            let core = memory()?;
+            let users = PeerMemory::of(&core, &returned)?;
+            let state = Arc::pin_init(
+                try_pin_init!(LeaseState {
+                    provider: provider.clone(),
+                    memory <- Revocable::new(Ok::<_, Error>(users)),
+                    returned,
+                    core <- new_mutex!(Some(core)),
+                }),
+                GFP_KERNEL,
+            )?;
+            let lease = Self(state);
+            // If it does not get there: dropping it takes the lock, too.
+            let listed = LEASES.lock().push(lease.0.clone(), GFP_KERNEL);
+            listed?;
+            Ok(lease)
+        })
+    }
+
+    /// Maps the same memory for the HCA of `pd`. Sleeps.
+    ///
+    /// Errors: `ENODEV` (it was recalled), `ENOMEM`, `EIO` (the HCA cannot reach it).
+    pub fn view(&self, pd: &Arc<ProtectionDomain>) -> Result<Self> {
+        Self::make(&self.0.provider, || {
+            Memory::view(self.memory().ok_or(ENODEV)?, pd)
+        })
+    }
+
+    /// Takes a reference for one use; `None` when the memory was recalled. Any context.
+    #[inline]
+    pub fn memory(&self) -> Option<Arc<PeerMemory>> {
+        self.0.memory.try_access_with(Clone::clone)
+    }
+
+    /// Returns the provider of the memory.
+    pub fn provider(&self) -> &Arc<Provider> {
+        &self.0.provider
+    }
+}
+
+impl Drop for PeerLease {
+    fn drop(&mut self) {
+        // SAFETY: Users look for the memory by the lease, which nobody has but us.
+        unsafe { self.0.memory.revoke_nosync() };
+        self.0.end();
+        // Until here an unbinding finds it, and waits.
+        unlist(&self.0);
+    }
+}
+
+/// It was freed, or never listed.
+fn unlist(state: &Arc<LeaseState>) {
+    let mut leases = LEASES.lock();
+    let place = leases.iter().position(|other| Arc::ptr_eq(other, state));
+    let listed = place.and_then(|place| leases.remove(place).ok());
+    drop(leases);
+    drop(listed);
+}
+
+/// Takes back what the device lends, and waits until it is there. Its lock is
+/// held by the caller.
+fn recall(device: *const bindings::device) {
+    let theirs = |state: &&Arc<LeaseState>| {
+        // SAFETY: A provider's device is valid.
+        let device_of = unsafe { &raw const (*state.provider.as_raw()).dev };
+        core::ptr::eq(device_of, device)
+    };
+    // All at first, so that those who use several let go of them soon.
+    let mut some = false;
+    for state in LEASES.lock().iter().filter(theirs) {
+        if !some {
+            pr_warn!(
+                "{}: goes away; who used its memory goes on without\n",
+                *state.provider
+            );
+            some = true;
+        }
+        state.memory.revoke();
+    }
+    // The latest first: a view uses what was leased before it.
+    loop {
+        let state = LEASES.lock().iter().rev().find(theirs).cloned();
+        let Some(state) = state else {
+            return;
+        };
+        state.end();
+        unlist(&state);
+    }
+}
+
+/// # Safety
+///
+/// Called by the PCI bus; `data` is the device that `action` is about.
+unsafe extern "C" fn notice(
+    _block: *mut bindings::notifier_block,
+    action: c_ulong,
+    data: *mut c_void,
+) -> c_int {
+    if action == bindings::bus_notifier_event_BUS_NOTIFY_UNBIND_DRIVER as c_ulong {
+        recall(data.cast());
+    }
+    bindings::NOTIFY_DONE as c_int
+}
+
+/// Watches for drivers that are unbound, until it is dropped. The module has one.
+pub struct Watch {
+    block: KBox<Opaque<bindings::notifier_block>>,
+}
+
+// SAFETY: It is only kept.
+unsafe impl Send for Watch {}
+// SAFETY: As above.
+unsafe impl Sync for Watch {}
+
+impl Watch {
+    /// Begins to watch. Called once, when the module is loaded. Sleeps.
+    ///
+    /// C: `bus_register_notifier()`.
+    pub(crate) fn start() -> Result<Self> {
+        // SAFETY: Nobody uses it yet, and this is called once.
+        unsafe { LEASES.init() };
+        let block = KBox::new(Opaque::<bindings::notifier_block>::zeroed(), GFP_KERNEL)?;
+        // SAFETY: The block stays where it is until it is unregistered.
+        to_result(unsafe {
+            (*block.get()).notifier_call = Some(notice);
+            bindings::bus_register_notifier(&raw const bindings::pci_bus_type, block.get())
+        })?;
+        Ok(Self { block })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // Nobody is left who could have a lease; statics are never dropped.
+        drop(core::mem::take(&mut *LEASES.lock()));
+        // SAFETY: Registered by `start`.
+        unsafe {
+            bindings::bus_unregister_notifier(&raw const bindings::pci_bus_type, self.block.get())
+        };
+    }
+}

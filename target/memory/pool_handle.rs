@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The right of a queue pair to borrow shared buffers, within what its client may have.
+//!
+//! The queue's [`Pool`](crate::queue::Pool) has it, which gives back all that it has
+//! before, and the queue, which looks whether others wait. The last of these references
+//! leaves the account, in process context, as everything of a queue goes.
+
+use super::{
+    arena::Arena,
+    layout::SIZE_CLASSES,
+    Client, //
+};
+use crate::queue::Queue;
+use hcablk_core::rdma::buffer::DmaBuffer;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The right of a queue pair to borrow shared buffers.
+pub(crate) struct PoolHandle {
+    client: Arc<Client>,
+    index: usize,
+}
+
+impl PoolHandle {
+    /// Makes a handle of `client`; `ENOMEM` if the account has no room. May sleep.
+    pub(crate) fn new(client: &Arc<Client>) -> Result<Arc<Self>> {
+        let handle = Self {
+            client: client.clone(),
+            index: client.arena().add_borrower(client.index())?,
+        };
+        // Without memory it leaves again.
+        Ok(Arc::new(handle, GFP_KERNEL)?)
+    }
+
+    #[inline]
+    fn arena(&self) -> &Arena {
+        self.client.arena()
+    }
+
+    /// Returns the pages that the client may borrow.
+    pub(crate) fn most(&self) -> u64 {
+        self.client.most_pages()
+    }
+
+    /// Lets `queue` be woken when it gets what it waits for, or others want what it does not use.
+    pub(crate) fn attach(&self, queue: &Arc<Queue>) {
+        self.arena().attach(self.index, queue);
+    }
+
+    /// Lets no queue be woken any more. Process context.
+    pub(crate) fn detach(&self) {
+        self.arena().detach(self.index);
+    }
+
+    /// Returns whether others want what the queue does not use. Any context.
+    #[inline]
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.arena().is_pressed()
+    }
+
+    /// Borrows `count` buffers of `class`, which come to those in `into`; `false`: not now.
+    /// Any context; takes the arena's lock.
+    pub(crate) fn borrow(
+        &self,
+        size_class: usize,
+        count: usize,
+        into: &mut KVec<Arc<DmaBuffer>>,
+    ) -> bool {
+        self.arena().borrow(self.index, size_class, count, into)
+    }
+
+    /// Waits for so many buffers of one size class or another; `false`: there will not be so
+    /// many. The queue is woken when it is worth another try. Any context; takes the arena's lock.
+    pub(crate) fn wait(&self, wants: [u32; SIZE_CLASSES]) -> bool {
+        self.arena().wait(self.index, wants)
+    }
+
+    /// Takes back that the queue waits for buffers. Any context; takes the arena's lock.
+    pub(crate) fn cancel_wait(&self) {
+        self.arena().cancel_wait(self.index);
+    }
+
+    /// Gives back all `buffers`, of `class`. Any context; takes the arena's lock.
+    pub(crate) fn give_back(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
+        self.arena().give_back(self.index, size_class, buffers);
+    }
+
+    /// Leaks all `buffers`, of `class`, which a peer may still write to. Any context; takes the
+    /// arena's lock.
+    pub(crate) fn lose(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
+        self.arena().lose(self.index, size_class, buffers);
+    }
+}
+
+impl Drop for PoolHandle {
+    fn drop(&mut self) {
+        self.arena().remove_borrower(self.index);
+    }
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0
+#
+# injected-bugs.sh [NAME… | I/N]
+#	injects bugs and sees that the tests find them on the debug kernel: for each
+#	patch of tests/debug/injected_bugs (or the named ones, or part I of N, from 0) a
+#	copy of the checkout is patched, built and tested. A patch begins with what
+#	it is:
+#		bug: in one line
+#		test: what `make test-debug T=…` is asked to run
+#		report: a regular expression; the run has to fail with it
+# injected-bugs.sh --fit
+#	only sees whether the patches still fit the source.
+#	Prints TAP. `make test-planted` calls it.
+
+set -euo pipefail
+. "$(dirname -- "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
+
+field() { sed -n "s/^$2: //p" "$1"; }
+
+if [ "${1:-}" = --fit ]; then
+	for patch in "$TOP"/tests/debug/injected_bugs/*.patch; do
+		"$SCRIPTS/in-root" -C "$TOP" -- patch -p1 --dry-run --force --quiet --reject-file=- -i "$patch" >/dev/null ||
+			die "the injected bug ${patch##*/} does not fit the source any more"
+	done
+	exit 0
+fi
+if [ $# = 0 ]; then
+	patches=("$TOP"/tests/debug/injected_bugs/*.patch)
+elif [[ $* =~ ^([0-9]+)/([1-9][0-9]*)$ ]]; then
+	part=${BASH_REMATCH[1]} parts=${BASH_REMATCH[2]} patches=() n=0
+	for patch in "$TOP"/tests/debug/injected_bugs/*.patch; do
+		[ $((n++ % parts)) != "$part" ] || patches+=("$patch")
+	done
+	[ ${#patches[@]} != 0 ] || die "no injected bug is in part $*"
+else
+	patches=("${@/#/$TOP/tests/debug/injected_bugs/}")
+	patches=("${patches[@]/%/.patch}")
+fi
+for patch in "${patches[@]}"; do
+	[ -e "$patch" ] || die "there is no injected bug ${patch##*/}" "There are: $(cd "$TOP/tests/debug/injected_bugs" && echo ./*.patch)"
+done
+
+"$SCRIPTS/debug-kernel"
+copy=$BUILD/injected
+mkdir -p "$BUILD/log"
+passed=0 failed=0
+echo "TAP version 14"
+echo "1..${#patches[@]}"
+for patch in "${patches[@]}"; do
+	name=$(basename "$patch" .patch)
+	log=$BUILD/log/injected-$name.log
+	rm -rf --one-file-system "$copy"
+	mkdir -p "$copy"
+	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator target pcimem scripts userspace-tools tests) | tar -C "$copy" -xf -
+	# The command is the same; it need not be made again.
+	mkdir -p "$copy/build/userspace-tools/release"
+	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
+	result=ok
+	if ! "$SCRIPTS/in-root" -C "$copy" -- patch -p1 --no-backup-if-mismatch -i "$patch" >"$log" 2>&1; then
+		result="not ok" why="the patch does not fit any more"
+	elif ! DEBUG=1 "$copy/scripts/build-modules" >>"$log" 2>&1; then
+		result="not ok" why="it does not build"
+	elif DEBUG=1 "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
+		result="not ok" why="the test passed"
+	elif ! grep -qE -- "$(field "$patch" report)" "$log"; then
+		result="not ok" why="the test failed, but not with '$(field "$patch" report)'"
+	fi
+	echo "$result $((passed + failed + 1)) - $name: $(field "$patch" bug)"
+	if [ "$result" = ok ]; then
+		passed=$((passed + 1))
+		grep -m 3 -E -- "$(field "$patch" report)" "$log" | sed 's/^/# /'
+	else
+		failed=$((failed + 1))
+		echo "# $why; see $log"
+	fi
+done
+rm -rf --one-file-system "$copy"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

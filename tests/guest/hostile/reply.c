@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the malicious target answers to a connection request, and whether an initiator must take that. */
+
+#include <string.h>
+#include "target.h"
+
+/* The largest data of a request that an initiator would like to ask for. */
+static uint64_t asked_for(const unsigned char *request)
+{
+	return get(request + 10, 2) ? get(request + 10, 2) * 4096 : 1 << 20;
+}
+
+bool good_reply(const unsigned char *b, const unsigned char *request)
+{
+	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4), grant = get(b + 52, 4);
+
+	return !memcmp(b, "HCAB\1", 5) && get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2) &&
+	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
+	       transfer >= 4096 && transfer <= asked_for(request) && !(transfer % 4096) &&
+	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
+	       !memcmp(b + 24, request + 12, 8) && !memcmp(b + 32, request + 20, 4) && get(b + 36, 4) <= 65536 &&
+	       !(grant % 4096) && grant <= 1 << 24 && (!(b[5] & 2) || b[18] & 1 || grant >= transfer);
+}
+
+/* The private data of an answer to a connection request, and its length. */
+void make_reply(struct rng *r, enum trick trick, const unsigned char *request, unsigned char *b, unsigned char *n)
+{
+	unsigned int depth = get(request + 6, 2);
+
+	memset(b, 0, REPLY);
+	memcpy(b, "HCAB", 4);
+	*n = REPLY;
+	if (trick == REFUSE) {
+		/* Of a reason, of none that is known, of noise. */
+		put(b + 4, 2, below(r, 12));
+		put(b + 6, 2, next(r));
+		if (chance(r, 400))
+			mutate(r, b, REJECT);
+		*n = chance(r, 700) ? REJECT : below(r, REPLY);
+		return;
+	}
+	b[4] = 1;
+	/* Quiet requests are known, though all that is sent here wakes up who reads it; and several in a message. */
+	b[5] = 1 | 4;
+	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
+	put(b + 8, 8, CAPACITY);
+	b[16] = 9;
+	b[17] = 12;
+	b[18] = 6;
+	put(b + 20, 4, SLOT);
+	memcpy(b + 24, request + 12, 8);
+	memcpy(b + 32, request + 20, 4);
+	/* Room for more requests, and for no data. */
+	put(b + 36, 4, BEHIND);
+	if (is_sizeless())
+		put(b + 6, 2, 1);
+	else if (trick == WRONG_RING || grants_always() || (trick != REPLY_WRONG && chance(r, 600)))
+		offer_ring(r, b);
+	if (trick != REPLY_WRONG)
+		return;
+	if (chance(r, 700)) {
+		if (chance(r, 300))
+			*n = below(r, REPLY);
+		memset(b + *n, 0, REPLY - *n);
+		mutate(r, b, REPLY);
+	} else {
+		static const struct { unsigned char at, size; } fields[] = {
+			{ 4, 1 }, { 6, 2 }, { 8, 8 }, { 16, 1 }, { 17, 1 }, { 18, 2 }, { 20, 4 }, { 24, 8 }, { 32, 4 },
+			{ 36, 4 }, { 52, 4 }, { 5, 1 },
+		};
+		unsigned int f = below(r, sizeof(fields) / sizeof(*fields));
+
+		put(b + fields[f].at, fields[f].size, odd_number(r));
+	}
+	/* More at a time than there is room for here. */
+	if (get(b + 20, 4) > SLOT && get(b + 20, 4) <= asked_for(request))
+		put(b + 20, 4, SLOT);
+	if (get(b + 6, 2) > CREDITS && get(b + 6, 2) <= depth)
+		put(b + 6, 2, CREDITS);
+	/* Nothing is granted then, if what is said of it makes sense. */
+	if (!(get(b + 52, 4) % 4096) && get(b + 52, 4) <= 1 << 24) {
+		put(b + 52, 4, 0);
+		b[5] &= ~NO_READ;
+	}
+	/* Data with requests is not taken here. */
+	if (get(b + 36, 4) <= 65536 && get(b + 36, 4) > BEHIND)
+		put(b + 36, 4, BEHIND);
+}

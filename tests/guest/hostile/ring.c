@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The places of granted memory, as docs/reference/protocol.md has both sides count them. */
+
+#include "hostile.h"
+#include "client.h"
+
+enum { PLACES = 64, UNIT = 4096 };
+
+static struct {
+	/* Until the next place, with what was left out before it. */
+	uint32_t bytes;
+	bool open;
+} taken[PLACES];
+static unsigned int most;
+static uint32_t end, used;
+static uint16_t oldest, coming;
+
+void ring_begin(unsigned int credits)
+{
+	most = credits < PLACES ? credits : PLACES;
+	end = used = 0;
+	oldest = coming = 0;
+}
+
+/* Where the next place would begin, and how many bytes it would take; false: it is not free. */
+static bool find(uint32_t length, uint32_t *at, uint32_t *bytes)
+{
+	uint64_t need = ((uint64_t)length + UNIT - 1) / UNIT * UNIT;
+	uint32_t left = grant_bytes - end;
+
+	if (!need || need > grant_bytes)
+		return false;
+	*at = need <= left ? end : 0;
+	*bytes = need <= left ? need : need + left;
+	if (oldest == coming) {
+		/* What is left out is nobody's. */
+		used = 0;
+		*bytes = need;
+	}
+	return *bytes <= grant_bytes - used && (uint16_t)(coming - oldest) < most;
+}
+
+bool ring_fits(uint32_t length)
+{
+	uint32_t at, bytes;
+
+	return find(length, &at, &bytes);
+}
+
+uint64_t ring_take(uint32_t length, uint16_t *number)
+{
+	uint32_t at, bytes;
+
+	if (!find(length, &at, &bytes))
+		failed("a granted write has no place here");
+	*number = coming++;
+	taken[*number % PLACES].bytes = bytes;
+	taken[*number % PLACES].open = true;
+	used += bytes;
+	end = at + (length + UNIT - 1) / UNIT * UNIT;
+	return at;
+}
+
+void ring_free(uint16_t number)
+{
+	taken[number % PLACES].open = false;
+	while (oldest != coming && !taken[oldest % PLACES].open)
+		used -= taken[oldest++ % PLACES].bytes;
+}

@@ -1,0 +1,1 @@
+../../../rust/fair_share.rs

@@ -1,1 +1,0 @@
-../../../target/queue/grains.rs

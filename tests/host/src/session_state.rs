@@ -1,0 +1,1 @@
+../../../rust/session_state.rs

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the initiator's block layer is told of each status on the wire, as the table in
+//! `docs/reference/protocol.md` has it. Test 57 sees those that a drive can cause.
+
+use crate::proto::message;
+use blkdev::Status;
+
+/// The statuses of the kernel's block layer that there are answers for.
+pub(crate) mod blkdev {
+    #[derive(Debug, PartialEq, Eq)]
+    pub(crate) enum Status {
+        Ok,
+        NotSupported,
+        NoSpace,
+        Medium,
+        Protection,
+        IoErr,
+        Offline,
+    }
+}
+
+#[path = "../../../initiator/queue/status.rs"]
+mod initiator;
+
+#[test]
+fn each_status_on_the_wire_is_one_of_the_block_layer() {
+    let wanted = [
+        Status::Ok,
+        Status::IoErr,
+        Status::NotSupported,
+        Status::IoErr,
+        Status::Protection,
+        Status::IoErr,
+        Status::NoSpace,
+        Status::Medium,
+        Status::Offline,
+    ];
+    for (value, wanted) in wanted.into_iter().enumerate() {
+        let status = message::Status::from_wire(value as u16).unwrap();
+        assert_eq!(initiator::to_block(status), wanted, "{value}");
+    }
+    assert_eq!(message::Status::from_wire(9), None, "a row is missing here");
+}

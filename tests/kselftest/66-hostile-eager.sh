@@ -1,0 +1,58 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: lies about eager writes, and a question for the size that took the only credit, end the session; nothing hangs.
+# group: hostile
+# skips: siw
+# timeout: 1800
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/hostile.sh"
+
+# The malicious target of 64, one trick after the other.
+not_asked="it answered what was not asked"
+# Answers to eager writes, by their numbers.
+trick wrong-ring "$broken" 60
+trick eager-forged "$not_asked" 60
+trick eager-twice "$not_asked" 120
+trick eager-overdraw "it granted more credits than it has" 150
+trick eager-form "$nonsense" 60
+trick eager-response "it answered an eager write by a response" 250
+trick eager-key "it invalidated a key that it was not given" 60
+# What it says of may have come meanwhile.
+trick eager-ahead "$not_asked|$broken" 60
+harmless eager-status
+harmless eager-value
+# Whether some come while one is held is up to the victim, too.
+several=" [1-9][0-9]* times several of them"
+for _ in 1 2 3 4 5 6; do
+	harmless hold
+	[[ "$target_output" =~ $several ]] && break
+	seed=$((seed + 1))
+done
+like "and several are answered at once" "$several" "$target_output"
+
+# One credit, and the question for the size takes it: then no request is ever sent whose own timeout would end the wait.
+ON_SECONDS=400 spawn hostile c2 "echo \$\$ > /tmp/pid; exec hcablk-hostile target 7799 --messages 10000 --only sizeless > /tmp/peer 2>&1"
+must wait_until c2 10 'grep -q listening /tmp/peer'
+# starve IO_TIMEOUT: connects, has the question swallowed, and begins a read, which cannot be sent.
+kept=0
+starve() {
+	must on c1 "cd $initiator/dev && echo 1 > queues && echo $1 > io_timeout && echo 1 > enable"
+	device=/dev/$(on c1 "cat $initiator/dev/device")
+	kept=$((kept + 1))
+	must wait_until c2 20 "[ \$(grep -c unanswered /tmp/peer) = $kept ]"
+	ON_SECONDS=150 spawn reader c1 "exec dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
+	must wait_until c1 10 "ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q $device"
+}
+starve 2
+check "a session without a credit ends when the size is not told in time" wait_until c1 40 "grep -q failed $initiator/dev/state"
+like "it says so" "a request was not answered in time" "$(on c1 "cat $initiator/dev/error")"
+refuse "what could not be sent fails" join reader
+must on c1 "echo 0 > $initiator/dev/enable"
+starve 600
+refuse "while it waits the disk is not disconnected" on c1 'hcablk disconnect dev'
+check "but by force it is" on c1 'hcablk disconnect --force dev'
+refuse "and what could not be sent fails" join reader
+on c2 'kill $(cat /tmp/pid)'
+join hostile || true
+same "no queue pair is left" 0 "$(queue_pairs c1)"

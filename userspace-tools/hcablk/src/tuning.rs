@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Settings of a device that `hcablk connect` passes on as they are.
+
+use clap::{value_parser, Args};
+
+/// Declares the settings once: as arguments of the command, and as attributes of the driver, which
+/// have the same names.
+macro_rules! settings {
+    ($($(#[$meta:meta])* pub $name:ident: $type:ty,)*) => {
+        /// Settings that are left out are not written, so that the driver's default holds.
+        #[derive(Args, Clone, Debug, Default)]
+        pub struct Tuning {
+            $($(#[$meta])* pub $name: Option<$type>,)*
+        }
+
+        impl Tuning {
+            /// Returns attribute and value of each setting that is asked for.
+            pub fn attributes(&self) -> Vec<(&'static str, String)> {
+                let all = [$((stringify!($name), self.$name.map(|value| value.to_string())),)*];
+                all.into_iter()
+                    .filter_map(|(name, value)| Some((name, value?)))
+                    .collect()
+            }
+        }
+    };
+}
+
+settings! {
+    /// Queue pairs, each of them a hardware queue; 0 is one per CPU [default: 0]
+    #[arg(long, value_parser = value_parser!(u16).range(0..=128))]
+    pub queues: u16,
+
+    /// Queue pairs for polled I/O besides those, such as io_uring's with IORING_SETUP_IOPOLL; at most one per CPU [default: 0]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(0..=127))]
+    pub poll_queues: u16,
+
+    /// Requests per queue [default: 128]
+    #[arg(long, value_parser = value_parser!(u16).range(1..=1024))]
+    pub queue_depth: u16,
+
+    /// Connect a queue anew when a request was not answered in this time [default: 30]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
+    pub io_timeout: u32,
+
+    /// Give up when the target did not answer in this time [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    pub connect_timeout: u32,
+
+    /// When the connection is lost, keep the disk and connect again for so long; -1: for ever; 0: requests fail and the disk goes [default: 0]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=604_800))]
+    pub ctrl_loss_tmo: i64,
+
+    /// Wait so long between two attempts to connect again [default: 1]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=60))]
+    pub reconnect_delay: u32,
+
+    /// Copy the data of reads up to this size instead of registering memory; 0: never [default: 8192]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
+    pub small_read: u32,
+
+    /// Send the data of writes up to this size with the request instead of registering memory; 0: never [default: 4096]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=65536))]
+    pub small_write: u32,
+
+    /// Write the data of writes up to this size into memory that the target has granted; 0: never [default: 32768]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(0..=1_048_576))]
+    pub eager_write: u32,
+
+    /// Ask for up to so much in one request, a multiple of 4; more takes more memory [default: 1024]
+    #[arg(long, value_name = "KIB", value_parser = max_io_kib)]
+    pub max_io_kib: u32,
+
+    /// Put up to so many requests that are issued together into one message; 1: each has its own [default: 8]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=8))]
+    pub message_requests: u32,
+
+    /// Batch interrupts of a queue from so many requests outstanding; 0: never [default: 32]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
+    pub batch_upper: u32,
+
+    /// Batch them no more when fewer than so many are outstanding [default: 16]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
+    pub batch_lower: u32,
+}
+
+/// A size of requests.
+fn max_io_kib(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(kib @ 4..=4096) if kib % 4 == 0 => Ok(kib),
+        _ => Err("not a multiple of 4 from 4 to 4096".to_owned()),
+    }
+}
