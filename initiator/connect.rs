@@ -14,7 +14,6 @@ use crate::{
 };
 use core::net::SocketAddr;
 use hcablk_core::{
-    errno,
     proto::connect::{
         Reject,
         Reply,
@@ -32,6 +31,7 @@ use hcablk_core::{
         Event,
         IrqLock, //
     },
+    system::errno,
 };
 use kernel::{
     prelude::*,

@@ -5,7 +5,7 @@
 
 use core::fmt;
 use hcablk_core::{
-    errno, printable,
+    printable,
     proto::{
         connect::{
             Reason,
@@ -13,6 +13,7 @@ use hcablk_core::{
         },
         message::Tag, //
     },
+    system::errno,
 };
 use kernel::prelude::*;
 

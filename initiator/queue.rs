@@ -94,6 +94,7 @@ use hcablk_core::{
         Status, //
     },
     broken,
+    memory::read_bounce::ReadBounce,
     proto::{
         connect::Reply,
         credits::Credits,
@@ -123,13 +124,12 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
-    read_bounce::ReadBounce,
+    report::trace::State, //
     sglist::SegmentList,
     sync::{
         new_irq_lock,
         IrqLock, //
     },
-    trace::State, //
 };
 use kernel::{
     pr_info_once,

@@ -38,7 +38,10 @@ use crate::{
 use hcablk_core::{
     blkdev::Requests,
     broken,
-    defer::without_io,
+    logic::session_state::{
+        SessionState,
+        KEEP_ALIVE_PERIOD_MS, //
+    },
     proto::{
         connect::{
             Epoch,
@@ -51,10 +54,8 @@ use hcablk_core::{
         cm::Id,
         pd::ProtectionDomain, //
     },
-    session_state::{
-        SessionState,
-        KEEP_ALIVE_PERIOD_MS, //
-    },
+    report::trace, //
+    sync::defer::without_io,
     sync::{
         new_irq_lock,
         Event,
@@ -64,7 +65,6 @@ use hcablk_core::{
         Tick,
         WorkQueue, //
     },
-    trace, //
 };
 use kernel::{
     impl_has_work, new_mutex,

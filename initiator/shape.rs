@@ -7,6 +7,7 @@ use crate::{
     queue::Queue, //
 };
 use hcablk_core::{
+    memory::read_bounce::ReadBounce,
     proto::{
         message::MESSAGE_REQUESTS_MAX,
         TRANSFER_MAX, //
@@ -19,7 +20,6 @@ use hcablk_core::{
             QueuePair, //
         },
     },
-    read_bounce::ReadBounce,
     sglist::region_pages,
 };
 

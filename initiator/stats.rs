@@ -3,12 +3,12 @@
 //! What a queue counts and measures.
 
 use hcablk_core::{
-    stats::{
+    report::stats::{
         metrics,
         Counter, //
     },
+    report::times::Histogram, //
     system::now_ns,
-    times::Histogram, //
 };
 
 metrics! {

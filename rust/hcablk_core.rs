@@ -9,30 +9,17 @@
 pub(crate) mod bindings;
 
 pub mod blkdev;
-pub mod broken;
 pub mod configfs;
-pub mod defer;
-pub mod eager_ring;
-pub mod embedded;
-pub mod errno;
-pub mod fair_share;
-mod faults;
-pub mod fifo;
-pub mod mq;
+pub mod containers;
+pub mod logic;
+pub mod memory;
 pub mod p2p;
-pub mod pages;
 pub mod proto;
 pub mod rdma;
-pub mod read_bounce;
-pub mod session_state;
+pub mod report;
 pub mod sglist;
-pub mod slots;
-pub mod stats;
 pub mod sync;
 pub mod system;
-pub mod text;
-pub mod times;
-pub mod trace;
 
 use kernel::{
     ffi,
@@ -48,14 +35,14 @@ module! {
 }
 
 struct CoreModule {
-    _faults: faults::Faults,
+    _faults: rdma::faults::Faults,
     _watch: p2p::Watch,
 }
 
 impl kernel::Module for CoreModule {
     fn init(_module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
-            _faults: faults::Faults::offer(),
+            _faults: rdma::faults::Faults::offer(),
             _watch: p2p::Watch::start()?,
         })
     }

@@ -47,6 +47,7 @@ pub mod cm;
 pub mod cq;
 pub mod device;
 pub(crate) mod exposed;
+pub(crate) mod faults;
 pub mod mapped;
 pub mod mr;
 mod paired;

@@ -19,7 +19,7 @@ use crate::{
         Held,
         RequestRef, //
     },
-    faults,
+    rdma::faults,
     rdma::{
         cq::Success,
         device::Direction,

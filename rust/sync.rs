@@ -4,6 +4,9 @@
 //! that interrupts touch, an event that can be waited for with a limit, a
 //! workqueue of our own and a periodic task that can be stopped.
 
+pub mod defer;
+pub mod embedded;
+
 use crate::{
     bindings,
     ffi, //

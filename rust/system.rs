@@ -2,6 +2,8 @@
 
 //! Facts about the machine, and chance.
 
+pub mod errno;
+
 use crate::bindings;
 use kernel::page::PAGE_SHIFT;
 

@@ -13,7 +13,7 @@ use crate::{
         Wakeups, //
     },
 };
-use hcablk_core::stats::Counter;
+use hcablk_core::report::stats::Counter;
 use kernel::{
     prelude::*,
     sync::{

@@ -33,11 +33,11 @@ use crate::{
     session::Session, //
 };
 use hcablk_core::{
-    defer::without_io,
     proto::{
         connect::Epoch,
         name::VolumeId, //
     },
+    sync::defer::without_io,
     system, //
 };
 use kernel::{

@@ -42,7 +42,7 @@ use hcablk_core::{
         CqNotify, //
         Handler,
     },
-    trace, //
+    report::trace, //
 };
 use kernel::sync::atomic::{
     Acquire,

@@ -64,8 +64,8 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    report::trace, //
     sglist::SegmentList,
-    trace, //
 };
 use kernel::{
     prelude::*,

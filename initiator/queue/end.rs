@@ -19,8 +19,8 @@ use hcablk_core::{
         Request,
         Status, //
     },
-    broken::keep,
-    trace::{
+    report::broken::keep,
+    report::trace::{
         self,
         State, //
     },

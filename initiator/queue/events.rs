@@ -15,7 +15,7 @@ use hcablk_core::{
         self,
         Tag, //
     },
-    trace::{
+    report::trace::{
         self,
         Change,
         DataPath, //

@@ -48,9 +48,9 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    report::trace, //
     sglist::SegmentList,
     sync::IrqGuard,
-    trace, //
 };
 use kernel::{
     prelude::*,

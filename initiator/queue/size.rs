@@ -24,6 +24,7 @@ use super::{
 };
 use crate::failure::Failure;
 use hcablk_core::{
+    logic::session_state::KEEP_ALIVE_PERIOD_MS, //
     proto::message::{
         self,
         Op,
@@ -39,7 +40,6 @@ use hcablk_core::{
         WorkId,
         WorkRequest, //
     },
-    session_state::KEEP_ALIVE_PERIOD_MS, //
 };
 use kernel::{
     prelude::*,

@@ -43,7 +43,6 @@ use crate::{
 };
 use core::net::SocketAddr;
 use hcablk_core::{
-    defer::without_io,
     proto::{
         connect::{
             Geometry,
@@ -52,6 +51,7 @@ use hcablk_core::{
         },
         TRANSFER_USUAL, //
     },
+    sync::defer::without_io,
 };
 use kernel::{
     prelude::*,

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     bindings,
-    embedded::HasSlot,
-    pages::PageRange, //
+    memory::pages::PageRange, //
+    sync::embedded::HasSlot,
 };
 use kernel::{
     prelude::*,

@@ -25,12 +25,12 @@ use super::{
 };
 use crate::{
     bindings,
-    defer::{
+    ffi, //
+    sync::defer::{
         without_io,
         Deferred, //
     },
-    embedded::HasSlot,
-    ffi, //
+    sync::embedded::HasSlot,
 };
 use core::{
     ffi::{

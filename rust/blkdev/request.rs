@@ -12,7 +12,7 @@ use super::{
 use crate::{
     bindings,
     broken,
-    pages::ContiguousPages, //
+    memory::pages::ContiguousPages, //
 };
 use core::{
     marker::PhantomData,

@@ -11,8 +11,7 @@
 use super::Provider;
 use crate::{
     bindings,
-    broken::push_into_room,
-    pages::PageRange,
+    memory::pages::PageRange,
     rdma::{
         buffer::DmaBuffer,
         device::Direction,
@@ -20,6 +19,7 @@ use crate::{
         pd::ProtectionDomain,
         wr::Sge, //
     },
+    report::broken::push_into_room,
     sync::Event,
 };
 use core::{

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     bindings,
-    errno,
-    pages::ContiguousPages, //
+    memory::pages::ContiguousPages, //
+    system::errno,
 };
 use core::{
     mem::ManuallyDrop,

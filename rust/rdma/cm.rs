@@ -17,7 +17,7 @@ use crate::{
         self,
         zeroed, //
     },
-    errno, //
+    system::errno, //
 };
 use core::{
     cell::UnsafeCell,

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     bindings,
-    faults, //
+    rdma::faults, //
 };
 use core::{
     mem::ManuallyDrop,

@@ -22,7 +22,7 @@ use crate::{
         self,
         zeroed, //
     },
-    faults,
+    rdma::faults,
 };
 use core::{
     mem::ManuallyDrop,

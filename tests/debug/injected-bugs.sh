@@ -52,7 +52,7 @@ for patch in "${patches[@]}"; do
 	log=$BUILD/log/injected-$name.log
 	rm -rf --one-file-system "$copy"
 	mkdir -p "$copy"
-	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator target pcimem scripts userspace-tools tests) | tar -C "$copy" -xf -
+	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools tests) | tar -C "$copy" -xf -
 	# The command is the same; it need not be made again.
 	mkdir -p "$copy/build/userspace-tools/release"
 	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"

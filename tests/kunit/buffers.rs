@@ -20,7 +20,6 @@ use crate::{
     watched::Watched,
 };
 use hcablk_core::{
-    errno,
     rdma::{
         buffer::{
             DmaBuffer,
@@ -48,6 +47,7 @@ use hcablk_core::{
         },
     },
     sync::Event,
+    system::errno,
 };
 use kernel::{
     page::PAGE_SIZE,

@@ -26,7 +26,7 @@ use hcablk_core::{
         TagSetConfig,
         Timeout, //
     },
-    pages::{
+    memory::pages::{
         ContiguousPages,
         PageRange, //
     },

@@ -13,7 +13,8 @@ use crate::{
     },
 };
 use hcablk_core::{
-    eager_ring::EagerRing,
+    memory::eager_ring::EagerRing,
+    memory::read_bounce::ReadBounce,
     rdma::wr::{
         Chain,
         Rdma,
@@ -22,7 +23,6 @@ use hcablk_core::{
         WorkId,
         WorkRequest, //
     },
-    read_bounce::ReadBounce,
 };
 use kernel::{
     page::PAGE_SIZE,

@@ -12,10 +12,10 @@ use crate::{
     },
 };
 use hcablk_core::{
-    fifo::Fifo,
-    pages::ContiguousPages,
-    slots::SlotTable,
-    stats::Counter,
+    containers::fifo::Fifo,
+    containers::slots::SlotTable,
+    memory::pages::ContiguousPages,
+    report::stats::Counter,
     sync::{
         new_irq_lock,
         Drained,

@@ -1,1 +1,1 @@
-../../../target/memory/account.rs
+../../../hcablk_target/memory/account.rs

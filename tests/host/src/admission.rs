@@ -1,1 +1,1 @@
-../../../target/admission.rs
+../../../hcablk_target/admission.rs

@@ -1,1 +1,1 @@
-../../../rust/times/buckets.rs
+../../../rust/report/times/buckets.rs

@@ -1,1 +1,1 @@
-../../../target/check.rs
+../../../hcablk_target/check.rs

@@ -1,1 +1,1 @@
-../../../target/queue/choice.rs
+../../../hcablk_target/queue/choice.rs

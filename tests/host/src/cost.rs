@@ -1,1 +1,1 @@
-../../../target/queue/cost.rs
+../../../hcablk_target/queue/cost.rs

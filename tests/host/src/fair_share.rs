@@ -1,1 +1,1 @@
-../../../rust/fair_share.rs
+../../../rust/logic/fair_share.rs

@@ -1,1 +1,1 @@
-../../../target/flush_errors.rs
+../../../hcablk_target/flush_errors.rs

@@ -1,1 +1,1 @@
-../../../target/memory/layout.rs
+../../../hcablk_target/memory/layout.rs

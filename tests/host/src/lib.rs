@@ -37,9 +37,8 @@ use statuses::blkdev;
 #[cfg(test)]
 use verbs::{
     failure,
-    eager_ring,
     io,
-    read_bounce,
+    memory,
     page,
     queue,
     rdma,

@@ -1,1 +1,1 @@
-../../../rust/session_state.rs
+../../../rust/logic/session_state.rs

@@ -5,7 +5,7 @@
 
 use crate::{cost, split, split::Split, rdma::device::Attributes};
 
-/// `target/queue/shape.rs` is in the midst of these.
+/// `hcablk_target/queue/shape.rs` is in the midst of these.
 mod chunk {
     pub(super) struct Chunk([u8; 400]);
 
@@ -20,7 +20,7 @@ struct Queue([u8; 4000]);
 
 #[path = "../../../initiator/shape.rs"]
 mod initiator;
-#[path = "../../../target/queue/shape.rs"]
+#[path = "../../../hcablk_target/queue/shape.rs"]
 mod target;
 
 const MIB: usize = 1 << 20;

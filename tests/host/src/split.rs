@@ -1,1 +1,1 @@
-../../../target/queue/split.rs
+../../../hcablk_target/queue/split.rs

@@ -58,35 +58,37 @@ pub(crate) mod rdma {
     }
 }
 
-pub(crate) mod eager_ring {
-    use super::rdma::{device::Attributes, mr::REGION_PAGE};
+pub(crate) mod memory {
+    pub(crate) mod eager_ring {
+        use crate::rdma::{device::Attributes, mr::REGION_PAGE};
 
-    const PIECE: usize = 32 << 10;
+        const PIECE: usize = 32 << 10;
 
-    pub(crate) struct EagerRing;
+        pub(crate) struct EagerRing;
 
-    impl EagerRing {
-        pub(crate) fn fit(attributes: Attributes, bytes: usize) -> usize {
-            let region = attributes.max_fast_reg_pages as usize * REGION_PAGE as usize;
-            let bytes = bytes.min(region);
-            bytes - bytes % PIECE
-        }
+        impl EagerRing {
+            pub(crate) fn fit(attributes: Attributes, bytes: usize) -> usize {
+                let region = attributes.max_fast_reg_pages as usize * REGION_PAGE as usize;
+                let bytes = bytes.min(region);
+                bytes - bytes % PIECE
+            }
 
-        pub(crate) const fn pieces(bytes: usize) -> usize {
-            bytes.div_ceil(PIECE) + 1
+            pub(crate) const fn pieces(bytes: usize) -> usize {
+                bytes.div_ceil(PIECE) + 1
+            }
         }
     }
-}
 
-pub(crate) mod read_bounce {
-    use super::rdma::{device::Attributes, mr::REGION_PAGE};
+    pub(crate) mod read_bounce {
+        use crate::rdma::{device::Attributes, mr::REGION_PAGE};
 
-    pub(crate) struct ReadBounce;
+        pub(crate) struct ReadBounce;
 
-    impl ReadBounce {
-        pub(crate) fn fit(attributes: Attributes, depth: u16, limit: u32) -> u16 {
-            let pages = limit.div_ceil(REGION_PAGE).next_power_of_two();
-            (attributes.max_fast_reg_pages / pages).min(depth.into()) as u16
+        impl ReadBounce {
+            pub(crate) fn fit(attributes: Attributes, depth: u16, limit: u32) -> u16 {
+                let pages = limit.div_ceil(REGION_PAGE).next_power_of_two();
+                (attributes.max_fast_reg_pages / pages).min(depth.into()) as u16
+            }
         }
     }
 }

@@ -1,1 +1,1 @@
-../../../rust/mq.rs
+../../../rust/logic/mq.rs

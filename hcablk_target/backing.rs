@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a volume is made of, and by what way its data goes.
+//!
+//! A block device or a regular file, in a mode:
+//!
+//! | mode | reads | writes |
+//! |---|---|---|
+//! | direct | drive | drive |
+//! | cached | page cache | page cache |
+//! | mixed | drive | page cache |
+//! | p2p | drive | drive |
+//!
+//! In mode p2p the drive's side of the buffers is memory of a PCI device, see
+//! [`peer`](crate::peer), and so are the cache's lines; for all else it is direct.
+//!
+//! What goes to the drive passes the page cache by, but not what is in it: see
+//! [`drive`](crate::drive), which carries this out.
+
+use crate::{
+    cache::Cache,
+    claims::{
+        Claim,
+        Claims, //
+    },
+    peer::Source,
+    queue::Split, //
+};
+use hcablk_core::{
+    blkdev::{
+        BlockDevice,
+        FileAccess, //
+        FileRef,
+        RegularFile,
+        WbErrCursor,
+    },
+    proto::{
+        connect::Geometry,
+        TRANSFER_USUAL, //
+    },
+    sync::WorkQueue, //
+    system::errno,
+};
+use kernel::{
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+
+/// The most bytes of a file that one request may empty: others wait for it.
+const FILE_EMPTY_MAX: u64 = 1 << 30;
+
+/// Requests of one volume that may wait for its drive on the workqueue at the same time: as
+/// many threads does a drive hold that does not answer. The others wait in line.
+const IO_WORK_MAX: u16 = 256;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Direct,
+    Cached,
+    Mixed,
+    P2p,
+}
+
+impl Mode {
+    const NAMES: [(&'static str, Mode); 4] = [
+        ("direct", Mode::Direct),
+        ("cached", Mode::Cached),
+        ("mixed", Mode::Mixed),
+        ("p2p", Mode::P2p),
+    ];
+
+    /// `EINVAL` when there is no mode of this name.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let known = Self::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, mode)| *mode).ok_or(EINVAL)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let known = Self::NAMES.iter().find(|(_, mode)| *mode == self);
+        known.map_or("", |(name, _)| name)
+    }
+}
+
+/// By what way the data of a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Between buffers and a block device.
+    Device,
+    /// Between buffers and a file's blocks.
+    File,
+    /// Through the page cache of either.
+    Cache,
+}
+
+impl Route {
+    /// The file system's word for it.
+    pub(crate) fn way(self) -> FileAccess {
+        match self {
+            Route::Device | Route::File => FileAccess::Direct,
+            Route::Cache => FileAccess::Cached,
+        }
+    }
+}
+
+enum Store {
+    Device(BlockDevice),
+    File(RegularFile),
+}
+
+/// An open block device or file, with its mode.
+pub(crate) struct Backing {
+    /// Goes before what it names is closed.
+    claim: Option<Claim>,
+    /// Where requests wait for the drive: see [`Self::io_work`].
+    io_work: WorkQueue,
+    store: Store,
+    mode: Mode,
+    cache: Option<Arc<Cache>>,
+    source: Source,
+    /// Why it has a cache in RAM, though it is of mode p2p.
+    fallen: Option<&'static str>,
+    /// Bytes of the chunks that large requests move in, 0: none.
+    chunk: u32,
+}
+
+impl Backing {
+    /// Opens what is at `path` for the volume `name`. Sleeps. Errors come with what could not
+    /// be done.
+    pub(crate) fn open(
+        name: &str,
+        path: &CStr,
+        read_only: bool,
+        mode: Mode,
+        source: Source,
+        chunk: u32,
+    ) -> Result<Self, (&'static str, Error)> {
+        let store = match BlockDevice::open(path, read_only) {
+            Ok(device) => Store::Device(device),
+            Err(e) if e == ENOTBLK && mode == Mode::P2p => {
+                return Err(("mode p2p is for block devices", e));
+            }
+            Err(e) if e == ENOTBLK => {
+                let file = RegularFile::open(path, read_only)
+                    .map_err(|e| ("the file cannot be opened", e))?;
+                if mode != Mode::Cached && file.direct_unit() == 0 {
+                    return Err((
+                        "the file system has no direct I/O for this file: only mode cached",
+                        errno::eopnotsupp(),
+                    ));
+                }
+                Store::File(file)
+            }
+            Err(e) => return Err(("the device cannot be opened", e)),
+        };
+        let backing = Self {
+            claim: None,
+            io_work: Self::new_work(name).map_err(|e| ("the workqueue", e))?,
+            store,
+            mode,
+            source,
+            fallen: None,
+            chunk,
+            cache: None,
+        };
+        backing
+            .geometry(read_only)
+            .ok_or(("it has no size or no usable block size", EINVAL))?;
+        Ok(backing)
+    }
+
+    fn new_work(name: &str) -> Result<WorkQueue> {
+        let name = CString::try_from_fmt(fmt!("hcablk_io_{name}"))?;
+        WorkQueue::bounded(&name, IO_WORK_MAX)
+    }
+
+    /// Where requests wait for the drive: a workqueue of the volume's own, so that those that
+    /// a drive does not answer keep no other volume's from a worker.
+    ///
+    /// Its work never drops it: the work has references to queues, which have the backing, and
+    /// [`Queue::close`](crate::queue::Queue::close) waits for it to return (the end of an
+    /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
+    pub(crate) fn io_work(&self) -> &WorkQueue {
+        &self.io_work
+    }
+
+    /// Says that it is exported, and gives it a cache of `mib` MiB, 0: none.
+    /// Sleeps. Errors come with what could not be done.
+    pub(crate) fn claim(
+        mut self,
+        claims: &Arc<Claims>,
+        mib: u32,
+    ) -> Result<Self, (&'static str, Error)> {
+        if mib != 0 && !matches!(self.mode, Mode::Direct | Mode::P2p) {
+            return Err(("a volume with a cache has mode direct or p2p", EINVAL));
+        }
+        let claim = Claims::claim(claims, self.file().id(), mib != 0);
+        self.claim = Some(claim.map_err(|e| match e {
+            e if e == EBUSY => (
+                "another volume exports the same: neither may have a cache",
+                e,
+            ),
+            e => ("memory", e),
+        })?);
+        if mib != 0 {
+            let lease = match (self.mode, self.device()) {
+                (Mode::P2p, Some(drive)) => match Cache::borrow(self.source, drive, mib) {
+                    Ok(lease) => Some(lease),
+                    Err(why) => {
+                        self.fallen = Some(why);
+                        None
+                    }
+                },
+                _ => None,
+            };
+            self.cache = Some(Cache::new(mib, lease)?);
+        }
+        Ok(self)
+    }
+
+    /// The cache, if it has one.
+    #[inline]
+    pub(crate) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_deref()
+    }
+
+    /// The block device, if it is one.
+    #[inline]
+    pub(crate) fn device(&self) -> Option<&BlockDevice> {
+        match &self.store {
+            Store::Device(device) => Some(device),
+            Store::File(_) => None,
+        }
+    }
+
+    /// Returns whether it is of mode p2p.
+    #[inline]
+    pub(crate) fn wants_peers(&self) -> bool {
+        self.mode == Mode::P2p
+    }
+
+    /// Where peer memory shall come from, if it is wanted. What goes between a cache
+    /// in RAM and the wire is better in RAM, too.
+    #[inline]
+    pub(crate) fn peers(&self) -> Option<Source> {
+        (self.wants_peers() && self.fallen.is_none()).then_some(self.source)
+    }
+
+    /// Why a volume of mode p2p with a cache uses RAM, if it does from the start.
+    pub(crate) fn fallen(&self) -> Option<&'static str> {
+        self.fallen
+    }
+
+    /// The way to the page cache.
+    #[inline]
+    pub(crate) fn file(&self) -> FileRef<'_> {
+        match &self.store {
+            Store::Device(device) => device.file(),
+            Store::File(file) => file.file(),
+        }
+    }
+
+    /// What the page cache has lost so far.
+    pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
+        self.file().wb_err_cursor()
+    }
+
+    /// The way of what moves no data.
+    pub(crate) fn direct(&self) -> Route {
+        match self.store {
+            Store::Device(_) => Route::Device,
+            Store::File(_) => Route::File,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read_route(&self) -> Route {
+        match self.mode {
+            Mode::Direct | Mode::Mixed | Mode::P2p => self.direct(),
+            Mode::Cached => Route::Cache,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write_route(&self) -> Route {
+        match self.mode {
+            Mode::Direct | Mode::P2p => self.direct(),
+            Mode::Cached | Mode::Mixed => Route::Cache,
+        }
+    }
+
+    /// Returns whether a write's data may change until the write is done. A copy of the
+    /// target's own, a checksum or a parity would not be that of what is written.
+    pub(crate) fn bears_change(&self) -> bool {
+        // The page cache is written by copying.
+        let copied = self.write_route() == Route::Cache;
+        self.cache.is_none() && (copied || !self.file().wants_stable_data())
+    }
+
+    /// Returns how large requests are split: not at all if none goes straight to a device.
+    pub(crate) fn split(&self) -> Split {
+        match self.device() {
+            Some(device) if self.read_route() == Route::Device => {
+                Split::new(self.chunk, device.stripe(), device.start_bytes())
+            }
+            _ => Split::NONE,
+        }
+    }
+
+    /// Returns whether a write with FUA makes the drive flush its cache.
+    pub(crate) fn flushes_for_fua(&self) -> bool {
+        self.device()
+            .is_some_and(|device| device.write_cache() && !device.fua())
+    }
+
+    /// Bytes; changes when the block device or file does.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match &self.store {
+            Store::Device(device) => device.size_bytes(),
+            Store::File(file) => file.size_bytes(),
+        }
+    }
+
+    /// What initiators are told; `None` when the block size is beyond what the
+    /// protocol knows.
+    pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
+        let (logical, physical, fixed, cache) = match &self.store {
+            Store::Device(device) => (
+                device.logical_block_size(),
+                device.physical_block_size(),
+                device.read_only(),
+                device.write_cache(),
+            ),
+            // The unit of direct I/O in every mode, so that what is on it stays
+            // usable in another. Blocks may have yet to be allocated when a
+            // write is done: nothing is durable before a flush.
+            Store::File(file) => (
+                match file.direct_unit() {
+                    0 => 512,
+                    unit => unit.max(512),
+                },
+                file.block_size(),
+                !file.writable(),
+                true,
+            ),
+        };
+        let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
+        let logical_block_shift = shift(logical)?;
+        let size = self.size_bytes();
+        if !(9..=12).contains(&logical_block_shift) || size >> logical_block_shift == 0 {
+            return None;
+        }
+        let block = 1u32 << logical_block_shift;
+        let whole_blocks = !(u64::from(block) - 1);
+        // What a request's length can say.
+        let longest = |bytes: u64| bytes.min(u32::MAX.into()) as u32 & !(block - 1);
+        let sectors = |sectors: u32| longest(u64::from(sectors) << 9);
+        let (granularity, discard, zeroes) = match &self.store {
+            Store::Device(device) => (
+                device.discard_granularity(),
+                sectors(device.max_discard_sectors()),
+                sectors(device.max_write_zeroes_sectors()),
+            ),
+            Store::File(file) if file.file().can_empty() => (
+                file.block_size(),
+                longest(FILE_EMPTY_MAX),
+                longest(FILE_EMPTY_MAX),
+            ),
+            Store::File(_) => (0, 0, 0),
+        };
+        let discards = granularity >= block && granularity % block == 0;
+        Some(Geometry {
+            capacity: size & whole_blocks,
+            logical_block_shift,
+            physical_block_shift: shift(physical)
+                .unwrap_or(logical_block_shift)
+                .clamp(logical_block_shift, 24),
+            read_only: read_only || fixed,
+            write_cache: cache || self.write_route() == Route::Cache,
+            // The block layer or the page cache flushes after the write when
+            // the device cannot.
+            fua: true,
+            max_transfer: TRANSFER_USUAL,
+            max_discard: if discards { discard } else { 0 },
+            discard_granularity: if discards { granularity } else { 0 },
+            max_zeroes: zeroes,
+        })
+    }
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a queue pair comes up: what to do about a connection request.
+//!
+//! The connection manager's thread only copies the request; everything else
+//! happens on a workqueue for this alone, so that many queue pairs can come up at
+//! the same time, and sessions can end meanwhile. A request that has to wait for what is left of
+//! an earlier session does so as long as its initiator does, at most.
+
+use crate::{
+    admission::{
+        decide,
+        Decision, //
+    },
+    end_reason::{
+        EndReason,
+        Fault, //
+    },
+    port::Port,
+    registry::{
+        DriveWaiter,
+        Pending,
+        Registry, //
+    },
+    session::Session,
+    volume::{
+        Printed,
+        Volume, //
+    },
+};
+use hcablk_core::{
+    proto::connect::{
+        Reason,
+        Reject,
+        Reply,
+        Request,
+        REQUEST_LEN, //
+    },
+    rdma::{
+        cm::{
+            self,
+            Id,
+            Incoming,
+            Parameters, //
+        },
+        pd::ProtectionDomain, //
+    },
+    report::broken::keep,
+    sync::{
+        new_irq_lock,
+        IrqLock, //
+    },
+    system::errno,
+    system::{
+        may_print,
+        Lines, //
+    }, //
+};
+use kernel::{
+    impl_has_work, new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+mod refusal;
+mod sizing;
+
+use self::refusal::Refusal;
+
+/// Hears when a connection goes down.
+#[pin_data]
+struct Link {
+    #[pin]
+    state: IrqLock<LinkState>,
+}
+
+struct LinkState {
+    /// And the number of the queue pair.
+    session: Option<(Arc<Session>, u8)>,
+    lost: Option<Fault>,
+}
+
+impl Link {
+    /// Ends `session` when the connection is lost, which is its queue pair `queue`, or at once if
+    /// it was.
+    fn attach(&self, session: &Arc<Session>, queue: u8) {
+        let lost = {
+            let mut state = self.state.lock();
+            state.session = Some((session.clone(), queue));
+            state.lost
+        };
+        if let Some(fault) = lost {
+            session.end_by(queue, fault);
+        }
+    }
+}
+
+impl cm::Handler for Link {
+    fn event(&self, event: cm::Event<'_>) {
+        let fault = match event {
+            cm::Event::AddressResolved
+            | cm::Event::RouteResolved
+            | cm::Event::Established { .. } => return,
+            cm::Event::Rejected { .. } | cm::Event::StaleConnection => {
+                Fault::Unconnected(errno::econnrefused())
+            }
+            cm::Event::Failed(e) => Fault::Unconnected(e),
+            cm::Event::Disconnected => Fault::Disconnected,
+            cm::Event::DeviceRemoval => Fault::DeviceRemoved,
+        };
+        let session = {
+            let mut state = self.state.lock();
+            state.lost = Some(fault);
+            state.session.clone()
+        };
+        if let Some((session, queue)) = session {
+            session.end_by(queue, fault);
+        }
+    }
+}
+
+/// A connection request that waits for its turn.
+#[pin_data]
+pub(crate) struct Connect {
+    registry: Arc<Registry>,
+    port: Arc<Port>,
+    private: [u8; REQUEST_LEN],
+    private_len: usize,
+    peer_reads: u8,
+    _pending: Pending,
+    #[pin]
+    claimed: Mutex<Option<(Arc<Link>, Arc<Id>)>>,
+    #[pin]
+    work: Work<Connect>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Connect { self.work }
+}
+
+/// Takes a request out of the connection manager's hands. Short, and must not
+/// wait.
+pub(crate) fn begin(
+    registry: &Arc<Registry>,
+    port: &Arc<Port>,
+    incoming: &mut Incoming<'_>,
+) -> Result {
+    let pending = registry.wait_in_line()?;
+    let link = Arc::pin_init(
+        pin_init!(Link {
+            state <- new_irq_lock!(LinkState {
+                session: None,
+                lost: None,
+            }, "hcablk_link"),
+        }),
+        GFP_KERNEL,
+    )?;
+    let mut private = [0; REQUEST_LEN];
+    let private_len = incoming.private().len().min(REQUEST_LEN);
+    for (to, from) in private.iter_mut().zip(incoming.private()) {
+        *to = *from;
+    }
+    let peer_reads = incoming.peer_responder_resources();
+    // The identifier is claimed last: once it is ours it must not be dropped in
+    // the connection manager's thread.
+    let connect = Arc::pin_init(
+        pin_init!(Connect {
+            registry: registry.clone(),
+            port: port.clone(),
+            private,
+            private_len,
+            peer_reads,
+            _pending: pending,
+            claimed <- new_mutex!(None),
+            work <- new_work!("hcablk_target::Connect"),
+        }),
+        GFP_KERNEL,
+    )?;
+    let id = incoming.claim(link.clone())?;
+    *connect.claimed.lock() = Some((link, id));
+    // It was never queued, so it is not queued twice.
+    if let Err(connect) = registry.connect_work().enqueue(connect) {
+        keep(connect, "a connection request was queued already");
+    }
+    Ok(())
+}
+
+/// Sessions that a host may have on one volume, each with its buffers. One for
+/// each of its configured devices is usual.
+const SESSIONS_PER_HOST: usize = 16;
+
+/// How long a request waits for the end of an older session: as long as an initiator may wait for
+/// an answer, in milliseconds.
+const WAIT_MS: u32 = 600_000;
+/// How often it is looked whether the initiator still does, in milliseconds.
+const LOOK_MS: u32 = 500;
+
+impl Connect {
+    fn carry_out(&self) {
+        let Some((link, id)) = self.claimed.lock().take() else {
+            return;
+        };
+        let private = self.private.get(..self.private_len).unwrap_or(&[]);
+        let result = match Request::decode(private) {
+            Ok(request) => self
+                .grant(&request, &link, &id)
+                .map_err(|refusal| (Some(request), refusal)),
+            Err(reason @ Reason::Version) => Err((
+                None,
+                Refusal::new(reason, "no version of the protocol in common"),
+            )),
+            Err(reason) => Err((None, Refusal::new(reason, "the request makes no sense"))),
+        };
+        let Err((request, refusal)) = result else {
+            return;
+        };
+        id.reject(&Reject::new(refusal.reason()).encode());
+        match request {
+            // Whoever is refused may try again at once.
+            _ if !may_print(Lines::Refusals) => {}
+            Some(request) => pr_warn!(
+                "refused {} for volume {}: {refusal}\n",
+                Printed(request.host),
+                request.volume.as_str()
+            ),
+            None => pr_warn!("refused a connection: {refusal}\n"),
+        }
+        // No event may come back to an identifier that is given up here.
+        id.detach();
+    }
+
+    fn grant(&self, request: &Request, link: &Link, id: &Arc<Id>) -> Result<(), Refusal> {
+        let session = self.find_session(request, link, id)?;
+        let queue = self
+            .add_queue(&session, request, id)
+            .inspect_err(|refusal| {
+                // A session lives and dies with its first queue pair, and with each that it had.
+                if request.queue == 0 || request.replace {
+                    session.end_by(request.queue, Fault::Refused(refusal.why()));
+                }
+            })?;
+        link.attach(&session, request.queue);
+        let reads = self
+            .peer_reads
+            .min(session.pd().attributes().max_qp_init_rd_atom);
+        if reads == 0 && !queue.no_read() {
+            let why = "one of the RDMA devices does no RDMA READ";
+            session.end_by(request.queue, Fault::Refused(why));
+            return Err(Refusal::new(Reason::NoResources, why));
+        }
+        let parameters = Parameters {
+            responder_resources: 0,
+            initiator_depth: reads,
+        };
+        let reply = Reply {
+            version: request.version(),
+            credits: queue.shape().credits,
+            session: request.session,
+            epoch: request.epoch,
+            geometry: *queue.geometry(),
+            inline: queue.inline_limit(),
+            quiet: true,
+            no_read: queue.no_read(),
+            message_batches: queue.takes_batches(),
+            grant: queue.grant(),
+            id: session.volume().wwid(),
+        };
+        if id.accept(parameters, &reply.encode()).is_err() {
+            // The initiator is gone; nobody is left to be refused.
+            session.end_by(request.queue, Fault::Unaccepted);
+            return Ok(());
+        }
+        queue.go_live();
+        Self::report_begin(request, session.volume());
+        Ok(())
+    }
+
+    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can cause it.
+    #[cold]
+    fn report_begin(request: &Request, volume: &Volume) {
+        let (id, host) = (request.session.0, Printed(request.host));
+        if (request.queue != 0 && !request.replace) || !may_print(Lines::Begins) {
+            return;
+        }
+        if request.replace {
+            let queue = request.queue;
+            pr_info!("{volume}: session {id:016x} of {host} has queue {queue} anew\n");
+        } else {
+            let epoch = request.epoch.0;
+            pr_info!("{volume}: session {id:016x} of {host} begun, epoch {epoch}\n");
+        }
+    }
+
+    /// The session that the queue pair belongs to, new for the first one.
+    fn find_session(
+        &self,
+        request: &Request,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Session>, Refusal> {
+        loop {
+            let (view, found) = self.registry.view(request);
+            match (decide(request, &view), found.volume, found.session) {
+                (Decision::Begin, Some(volume), _) => {
+                    return self.begin_session(request, id, &volume)
+                }
+                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
+                    if !session.pd().same_device(id) =>
+                {
+                    return Err(Refusal::new(
+                        Reason::NoSession,
+                        "it came over another device than its session",
+                    ))
+                }
+                (Decision::Join, _, Some(session)) => return Ok(session),
+                (Decision::ReplaceQueue, _, Some(session)) => {
+                    let _waits = self.wait_for_drive(request)?;
+                    if !session.replace_queue(request.queue) {
+                        return Err(Refusal::new(
+                            Reason::NoResources,
+                            "another queue pair of its session is being replaced",
+                        ));
+                    }
+                }
+                (Decision::Replace, _, Some(old)) => {
+                    let _waits = self.wait_for_drive(request)?;
+                    // Its initiator came back: nothing of the old epoch may
+                    // reach the drive after anything of the new one.
+                    old.end(EndReason::Replaced);
+                    Self::wait_for(&old, link)?;
+                }
+                (Decision::Refuse(reason), ..) => {
+                    return Err(Refusal::new(
+                        reason,
+                        match reason {
+                            Reason::UnknownVolume => "there is no such volume",
+                            Reason::Forbidden => "this host is not allowed",
+                            Reason::Withdrawn => "the volume is being disabled",
+                            Reason::StaleEpoch => "its session is in use or was replaced",
+                            Reason::NoSession => "its session is gone",
+                            _ => "it does not fit its session",
+                        },
+                    ))
+                }
+                _ => return Err(Refusal::NO_MEMORY),
+            }
+        }
+    }
+
+    /// Counts the request among those that wait for drives, of which each host may have some.
+    fn wait_for_drive(&self, request: &Request) -> Result<DriveWaiter<'_>, Refusal> {
+        self.registry
+            .wait_for_drive(request.host)
+            .map_err(|_| Refusal::CROWD)
+    }
+
+    /// Waits until nothing is left of an older session, as long as its initiator waits for us.
+    fn wait_for(old: &Session, link: &Link) -> Result<(), Refusal> {
+        for _ in 0..WAIT_MS / LOOK_MS {
+            if old.has_ended_within(LOOK_MS) {
+                return Ok(());
+            }
+            if link.state.lock().lost.is_some() {
+                break;
+            }
+        }
+        Err(Refusal::new(
+            Reason::StaleEpoch,
+            "the drive has not finished what it had begun for its older session",
+        ))
+    }
+
+    fn begin_session(
+        &self,
+        request: &Request,
+        id: &Arc<Id>,
+        volume: &Arc<Volume>,
+    ) -> Result<Arc<Session>, Refusal> {
+        // Before anything is made; what counts is looked at when it is listed.
+        if self.registry.sessions_of(request.host, volume) >= SESSIONS_PER_HOST {
+            return Err(Refusal::TOO_MANY);
+        }
+        let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
+        let session = Session::new(&self.registry, &self.port, volume, request, pd)
+            .map_err(|_| Refusal::NO_MEMORY)?;
+        let listed = self
+            .registry
+            .add_session(&session, request, SESSIONS_PER_HOST);
+        // Whoever withdraws the volume or forbids the host ends the sessions
+        // that are listed: look again now that this one is.
+        let allowed = volume.admission(request.host);
+        let same_backing = match (volume.backing(), session.backing()) {
+            (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
+            _ => false,
+        };
+        if listed.is_ok() && allowed.allowed && !allowed.withdrawn && same_backing {
+            return Ok(session);
+        }
+        session.end(match listed {
+            Ok(()) => EndReason::Withdrawn,
+            Err(_) => EndReason::Second,
+        });
+        match listed {
+            Ok(()) => Err(Refusal::new(
+                Reason::Withdrawn,
+                "the volume was just withdrawn",
+            )),
+            Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
+            Err(EMFILE) => Err(Refusal::TOO_MANY),
+            Err(_) => Err(Refusal::NO_MEMORY),
+        }
+    }
+}
+
+impl WorkItem for Connect {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.carry_out();
+    }
+}

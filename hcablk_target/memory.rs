@@ -1,0 +1,502 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The memory of a port's sessions: all that a peer can cause, never more than `memory_mib`.
+//!
+//! Every session is a [`Client`]. Its *reservation* is what its queue pairs keep for themselves as
+//! long as they live: what each needs beside its data ([`Shape::overhead`](crate::queue::Shape::overhead):
+//! messages, pages for small writes, the books of its requests, the rings of the RDMA device), the eager ring, and transfer
+//! buffers for one request of the largest size that it agreed to. If that is not left any more the session is
+//! refused, before anything of a queue pair is made. What is beyond
+//! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as there
+//! is, in an [`arena`] for each RDMA device. Who gets it is decided by
+//! [`fair_share`](hcablk_core::logic::fair_share).
+//!
+//! A queue pair that needs more than its session said (a peer may ask for more credits with a later
+//! one, or for one more) is charged for what is beyond that: [`Client::charge`].
+//!
+//! # No deadlock
+//!
+//! A request waits at the head of its queue. The queue's own buffers become free when the
+//! requests before it end. Those have their buffers, and so depend on nothing but drive and
+//! wire. Then its own are enough for it, as they are for every request that the session
+//! agreed to, and it goes on without a single shared buffer. That one session agreed to larger
+//! requests changes its own reservation, not that of others.
+//!
+//! # The limit
+//!
+//! What is in the [`account`] and the bytes of all arenas together are at most its limit, at all times:
+//! under `state` memory is first destroyed, and then made, and what is asked for is granted when
+//! there is room for it. Who needs room (a session that begins, a limit that is lowered)
+//! lowers what the arenas shall have. These give out nothing until they are small enough; queues
+//! give back what they do not use, and requests end. That is waited for, [`ROOM_MS`] at most, with nothing
+//! locked: others come and go meanwhile, and what waits is counted for each of them.
+//!
+//! # Who frees what
+//!
+//! A queue its own memory, when its queue pair is gone; its pool gives back what it has
+//! borrowed then. The last field of a queue is its [`Charge`], which is dropped after all the others and
+//! gives its session's place back. The last reference to a `Client`, which its session, their pool handles and their
+//! charges have, takes the reservation out of the account. All of it in process context.
+
+mod account;
+mod arena;
+pub(crate) mod layout;
+mod pool_handle;
+
+pub(crate) use self::{
+    account::Shortage,
+    pool_handle::PoolHandle, //
+};
+use self::{
+    account::{
+        Account,
+        Part,
+        Places, //
+    },
+    arena::Arena,
+    layout::{
+        length_of,
+        SIZE_CLASSES, //
+        SMALL,
+    }, //
+};
+use hcablk_core::{
+    configfs::Output,
+    rdma::pd::ProtectionDomain,
+    sync::WorkQueue, //
+};
+use kernel::{
+    impl_has_work, new_condvar, new_mutex,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        Arc,
+        CondVar,
+        CondVarTimeoutResult,
+        Mutex, //
+    },
+    time::msecs_to_jiffies,
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+const _: () = assert!(
+    length_of(SMALL) == PAGE_SIZE && SIZE_CLASSES == hcablk_core::logic::fair_share::SIZE_CLASSES
+);
+
+/// Milliseconds that room is waited for.
+const ROOM_MS: u32 = 5_000;
+/// Milliseconds after which one looks again in any case.
+const LOOK_MS: u32 = 100;
+/// Bytes of a session beside its queue pairs: its protection domain, its tables, its timer.
+const SESSION_BYTES: u64 = 64 << 10;
+
+/// Why there is no memory for a peer.
+#[derive(Clone, Copy)]
+pub(crate) enum Denied {
+    /// The limit would be passed.
+    Limit(Shortage),
+    /// An allocation failed.
+    Machine,
+}
+
+impl From<Error> for Denied {
+    fn from(_: Error) -> Self {
+        Self::Machine
+    }
+}
+
+/// What a session needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Needs {
+    pub(crate) queues: u64,
+    /// Bytes that each of its queue pairs has for itself.
+    pub(crate) reserved: u64,
+    /// Bytes that each may borrow.
+    pub(crate) wish: u64,
+    /// Bytes of data that each may have: what the port's settings say.
+    pub(crate) data: usize,
+}
+
+/// An arena, and what is wished of it.
+struct Place {
+    arena: Arc<Arena>,
+    clients: usize,
+    /// Bytes that its clients may borrow.
+    wishes: u64,
+}
+
+struct State {
+    account: Account,
+    arenas: KVec<Place>,
+}
+
+/// See the module.
+#[pin_data]
+pub(crate) struct Memory {
+    queue: Arc<WorkQueue>,
+    #[pin]
+    state: Mutex<State>,
+    /// Something was destroyed, or is not wanted any more.
+    #[pin]
+    freed: CondVar,
+    #[pin]
+    work: Work<Memory>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Memory { self.work }
+}
+
+impl State {
+    fn held(&self) -> u64 {
+        self.arenas.iter().map(|place| place.arena.bytes()).sum()
+    }
+
+    /// Shares as much as there may be, and not more. `false`: the limit would be passed
+    /// until something comes back.
+    fn balance(&mut self, freed: &CondVar) -> bool {
+        let wishes = self.arenas.iter().map(|place| place.wishes).sum();
+        let lendable = layout::lendable(self.account.goal(), self.account.owned(), wishes);
+        for place in self.arenas.iter() {
+            let part = layout::part(lendable, place.wishes, wishes);
+            if place.arena.aim(layout::counts(part)) {
+                freed.notify_all();
+            }
+        }
+        let Some(mut left) = self.account.left(self.held()) else {
+            return false;
+        };
+        for place in self.arenas.iter() {
+            left -= place.arena.grow(left);
+        }
+        self.arenas
+            .retain(|place| place.clients != 0 || place.arena.bytes() != 0);
+        true
+    }
+}
+
+impl Memory {
+    /// Without sessions. `queue` is where what comes back late is destroyed.
+    pub(crate) fn new(queue: &Arc<WorkQueue>, limit: u64) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                queue: queue.clone(),
+                state <- new_mutex!(State {
+                    account: Account::new(limit),
+                    arenas: KVec::new(),
+                }),
+                freed <- new_condvar!(),
+                work <- new_work!("hcablk_target::Memory"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Does `done` as soon as the limit is kept with all that the account says now, and tells
+    /// whether that was within [`ROOM_MS`]. Sleeps, with nothing locked.
+    fn when_there_is_room(&self, done: impl FnOnce(&mut State)) -> bool {
+        let mut state = self.state.lock();
+        let mut left = msecs_to_jiffies(ROOM_MS);
+        while !state.balance(&self.freed) {
+            if left == 0 {
+                return false;
+            }
+            let most = left.min(msecs_to_jiffies(LOOK_MS)).max(1);
+            let rest = match self.freed.wait_interruptible_timeout(&mut state, most) {
+                CondVarTimeoutResult::Woken { jiffies } => jiffies,
+                CondVarTimeoutResult::Timeout => 0,
+                CondVarTimeoutResult::Signal { .. } => return false,
+            };
+            // However often it is woken, it ends.
+            left = left.saturating_sub(most.saturating_sub(rest).max(1));
+        }
+        done(&mut state);
+        true
+    }
+
+    /// `bytes` bytes that were asked for: waits until they are there. Sleeps.
+    fn take(&self, bytes: u64) -> Result<(), Denied> {
+        if self.when_there_is_room(|state| state.account.grant(bytes)) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        let shortage = state.account.withdraw(bytes);
+        state.balance(&self.freed);
+        Err(Denied::Limit(shortage))
+    }
+
+    /// A session on the device of `pd` begins. Sleeps.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        pd: &Arc<ProtectionDomain>,
+        needs: Needs,
+    ) -> Result<Arc<Client>, Denied> {
+        let reserved = needs.reserved.saturating_mul(needs.queues) + SESSION_BYTES;
+        let wish = needs.wish * needs.queues;
+        let arena = self.enter(pd, reserved, wish)?;
+        let most = wish / PAGE_SIZE as u64;
+        let taken = self.take(reserved);
+        let added =
+            taken.and_then(|()| Ok(arena.add_client(u32::try_from(most).unwrap_or(u32::MAX))?));
+        match added {
+            Ok((index, borrower)) => {
+                let places = Places::new(needs.queues, needs.reserved);
+                let part = Membership {
+                    memory: self.clone(),
+                    arena,
+                    index,
+                    borrower,
+                    reserved,
+                    wish,
+                    queue_bytes: needs.data,
+                };
+                // Without memory it is dropped, and has left.
+                Ok(Arc::pin_init(
+                    pin_init!(Client {
+                        part,
+                        places <- new_mutex!(places),
+                    }),
+                    GFP_KERNEL,
+                )?)
+            }
+            Err(denied) => {
+                self.leave(&arena, if taken.is_ok() { reserved } else { 0 }, wish);
+                Err(denied)
+            }
+        }
+    }
+
+    /// The arena of a client that is to have `reserved` bytes, which are asked for, and may borrow `wish`.
+    fn enter(
+        self: &Arc<Self>,
+        pd: &Arc<ProtectionDomain>,
+        reserved: u64,
+        wish: u64,
+    ) -> Result<Arc<Arena>, Denied> {
+        let mut state = self.state.lock();
+        let found = state.arenas.iter().position(|p| p.arena.is_for(pd));
+        let at = match found {
+            Some(at) => at,
+            None => {
+                let place = Place {
+                    arena: Arena::new(pd, self)?,
+                    clients: 0,
+                    wishes: 0,
+                };
+                state.arenas.push(place, GFP_KERNEL).map_err(Error::from)?;
+                state.arenas.len() - 1
+            }
+        };
+        if let Err(shortage) = state.account.reserve(reserved) {
+            // An arena that was made for nobody goes, and with it the protection domain.
+            state.balance(&self.freed);
+            return Err(Denied::Limit(shortage));
+        }
+        let place = state.arenas.get_mut(at).ok_or(ENOMEM)?;
+        place.clients += 1;
+        place.wishes += wish;
+        Ok(place.arena.clone())
+    }
+
+    /// `bytes` bytes more of somebody who is there. Sleeps.
+    fn charge(&self, bytes: u64) -> Result<(), Denied> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let asked = self.state.lock().account.reserve(bytes);
+        asked.map_err(Denied::Limit)?;
+        self.take(bytes)
+    }
+
+    /// They are free. May sleep.
+    fn refund(&self, bytes: u64) {
+        if bytes != 0 {
+            let mut state = self.state.lock();
+            state.account.refund(bytes);
+            state.balance(&self.freed);
+            self.freed.notify_all();
+        }
+    }
+
+    /// What a session had is free. May sleep.
+    fn leave(&self, arena: &Arc<Arena>, reserved: u64, wish: u64) {
+        let mut state = self.state.lock();
+        state.account.refund(reserved);
+        if let Some(place) = state
+            .arenas
+            .iter_mut()
+            .find(|p| Arc::ptr_eq(&p.arena, arena))
+        {
+            place.clients -= 1;
+            place.wishes -= wish;
+        }
+        state.balance(&self.freed);
+        // Also if nothing had to be destroyed.
+        self.freed.notify_all();
+    }
+
+    /// Something has come back that shall not be. Any context.
+    fn trim_later(self: &Arc<Self>) {
+        // If it is queued already it has yet to look.
+        let _ = self.queue.enqueue(self.clone());
+    }
+
+    /// Bytes that may be used.
+    pub(crate) fn limit(&self) -> u64 {
+        self.state.lock().account.limit()
+    }
+
+    /// Sets how many bytes may be used. Sleeps until no more are. `EBUSY`: the sessions
+    /// that there are need more, it did not come back, or somebody else sets it; then nothing has changed.
+    pub(crate) fn set_limit(&self, bytes: u64) -> Result {
+        let begun = {
+            let account = &mut self.state.lock().account;
+            account.begin_change(bytes).ok_or(account.owned())
+        };
+        let before = begun.map_err(|owned| {
+            pr_warn!(
+                "memory_mib stays at {}: the sessions that there are need {} KiB\n",
+                self.limit() >> 20,
+                owned >> 10
+            );
+            EBUSY
+        })?;
+        if self.when_there_is_room(|state| state.account.end_change(bytes)) {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        state.account.end_change(before);
+        state.balance(&self.freed);
+        pr_warn!(
+            "memory_mib stays at {}: requests under way do not end\n",
+            before >> 20
+        );
+        Err(EBUSY)
+    }
+
+    /// Tells how much there is of what. May sleep.
+    pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
+        let state = self.state.lock();
+        let reserved = state.account.reserved();
+        writeln!(out, "limit {}", state.account.limit())?;
+        writeln!(out, "used {}", reserved + state.held())?;
+        writeln!(out, "reserved {reserved}")?;
+        let waiting: u32 = state.arenas.iter().map(|p| p.arena.waiting()).sum();
+        writeln!(out, "waiting {waiting}")?;
+        for size_class in 0..SIZE_CLASSES {
+            let (mut total, mut borrowed) = (0, 0);
+            for place in state.arenas.iter() {
+                let holds = place.arena.holds(size_class);
+                total += holds.total;
+                borrowed += holds.borrowed;
+            }
+            writeln!(
+                out,
+                "size_class {} {total} {borrowed}",
+                length_of(size_class)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl WorkItem for Memory {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.state.lock().balance(&this.freed);
+    }
+}
+
+/// A session's part of the memory. See the module for its end.
+struct Membership {
+    memory: Arc<Memory>,
+    arena: Arc<Arena>,
+    index: usize,
+    /// Its first entry in the account, which borrows nothing: the client exists as long as an entry does.
+    borrower: usize,
+    reserved: u64,
+    wish: u64,
+    queue_bytes: usize,
+}
+
+/// A session as a user of the memory, by which its queue pairs are charged.
+#[pin_data]
+pub(crate) struct Client {
+    part: Membership,
+    #[pin]
+    places: Mutex<Places>,
+}
+
+impl Client {
+    fn arena(&self) -> &Arena {
+        &self.part.arena
+    }
+
+    fn index(&self) -> usize {
+        self.part.index
+    }
+
+    /// Bytes of data that each of its queue pairs may have: what the port's settings said when it began.
+    pub(crate) fn queue_bytes(&self) -> usize {
+        self.part.queue_bytes
+    }
+
+    fn most_pages(&self) -> u64 {
+        self.part.wish / PAGE_SIZE as u64
+    }
+
+    /// A queue pair of `bytes` bytes is to be made. Sleeps.
+    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
+        let part = self.places.lock().take(bytes);
+        if let Err(denied) = self.part.memory.charge(part.extra) {
+            self.places.lock().give(part);
+            return Err(denied);
+        }
+        Ok(Charge {
+            client: self.clone(),
+            part,
+        })
+    }
+
+    /// Tells what it has: bytes of its own, that it may borrow and has borrowed, and how
+    /// often it had to wait for others.
+    pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
+        let standing = self.arena().standing(self.index());
+        let page = PAGE_SIZE as u64;
+        writeln!(
+            out,
+            "{} {} {} {}",
+            self.part.reserved,
+            u64::from(standing.limit) * page,
+            u64::from(standing.borrowed) * page,
+            standing.waits
+        )
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.arena.remove_borrower(self.borrower);
+        self.memory.leave(&self.arena, self.reserved, self.wish);
+    }
+}
+
+/// The memory of one queue pair, in the account as long as this is there. Whoever makes the queue pair has
+/// it before anything is allocated, and the queue has it then as its last field: dropped, in
+/// process context, when all the rest of the queue is free.
+pub(crate) struct Charge {
+    client: Arc<Client>,
+    part: Part,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.client.part.memory.refund(self.part.extra);
+        self.client.places.lock().give(self.part);
+    }
+}

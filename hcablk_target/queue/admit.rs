@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Admission: from a message to a request with buffers.
+
+use super::{
+    Queue,
+    Received,
+    Work, //
+};
+use crate::{
+    check::check,
+    end_reason::Fault,
+    io::Io,
+    stats::Marks, //
+};
+use hcablk_core::{
+    proto::message::{
+        BadRequest,
+        Op,
+        Request,
+        Status,
+        BUFFER_LEN,
+        MESSAGE_REQUESTS_MAX, //
+        REQUEST_LEN,
+    },
+    report::trace, //
+    sync::IrqGuard,
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Relaxed,
+        Release, //
+    },
+};
+
+/// There is a place for every receive buffer.
+const NO_ROOM: &str = "a message has no place in which to wait";
+
+/// What became of a request that came in.
+enum Admitted {
+    Start(KBox<Io>),
+    /// It waits, or the queue is closing.
+    Later,
+}
+
+impl Queue {
+    /// Handles a received message or write-with-immediate. Completion handler.
+    pub(super) fn receive(&self, message: Received) {
+        self.counters.receives.bump();
+        let completed = self.take_completed();
+        let mut work = self.work.lock();
+        if let Some(io) = completed {
+            self.release(&mut work, io);
+        }
+        work.silent = false;
+        if work.closing {
+            return;
+        }
+        if work.unregistered && !self.register_ring(&mut work) {
+            drop(work);
+            return self.unposted("the registration of the eager ring", None);
+        }
+        // In the order in which they came: eager writes are counted.
+        let idle = if work.received.is_empty() {
+            work.idle.pop()
+        } else {
+            None
+        };
+        let Some(io) = idle else {
+            if work.received.push(message).is_err() {
+                self.broken(NO_ROOM);
+            }
+            return self.begin_waiting(work);
+        };
+        let (admitted, rest) = self.admit(&mut work, io, message);
+        self.outbox.gather_from(work.made - work.idle.len());
+        if let Some(rest) = rest {
+            return self.receive_rest(work, admitted, rest);
+        }
+        match admitted {
+            Admitted::Start(io) => {
+                drop(work);
+                self.start(io);
+            }
+            Admitted::Later => self.begin_waiting(work),
+        }
+    }
+
+    /// Admits the other requests of a message, whose first was admitted.
+    fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
+        let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
+        let mut places = group.iter_mut();
+        let mut later = false;
+        let mut put = |admitted| match (admitted, places.next()) {
+            (Admitted::Start(io), Some(place)) => *place = Some(io),
+            _ => later = true,
+        };
+        put(first);
+        let mut rest = Some(rest);
+        while let Some(message) = rest {
+            let Some(io) = work.idle.pop() else {
+                // Nothing waits in front of it.
+                if work.received.push(message).is_err() {
+                    self.broken(NO_ROOM);
+                }
+                put(Admitted::Later);
+                break;
+            };
+            let admitted;
+            (admitted, rest) = self.admit(&mut work, io, message);
+            put(admitted);
+        }
+        self.outbox.gather_from(work.made - work.idle.len());
+        drop(work);
+        for io in group.into_iter().flatten() {
+            self.start(io);
+        }
+        if later {
+            self.begin_waiting(self.work.lock());
+        }
+    }
+
+    /// Decodes the next request of a message. Returns it, or what is wrong with it, and how many
+    /// follow.
+    #[inline]
+    fn read(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
+        if message.admitted != 0 {
+            return self.read_next(message);
+        }
+        let mut bytes = [0; BUFFER_LEN];
+        // With data of its own a receive buffer is as long as a request.
+        let here = if self.inline.is_empty() {
+            message.length
+        } else {
+            message.length.min(REQUEST_LEN)
+        };
+        let first = self
+            .incoming
+            .read(message.buffer as usize, here, &mut bytes);
+        let Ok(bytes) = first else {
+            return (Err(BadRequest::Unanswerable), 0);
+        };
+        match Request::count(bytes, message.length) {
+            Ok(1) => (Request::decode_before(bytes, message.length - here, 0), 0),
+            Ok(count) => {
+                let more = count - 1;
+                (Request::decode_before(bytes, 0, more as u8), more)
+            }
+            Err(e) => (Err(e), 0),
+        }
+    }
+
+    /// Decodes a request as [`Self::read`] does, behind the first.
+    fn read_next(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
+        let before = (message.admitted - 1) * REQUEST_LEN;
+        let bytes = self
+            .inline_data(message.buffer)
+            .map(|data| data.read::<REQUEST_LEN>(before));
+        let Some(Ok(bytes)) = bytes else {
+            return (Err(BadRequest::Unanswerable), 0);
+        };
+        let more = message.length / REQUEST_LEN - message.admitted - 1;
+        (Request::decode(&bytes), more)
+    }
+
+    /// Reads the next request of a message into `io` and gives it transfer buffers, or its
+    /// place; and what is left of the message.
+    fn admit(
+        &self,
+        work: &mut Work,
+        mut io: KBox<Io>,
+        message: Received,
+    ) -> (Admitted, Option<Received>) {
+        let (mut decoded, more) = match message.immediate {
+            Some(value) => (self.decode_immediate(value, message.length), 0),
+            None => self.read(message),
+        };
+        let (receive, rest) = match more {
+            0 => (Some(message.buffer), None),
+            _ => {
+                let admitted = message.admitted + 1;
+                (
+                    None,
+                    Some(Received {
+                        admitted,
+                        ..message
+                    }),
+                )
+            }
+        };
+        io.marks = Marks::received(self.timing.load(Relaxed));
+        let mut no_place = None;
+        if let Ok(Request {
+            tag,
+            op: Op::WriteEager { extent, .. },
+            ..
+        }) = decoded
+        {
+            if !self.take_ring_slot(work, &mut io, extent.length) {
+                no_place = Some(Fault::NoPlace(tag, extent.length));
+                decoded = Err(BadRequest::Unanswerable);
+            }
+        }
+        io.receive = receive;
+        io.next = None;
+        io.moved = 0;
+        io.sectors = 0;
+        io.status = Status::Ok;
+        io.flush_error = 0;
+        io.quiet = false;
+        match decoded {
+            Ok(request) => {
+                io.tag = request.tag;
+                io.quiet = request.quiet;
+                io.op = Ok(request.op);
+                if let Err(status) = check(&request.op, &self.geometry, self.capacity()) {
+                    io.status = status;
+                } else if let Some(status) = self.refuses(&request.op) {
+                    io.status = status;
+                }
+            }
+            Err(BadRequest::Answer(tag, status)) => {
+                self.counters.protocol_errors.bump();
+                io.tag = tag;
+                io.op = Err(status);
+                io.status = status;
+            }
+            Err(BadRequest::Unanswerable) => {
+                self.counters.protocol_errors.bump();
+                self.keep_idle(work, io);
+                self.fail(no_place.unwrap_or(match message.immediate {
+                    Some(_) => Fault::Immediate(message.length),
+                    None => Fault::Message(message.length),
+                }));
+                return (Admitted::Later, None);
+            }
+        }
+        self.named.set(&io);
+        trace::target::received(|| io.about());
+        if io.status != Status::Ok {
+            return (Admitted::Start(io), rest);
+        }
+        if work.waiting.is_empty() && io.take_buffers(&mut work.free) {
+            self.count_buffers(&io);
+            self.take_chunks(work, &mut io);
+            return (Admitted::Start(io), rest);
+        }
+        self.counters.buffer_waits.bump();
+        if let Err(io) = work.waiting.push(io) {
+            self.cannot_wait(work, io);
+        }
+        (Admitted::Later, rest)
+    }
+
+    /// Counts a request that has its buffers.
+    #[inline]
+    fn count_buffers(&self, io: &Io) {
+        if let Some(counter) = self.counters.of_zone(io) {
+            counter.bump();
+        }
+    }
+
+    /// Has the completion handler start what waits for shared buffers, and give back those that
+    /// others want. Any context.
+    pub(crate) fn wake(&self) {
+        // What the caller has changed is seen by who finds this.
+        self.woken.store(true, Release);
+        self.pair.cq().kick();
+    }
+
+    /// Does what [`Self::wake`] was called for. Completion handler.
+    #[inline]
+    pub(super) fn handle_wake(&self) {
+        if self.woken.load(Relaxed) && self.woken.xchg(false, Acquire) {
+            let mut work = self.work.lock();
+            work.free.give_back_if_pressed();
+            self.begin_waiting(work);
+        }
+    }
+
+    /// Begins what can be begun of that which waits. Process context.
+    pub(super) fn begin_waiting<'a>(&'a self, mut work: IrqGuard<'a, Work>) {
+        while !work.closing {
+            let Some(io) = self.next(&mut work) else {
+                break;
+            };
+            drop(work);
+            self.start(io);
+            work = self.work.lock();
+        }
+        self.update_notify(&work);
+    }
+
+    /// Returns the next request that can be started.
+    fn next(&self, work: &mut Work) -> Option<KBox<Io>> {
+        loop {
+            if let Some(mut io) = work.waiting.pop() {
+                if io.take_buffers(&mut work.free) {
+                    self.count_buffers(&io);
+                    self.take_chunks(work, &mut io);
+                    return Some(io);
+                }
+                if let Err(io) = work.waiting.unpop(io) {
+                    self.cannot_wait(work, io);
+                }
+                return None;
+            }
+            if work.received.is_empty() {
+                return None;
+            }
+            let io = work.idle.pop()?;
+            let Some(message) = work.received.pop() else {
+                self.keep_idle(work, io);
+                return None;
+            };
+            let (admitted, rest) = self.admit(work, io, message);
+            if let Some(rest) = rest {
+                if work.received.unpop(rest).is_err() {
+                    self.broken(NO_ROOM);
+                }
+            }
+            if let Admitted::Start(io) = admitted {
+                return Some(io);
+            }
+        }
+    }
+}

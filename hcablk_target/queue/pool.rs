@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The transfer buffers that a queue has: its own, by number, and borrowed ones.
+//!
+//! ```text
+//!                    borrow()            take()
+//!  (the arena) ──────────────► Kept ──────────────► a request's
+//!        ▲                      │ ▲                      │ give()
+//!        └── give_back() ───────┘ └── nobody wants them ─┤
+//!        └──────────────────────────────── others wait ──┘
+//! ```
+//!
+//! What was borrowed and is not used is kept, so that a queue in its regular course takes
+//! no lock but its own `Queue::work`, which guards this. It goes back when somebody else waits, when
+//! the arena shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that is
+//! closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
+//! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of the
+//! session. If the device does not let go of such a region, they are not given back at all.
+//!
+//! A request has buffers of one length. Of a length that is short, others are tried: of
+//! 32 KiB every request can have its own, at the latest when the requests before it have ended.
+
+use super::{
+    choice::{
+        choose,
+        Choice,
+        Free, //
+    },
+    BUFFER_BYTES, //
+};
+use crate::memory::{
+    layout::{
+        class_for,
+        count,
+        length_of,
+        LARGE,
+        MEDIUM,
+        PAGES,
+        SIZE_CLASSES, //
+        SMALL,
+    },
+    PoolHandle, //
+};
+use hcablk_core::{
+    broken,
+    rdma::{
+        buffer::DmaBuffer,
+        pd::ProtectionDomain, //
+    }, //
+    report::broken::push_into_room,
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+const _: () = assert!(length_of(MEDIUM) == BUFFER_BYTES);
+
+/// Small buffers that are borrowed at a time.
+const HANDFUL: usize = 16;
+/// Buffers of a size class that a queue borrows at most.
+pub(super) const MOST: usize = 4096;
+
+/// What a request gets.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    /// Buffers of the queue's own.
+    pub(crate) own: usize,
+    pub(crate) size_class: usize,
+    /// The peer memory beside them is to be used.
+    pub(crate) by_peer: bool,
+}
+
+/// What a queue has borrowed of a size class.
+struct Kept {
+    /// Not used. There is room for all that the queue may borrow.
+    buffers: KVec<Arc<DmaBuffer>>,
+    /// Used or not.
+    borrowed: usize,
+    most: usize,
+}
+
+/// See the module. Own buffers below `peers` have peer memory beside their RAM. There is
+/// room for every buffer in its list, and for nothing else.
+pub(crate) struct Pool {
+    ram: KVec<u16>,
+    peer: KVec<u16>,
+    peers: u16,
+    kept: [Kept; SIZE_CLASSES],
+    handle: Option<Arc<PoolHandle>>,
+    /// Whose keys reach what requests have.
+    pd: Arc<ProtectionDomain>,
+    /// The handle is told when others have given back.
+    waits: bool,
+    /// Nothing is given back before this goes.
+    closed: bool,
+    /// A list had no room, or a buffer was to be given back too early.
+    broken: bool,
+}
+
+impl Pool {
+    /// All of `buffers` own ones are free; others are borrowed by `handle`, for `ios`
+    /// requests. May sleep.
+    pub(super) fn new(
+        buffers: usize,
+        peers: usize,
+        ios: usize,
+        handle: Option<Arc<PoolHandle>>,
+        pd: &Arc<ProtectionDomain>,
+    ) -> Result<Self> {
+        let peers = u16::try_from(peers.min(buffers))?;
+        let list = |range: core::ops::Range<u16>| -> Result<KVec<u16>> {
+            let mut list = KVec::with_capacity(range.len(), GFP_KERNEL)?;
+            // The lowest are taken first.
+            for buffer in range.rev() {
+                list.push(buffer, GFP_KERNEL)?;
+            }
+            Ok(list)
+        };
+        let pages = handle.as_ref().map_or(0, |handle| handle.most());
+        let kept = |size_class: usize| -> Result<Kept> {
+            let weight = PAGES.get(size_class).copied().unwrap_or(1);
+            let most = (pages / u64::from(weight)).min(MOST as u64) as usize;
+            // Of the small ones a request has one.
+            let most = if size_class == SMALL {
+                most.min(ios)
+            } else {
+                most
+            };
+            Ok(Kept {
+                buffers: KVec::with_capacity(most, GFP_KERNEL)?,
+                borrowed: 0,
+                most,
+            })
+        };
+        Ok(Self {
+            ram: list(peers..u16::try_from(buffers)?)?,
+            peer: list(0..peers)?,
+            peers,
+            kept: [kept(SMALL)?, kept(MEDIUM)?, kept(LARGE)?],
+            handle,
+            pd: pd.clone(),
+            waits: false,
+            closed: false,
+            broken: false,
+        })
+    }
+
+    /// Returns whether a buffer was lost, or would be, or would go to others while a peer may write to it:
+    /// there is a mistake.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// From here on nothing is given back until the pool is dropped.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.cancel_wait();
+    }
+
+    /// Finds buffers for `length` bytes: borrowed ones come to `shared`, which is empty and has
+    /// room, then the numbers of own ones into `places`. With peer memory if it `wants`
+    /// that and there is some. `None`: it must wait, and nothing has changed.
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        length: usize,
+        wants: bool,
+        places: &mut [u16],
+        shared: &mut KVec<Arc<DmaBuffer>>,
+    ) -> Option<Took> {
+        if length == 0 {
+            return Some(Took {
+                own: 0,
+                size_class: MEDIUM,
+                by_peer: false,
+            });
+        }
+        let took = if self.handle.is_none() {
+            self.take_own(count(MEDIUM, length), wants, places)
+        } else {
+            let size_class = class_for(length);
+            self.take_kept(size_class, count(size_class, length), shared)
+                .or_else(|| self.take_more(size_class, length, places, shared))
+        };
+        if self.waits && took.is_some() {
+            self.cancel_wait();
+        }
+        took
+    }
+
+    /// Takes `need` own buffers, with peer memory or without.
+    fn take_own(&mut self, need: usize, wants: bool, places: &mut [u16]) -> Option<Took> {
+        let free = Free {
+            ram: self.ram.len(),
+            peer: self.peer.len(),
+            peers: self.peers.into(),
+        };
+        let choice = choose(need, wants, free);
+        for place in places.get_mut(..need)? {
+            let buffer = match choice {
+                Choice::Wait => None,
+                Choice::Peer => self.peer.pop(),
+                Choice::Ram => self.ram.pop(),
+                Choice::Any => self.ram.pop().or_else(|| self.peer.pop()),
+            };
+            *place = buffer?;
+        }
+        Some(Took {
+            own: need,
+            size_class: MEDIUM,
+            by_peer: choice == Choice::Peer,
+        })
+    }
+
+    /// Takes `need` buffers of those that are kept.
+    #[inline]
+    fn take_kept(
+        &mut self,
+        size_class: usize,
+        need: usize,
+        shared: &mut KVec<Arc<DmaBuffer>>,
+    ) -> Option<Took> {
+        let buffers = &mut self.kept.get_mut(size_class)?.buffers;
+        if buffers.len() < need {
+            return None;
+        }
+        if shared.capacity() - shared.len() < need {
+            self.broken = true;
+            return None;
+        }
+        for _ in 0..need {
+            // There is room for the buffers of any request.
+            let buffer = buffers.pop()?;
+            self.broken |=
+                !push_into_room(shared, buffer, "a request has no place for its buffers");
+        }
+        Some(Took {
+            own: 0,
+            size_class,
+            by_peer: false,
+        })
+    }
+
+    /// Borrows until `need` are kept; `false`: not now.
+    fn borrow(&mut self, size_class: usize, need: usize) -> bool {
+        let (Some(kept), Some(handle)) = (self.kept.get_mut(size_class), self.handle.as_ref())
+        else {
+            return false;
+        };
+        let missing = need.saturating_sub(kept.buffers.len());
+        if missing == 0 {
+            return true;
+        }
+        if kept.borrowed + missing > kept.most
+            || !handle.borrow(size_class, missing, &mut kept.buffers)
+        {
+            return false;
+        }
+        kept.borrowed += missing;
+        true
+    }
+
+    /// As [`Self::take`], when not enough of the right ones are kept.
+    #[inline(never)]
+    fn take_more(
+        &mut self,
+        size_class: usize,
+        length: usize,
+        places: &mut [u16],
+        shared: &mut KVec<Arc<DmaBuffer>>,
+    ) -> Option<Took> {
+        let (need, buffers) = (count(size_class, length), count(MEDIUM, length));
+        if size_class == SMALL {
+            if self.borrow(SMALL, HANDFUL) || self.borrow(SMALL, need) {
+                return self.take_kept(SMALL, need, shared);
+            }
+        } else if size_class == LARGE && self.ram.len() < buffers && self.borrow(LARGE, need) {
+            return self.take_kept(LARGE, need, shared);
+        }
+        // Its own, as far as they go, with some that are shared.
+        let own = self.ram.len().min(buffers);
+        if self.borrow(MEDIUM, buffers - own) {
+            let took = self.take_kept(MEDIUM, buffers - own, shared)?;
+            self.take_own(own, false, places)?;
+            return Some(Took { own, ..took });
+        }
+        if size_class == MEDIUM {
+            let large = count(LARGE, length);
+            if self.borrow(LARGE, large) {
+                return self.take_kept(LARGE, large, shared);
+            }
+        }
+        self.wait_for(size_class, length, buffers - own);
+        None
+    }
+
+    /// Waits until others have given back what would do, in whatever size class; or, if there is
+    /// not as much, for its own. `buffers` of 32 KiB are missing.
+    fn wait_for(&mut self, size_class: usize, length: usize, buffers: usize) {
+        // It must not keep from others what is not enough for itself.
+        self.give_back_kept();
+        let Some(handle) = self.handle.as_ref() else {
+            return;
+        };
+        let mut wants = [0; SIZE_CLASSES];
+        for (z, (want, kept)) in wants.iter_mut().zip(&self.kept).enumerate() {
+            let need = match z {
+                MEDIUM => buffers,
+                LARGE if size_class != SMALL => count(LARGE, length),
+                z if z == size_class => count(size_class, length),
+                _ => continue,
+            };
+            if kept.borrowed + need <= kept.most {
+                *want = need as u32;
+            }
+        }
+        self.waits = handle.wait(wants);
+    }
+
+    /// Waits no longer.
+    #[cold]
+    pub(super) fn cancel_wait(&mut self) {
+        self.waits = false;
+        if let Some(handle) = self.handle.as_ref() {
+            handle.cancel_wait();
+        }
+    }
+
+    /// Returns whether others want what the queue does not use. Any context.
+    #[inline]
+    fn is_pressed(&self) -> bool {
+        self.handle
+            .as_ref()
+            .is_some_and(|handle| handle.is_pressed())
+    }
+
+    /// Gives the borrowed buffers that are not used back, if others want them. Any context.
+    pub(super) fn give_back_if_pressed(&mut self) {
+        if self.is_pressed() {
+            self.give_back_kept();
+        }
+    }
+
+    fn give_back_kept(&mut self) {
+        if self.closed {
+            return;
+        }
+        let mut all = self.kept.iter().flat_map(|kept| &kept.buffers);
+        if all.any(|buffer| buffer.is_exposed()) {
+            // The request that had it was to close this.
+            broken!("a buffer that a peer may write to was to go to others");
+            self.closed = true;
+            self.broken = true;
+            return;
+        }
+        self.give_back_all();
+    }
+
+    fn give_back_all(&mut self) {
+        let Some(handle) = self.handle.as_ref() else {
+            return;
+        };
+        for (size_class, kept) in self.kept.iter_mut().enumerate() {
+            if !kept.buffers.is_empty() {
+                kept.borrowed -= kept.buffers.len();
+                handle.give_back(size_class, &mut kept.buffers);
+            }
+        }
+    }
+
+    /// Takes an own buffer back.
+    #[inline]
+    pub(crate) fn give(&mut self, buffer: u16) {
+        let list = if buffer < self.peers {
+            &mut self.peer
+        } else {
+            &mut self.ram
+        };
+        // There is room for all that there are.
+        self.broken |= !push_into_room(list, buffer, "a free buffer has no place");
+    }
+
+    /// Takes borrowed buffers back, of `class`.
+    #[inline]
+    pub(crate) fn give_shared(&mut self, size_class: usize, shared: &mut KVec<Arc<DmaBuffer>>) {
+        if let Some(kept) = self.kept.get_mut(size_class) {
+            while let Some(buffer) = shared.pop() {
+                // There is room for all that was borrowed.
+                let what = "a borrowed buffer has no place";
+                self.broken |= !push_into_room(&mut kept.buffers, buffer, what);
+            }
+        }
+        self.give_back_if_pressed();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The regions over them are gone.
+        for buffer in self.kept.iter().flat_map(|kept| &kept.buffers) {
+            buffer.conceal();
+        }
+        if let (true, Some(handle)) = (self.pd.is_lost(), self.handle.as_ref()) {
+            for (size_class, kept) in self.kept.iter_mut().enumerate() {
+                handle.lose(size_class, &mut kept.buffers);
+            }
+        }
+        self.give_back_all();
+    }
+}

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How large a queue is: what was asked for and what the device allows.
+
+use super::{
+    chunk::{
+        chunk_buffers,
+        Chunk, //
+    },
+    cost::{
+        self,
+        Counts,
+        Sizes, //
+    },
+    pool::MOST,
+    split::CHUNKS_USUAL,
+    Queue, //
+    Split,
+};
+use crate::io::Io;
+use core::mem::size_of;
+use hcablk_core::{
+    memory::eager_ring::EagerRing,
+    proto::{
+        grant::open_writes,
+        message::BUFFER_LEN,
+        TRANSFER_MAX,
+        TRANSFER_USUAL, //
+    },
+    rdma::{
+        device::Attributes,
+        qp::{
+            Capacity,
+            QueuePair, //
+        },
+        sink::Sink, //
+    },
+};
+use kernel::page::PAGE_SIZE;
+
+/// log2 of the pages of a transfer buffer.
+pub(super) const BUFFER_ORDER: u32 = 3;
+/// Bytes of a transfer buffer.
+pub(crate) const BUFFER_BYTES: usize = PAGE_SIZE << BUFFER_ORDER;
+/// Transfer buffers of the largest request.
+pub(crate) const BUFFERS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(BUFFER_BYTES);
+/// Transfer buffers of the largest request, unless an initiator asks for more.
+pub(super) const BUFFERS_USUAL: usize = (TRANSFER_USUAL as usize).div_ceil(BUFFER_BYTES);
+/// RDMA work requests that a request may be split into, for devices that take
+/// few entries in each.
+pub(super) const PARTS_MAX: usize = 8;
+/// Work requests of a fetch into a sink: register, read, invalidate.
+const SINK_REQUESTS: usize = 3;
+
+/// Chunks of a queue at most.
+const CHUNKS_LIMIT: usize = 1024;
+
+/// Bytes of data that a request may bring with it, a page.
+const INLINE: u32 = PAGE_SIZE as u32;
+
+/// The eager ring of a queue pair: at least, and at most when data can be fetched.
+const EAGER_RING_MIN: usize = 256 << 10;
+/// See [`EAGER_RING_MIN`].
+const EAGER_RING_MAX: usize = 2 << 20;
+
+/// What decides the sizes of a queue, beside the device: how the data of writes comes, and
+/// whether buffers are shared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueOptions {
+    /// It may be fetched, by way of sinks if so.
+    pub(crate) sinks: bool,
+    /// There are any.
+    pub(crate) writes: bool,
+    /// Memory may be granted: it can change while it is written.
+    pub(crate) grants: bool,
+    /// Nothing is fetched.
+    pub(crate) no_read: bool,
+    /// Transfer buffers beyond what the largest request needs are shared with other sessions.
+    pub(crate) shares: bool,
+}
+
+/// Sizes of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Receive buffers.
+    pub(crate) credits: u16,
+    /// Bytes of the largest request.
+    pub(crate) largest: u32,
+    pub(super) ios: u32,
+    /// It shares transfer buffers with others.
+    pub(super) shares: bool,
+    /// Transfer buffers of its own.
+    pub(super) buffers: usize,
+    /// Bytes that it may have, its own and shared.
+    bytes: usize,
+    pub(super) write_sges: usize,
+    pub(super) read_sges: usize,
+    /// Bytes of data that a request may bring with it.
+    pub(super) inline: u32,
+    /// The data of writes is fetched into registered memory.
+    pub(super) sinks: bool,
+    /// How large requests are split.
+    pub(super) split: Split,
+    /// Chunks, each with a send queue slot of its own.
+    pub(super) chunks: u16,
+    /// Bytes of the eager ring.
+    pub(super) eager_ring: usize,
+    /// Nothing is fetched.
+    pub(super) no_read: bool,
+    /// Send queue slots of a request.
+    slots: u32,
+}
+
+impl Shape {
+    /// Bytes of the largest request of a session whose initiator would like to ask for
+    /// `asked`, with `bytes` for the transfer buffers and the eager ring of each of its
+    /// queues: never less than the usual.
+    pub(crate) fn largest(
+        attributes: Attributes,
+        bytes: usize,
+        options: QueueOptions,
+        asked: u32,
+    ) -> u32 {
+        if asked <= TRANSFER_USUAL || options.no_read {
+            return TRANSFER_USUAL;
+        }
+        let eager_ring = ring_bytes(attributes, bytes, options).unwrap_or(0);
+        let (sges, registered) = if options.sinks {
+            let pages = attributes.max_fast_reg_pages as usize;
+            (attributes.max_send_sge, pages * PAGE_SIZE)
+        } else {
+            let both = attributes.max_send_sge.min(attributes.max_sge_rd);
+            (both, usize::MAX)
+        };
+        let most = bytes
+            .saturating_sub(eager_ring)
+            .min((sges as usize).saturating_mul(PARTS_MAX * BUFFER_BYTES))
+            .min(registered);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        asked
+            .min(most - most % PAGE_SIZE as u32)
+            .max(TRANSFER_USUAL)
+    }
+
+    /// What a device allows of `credits` requests in flight of up to `largest` bytes, as
+    /// [`Self::largest`] has said, with `bytes` for transfer buffers and the eager
+    /// ring; what is lacking when that is not enough for one.
+    pub(crate) fn new(
+        attributes: Attributes,
+        credits: u16,
+        bytes: usize,
+        largest: u32,
+        options: QueueOptions,
+        split: Split,
+    ) -> Result<Self, &'static str> {
+        let sinks = options.sinks && !options.no_read;
+        let eager_ring = ring_bytes(attributes, bytes, options)?;
+        let pieces = (largest as usize).div_ceil(BUFFER_BYTES);
+        let sges = |max: u32| (max as usize).clamp(1, pieces);
+        let write_sges = sges(attributes.max_send_sge);
+        let read_sges = sges(attributes.max_sge_rd.min(attributes.max_send_sge));
+        let write_parts = pieces.div_ceil(write_sges);
+        let read_parts = pieces.div_ceil(read_sges);
+        let plain_reads = !sinks && !options.no_read;
+        if write_parts > PARTS_MAX || plain_reads && read_parts > PARTS_MAX {
+            return Err("the RDMA device takes too few scatter-gather entries");
+        }
+        if sinks && !attributes.fast_registration {
+            return Err("the RDMA device cannot register memory by work requests");
+        }
+        if sinks && attributes.max_fast_reg_pages < Sink::pages(largest) {
+            return Err("the RDMA device's memory regions are too small");
+        }
+        // Data is fetched, and that has completed before the answer is posted;
+        // or it is written, together with the answer.
+        let fetch = match (sinks, plain_reads) {
+            (true, _) => SINK_REQUESTS,
+            (_, true) => read_parts,
+            _ => 0,
+        };
+        let slots = fetch.max(write_parts + 1) as u32;
+        let most = (bytes.saturating_sub(eager_ring) / BUFFER_BYTES).max(pieces);
+        let buffers = if options.shares { pieces } else { most };
+        // A chunk is one work request, written, or fetched if that is by chunks.
+        let least_entries = if plain_reads {
+            write_sges.min(read_sges)
+        } else {
+            write_sges
+        };
+        let split = split.within(least_entries.saturating_sub(1) * BUFFER_BYTES);
+        let chunks = split.most(most * BUFFER_BYTES).min(CHUNKS_LIMIT);
+        let mut shape = Self {
+            credits,
+            largest,
+            ios: u32::from(credits) * 2,
+            shares: options.shares,
+            buffers,
+            bytes,
+            write_sges,
+            read_sges,
+            // A receive has one piece for the request and one for its data.
+            inline: if attributes.max_recv_sge < 2 {
+                0
+            } else {
+                INLINE
+            },
+            sinks,
+            split,
+            chunks: chunks as u16,
+            eager_ring,
+            no_read: options.no_read,
+            slots,
+        };
+        while shape.sends() + 1 > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
+            if usize::from(shape.chunks) > CHUNKS_USUAL {
+                shape.chunks /= 2;
+                continue;
+            }
+            if shape.credits == 1 {
+                return Err("the RDMA device takes too few work requests");
+            }
+            shape.credits /= 2;
+            shape.ios = u32::from(shape.credits) * 2;
+        }
+        Ok(shape)
+    }
+
+    /// Pieces of memory that one RDMA WRITE takes.
+    pub(crate) fn write_sges(self) -> usize {
+        self.write_sges
+    }
+
+    /// Bytes of transfer buffers and the eager ring that it has for itself.
+    fn data(self) -> u64 {
+        (self.buffers * BUFFER_BYTES + self.eager_ring) as u64
+    }
+
+    /// Bytes of the kernel's memory that it takes beside these: never less than what is
+    /// allocated.
+    pub(crate) fn overhead(self) -> u64 {
+        let sinks = if self.sinks {
+            Sink::pages(self.largest)
+        } else {
+            0
+        };
+        let counts = Counts {
+            credits: self.credits.into(),
+            ios: self.ios.into(),
+            chunks: self.chunks.into(),
+            sends: self.sends().into(),
+            send_entries: self.write_sges.max(self.read_sges) as u64,
+            receive_entries: 2,
+            completions: self.completions().into(),
+            inline: self.inline != 0,
+            pieces: self.pieces() as u64,
+            chunk_pieces: chunk_buffers(self.split.chunk()) as u64,
+            sink_pages: sinks.into(),
+            buffers: self.buffers as u64,
+            // Its lists have room for what all queues of the session wish.
+            kept: if self.shares { MOST as u64 } else { 0 },
+            ring_buffers: (self.eager_ring / BUFFER_BYTES) as u64,
+            ring_pages: (self.eager_ring / PAGE_SIZE) as u64,
+            open_writes: open_writes(self.credits) as u64,
+        };
+        let sizes = Sizes {
+            queue: size_of::<Queue>() as u64,
+            io: size_of::<Io>() as u64,
+            chunk: size_of::<Chunk>() as u64,
+            message: BUFFER_LEN as u64,
+        };
+        cost::bytes(&counts, &sizes)
+    }
+
+    /// Bytes of all that it has for itself.
+    pub(crate) fn reserved(self) -> u64 {
+        self.data() + self.overhead()
+    }
+
+    /// Bytes that it may borrow beside that.
+    pub(crate) fn wish(self) -> u64 {
+        (self.bytes as u64).saturating_sub(self.data())
+    }
+
+    /// Transfer buffers of the largest request.
+    pub(crate) fn buffers_of_one(self) -> usize {
+        (self.largest as usize).div_ceil(BUFFER_BYTES)
+    }
+
+    /// Pieces of memory of the largest request, wherever they are.
+    pub(crate) fn pieces(self) -> usize {
+        let largest = self.largest as usize;
+        let eager_ring = EagerRing::pieces(largest.min(self.eager_ring));
+        eager_ring.max(largest.div_ceil(BUFFER_BYTES))
+    }
+
+    /// Each request's work, each chunk's, a keep-alive, and the registration of the eager ring.
+    pub(super) fn sends(self) -> u32 {
+        self.ios * self.slots + u32::from(self.chunks) + 2
+    }
+
+    pub(super) fn completions(self) -> u32 {
+        QueuePair::<Queue>::completions(self.capacity())
+    }
+
+    pub(super) fn capacity(self) -> Capacity {
+        Capacity {
+            sends: self.sends(),
+            receives: self.credits.into(),
+            send_entries: self.write_sges.max(self.read_sges) as u32,
+            receive_entries: if self.inline == 0 { 1 } else { 2 },
+        }
+    }
+}
+
+/// Bytes of the eager ring, of `bytes` for all buffers. A quarter; all that the largest
+/// write needs when nothing is fetched, if that leaves as much for reads.
+fn ring_bytes(
+    attributes: Attributes,
+    bytes: usize,
+    options: QueueOptions,
+) -> Result<usize, &'static str> {
+    let lacking = if !options.grants {
+        Some("without RDMA READ its drive must bear data that changes, and cache_mib be 0")
+    } else if !attributes.fast_registration {
+        Some("the RDMA device cannot register memory by work requests")
+    } else {
+        None
+    };
+    if !options.writes {
+        return Ok(0);
+    }
+    if let Some(lacking) = lacking {
+        return if options.no_read { Err(lacking) } else { Ok(0) };
+    }
+    let largest = TRANSFER_USUAL as usize;
+    if !options.no_read {
+        let quarter = (bytes / 4).clamp(EAGER_RING_MIN, EAGER_RING_MAX);
+        return Ok(EagerRing::fit(attributes, quarter));
+    }
+    if bytes < 2 * largest {
+        return Err("without RDMA READ buffer_mib must be 2 for each of its queues");
+    }
+    if EagerRing::fit(attributes, largest) < largest {
+        return Err("the RDMA device's memory regions are too small to do without RDMA READ");
+    }
+    Ok(EagerRing::fit(attributes, bytes / 2))
+}

@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An initiator's queue pairs on one volume.
+//!
+//! ```text
+//!          end(), any context           nothing left
+//!  Live ─────────────────────► Ending ────────────────► Ended
+//! ```
+//!
+//! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason
+//! is kept and logged, queues the teardown, which runs once, in process context: every queue pair is failed,
+//! so that nothing of the session can reach the drive any more; what the drive
+//! has begun is waited for; then the session is forgotten.
+
+use crate::{
+    admission,
+    backing::Backing,
+    end_reason::{
+        EndReason,
+        Fault, //
+    },
+    flush_errors::FlushErrors,
+    memory::Client,
+    port::Port,
+    queue::Queue,
+    registry::Registry,
+    volume::{
+        Printed,
+        Volume, //
+    },
+};
+use hcablk_core::{
+    blkdev::WbErrCursor,
+    broken,
+    logic::session_state::{
+        SessionState,
+        KEEP_ALIVE_PERIOD_MS, //
+    },
+    proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            Request,
+            SessionId, //
+        },
+        message::Status,
+        name::HostId, //
+    },
+    rdma::pd::ProtectionDomain,
+    report::trace, //
+    sync::{
+        new_irq_lock,
+        Event,
+        IrqLock,
+        Periodic,
+        Running,
+        Tick,
+        WorkQueue, //
+    },
+    system::{
+        may_print,
+        Lines, //
+    },
+};
+use kernel::{
+    impl_has_work, new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+/// See the module's picture. A session is live from the start.
+type State = SessionState<EndReason>;
+
+/// A session. It and its queues hold each other until the teardown.
+#[pin_data]
+pub(crate) struct Session {
+    registry: Arc<Registry>,
+    port: Arc<Port>,
+    volume: Arc<Volume>,
+    geometry: Geometry,
+    /// Bytes of the largest request; set with the first queue pair, which the others follow.
+    largest: Atomic<u32>,
+    id: SessionId,
+    epoch: Epoch,
+    host: HostId,
+    queue_count: u8,
+    pd: Arc<ProtectionDomain>,
+    /// Its part of the port's memory; set with the first queue pair, and taken by the teardown.
+    #[pin]
+    client: Mutex<Option<Arc<Client>>>,
+    /// Taken by the teardown, so that the device is closed when that is done.
+    #[pin]
+    backing: Mutex<Option<Arc<Backing>>>,
+    /// Up to which failed write-back the initiator has got errors.
+    #[pin]
+    wb_err: Mutex<WbErrCursor>,
+    #[pin]
+    flush_errors: IrqLock<FlushErrors>,
+    /// Whether there is one of these that is still to be told.
+    owes_error: Atomic<bool>,
+    #[pin]
+    state: IrqLock<State>,
+    #[pin]
+    queues: Mutex<KVec<Arc<Queue>>>,
+    /// Held by who closes queues: the teardown, or who replaces one.
+    #[pin]
+    closing: Mutex<()>,
+    #[pin]
+    keep_alive_timer: Mutex<Option<Running<Session>>>,
+    #[pin]
+    ended: Event,
+    #[pin]
+    work: Work<Session>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Session { self.work }
+}
+
+impl Session {
+    /// Makes a session without queues, `EIO` when the volume is not exported
+    /// any more. May sleep.
+    pub(crate) fn new(
+        registry: &Arc<Registry>,
+        port: &Arc<Port>,
+        volume: &Arc<Volume>,
+        request: &Request,
+        pd: Arc<ProtectionDomain>,
+    ) -> Result<Arc<Self>> {
+        let (backing, geometry) = volume.backing().ok_or(EIO)?;
+        let wb_err = backing.wb_err_cursor();
+        let session = Arc::pin_init(
+            pin_init!(Self {
+                registry: registry.clone(),
+                port: port.clone(),
+                volume: volume.clone(),
+                largest: Atomic::new(geometry.max_transfer),
+                geometry,
+                id: request.session,
+                epoch: request.epoch,
+                host: request.host,
+                queue_count: request.queues,
+                pd,
+                client <- new_mutex!(None),
+                backing <- new_mutex!(Some(backing)),
+                wb_err <- new_mutex!(wb_err),
+                flush_errors <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
+                owes_error: Atomic::new(false),
+                state <- new_irq_lock!(State::Live, "hcablk_session"),
+                queues <- new_mutex!(KVec::new()),
+                closing <- new_mutex!(()),
+                keep_alive_timer <- new_mutex!(None),
+                ended <- Event::new(),
+                work <- new_work!("hcablk_target::Session"),
+            }),
+            GFP_KERNEL,
+        )?;
+        session.comes_to(trace::State::Live);
+        *session.keep_alive_timer.lock() =
+            Some(Periodic::start(session.clone(), KEEP_ALIVE_PERIOD_MS)?);
+        Ok(session)
+    }
+
+    /// Where completions are handled.
+    pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
+        self.registry.completions(self.pd.is_software())
+    }
+
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Returns whether the session began at `port`.
+    pub(crate) fn is_of(&self, port: &Port) -> bool {
+        core::ptr::eq(&*self.port, port)
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Bytes of the largest request on every queue pair.
+    pub(crate) fn largest(&self) -> u32 {
+        self.largest.load(Relaxed)
+    }
+
+    /// See [`Self::largest`]. By whoever makes the first queue pair.
+    pub(crate) fn set_largest(&self, bytes: u32) {
+        self.largest.store(bytes, Relaxed);
+    }
+
+    pub(crate) fn host(&self) -> HostId {
+        self.host
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
+    /// Its part of the port's memory, unless the teardown has begun.
+    pub(crate) fn client(&self) -> Option<Arc<Client>> {
+        self.client.lock().clone()
+    }
+
+    /// See [`Self::client`]. By whoever makes the first queue pair.
+    pub(crate) fn set_client(&self, client: Arc<Client>) {
+        *self.client.lock() = Some(client);
+    }
+
+    /// What the volume is made of, unless the teardown has begun.
+    pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
+        self.backing.lock().clone()
+    }
+
+    /// Returns the error of a write-back that has failed since this was called last, or since
+    /// the session began. May sleep.
+    pub(crate) fn check_wb_err(&self, backing: &Backing) -> Result {
+        backing.file().check_wb_err(&mut self.wb_err.lock())
+    }
+
+    /// How a flush, or a write with FUA, ends for which the drive's part ended with `own`, and
+    /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
+    pub(crate) fn end_flush(&self, own: Status) -> (Status, u32) {
+        if own == Status::Ok && !self.owes_error.load(Acquire) {
+            return (own, 0);
+        }
+        let mut errors = self.flush_errors.lock();
+        let end = errors.end(own);
+        self.owes_error.store(!errors.is_empty(), Release);
+        end
+    }
+
+    /// An answer that told of the error of a flush was sent: [`FlushErrors::sent`]. Any context.
+    pub(crate) fn flush_error_sent(&self, number: u32) {
+        let mut errors = self.flush_errors.lock();
+        errors.sent(number);
+        self.owes_error.store(!errors.is_empty(), Release);
+    }
+
+    /// Returns whether `request` names this session, in whatever epoch.
+    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+        self.id == request.session
+            && self.host == request.host
+            && self.volume.name() == request.volume
+    }
+
+    /// What matters for a request for queue `queue`.
+    pub(crate) fn admission(&self, queue: u8) -> admission::Session {
+        // One lock after the other: a guard in the literal would last until its end.
+        let has_queue = self.queues.lock().iter().any(|q| q.index() == queue);
+        let ending = !self.state.lock().is_live();
+        admission::Session {
+            epoch: self.epoch,
+            ending,
+            queues: self.queue_count,
+            has_queue,
+        }
+    }
+
+    /// Queue pairs that are connected.
+    pub(crate) fn connected(&self) -> usize {
+        self.queues.lock().len()
+    }
+
+    /// Calls `f` with every queue.
+    pub(crate) fn for_each_queue(&self, mut f: impl FnMut(&Queue)) {
+        for queue in self.queues.lock().iter() {
+            f(queue);
+        }
+    }
+
+    /// The queue that came after so many others.
+    fn queue_at(&self, place: usize) -> Option<Arc<Queue>> {
+        self.queues.lock().get(place).cloned()
+    }
+
+    /// Adds a queue pair. If the session is ending, or has this queue already,
+    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
+        let mut queues = self.queues.lock();
+        let result = if !self.state.lock().is_live() {
+            Err(EIO)
+        } else if queues.iter().any(|q| q.index() == queue.index()) {
+            Err(EEXIST)
+        } else {
+            queue.time(self.volume.timing());
+            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
+        };
+        drop(queues);
+        if result.is_err() {
+            queue.close();
+        }
+        result
+    }
+
+    /// Tells of a state to who listens.
+    fn comes_to(&self, state: trace::State) {
+        trace::target::session(|| trace::Change {
+            session: self.id.0,
+            epoch: self.epoch.0,
+            queue: None,
+            state,
+            error: self.reason().map_or(0, EndReason::errno),
+        });
+    }
+
+    /// Why the session ends, if it does.
+    fn reason(&self) -> Option<EndReason> {
+        self.state.lock().reason()
+    }
+
+    /// Ends the session because of `reason`. Any context.
+    pub(crate) fn end(self: &Arc<Self>, reason: EndReason) {
+        {
+            let mut state = self.state.lock();
+            if !state.end(reason) {
+                return;
+            }
+        }
+        self.comes_to(trace::State::Ending);
+        self.report_end(reason);
+        // Queued once: the state never comes back.
+        if self.registry.work().enqueue(self.clone()).is_err() {
+            broken!("the teardown of a session was queued already");
+        }
+    }
+
+    /// Ends the session because of queue pair `queue`.
+    pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
+        self.end(EndReason::Queue(queue, fault));
+    }
+
+    /// Logs why the session ends, with a rate limit, since a peer can cause it.
+    #[cold]
+    fn report_end(&self, reason: EndReason) {
+        let (volume, id, host) = (&*self.volume, self.id.0, Printed(self.host));
+        if reason.is_usual() {
+            if may_print(Lines::Ends) {
+                pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+            }
+        } else if may_print(Lines::Faults) {
+            pr_warn!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+        }
+    }
+
+    /// Waits until nothing is left of the session, which takes as long as the
+    /// drive needs for what it has begun. Process context.
+    pub(crate) fn wait(&self) {
+        while self.ended.wait_ms(60_000).is_err() {
+            pr_warn!("{}: still waiting for a session to end\n", *self.volume);
+        }
+    }
+
+    /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
+    pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
+        self.ended.wait_ms(ms).is_ok()
+    }
+
+    /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
+    /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
+    /// the session is ending. `false`: another one is being taken down, which is not waited for: an
+    /// initiator replaces one after the other. Process context.
+    pub(crate) fn replace_queue(&self, index: u8) -> bool {
+        let Some(_alone) = self.closing.try_lock() else {
+            return !self.state.lock().is_live();
+        };
+        if !self.state.lock().is_live() {
+            return true;
+        }
+        let found = self
+            .queues
+            .lock()
+            .iter()
+            .find(|queue| queue.index() == index)
+            .cloned();
+        if let Some(queue) = found {
+            queue.comes_to(trace::State::Ending);
+            queue.close_alone();
+            drop(self.volume.retire_one(&self.queues, index));
+        }
+        true
+    }
+
+    fn tear_down(&self) {
+        drop(self.keep_alive_timer.lock().take());
+        let _alone = self.closing.lock();
+        // None comes any more, and these stay listed until they are closed: their counters are
+        // read there.
+        let queues = || (0..).map_while(|place| self.queue_at(place));
+        for queue in queues() {
+            queue.comes_to(trace::State::Ending);
+            queue.shut();
+        }
+        for queue in queues() {
+            queue.close();
+        }
+        let queues = self.volume.retire(&self.queues);
+        let count = queues.len();
+        drop(queues);
+        let client = self.client.lock().take();
+        drop(client);
+        drop(self.backing.lock().take());
+        self.state.lock().finish();
+        self.comes_to(trace::State::Ended);
+        self.registry.remove_session(self);
+        if may_print(Lines::Gone) {
+            pr_info!(
+                "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
+                *self.volume,
+                self.id.0,
+                Printed(self.host)
+            );
+        }
+        self.ended.set();
+    }
+}
+
+impl WorkItem for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        this.tear_down();
+    }
+}
+
+impl Tick for Session {
+    fn tick(&self) {
+        for queue in self.queues.lock().iter() {
+            queue.send_keep_alive();
+        }
+    }
+}

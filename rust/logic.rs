@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Decisions and accounts that use nothing but `core`: their tests run on the host, and programs
+//! in user space share them.
+//!
+//! - [`fair_share`]: who may borrow how many shared buffers.
+//! - [`mq`]: the Multi-Queue replacement algorithm, which lines a cache keeps.
+//! - [`session_state`]: the states of a session, the same on both sides.
+//!
+//! [`proto`](crate::proto) is as pure, and is the wire's.
+
+pub mod fair_share;
+pub mod mq;
+pub mod session_state;

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The eager ring: memory to which a peer may write as long as its queue pair lives, and into
+//! which an initiator puts the data of eager writes. The account of its slots is
+//! [`proto::grant`](crate::proto::grant).
+//!
+//! The peer can write to all of it at any time, also while a drive takes data from there; it
+//! cannot read it. So the ring holds nothing but the data of that peer's writes: it is cleared
+//! when it is allocated, is never used for anything else, and no decision depends on its contents.
+
+use crate::{
+    memory::pages::PageRange,
+    proto::grant::{
+        Grant,
+        BYTES_MAX,
+        UNIT, //
+    },
+    rdma::{
+        buffer::DmaBuffer,
+        device::Attributes,
+        exposed::ExposedBuffers,
+        mr::REGION_PAGE,
+        pd::ProtectionDomain,
+        wr::Register, //
+    },
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// In place of what tells requests' regions apart: the upper half of addresses.
+const COOKIE: u32 = 0x6772_6e74;
+
+/// log2 of the pages of a piece.
+const ORDER: u32 = 3;
+/// Bytes of a piece.
+const PIECE: usize = PAGE_SIZE << ORDER;
+
+const _: () = assert!(PIECE % UNIT as usize == 0);
+
+/// The eager ring of a queue pair, in one memory region.
+pub struct EagerRing {
+    pieces: ExposedBuffers,
+    grant: Grant,
+}
+
+impl EagerRing {
+    /// Returns how many of `bytes` bytes the device can have in one region.
+    pub fn fit(attributes: Attributes, bytes: usize) -> usize {
+        let region = attributes.max_fast_reg_pages as usize * REGION_PAGE as usize;
+        let bytes = bytes.min(region).min(BYTES_MAX as usize);
+        bytes - bytes % PIECE
+    }
+
+    /// Returns the most pieces over which `bytes` bytes of the ring are spread.
+    pub const fn pieces(bytes: usize) -> usize {
+        bytes.div_ceil(PIECE) + 1
+    }
+
+    /// Allocates a ring of `bytes` bytes, which [`Self::fit`] has returned. May sleep. Fails with
+    /// `EINVAL` for 0 or another length, and with `ENOMEM`.
+    pub fn new(pd: &Arc<ProtectionDomain>, bytes: usize) -> Result<Self> {
+        let count = bytes / PIECE;
+        if count == 0 || bytes % PIECE != 0 || bytes > BYTES_MAX as usize {
+            return Err(EINVAL);
+        }
+        let pieces = ExposedBuffers::new(pd, count, ORDER, COOKIE)?;
+        Ok(Self {
+            grant: Grant {
+                bytes: bytes as u32,
+                key: pieces.remote().key,
+                base: COOKIE,
+            },
+            pieces,
+        })
+    }
+
+    /// Returns the work request that registers the ring for the peer's writes. Post it once,
+    /// before any message by which the peer learns of the ring; the registration ends with the
+    /// object.
+    pub fn register(&self) -> Register<'_> {
+        self.pieces.register()
+    }
+
+    /// Returns size, key and address, for the peer.
+    pub fn grant(&self) -> Grant {
+        self.grant
+    }
+
+    /// Returns the pieces that hold `length` bytes from `offset`, each with its part of these.
+    #[inline]
+    fn parts(&self, offset: usize, length: usize) -> Parts<'_> {
+        let first = offset / PIECE;
+        let all = self.pieces.buffers();
+        let end = (offset + length).min(all.len() * PIECE);
+        let pieces = all.get(first..end.div_ceil(PIECE));
+        Parts {
+            pieces: pieces.unwrap_or(&[]).iter(),
+            begin: first * PIECE,
+            offset,
+            end,
+        }
+    }
+
+    /// Makes visible what the peer has written to `length` bytes from `offset`.
+    #[inline]
+    pub fn sync_for_cpu(&self, offset: usize, length: usize) {
+        for (piece, from, length) in self.parts(offset, length) {
+            piece.sync_for_cpu(from, length);
+        }
+    }
+
+    /// Gives `length` bytes from `offset` back to the peer.
+    #[inline]
+    pub fn sync_for_device(&self, offset: usize, length: usize) {
+        for (piece, from, length) in self.parts(offset, length) {
+            piece.sync_for_device(from, length);
+        }
+    }
+
+    /// Returns the pages of `length` bytes from `offset`, for the drive.
+    #[inline]
+    pub fn ranges(&self, offset: usize, length: usize) -> Ranges<'_> {
+        Ranges(self.parts(offset, length))
+    }
+}
+
+/// A type with a name: that of an iterator made of others is too long for a
+/// symbol where it is part of another.
+struct Parts<'a> {
+    pieces: core::slice::Iter<'a, DmaBuffer>,
+    /// Where the next piece begins.
+    begin: usize,
+    offset: usize,
+    end: usize,
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = (&'a DmaBuffer, usize, usize);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let piece = self.pieces.next()?;
+        let begin = self.begin;
+        self.begin += PIECE;
+        let from = self.offset.max(begin) - begin;
+        let to = self.end.min(begin + PIECE) - begin;
+        Some((piece, from, to - from))
+    }
+}
+
+/// What [`EagerRing::ranges`] returns.
+pub struct Ranges<'a>(Parts<'a>);
+
+impl<'a> Iterator for Ranges<'a> {
+    type Item = PageRange<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (piece, from, length) = self.0.next()?;
+        Some(piece.pages().range(from, length))
+    }
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work on an object that must be done where one may sleep, without an
+//! allocation.
+//!
+//! # Ownership
+//!
+//! The object (a [`Deferred`]) embeds a [`WorkSlot`]. [`defer`] takes the object
+//! in its box; from then on the workqueue has it, until it comes back, in its
+//! box, through [`Deferred::run`].
+//!
+//! # Memory
+//!
+//! Work runs as the loop driver's does: allocations in it start no I/O, since
+//! it may be the I/O of whoever waits for memory, and it is not slowed down for
+//! pages that others have made dirty (`PF_MEMALLOC_NOIO`, `PF_LOCAL_THROTTLE`).
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+use crate::{
+    bindings,
+    sync::embedded::HasSlot,
+    sync::WorkQueue, //
+};
+use core::{
+    ffi::c_void,
+    marker::PhantomData,
+    ptr::null_mut, //
+};
+use kernel::{
+    prelude::*,
+    types::Opaque, //
+};
+
+/// An object that work can be done on.
+pub trait Deferred: HasSlot<WorkSlot<Self>> + Sized + Send + 'static {
+    /// Does the work. Process context; it may defer the object again.
+    fn run(self: KBox<Self>);
+}
+
+struct Inner {
+    work: bindings::work_struct,
+    /// The object in its box, while it is queued.
+    owner: *mut c_void,
+}
+
+/// The place that a workqueue needs for an object's work, used again and again.
+///
+/// Dropping it waits for the end of work that is still returning from
+/// [`Deferred::run`]: not from within the work itself.
+///
+/// # Invariants
+///
+/// The work is initialised to run a `T`; it is queued only between [`defer`] and
+/// `run` of its owner, and `owner` is that box then.
+pub struct WorkSlot<T: Deferred> {
+    inner: KBox<Opaque<Inner>>,
+    _owner: PhantomData<fn(T)>,
+}
+
+// SAFETY: While it can be reached it is plain memory, or work that ends.
+unsafe impl<T: Deferred> Send for WorkSlot<T> {}
+
+// SAFETY: Shared references give access to nothing.
+unsafe impl<T: Deferred> Sync for WorkSlot<T> {}
+
+impl<T: Deferred> WorkSlot<T> {
+    /// May sleep.
+    pub fn new() -> Result<Self> {
+        let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
+        let raw = inner.get();
+        // SAFETY: Room for the structure, which stays where it is until the box is dropped.
+        unsafe {
+            (&raw mut (*raw).owner).write(null_mut());
+            bindings::hcablk_c_init_deferred(&raw mut (*raw).work, Some(run::<T>));
+        }
+        // INVARIANT: Initialised, and not queued.
+        Ok(Self {
+            inner,
+            _owner: PhantomData,
+        })
+    }
+}
+
+impl<T: Deferred> Drop for WorkSlot<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant it is initialised. Its owner is being
+        // dropped, so it is not queued, but may be on its last lines.
+        unsafe { bindings::cancel_work_sync(&raw mut (*self.inner.get()).work) };
+    }
+}
+
+/// Queues a call of `owner.run()` on `queue`. Any context.
+///
+/// C: `queue_work()`.
+pub fn defer<T: Deferred>(mut owner: KBox<T>, queue: &WorkQueue) {
+    let inner = owner.slot_mut().inner.get();
+    // SAFETY: By the slot's invariants it is initialised and not queued, since
+    // its owner is here; who runs it gives the owner back.
+    unsafe {
+        (*inner).owner = KBox::into_raw(owner).cast();
+        bindings::hcablk_c_queue_work(queue.as_raw(), &raw mut (*inner).work);
+    }
+}
+
+/// # Safety
+///
+/// Called by the workqueue with the work of a slot that [`defer`] of the same
+/// type queued.
+unsafe extern "C" fn run<T: Deferred>(work: *mut bindings::work_struct) {
+    // SAFETY: By the safety requirement the work is in an `Inner`, and `owner`
+    // the box that `defer` left there.
+    let owner = unsafe {
+        let inner = kernel::container_of!(work, Inner, work);
+        KBox::from_raw((*inner).owner.cast::<T>())
+    };
+    without_io(|| owner.run());
+}
+
+/// Calls `f` as the module's "Memory" tells. Process context.
+///
+/// C: `memalloc_flags_save()`.
+pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
+    // SAFETY: Flags of this thread, which are set back below.
+    let flags = unsafe {
+        bindings::hcablk_c_memalloc_flags_save(
+            bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE,
+        )
+    };
+    let result = f();
+    // SAFETY: As above.
+    unsafe { bindings::hcablk_c_memalloc_flags_restore(flags) };
+    result
+}

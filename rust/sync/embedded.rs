@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Fields of a driver's objects that C code works on while it has the object: the `struct bio` of
+//! its I/O, its work.
+//!
+//! The layer takes such an object in its box, has C code work on the field, and gives the object
+//! back when that is done. Meanwhile there are only shared references to the object, by which the
+//! layer asks it for what the work needs. The field must stay where it is as long as there are no
+//! others: so says [`HasSlot`], which safe code implements by [`impl_has_slot`](crate::impl_has_slot),
+//! as the kernel's `impl_has_work!` does for its work.
+
+/// An object that has an `S` to do something with.
+///
+/// # Safety
+///
+/// The `S` is a field of the object itself: as long as there are only shared references to the
+/// object, it is neither replaced nor dropped.
+pub unsafe trait HasSlot<S> {
+    /// Where it is.
+    #[doc(hidden)]
+    fn slot_mut(&mut self) -> &mut S;
+}
+
+/// Says in which field of a type its slot of a type is.
+#[macro_export]
+macro_rules! impl_has_slot {
+    ($type:ty, $field:ident: $slot:ty) => {
+        // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to it is one to
+        // a slot only if it is a slot, not if it is something that gives one out.
+        unsafe impl $crate::sync::embedded::HasSlot<$slot> for $type {
+            #[inline]
+            fn slot_mut(&mut self) -> &mut $slot {
+                const _: usize = ::core::mem::offset_of!($type, $field);
+                let slot: *mut $slot = &raw mut self.$field;
+                // SAFETY: From a unique reference just now.
+                unsafe { &mut *slot }
+            }
+        }
+    };
+}
