@@ -275,6 +275,7 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
     A program is a file, or a folder with a main.c; headers may be anywhere.
     """
     folder = cache / "guest"
+    folder.mkdir(parents=True, exist_ok=True)
     headers = sorted(sources.glob("**/*.h"))
     result = []
     for source in sorted([*sources.glob("*.rs"), *sources.glob("*.c"), *sources.glob("*/main.c")]):
