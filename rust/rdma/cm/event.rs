@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the connection manager reports of an identifier: the kernel's events,
+//! translated for a [`Handler`].
+
+use super::{
+    is_iwarp,
+    IdContext, //
+};
+use crate::{
+    bindings,
+    system::errno, //
+};
+use core::{
+    ptr,
+    slice, //
+};
+use kernel::prelude::*;
+
+/// What happens to a connection.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The peer's address is known and the identifier has a device.
+    AddressResolved,
+    /// The way to the peer is known.
+    RouteResolved,
+    /// The connection is up; `private` is what the accepting side sent along.
+    Established {
+        /// Private data, possibly padded.
+        private: &'a [u8],
+    },
+    /// The peer refused.
+    Rejected {
+        /// What the peer's user sent along; empty when nobody listened.
+        private: &'a [u8],
+    },
+    /// The peer's connection manager refused, since it still has a connection of a queue pair with
+    /// this one's number: an earlier one's, of a host that has started again since. It ends that
+    /// now; another attempt may succeed.
+    StaleConnection,
+    /// Resolving or connecting failed.
+    Failed(Error),
+    /// The connection is down.
+    Disconnected,
+    /// The device goes away; everything on it must be given up.
+    DeviceRemoval,
+}
+
+/// The reason of the InfiniBand connection manager's, which RoCE has, too.
+const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
+
+/// Who is told of an identifier's events.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles an event. Process context, one call at a time.
+    fn event(&self, event: Event<'_>);
+}
+
+/// Returns the private data of an event of a connection.
+///
+/// # Safety
+///
+/// `event` is an event that carries connection parameters.
+pub(super) unsafe fn private_data(event: &bindings::rdma_cm_event) -> &[u8] {
+    // SAFETY: The caller guarantees which part of the union is valid.
+    let conn = unsafe { &event.param.conn };
+    if conn.private_data.is_null() {
+        return &[];
+    }
+    // SAFETY: The connection manager gives a buffer of this length, valid during the callback.
+    unsafe { slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()) }
+}
+
+/// # Safety
+///
+/// Called by the connection manager for an identifier whose context is an [`IdContext`].
+pub(super) unsafe extern "C" fn on_event(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> crate::ffi::c_int {
+    // SAFETY: Identifier and event are valid during the callback; the context
+    // is as the caller guarantees and the handler mutex is held.
+    let (event, handler) = unsafe {
+        let context: *const IdContext = (*id).context.cast();
+        (&*event, &*(*context).handler.get())
+    };
+    let Some(handler) = handler else {
+        return 0;
+    };
+    // SAFETY: `id` is valid during the callback.
+    let is_iwarp = || unsafe { is_iwarp(id) };
+    let failed = |otherwise: Error| match event.status {
+        status if status < 0 => Error::from_errno(status),
+        _ => otherwise,
+    };
+    let event = match event.event {
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => Event::Established {
+            // SAFETY: The event is about a connection.
+            private: unsafe { private_data(event) },
+        },
+        // The status of a device with another connection manager is an error, below 0.
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED
+            if event.status == REJECTED_AS_STALE =>
+        {
+            Event::StaleConnection
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
+            let mut len = 0;
+            // SAFETY: Both are valid; the function looks whether the user or the
+            // device rejected.
+            let data = unsafe {
+                bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len)
+            };
+            Event::Rejected {
+                private: if data.is_null() && is_iwarp() {
+                    // siw reports a refusal as a reset, which the function takes
+                    // for the device's own; what came along is there all the same.
+                    // SAFETY: The event is about a connection.
+                    unsafe { private_data(event) }
+                } else if data.is_null() {
+                    &[]
+                } else {
+                    // SAFETY: `data` points to `len` bytes, valid during the callback.
+                    unsafe { slice::from_raw_parts(data.cast(), len.into()) }
+                },
+            }
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => {
+            Event::Failed(failed(errno::ehostunreach()))
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_ERROR => {
+            Event::Failed(failed(errno::ehostunreach()))
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_ERROR
+        | bindings::rdma_cm_event_type_RDMA_CM_EVENT_UNREACHABLE => {
+            Event::Failed(failed(errno::ehostunreach()))
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_DISCONNECTED
+        | bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_CHANGE => Event::Disconnected,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => Event::DeviceRemoval,
+        _ => return 0,
+    };
+    handler.event(event);
+    0
+}

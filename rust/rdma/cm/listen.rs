@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Listening for connections: a [`Listener`] hands each request to an [`Accept`],
+//! which claims its identifier or refuses it.
+
+use super::{
+    event::{
+        on_event,
+        private_data, //
+    },
+    reject,
+    Handler,
+    Id,
+    IdContext, //
+};
+use crate::{
+    bindings,
+    rdma::{
+        address::RawAddress,
+        paired::Paired, //
+    },
+    system::errno, //
+};
+use core::{
+    net::SocketAddr,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*,
+    sync::{
+        Arc,
+        UniqueArc, //
+    },
+};
+
+/// Who is told of connection requests.
+pub trait Accept: Send + Sync + 'static {
+    /// Handles a connection request: claims the identifier, else the peer is refused. Process
+    /// context; requests come one at a time, so keep it short.
+    fn request(self: Arc<Self>, incoming: &mut Incoming<'_>);
+
+    /// Handles the removal of the device that is listened on. The listener must be dropped, but not
+    /// from here.
+    fn removed(self: Arc<Self>);
+}
+
+/// A connection request.
+pub struct Incoming<'a> {
+    raw: NonNull<bindings::rdma_cm_id>,
+    event: &'a bindings::rdma_cm_event,
+    claimed: bool,
+}
+
+impl Incoming<'_> {
+    /// Returns the private data of the request, possibly padded.
+    pub fn private(&self) -> &[u8] {
+        // SAFETY: A connection request carries connection parameters.
+        unsafe { private_data(self.event) }
+    }
+
+    /// Returns how many RDMA READs the peer lets this side have in flight.
+    pub fn peer_responder_resources(&self) -> u8 {
+        // SAFETY: A connection request carries connection parameters; the
+        // connection manager has already swapped the sides' views.
+        unsafe { self.event.param.conn.initiator_depth }
+    }
+
+    /// Takes the identifier: whoever has it accepts or rejects in their own
+    /// time and context.
+    pub fn claim(&mut self, handler: Arc<dyn Handler>) -> Result<Arc<Id>> {
+        let context = IdContext::new(handler)?;
+        let context_ptr = context.as_ptr();
+        if self.claimed {
+            return Err(errno::ealready());
+        }
+        // Room first: an identifier that was built and dropped again would be
+        // destroyed from within its own handler.
+        let room = UniqueArc::new_uninit(GFP_KERNEL)?;
+        // INVARIANT: The handler and the context are set just below.
+        let id: Arc<Id> = room
+            .write(Id {
+                raw: self.raw,
+                context,
+                paired: Paired::new(),
+            })
+            .into();
+        // SAFETY: The identifier is new and its handler mutex is held during the
+        // callback, so that nobody reads the fields meanwhile.
+        unsafe {
+            (*self.raw.as_ptr()).context = context_ptr;
+            (*self.raw.as_ptr()).event_handler = Some(on_event);
+        }
+        self.claimed = true;
+        id.tune();
+        Ok(id)
+    }
+
+    /// Refuses the request, with `private` as the reason.
+    pub fn reject(&mut self, private: &[u8]) {
+        // SAFETY: `raw` is valid during the callback. A peer that cannot be reached times out.
+        let _ = unsafe { reject(self.raw.as_ptr(), private) };
+    }
+}
+
+/// An identifier that listens.
+pub struct Listener {
+    raw: NonNull<bindings::rdma_cm_id>,
+    /// Boxed for an address of its own: the identifier's context.
+    #[expect(dead_code, reason = "read through the identifier's context")]
+    accept: KBox<Arc<dyn Accept>>,
+}
+
+// SAFETY: The connection manager's functions may be called from any thread.
+unsafe impl Send for Listener {}
+// SAFETY: There are no methods that take a reference.
+unsafe impl Sync for Listener {}
+
+impl Listener {
+    /// Requests that wait for an answer before more are refused.
+    const BACKLOG: i32 = 128;
+
+    /// Listens on `address`; `EADDRINUSE` or `EADDRNOTAVAIL` when that cannot
+    /// be. Every device is listened on when the address is the unspecified one.
+    pub fn new(address: &SocketAddr, accept: Arc<dyn Accept>) -> Result<Self> {
+        let accept = KBox::new(accept, GFP_KERNEL)?;
+        let context: *const Arc<dyn Accept> = &*accept;
+        // SAFETY: The context lives as long as the listener.
+        let raw = from_err_ptr(unsafe {
+            bindings::hcablk_c_rdma_create_id(Some(on_request), context.cast_mut().cast())
+        })?;
+        let listener = Self {
+            raw: NonNull::new(raw).ok_or(ENOMEM)?,
+            accept,
+        };
+        let mut address = RawAddress::new(address);
+        // SAFETY: `raw` is valid, the address is copied.
+        unsafe {
+            to_result(bindings::rdma_set_reuseaddr(raw, 1))?;
+            to_result(bindings::rdma_bind_addr(raw, address.as_mut_ptr()))?;
+            to_result(bindings::rdma_listen(raw, Self::BACKLOG))?;
+        }
+        Ok(listener)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // SAFETY: The identifier is ours. No request is reported after this.
+        unsafe { bindings::rdma_destroy_id(self.raw.as_ptr()) };
+    }
+}
+
+/// # Safety
+///
+/// Called by the connection manager for a listening identifier whose context
+/// points to an `Arc<dyn Accept>`, or for a new one that inherited it.
+unsafe extern "C" fn on_request(
+    id: *mut bindings::rdma_cm_id,
+    event: *mut bindings::rdma_cm_event,
+) -> crate::ffi::c_int {
+    // SAFETY: All are valid during the callback.
+    let (event, accept) = unsafe {
+        let accept: *const Arc<dyn Accept> = (*id).context.cast();
+        (&*event, &*accept)
+    };
+    match event.event {
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_REQUEST => {
+            let Some(raw) = NonNull::new(id) else {
+                return EINVAL.to_errno();
+            };
+            let mut incoming = Incoming {
+                raw,
+                event,
+                claimed: false,
+            };
+            accept.clone().request(&mut incoming);
+            if incoming.claimed {
+                0
+            } else {
+                // The connection manager destroys what nobody claimed.
+                errno::econnrefused().to_errno()
+            }
+        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => {
+            accept.clone().removed();
+            0
+        }
+        _ => 0,
+    }
+}
