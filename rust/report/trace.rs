@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Tracepoints: what users of the kernel's tracing see of sessions, queues and
-//! requests. What the events and their fields mean is in `docs/reference/tracing.md`.
+//! Tracepoints: the events of sessions, queues and requests that users of the kernel's
+//! tracing see. `docs/reference/tracing.md` lists the events and their fields.
 //!
-//! Each function may be called in any context. One that nobody listens to costs a
-//! branch that the kernel has patched out: what it would tell is made by a
-//! closure, which is called only if somebody listens.
+//! Each function may be called in any context. An event that is not enabled costs a
+//! branch that the kernel has patched out: a closure makes the event's fields, and it
+//! is called only while the event is enabled.
 //!
 //! C headers: `c/trace_initiator.h`, `c/trace_target.h`, with
 //! [`include/linux/tracepoint.h`](srctree/include/linux/tracepoint.h). The
@@ -20,6 +20,7 @@ use crate::{
         Tag, //
     },
 };
+use kernel::macros::paste;
 
 /// The path of a request's data (the field `way`), by the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,79 +180,90 @@ impl From<Change> for bindings::hcablk_trace_state {
     }
 }
 
-/// Makes the module of one side's tracepoints, with a function for each.
+/// Makes the function that emits one event, from the names of its tracepoint's key and function.
+macro_rules! event {
+    ($(#[$doc:meta])* $name:ident($what:ident): $point:ident, $trace:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(make: impl FnOnce() -> $what) {
+            #[cold]
+            fn emit(what: $what) {
+                let what = what.into();
+                // SAFETY: The tracepoint reads the structure while it is called.
+                unsafe { bindings::$trace(&what) };
+            }
+
+            // SAFETY: It is the static key of a tracepoint that `c/trace.c` defines.
+            let wanted = unsafe {
+                static_branch_unlikely!(bindings::$point, bindings::tracepoint, key)
+            };
+            if wanted {
+                emit(make());
+            }
+        }
+    };
+}
+
+/// Makes the module of one side's events: the requests' that are listed, and those of sessions and
+/// queue pairs, which both sides have. A tracepoint's name is that of its event behind the prefix.
 macro_rules! events {
     (
-        $(#[$mod_doc:meta])* mod $side:ident;
-        $($(#[$doc:meta])* $name:ident($what:ident): $point:ident, $trace:ident;)*
+        $(#[$mod_doc:meta])* mod $side:ident, prefix $prefix:ident;
+        $($(#[$doc:meta])* $name:ident;)*
     ) => {
-        $(#[$mod_doc])*
-        pub mod $side {
-            use super::{
-                bindings,
-                Change,
-                Request, //
-            };
-            use kernel::jump_label::static_branch_unlikely;
+        paste! {
+            $(#[$mod_doc])*
+            pub mod $side {
+                use super::{
+                    bindings,
+                    Change,
+                    Request, //
+                };
+                use kernel::jump_label::static_branch_unlikely;
 
-            $(
-                $(#[$doc])*
-                #[inline(always)]
-                pub fn $name(tell: impl FnOnce() -> $what) {
-                    #[cold]
-                    fn emit(what: $what) {
-                        let what = what.into();
-                        // SAFETY: The tracepoint reads the structure while it is called.
-                        unsafe { bindings::$trace(&what) };
-                    }
-
-                    // SAFETY: It is the static key of a tracepoint that `c/trace.c` defines.
-                    let wanted = unsafe {
-                        static_branch_unlikely!(bindings::$point, bindings::tracepoint, key)
-                    };
-                    if wanted {
-                        emit(tell());
-                    }
+                $(event! {
+                    $(#[$doc])*
+                    $name(Request): [<__tracepoint_ $prefix $name>], [<rust_do_trace_ $prefix $name>]
+                })*
+                event! {
+                    /// Reports that a session has reached a state.
+                    session(Change): [<__tracepoint_ $prefix session>], [<rust_do_trace_ $prefix session>]
                 }
-            )*
+                event! {
+                    /// Reports that a queue pair has reached a state.
+                    queue(Change): [<__tracepoint_ $prefix queue>], [<rust_do_trace_ $prefix queue>]
+                }
+            }
         }
     };
 }
 
 events! {
     /// The events of the initiator.
-    mod initiator;
+    mod initiator, prefix hcablk_;
 
-    /// The block layer has handed over a request, once more if it had to wait.
-    queued(Request): __tracepoint_hcablk_queued, rust_do_trace_hcablk_queued;
-    /// It was given to the HCA, or waits for its doorbell.
-    sent(Request): __tracepoint_hcablk_sent, rust_do_trace_hcablk_sent;
-    /// The target's answer is here.
-    answered(Request): __tracepoint_hcablk_answered, rust_do_trace_hcablk_answered;
-    /// It ends: no peer can reach its memory any more.
-    completed(Request): __tracepoint_hcablk_completed, rust_do_trace_hcablk_completed;
-    /// A session has come so far.
-    session(Change): __tracepoint_hcablk_session, rust_do_trace_hcablk_session;
-    /// A queue pair has.
-    queue(Change): __tracepoint_hcablk_queue, rust_do_trace_hcablk_queue;
+    /// Reports that the block layer has handed over a request, once more if it had to wait.
+    queued;
+    /// Reports that a request was given to the HCA, or waits for its doorbell.
+    sent;
+    /// Reports that the target's answer has arrived.
+    answered;
+    /// Reports that a request ends: no peer can reach its memory any more.
+    completed;
 }
 
 events! {
     /// The events of the target.
-    mod target;
+    mod target, prefix hcablk_target_;
 
-    /// A request is here.
-    received(Request): __tracepoint_hcablk_target_received, rust_do_trace_hcablk_target_received;
-    /// The drive, a file or the page cache is asked for it.
-    drive_start(Request): __tracepoint_hcablk_target_drive_start, rust_do_trace_hcablk_target_drive_start;
-    /// And is done.
-    drive_end(Request): __tracepoint_hcablk_target_drive_end, rust_do_trace_hcablk_target_drive_end;
-    /// The answer is about to be given to the HCA.
-    answered(Request): __tracepoint_hcablk_target_answered, rust_do_trace_hcablk_target_answered;
-    /// The completion of the answer's send was found.
-    completed(Request): __tracepoint_hcablk_target_completed, rust_do_trace_hcablk_target_completed;
-    /// A session has come so far.
-    session(Change): __tracepoint_hcablk_target_session, rust_do_trace_hcablk_target_session;
-    /// A queue pair has.
-    queue(Change): __tracepoint_hcablk_target_queue, rust_do_trace_hcablk_target_queue;
+    /// Reports that a request has arrived.
+    received;
+    /// Reports that a request is handed to the drive, to a file or to the page cache.
+    drive_start;
+    /// Reports that the drive, the file or the page cache has finished it.
+    drive_end;
+    /// Reports that the answer is about to be given to the HCA.
+    answered;
+    /// Reports that the completion of the answer's send was found.
+    completed;
 }
