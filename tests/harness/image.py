@@ -286,13 +286,15 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
         digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in read)).hexdigest()[:16]
         program = folder / f"{name}-{digest}"
         if not program.exists():
-            partial = program.with_suffix(f".partial-{os.getpid()}")
             rustc = ["rustc", "--edition=2021", "-O", "-Dwarnings"]
             gcc = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror"]
             libraries = [] if source.suffix == ".rs" else ["-Wl,--as-needed", "-lrdmacm", "-libverbs"]
             compiler = rustc if source.suffix == ".rs" else gcc
-            subprocess.run([*compiler, *map(str, parts), *libraries, "-o", str(partial)], check=True)
-            partial.rename(program)
+            # A folder of its own: another run may make the same, and has the same process id in its namespace.
+            with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as place:
+                made = Path(place, name)
+                subprocess.run([*compiler, *map(str, parts), *libraries, "-o", str(made)], check=True)
+                made.rename(program)
         result.append(program)
     return result
 
