@@ -29,7 +29,7 @@ ON_SECONDS=280 must on target "modprobe hcablk_kunit address=$(
 	IFS=. read -r a b c d <<< $target_address
 	printf '0x%02x%02x%02x%02x' "$a" "$b" "$c" "$d"
 )"
-suites="blkdev buffers configfs direct exposed queues regions sinks small"
+suites="blkdev buffers completions configfs direct exposed queues regions requests sglist sinks small"
 total=0
 for suite in $suites; do
 	suite=hcablk_$suite

@@ -1,35 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A disk whose requests the tests answer, and I/O to it from memory of any
-//! shape.
+//! A disk whose requests the tests answer.
 
-use crate::watched::{
-    eventually,
-    Watched, //
+use crate::{
+    memory::{
+        pattern,
+        start,
+        Memory,
+        Pending, //
+    },
+    watched::{
+        eventually,
+        Watched, //
+    }, //
 };
-use hcablk_core::{
-    blkdev::{
-        submit,
-        BioOp,
-        BioOwner,
-        BioSlot,
-        BlockDevice,
-        Disk,
-        Limits,
-        Op,
-        Operations,
-        Rejected,
-        Request,
-        Requests,
-        Status,
-        TagSet,
-        TagSetConfig,
-        Timeout, //
-    },
-    memory::pages::{
-        ContiguousPages,
-        PageRange, //
-    },
+use hcablk_core::blkdev::{
+    BioOp,
+    BlockDevice,
+    Disk,
+    Limits,
+    Op,
+    Operations,
+    Rejected,
+    Request,
+    Requests,
+    Status,
+    TagSet,
+    TagSetConfig,
+    Timeout, //
 };
 use kernel::{
     prelude::*,
@@ -442,150 +440,5 @@ impl Drop for Desk {
             .for_each_parked(|request| request.end(Status::IoErr));
         self.device = None;
         self.disk = None;
-    }
-}
-
-/// The byte at a place, no two neighbouring pages having the same.
-pub(crate) fn pattern(seed: u8, at: usize) -> u8 {
-    (at as u8)
-        .wrapping_mul(31)
-        .wrapping_add((at >> 8) as u8)
-        .wrapping_add(seed)
-        .max(1)
-}
-
-/// Pieces of memory for one I/O.
-pub(crate) struct Memory {
-    blocks: Arc<KVec<ContiguousPages>>,
-    /// Block, offset and length.
-    pieces: KVec<(usize, usize, usize)>,
-}
-
-impl Memory {
-    /// `count` blocks of two pages, all of them in use.
-    pub(crate) fn new(count: usize) -> Result<Self> {
-        let mut blocks = KVec::with_capacity(count, GFP_KERNEL)?;
-        for _ in 0..count {
-            blocks.push(ContiguousPages::alloc(1)?, GFP_KERNEL)?;
-        }
-        Self {
-            blocks: Arc::new(blocks, GFP_KERNEL)?,
-            pieces: KVec::new(),
-        }
-        .whole()
-    }
-
-    /// The same memory, of which other pieces are used.
-    pub(crate) fn of(&self, pieces: &[(usize, usize, usize)]) -> Result<Self> {
-        let mut own = KVec::new();
-        own.extend_from_slice(pieces, GFP_KERNEL)?;
-        Ok(Self {
-            blocks: self.blocks.clone(),
-            pieces: own,
-        })
-    }
-
-    /// The same memory, all of it.
-    pub(crate) fn whole(&self) -> Result<Self> {
-        let mut own = KVec::new();
-        for (index, block) in self.blocks.iter().enumerate() {
-            own.push((index, 0, block.len()), GFP_KERNEL)?;
-        }
-        Ok(Self {
-            blocks: self.blocks.clone(),
-            pieces: own,
-        })
-    }
-
-    /// Bytes of the pieces.
-    pub(crate) fn bytes(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.2).sum()
-    }
-
-    /// Where a byte of the pieces is in the whole memory.
-    pub(crate) fn place(&self, mut at: usize) -> Option<usize> {
-        let block_bytes = self.blocks.first()?.len();
-        for &(block, offset, length) in self.pieces.iter() {
-            if at < length {
-                return Some(block * block_bytes + offset + at);
-            }
-            at -= length;
-        }
-        None
-    }
-}
-
-/// I/O that is over, with what it has held: whoever waits drops that, since a completion must not.
-type Ended = Option<(Result<(), Status>, KBox<Job>)>;
-
-/// I/O under way.
-pub(crate) struct Pending(Arc<Watched<Ended>>);
-
-impl Pending {
-    /// Waits for its end.
-    pub(crate) fn end(&self) -> Result<Result<(), Status>> {
-        let (result, job) = self.0.wait(|ended| ended.take())?;
-        drop(job);
-        Ok(result)
-    }
-
-    /// Whether it has ended.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.0.look(|ended| ended.is_some())
-    }
-}
-
-struct Job {
-    slot: BioSlot,
-    device: Arc<BlockDevice>,
-    blocks: Arc<KVec<ContiguousPages>>,
-    pieces: KVec<(usize, usize, usize)>,
-    /// Taken out when it is over: this is in there then.
-    ended: Option<Arc<Watched<Ended>>>,
-}
-
-/// Starts I/O with room for 32 pieces.
-pub(crate) fn start(
-    device: Arc<BlockDevice>,
-    memory: &Memory,
-    op: BioOp,
-    sector: u64,
-) -> Result<Pending> {
-    let mut pieces = KVec::new();
-    pieces.extend_from_slice(&memory.pieces, GFP_KERNEL)?;
-    let ended = Watched::new(None)?;
-    let job = KBox::new(
-        Job {
-            slot: BioSlot::new(32)?,
-            device,
-            blocks: memory.blocks.clone(),
-            pieces,
-            ended: Some(ended.clone()),
-        },
-        GFP_KERNEL,
-    )?;
-    match submit(job, op, sector) {
-        Ok(()) => Ok(Pending(ended)),
-        Err((e, _)) => Err(e),
-    }
-}
-
-hcablk_core::impl_has_slot!(Job, slot: BioSlot);
-
-impl BioOwner for Job {
-    fn device(&self) -> Option<&BlockDevice> {
-        Some(&self.device)
-    }
-
-    fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
-        self.pieces.iter().filter_map(|&(block, offset, length)| {
-            Some(self.blocks.get(block)?.range(offset, length))
-        })
-    }
-
-    fn done(mut self: KBox<Self>, result: Result<(), Status>) {
-        if let Some(ended) = self.ended.take() {
-            ended.change(|ended| *ended = Some((result, self)));
-        }
     }
 }

@@ -7,6 +7,8 @@
 //! - [`watched`]: state that tests wait for.
 //! - [`link`]: a queue pair connected to another one of the same module.
 //! - [`desk`]: a disk whose requests the tests answer.
+//! - [`memory`]: memory of any shape, and I/O from and to it.
+//! - [`bench`]: a connection, and a disk whose requests' memory is registered for the peer.
 //!
 //! The suites run when the module is loaded; `tests/kselftest/92-kunit-layers.sh`
 //! loads it and reads the results. A test that fails returns an error instead
@@ -16,17 +18,22 @@
 #[macro_use]
 mod check;
 
+mod bench;
 mod desk;
 mod link;
+mod memory;
 mod watched;
 
 mod blkdev;
 mod buffers;
+mod completions;
 mod configfs;
 mod direct;
 mod exposed;
 mod queues;
 mod regions;
+mod requests;
+mod sglist;
 mod sinks;
 mod small;
 

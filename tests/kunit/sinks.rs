@@ -10,15 +10,17 @@ use crate::{
     },
     desk::{
         self,
-        pattern,
-        Desk,
-        Memory, //
+        Desk, //
     },
     link::{
         self,
         Link,
         OTHER,
         RECEIVE, //
+    },
+    memory::{
+        pattern,
+        Memory, //
     },
 };
 use hcablk_core::{

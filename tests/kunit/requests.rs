@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Suite `hcablk_requests`: who owns a request, how it ends, times out and is
+//! turned away, and the table that keeps it (`blkdev`: requests).
+
+use crate::{
+    desk::{
+        Desk,
+        Driver,
+        Mode,
+        Plan,
+        DEPTH, //
+    },
+    memory::{
+        pattern,
+        Memory,
+        Pending, //
+    },
+    watched::{
+        pause,
+        Watched,
+        WAIT_TIMEOUT_MS, //
+    },
+};
+use hcablk_core::{
+    blkdev::{
+        BioOp,
+        PerTag,
+        Request,
+        Requests,
+        Status, //
+    },
+    sync::{
+        Drained,
+        WorkQueue, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    }, //
+};
+
+const READ: BioOp = BioOp::Read;
+const WRITE: BioOp = BioOp::Write { fua: false };
+
+#[kunit_tests(hcablk_requests)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_have_sizes() -> Result {
+        ensure_eq!(Requests::<Driver>::new(0, 1).err(), Some(EINVAL));
+        ensure_eq!(Requests::<Driver>::new(1, 0).err(), Some(EINVAL));
+        // blk-mq's bound.
+        ensure_eq!(Requests::<Driver>::new(1, 10_241).err(), Some(EINVAL));
+        let requests = Requests::<Driver>::new(3, 10_240)?;
+        ensure_eq!((requests.hw_queues(), requests.depth()), (3, 10_240));
+        for (hw_queue, tag) in [
+            (0, 0),
+            (2, 10_239),
+            (2, 10_240),
+            (3, 0),
+            (u32::MAX, u16::MAX),
+        ] {
+            ensure!(requests.take(hw_queue, tag, 0).is_none());
+            ensure!(requests.take_any(hw_queue, tag).is_none());
+        }
+        // Without a disk nothing happens.
+        requests.run_hw_queues();
+        requests.synchronize();
+        Ok(())
+    }
+
+    #[test]
+    fn a_parked_request_is_taken_once_and_by_its_generation() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let mut last = None;
+        for _ in 0..20 {
+            desk.set(Mode::Park);
+            let pending = desk.begin(&memory, READ, 0)?;
+            let seen = desk.next()?;
+            let (queue, tag, generation) = (seen.hw_queue, seen.tag, seen.generation);
+            let take = |q, t, g: u16| desk.requests.take(q, t, g).is_some();
+            ensure!(!take(queue, tag, generation.wrapping_add(1)));
+            ensure!(!take(queue, tag, generation.wrapping_sub(1)));
+            ensure!(!take(queue, tag ^ 1, generation));
+            ensure!(!take(queue ^ 1, tag, generation));
+            ensure!(!take(queue, DEPTH as u16, generation));
+            ensure!(!take(queue + 2, tag, generation));
+            let request = desk.requests.take(queue, tag, generation).ok_or(EINVAL)?;
+            ensure_eq!(
+                (request.hw_queue(), request.tag(), request.generation()),
+                (queue, tag, generation)
+            );
+            // It is owned.
+            ensure!(!take(queue, tag, generation));
+            ensure!(desk.requests.take_any(queue, tag).is_none());
+            request.park();
+            let request = desk.requests.take_any(queue, tag).ok_or(EINVAL)?;
+            ensure!(!pending.has_ended());
+            request.end(Status::Ok);
+            ensure_eq!(pending.end()?, Ok(()));
+            // It is over.
+            ensure!(!take(queue, tag, generation));
+            ensure!(desk.requests.take_any(queue, tag).is_none());
+            if let Some((same, before)) = last.replace(((queue, tag), generation)) {
+                if same == (queue, tag) {
+                    ensure_eq!(generation, u16::wrapping_add(before, 1));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn of_several_who_take_a_request_one_gets_it() -> Result {
+        const WORKERS: u32 = 4;
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        let queue = Arc::new(WorkQueue::new(c"hcablk_kunit")?, GFP_KERNEL)?;
+        for round in 0..50 {
+            desk.set(Mode::Park);
+            // Those who are ready, and those who got it.
+            let score = Watched::new((0, 0, 0))?;
+            for worker in 0..WORKERS {
+                let (score, requests) = (score.clone(), desk.requests.clone());
+                queue.try_spawn(GFP_KERNEL, move || {
+                    score.change(|score| score.0 += 1);
+                    let (start, mut taken) = (Instant::<Monotonic>::now(), 0);
+                    let timed_out = || start.elapsed().as_millis() > i64::from(WAIT_TIMEOUT_MS);
+                    while taken == 0 && score.look(|score| score.1 == 0) && !timed_out() {
+                        let mut end = |request: Request<Driver>| {
+                            taken += 1;
+                            request.end(Status::Ok);
+                        };
+                        if worker % 2 == 1 {
+                            requests.for_each_parked(end);
+                            continue;
+                        }
+                        for tag in 0..2 * DEPTH as u16 {
+                            let (hw_queue, tag) = (u32::from(tag % 2), tag / 2);
+                            if let Some(request) = requests.take_any(hw_queue, tag) {
+                                end(request);
+                            }
+                        }
+                    }
+                    score.change(|score| {
+                        score.1 += taken;
+                        score.2 += 1;
+                    });
+                })?;
+            }
+            score.wait(|score| (score.0 == WORKERS).then_some(()))?;
+            let pending = desk.begin(&memory, READ, 0)?;
+            ensure_eq!(pending.end()?, Ok(()));
+            score.wait(|score| (score.2 == WORKERS).then_some(()))?;
+            ensure_eq!((round, score.look(|score| score.1)), (round, 1));
+        }
+        drop(Drained(queue));
+        Ok(())
+    }
+
+    #[test]
+    fn all_that_is_parked_is_found() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        desk.set(Mode::Park);
+        let mut pending: KVec<Pending> = KVec::new();
+        for sector in 0..6 {
+            // Apart, or they would be merged.
+            pending.push(desk.begin(&memory, READ, sector * 100)?, GFP_KERNEL)?;
+        }
+        let mut per_queue = [0, 0];
+        for _ in 0..6 {
+            let seen = desk.next()?;
+            *per_queue.get_mut(seen.hw_queue as usize).ok_or(EINVAL)? += 1;
+        }
+        let mut found = 0;
+        desk.requests.for_each_parked_of(2, |request| {
+            found += 1;
+            request.end(Status::IoErr);
+        });
+        ensure_eq!(found, 0);
+        desk.requests.for_each_parked_of(1, |request| {
+            found += 1;
+            request.park();
+        });
+        ensure_eq!(found, per_queue[1]);
+        found = 0;
+        desk.requests.for_each_parked(|request| {
+            found += 1;
+            request.end(Status::Transport);
+        });
+        ensure_eq!(found, 6);
+        desk.requests.for_each_parked(|_| found += 1);
+        ensure_eq!(found, 6);
+        for pending in pending {
+            ensure_eq!(pending.end()?, Err(Status::Transport));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_request_ends_with_what_it_was_ended_with() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        for status in [
+            Status::NotSupported,
+            Status::Timeout,
+            Status::NoSpace,
+            Status::Transport,
+            Status::Target,
+            Status::Medium,
+            Status::Protection,
+            Status::Resource,
+            Status::IoErr,
+            Status::DevResource,
+            Status::Offline,
+            Status::Invalid,
+        ] {
+            let (request, pending) = desk.caught(&memory, WRITE, 0)?;
+            request.end(status);
+            ensure_eq!(pending.end()?, Err(status));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_is_an_error() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        desk.set(Mode::Drop);
+        ensure_eq!(desk.run(&memory, READ, 0)?, Err(Status::IoErr));
+        let (request, pending) = desk.caught(&memory, READ, 0)?;
+        let (queue, tag) = (request.hw_queue(), request.tag());
+        drop(request);
+        ensure_eq!(pending.end()?, Err(Status::IoErr));
+        ensure!(desk.requests.take_any(queue, tag).is_none());
+        ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_request_that_is_turned_away_comes_again_or_ends() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        desk.set(Mode::RejectFirst(Status::Resource));
+        ensure_eq!(desk.run(&memory, READ, 8)?, Ok(()));
+        let (first, second) = (desk.next()?, desk.next()?);
+        ensure_eq!((first.sector, second.sector), (8, 8));
+        ensure!(first.generation != second.generation || first.tag != second.tag);
+
+        desk.set(Mode::Reject(Status::Medium));
+        ensure_eq!(desk.run(&memory, READ, 0)?, Err(Status::Medium));
+        // As good as ended.
+        desk.set(Mode::Reject(Status::Ok));
+        ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
+        desk.state.look(|state| state.seen.clear());
+
+        desk.set(Mode::RequeueFirst);
+        ensure_eq!(desk.run(&memory, WRITE, 16)?, Ok(()));
+        let (first, second) = (desk.next()?, desk.next()?);
+        ensure_eq!((first.sector, second.sector), (16, 16));
+        Ok(())
+    }
+
+    #[test]
+    fn a_queue_that_lacked_something_is_run_again() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        // One in flight: the block layer would run the queue when it ends.
+        let (request, other) = desk.caught(&memory, READ, 0)?;
+        desk.set(Mode::Reject(Status::DevResource));
+        let pending = desk.begin(&memory, READ, 64)?;
+        let seen = desk.next()?;
+        pause(100);
+        ensure!(!pending.has_ended());
+        desk.set(Mode::Answer);
+        // Beyond the last: nothing happens.
+        desk.requests.run_hw_queue(2);
+        desk.requests.run_hw_queue(seen.hw_queue);
+        ensure_eq!(pending.end()?, Ok(()));
+        request.end(Status::Ok);
+        ensure_eq!(other.end()?, Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn what_takes_too_long_times_out() -> Result {
+        let desk = Desk::new(&Plan {
+            timeout_ms: 1000,
+            ..Plan::default()
+        })?;
+        let memory = Memory::new(1)?.of(&[(0, 0, 512)])?;
+        desk.set(Mode::Park);
+        let pending = desk.begin(&memory, READ, 0)?;
+        let seen = desk.next()?;
+        ensure_eq!(pending.end()?, Err(Status::Timeout));
+        let timeouts = desk.state.look(|state| {
+            let (first, count) = (state.timeouts.first().copied(), state.timeouts.len());
+            (first, count)
+        });
+        ensure_eq!(timeouts, (Some((seen.hw_queue, seen.tag)), 1));
+        // The answer that comes too late.
+        ensure!(desk
+            .requests
+            .take(seen.hw_queue, seen.tag, seen.generation)
+            .is_none());
+        desk.set(Mode::Answer);
+        ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
+        Ok(())
+    }
+
+    #[test]
+    fn the_owner_of_a_tag_has_its_value() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let make = |queue: u32| PerTag::new(&desk.requests, queue, |tag| Ok((queue, tag, 0)));
+        let values = [make(0)?, make(1)?];
+        ensure_eq!(make(2)?.of(&mut desk.caught_one()?.0).is_some(), false);
+        let refused = PerTag::<Driver, ()>::new(&desk.requests, 0, |tag| {
+            if tag == 3 {
+                Err(ENOSPC)
+            } else {
+                Ok(())
+            }
+        });
+        ensure_eq!(refused.err(), Some(ENOSPC));
+        desk.requests
+            .for_each_parked(|request| request.end(Status::Ok));
+        for round in 0..20 {
+            let (mut request, pending) = desk.caught_one()?;
+            let (queue, tag) = (request.hw_queue(), request.tag());
+            for (index, values) in (0..).zip(&values) {
+                let found = values.of(&mut request).map(|(view, value)| {
+                    value.2 += 1;
+                    (view.tag(), value.0, value.1)
+                });
+                let wanted = (index == queue).then_some((tag, queue, u32::from(tag)));
+                ensure_eq!((round, found), (round, wanted));
+            }
+            request.end(Status::Ok);
+            ensure_eq!(pending.end()?, Ok(()));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn copying_stops_at_the_end_and_keeps_to_the_direction() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let memory = Memory::new(2)?;
+        desk.fill(9);
+        ensure_eq!(desk.run(&memory.whole()?, READ, 0)?, Ok(()));
+        let two = memory.of(&[(0, 3584, 4608), (1, 0, 512)])?;
+        let mut bytes = KVec::from_elem(0u8, 8192, GFP_KERNEL)?;
+
+        // More room than the request has data.
+        let (request, pending) = desk.caught(&two, WRITE, 0)?;
+        request.view().copy_from_data(&mut bytes);
+        // Not into what is written.
+        request.view().copy_to_data(&[0xff; 512]);
+        for (at, &byte) in bytes.iter().enumerate() {
+            let wanted = two.place(at).map_or(0, |place| pattern(9, place));
+            ensure_eq!((at, byte), (at, wanted));
+        }
+        // Less.
+        let mut few = [0; 700];
+        request.view().copy_from_data(&mut few);
+        ensure_eq!(bytes.get(..700), Some(&few[..]));
+        request.end(Status::Ok);
+        ensure_eq!(pending.end()?, Ok(()));
+
+        let (request, pending) = desk.caught(&two, READ, 0)?;
+        // Not out of what is read.
+        few.fill(0xee);
+        request.view().copy_from_data(&mut few);
+        ensure!(few.iter().all(|&byte| byte == 0xee));
+        // A part, and more than all.
+        request.view().copy_to_data(&few);
+        request.end(Status::Ok);
+        ensure_eq!(pending.end()?, Ok(()));
+        ensure_eq!(desk.run(&memory.whole()?, WRITE, 0)?, Ok(()));
+        let wrong = desk.state.look(|state| {
+            let whole = state.image.iter().take(4 * 4096).enumerate();
+            let mut written = 0;
+            for (at, &byte) in whole {
+                let place = (0..700).any(|i| two.place(i) == Some(at));
+                written += u32::from(place);
+                if byte != if place { 0xee } else { pattern(9, at) } {
+                    return Some(at);
+                }
+            }
+            (written != 700).then_some(usize::MAX)
+        });
+        ensure_eq!(wrong, None);
+        Ok(())
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Suite `hcablk_sglist`: the states of a segment list, and the requests that it
+//! refuses (`sglist`).
+
+use crate::{
+    bench::{
+        finish,
+        on_bench,
+        Bench,
+        SHAPES,
+        WRITE, //
+    },
+    check::{
+        balanced,
+        every_allocation, //
+    },
+    desk,
+    link::{
+        self,
+        Link,
+        RECEIVE,
+        SEND, //
+    },
+};
+use hcablk_core::{
+    blkdev::{
+        BioOp,
+        Limits, //
+    },
+    rdma::backlog::Backlog,
+    sglist::SegmentList,
+};
+use kernel::prelude::*;
+
+/// Returns whether the peer can still be spoken to.
+fn alive(link: &Link) -> Result<bool> {
+    link.far.receive(7)?;
+    link.near.send(7, b"alive?")?;
+    Ok(link.near.completed(SEND, 7)?.ok && link.far.completed(RECEIVE, 7)?.ok)
+}
+
+#[kunit_tests(hcablk_sglist)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_kept_while_the_peer_may_reach_it() -> Result {
+        on_bench(|bench| {
+            ensure_eq!(bench.list.register().err(), Some(EINVAL));
+            ensure_eq!(bench.list.mapped(), 0);
+            let (request, pending) = bench.caught(SHAPES[7], WRITE)?;
+            bench.map(&request, WRITE)?;
+            ensure_eq!(bench.list.mapped(), 3);
+            ensure!(!bench.list.is_registered());
+            // One request at a time.
+            ensure_eq!(bench.map(&request, WRITE), Err(EINVAL));
+            // Mapped only: it can be given back.
+            bench.list.release()?;
+            ensure_eq!(bench.list.mapped(), 0);
+            bench.map(&request, WRITE)?;
+            let registered = {
+                let (mut register, _) = bench.list.register()?;
+                bench.link.near.carried_out(&mut register)?
+            };
+            ensure_eq!(bench.list.register().err(), Some(EINVAL));
+            ensure!(bench.list.is_registered());
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            // The registration was done: that is no proof.
+            ensure_eq!(bench.list.invalidated(registered), Err(EINVAL));
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            let mut invalidate = bench.list.invalidate()?;
+            // Not before it has completed.
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            ensure_eq!(bench.list.mapped(), 3);
+            let done = bench.link.near.carried_out(&mut invalidate)?;
+            bench.list.invalidated(done)?;
+            bench.list.release()?;
+            ensure_eq!(bench.list.mapped(), 0);
+            finish(request, &pending)?;
+            ensure!(alive(&bench.link)?);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn only_what_was_never_posted_is_withdrawn() -> Result {
+        on_bench(|bench| {
+            let (request, pending) = bench.caught(SHAPES[0], WRITE)?;
+            bench.map(&request, WRITE)?;
+            let (register, _) = bench.list.register()?;
+            let proof = register.withdraw().ok_or(EINVAL)?;
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            bench.list.withdrawn(proof);
+            bench.list.release()?;
+            bench.map(&request, WRITE)?;
+            let (mut register, _) = bench.list.register()?;
+            ensure!(bench.link.near.carry_out(&mut register)?);
+            ensure!(register.withdraw().is_none());
+            bench.hide(request, &pending)
+        })
+    }
+
+    #[test]
+    fn a_list_is_not_revoked_while_its_registration_waits() -> Result {
+        on_bench(|bench| {
+            let (request, pending) = bench.caught(SHAPES[0], WRITE)?;
+            bench.map(&request, WRITE)?;
+            let mut backlog = Backlog::<1>::new(1)?;
+            {
+                let (mut register, _) = bench.list.register()?;
+                ensure!(backlog.push(&mut register));
+            }
+            bench.list.revoke();
+            ensure_eq!(bench.list.release(), Err(EBUSY));
+            backlog.truncate(0);
+            bench.list.revoke();
+            bench.list.release()?;
+            finish(request, &pending)
+        })
+    }
+
+    #[test]
+    fn a_list_that_was_revoked_ends_access_and_is_of_no_use() -> Result {
+        on_bench(|bench| {
+            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            bench.list.revoke();
+            ensure!(!bench.list.is_registered());
+            ensure_eq!(bench.list.register().err(), Some(EINVAL));
+            ensure_eq!(bench.list.invalidate().err(), Some(EINVAL));
+            ensure!(!bench.list.invalidated_by_peer(remote.key));
+            bench.list.release()?;
+            ensure_eq!(bench.map(&request, WRITE), Err(EINVAL));
+            finish(request, &pending)?;
+            ensure!(!bench.peer_reads(remote, 512, 0)?);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn dropping_a_list_takes_everything_back() -> Result {
+        on_bench(|bench| {
+            let (request, pending, remote) = bench.show(SHAPES[0], WRITE)?;
+            bench.list = SegmentList::new(&bench.link.near.pd, 1, 512)?;
+            finish(request, &pending)?;
+            ensure!(!bench.peer_reads(remote, 512, 0)?);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_request_with_too_many_segments_is_refused_and_nothing_mapped() -> Result {
+        balanced(|| {
+            let mut bench = Bench::with(desk::Plan::default().limits, 2, 64 * 1024)?;
+            ensure_eq!(bench.refused(SHAPES[7], WRITE)?, 3);
+            // It is as good as before.
+            let (request, pending, remote) = bench.show(SHAPES[3], WRITE)?;
+            ensure!(bench.peer_reads(remote, 512, 0)?);
+            bench.hide(request, &pending)
+        })
+    }
+
+    #[test]
+    fn a_request_with_too_many_bytes_is_refused_and_nothing_mapped() -> Result {
+        balanced(|| {
+            // Room for two pages, and one as it may begin anywhere in a page.
+            let mut bench = Bench::with(desk::Plan::default().limits, 32, 2 * 4096)?;
+            bench.refused(&[(0, 0, 8192), (1, 0, 8192)], WRITE)?;
+            ensure_eq!(bench.list.register().err(), Some(EINVAL));
+            // Three pages with the ends of two.
+            let (request, pending, remote) = bench.show(&[(0, 512, 7680), (1, 0, 512)], WRITE)?;
+            ensure!(bench.peer_reads(remote, 1, 8191)?);
+            bench.hide(request, &pending)
+        })
+    }
+
+    #[test]
+    fn a_request_with_gaps_is_refused_and_nothing_mapped() -> Result {
+        balanced(|| {
+            let limits = Limits {
+                virt_boundary_mask: 0,
+                ..desk::Plan::default().limits
+            };
+            let mut bench = Bench::with(limits, 32, 64 * 1024)?;
+            let gaps: [&[(usize, usize, usize)]; 3] = [
+                // Ends within a page.
+                &[(0, 0, 512), (2, 0, 512)],
+                // Begins within one.
+                &[(0, 0, 4096), (2, 512, 512)],
+                // In the last of three.
+                &[(0, 0, 4096), (2, 0, 4096), (1, 1024, 512)],
+            ];
+            for shape in gaps {
+                ensure_eq!(usize::from(bench.refused(shape, WRITE)?), shape.len());
+            }
+            let (request, pending, remote) = bench.show(SHAPES[4], WRITE)?;
+            ensure!(bench.peer_reads(remote, 512, 0)?);
+            bench.hide(request, &pending)
+        })
+    }
+
+    #[test]
+    fn a_request_without_data_is_refused() -> Result {
+        balanced(|| {
+            let limits = Limits {
+                write_cache: true,
+                ..desk::Plan::default().limits
+            };
+            let mut bench = Bench::with(limits, 32, 64 * 1024)?;
+            bench.refused(&[], BioOp::Flush)?;
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_list_without_memory() -> Result {
+        balanced(|| {
+            let pd = link::domain()?;
+            every_allocation(2, || SegmentList::new(&pd, 32, 64 * 1024))
+        })
+    }
+}
