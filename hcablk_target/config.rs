@@ -4,15 +4,19 @@
 //! use it in `volumes/NAME/hosts/UUID`, and `ports/NAME`.
 
 use crate::{
-    backing::Mode,
-    peer::Source,
-    port::{
-        Port,
-        Settings, //
+    export::{
+        port::{
+            Port,
+            Settings, //
+        },
+        registry::Registry,
+        volume::Volume, //
     },
-    registry::Registry,
     session::Session,
-    volume::Volume,
+    storage::{
+        backing::Mode,
+        p2p::Source, //
+    }, //
 };
 use hcablk_core::{
     configfs::{

@@ -8,7 +8,7 @@
 //! buffers for one request of the largest size that it agreed to. If that is not left any more the session is
 //! refused, before anything of a queue pair is made. What is beyond
 //! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as there
-//! is, in an [`arena`] for each RDMA device. Who gets it is decided by
+//! is, in an [`Arena`] for each RDMA device. Who gets it is decided by
 //! [`fair_share`](hcablk_core::logic::fair_share).
 //!
 //! A queue pair that needs more than its session said (a peer may ask for more credits with a later
@@ -39,9 +39,11 @@
 //! charges have, takes the reservation out of the account. All of it in process context.
 
 mod account;
-mod arena;
+mod choice;
 pub(crate) mod layout;
+pub(crate) mod pool;
 mod pool_handle;
+mod shared_pool;
 
 pub(crate) use self::{
     account::Shortage,
@@ -53,12 +55,12 @@ use self::{
         Part,
         Places, //
     },
-    arena::Arena,
     layout::{
         length_of,
         SIZE_CLASSES, //
         SMALL,
-    }, //
+    },
+    shared_pool::Arena, //
 };
 use hcablk_core::{
     configfs::Output,

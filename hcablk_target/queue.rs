@@ -16,7 +16,7 @@
 //! solicited. Every keep-alive has the queue polled for what is left, and for errors.
 //!
 //! Answers that come while a round of completions lasts are posted together
-//! ([`outbox`]).
+//! ([`response_batch`]).
 //!
 //! # Limits
 //!
@@ -29,19 +29,23 @@
 //! ([`memory`](crate::memory)).
 
 use crate::{
-    backing::Backing,
-    io::Io,
     memory::{
+        layout::BUFFER_ORDER,
+        pool::Pool,
         Charge,
         Client,
         PoolHandle, //
     },
-    peer,
+    request::Io,
     session::Session,
     stats::{
         Counters,
         Times, //
     },
+    storage::{
+        backing::Backing,
+        p2p, //
+    }, //
 };
 use hcablk_core::{
     containers::fifo::Fifo,
@@ -95,8 +99,6 @@ use kernel::{
     },
 };
 
-mod admit;
-mod choice;
 mod chunk;
 mod chunked;
 mod cost;
@@ -105,11 +107,10 @@ mod fault;
 mod keep_alive;
 mod kept;
 mod lease;
-mod outbox;
-mod pool;
+mod receive;
 mod reclaim;
+mod response_batch;
 mod shape;
-mod split;
 mod transfer;
 
 use self::{
@@ -117,20 +118,15 @@ use self::{
     eager::AnsweredSlots,
     fault::Named,
     kept::Kept,
-    outbox::Outbox,
     reclaim::CompletedSends,
-    shape::BUFFER_ORDER, //
+    response_batch::Outbox, //
 };
 pub(crate) use self::{
     chunked::IoChunks,
-    pool::Pool,
     shape::{
         QueueOptions,
-        Shape,
-        BUFFERS_MAX,
-        BUFFER_BYTES, //
+        Shape, //
     }, //
-    split::Split,
 };
 
 /// Kinds of work, in work ids. The index is an [`Io`]'s or a receive buffer's.
@@ -281,7 +277,7 @@ impl Queue {
         (client, charge): (&Arc<Client>, Charge),
     ) -> Result<Arc<Self>> {
         let pd = session.pd();
-        let lease = peer::lease(session, &backing, index, shape.sinks, shape.buffers);
+        let lease = p2p::lease(session, &backing, index, shape.sinks, shape.buffers);
         if lease.is_some() {
             // What came with a request would be in RAM.
             shape.inline = 0;
@@ -290,7 +286,7 @@ impl Queue {
             }
         }
         let capacity = shape.capacity();
-        let view = peer::view(session, &backing, index, shape.sinks);
+        let view = p2p::view(session, &backing, index, shape.sinks);
         let ios = shape.ios as usize;
         let cq = CompletionQueue::new(
             pd,

@@ -12,22 +12,29 @@
 //! so that nothing of the session can reach the drive any more; what the drive
 //! has begun is waited for; then the session is forgotten.
 
+pub(crate) mod connect;
+pub(crate) mod end_reason;
+
 use crate::{
-    admission,
-    backing::Backing,
-    end_reason::{
+    export::{
+        admission,
+        port::Port,
+        registry::Registry,
+        volume::{
+            Printed,
+            Volume, //
+        }, //
+    },
+    memory::Client,
+    queue::Queue,
+    session::end_reason::{
         EndReason,
         Fault, //
     },
-    flush_errors::FlushErrors,
-    memory::Client,
-    port::Port,
-    queue::Queue,
-    registry::Registry,
-    volume::{
-        Printed,
-        Volume, //
-    },
+    storage::{
+        backing::Backing,
+        flush_errors::FlushErrors, //
+    }, //
 };
 use hcablk_core::{
     blkdev::WbErrCursor,

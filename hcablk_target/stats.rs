@@ -3,8 +3,8 @@
 //! What a queue counts and measures.
 
 use crate::{
-    io::Io,
-    memory::layout, //
+    memory::layout,
+    request::Io, //
 };
 use hcablk_core::{
     report::stats::{

@@ -2,52 +2,30 @@
 
 //! The target: serves block devices and files to initiators.
 //!
+//! Each module names those below it only; what goes up goes by a trait or a callback.
+//!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
-//! - [`registry`]: which volumes and sessions there are.
-//! - [`volume`]: an exported device and who may use it.
-//! - [`port`]: an address that is listened on.
-//! - [`admission`]: whether a connection request is granted.
-//! - [`connect`]: how a queue pair comes up.
-//! - [`session`]: an initiator's queue pairs and their end.
-//! - [`backing`]: what a volume is made of, and its mode.
-//! - [`claims`]: what drives and files are exported.
-//! - [`cache`]: a volume's lines of data in memory.
-//! - [`flush_errors`]: errors of flushes that an initiator has yet to be told.
-//! - [`in_lines`]: where the data of reads is that go by a cache in peer memory.
-//! - [`queue`]: the I/O path.
-//! - [`io`]: one request under way.
+//! - [`export`]: what is exported, where, and to whom.
+//! - [`session`]: an initiator's queue pairs, how they come up, and their end.
+//! - [`queue`]: the I/O path of one queue pair.
+//! - [`request`]: one request under way.
+//! - [`storage`]: what volumes are made of: drives, files, caches, peer memory.
 //! - [`memory`]: the memory of all sessions, its limit, and who has how much of it.
-//! - [`drive`]: the drive's part of a request, by mode.
-//! - [`peer`]: mode p2p, the memory of PCI devices.
-//! - [`check`]: whether a request fits its volume.
-//! - [`end_reason`]: why sessions end.
 //! - [`stats`]: what is counted.
 
-mod admission;
-mod backing;
-mod cache;
-mod check;
-mod claims;
 mod config;
-mod connect;
-mod drive;
-mod end_reason;
-mod flush_errors;
-mod in_lines;
-mod io;
+mod export;
 mod memory;
-mod peer;
-mod port;
 mod queue;
-mod registry;
+mod request;
 mod session;
 mod stats;
-mod volume;
+mod storage;
 
 use core::borrow::Borrow;
 use hcablk_core::{
     configfs::Subsystem,
-    proto, // `admission` and `check` name it from the root, as their tests do.
+    proto, // `admission` and `validate` name it from the root, as their tests do.
     sync::{
         Drained,
         WorkQueue, //
@@ -122,13 +100,13 @@ struct Target {
 impl kernel::Module for Target {
     fn init(module: &'static ThisModule) -> Result<Self> {
         let completions = WorkQueue::for_completions(c"hcablk_comp")?;
-        let queues = registry::WorkQueues {
+        let queues = export::registry::WorkQueues {
             control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             completions: Arc::new(completions, GFP_KERNEL)?,
             software: Arc::new(WorkQueue::new(c"hcablk_comp_soft")?, GFP_KERNEL)?,
         };
-        let registry = registry::Registry::new(queues.clone())?;
+        let registry = export::registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Computes how much memory is shared, and in buffers of which length. Uses nothing but `core`:
-//! its tests run on the host.
+//! Computes how much memory is shared, and in buffers of which length. Uses nothing but `core` and
+//! the wire format: its tests run on the host.
 //!
 //! A *size class* has buffers of one length. A request takes buffers of one size class, the one
 //! that fits its length if there are any; what is left of the last one is nobody's for as long.
 //! Buffers are never divided or merged, so no load leaves memory behind that another could not
 //! use.
+
+use crate::proto::{
+    TRANSFER_MAX,
+    TRANSFER_USUAL, //
+};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -37,6 +42,15 @@ pub(crate) const fn shift_of(size_class: usize) -> u32 {
 pub(crate) const fn length_of(size_class: usize) -> usize {
     1 << shift_of(size_class)
 }
+
+/// log2 of the pages of a queue's own buffers.
+pub(crate) const BUFFER_ORDER: u32 = ORDERS[MEDIUM];
+/// Bytes of a queue's own buffers.
+pub(crate) const BUFFER_BYTES: usize = length_of(MEDIUM);
+/// Those that the largest request needs.
+pub(crate) const BUFFERS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(BUFFER_BYTES);
+/// Those that a request of the usual largest size needs.
+pub(crate) const BUFFERS_USUAL: usize = (TRANSFER_USUAL as usize).div_ceil(BUFFER_BYTES);
 
 /// Pages of a buffer, for each size class.
 pub(crate) const PAGES: [u32; SIZE_CLASSES] =

@@ -2,13 +2,13 @@
 
 //! The right of a queue pair to borrow shared buffers, within what its client may have.
 //!
-//! The queue's [`Pool`](crate::queue::Pool) has it, which gives back all that it has
+//! The queue's [`Pool`](super::pool::Pool) has it, which gives back all that it has
 //! before, and the queue, which looks whether others wait. The last of these references
 //! leaves the account, in process context, as everything of a queue goes.
 
 use super::{
-    arena::Arena,
     layout::SIZE_CLASSES,
+    shared_pool::Arena,
     Client, //
 };
 use crate::queue::Queue;

@@ -6,20 +6,22 @@
 use super::{
     chunked::Failure,
     kind,
-    shape::BUFFER_BYTES,
-    split::{
-        ChunkSpan,
-        CHUNK_MAX, //
-    },
     Queue, //
 };
 use crate::{
-    io::Io,
     memory::layout::{
         count,
         length_of,
         shift_of,
+        BUFFER_BYTES,
         MEDIUM, //
+    },
+    request::{
+        split::{
+            ChunkSpan,
+            CHUNK_MAX, //
+        },
+        Io, //
     },
 };
 use hcablk_core::{

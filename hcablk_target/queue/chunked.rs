@@ -2,7 +2,7 @@
 
 //! Moves a large request in chunks, so that drive and network work at the same
 //! time. How requests are split, and the states of a chunk, is described in
-//! [`split`](super::split).
+//! [`split`](crate::request::split).
 //!
 //! ```text
 //!  read:   all chunks to the drive, under one plug ── each: done ──► RDMA WRITE ──┐
@@ -43,23 +43,27 @@
 use super::{
     chunk::Chunk,
     kind,
-    shape::{
-        BUFFERS_USUAL,
-        BUFFER_BYTES, //
-    },
-    split::{
-        ChunkProgress,
-        CHUNKS_MAX,
-        CHUNKS_USUAL,
-        CHUNK_MAX, //
-    },
     Queue,
     Work, //
 };
 use crate::{
-    backing::Route,
-    drive::Step,
-    io::Io, //
+    memory::layout::{
+        BUFFERS_USUAL,
+        BUFFER_BYTES, //
+    },
+    request::{
+        split::{
+            ChunkProgress,
+            CHUNKS_MAX,
+            CHUNKS_USUAL,
+            CHUNK_MAX, //
+        },
+        Io, //
+    },
+    storage::{
+        backing::Route,
+        submit::Step, //
+    }, //
 };
 use core::{
     array,

@@ -11,11 +11,11 @@
 
 use super::{
     kind,
-    outbox::ResponseBatch,
+    response_batch::ResponseBatch,
     Queue,
     Work, //
 };
-use crate::io::Io;
+use crate::request::Io;
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{

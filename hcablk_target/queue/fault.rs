@@ -8,12 +8,12 @@ use super::{
     Queue, //
 };
 use crate::{
-    end_reason::{
+    request::Io,
+    session::end_reason::{
         EndReason,
         Fault,
         Subject, //
-    },
-    io::Io,
+    }, //
 };
 use hcablk_core::{
     broken,

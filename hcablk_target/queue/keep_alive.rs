@@ -6,7 +6,7 @@ use super::{
     kind,
     Queue, //
 };
-use crate::end_reason::Fault;
+use crate::session::end_reason::Fault;
 use hcablk_core::{
     logic::session_state::KEEP_ALIVE_PERIOD_MS,
     rdma::wr::{

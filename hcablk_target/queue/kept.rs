@@ -7,12 +7,12 @@
 //! destroyed: a provider of peer memory waits for it when its driver is unbound, and lines of a
 //! cache stay as they are. So the `Io` leaves these here, under `Queue::work`, and they go when
 //! the queue does, in process context: after the pair, before the [`PeerLease`](hcablk_core::p2p::PeerLease)s,
-//! which wait for them. Transfer buffers stay in the queue's [`Pool`](super::Pool) as long.
+//! which wait for them. Transfer buffers stay in the queue's [`Pool`](crate::memory::pool::Pool) as long.
 
 use super::Queue;
 use crate::{
-    backing::Backing,
-    io::Io, //
+    request::Io,
+    storage::backing::Backing, //
 };
 use hcablk_core::{
     logic::mq::lines::Visit,

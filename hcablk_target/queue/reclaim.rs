@@ -16,7 +16,7 @@ use super::{
     Queue,
     Work, //
 };
-use crate::io::Io;
+use crate::request::Io;
 use hcablk_core::report::broken::keep;
 use kernel::{
     alloc::kvec::PushError,

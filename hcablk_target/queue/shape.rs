@@ -12,19 +12,27 @@ use super::{
         Counts,
         Sizes, //
     },
-    pool::MOST,
-    split::CHUNKS_USUAL,
     Queue, //
-    Split,
 };
-use crate::io::Io;
+use crate::{
+    memory::{
+        layout::BUFFER_BYTES,
+        pool::MOST, //
+    },
+    request::{
+        split::{
+            Split,
+            CHUNKS_USUAL, //
+        },
+        Io, //
+    },
+};
 use core::mem::size_of;
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{
         grant::open_writes,
         message::BUFFER_LEN,
-        TRANSFER_MAX,
         TRANSFER_USUAL, //
     },
     rdma::{
@@ -38,14 +46,6 @@ use hcablk_core::{
 };
 use kernel::page::PAGE_SIZE;
 
-/// log2 of the pages of a transfer buffer.
-pub(super) const BUFFER_ORDER: u32 = 3;
-/// Bytes of a transfer buffer.
-pub(crate) const BUFFER_BYTES: usize = PAGE_SIZE << BUFFER_ORDER;
-/// Transfer buffers of the largest request.
-pub(crate) const BUFFERS_MAX: usize = (TRANSFER_MAX as usize).div_ceil(BUFFER_BYTES);
-/// Transfer buffers of the largest request, unless an initiator asks for more.
-pub(super) const BUFFERS_USUAL: usize = (TRANSFER_USUAL as usize).div_ceil(BUFFER_BYTES);
 /// RDMA work requests that a request may be split into, for devices that take
 /// few entries in each.
 pub(super) const PARTS_MAX: usize = 8;

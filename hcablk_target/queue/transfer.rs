@@ -4,21 +4,21 @@
 
 use super::{
     kind,
-    shape::{
-        BUFFERS_MAX,
-        BUFFERS_USUAL,
-        BUFFER_BYTES,
-        PARTS_MAX, //
-    },
+    shape::PARTS_MAX,
     Queue,
     Received, //
 };
 use crate::{
-    end_reason::{
+    memory::layout::{
+        BUFFERS_MAX,
+        BUFFERS_USUAL,
+        BUFFER_BYTES, //
+    },
+    request::Io,
+    session::end_reason::{
         Fault,
         Subject, //
-    },
-    io::Io, //
+    }, //
 };
 use hcablk_core::{
     proto::message::{

@@ -1,1 +1,1 @@
-../../../hcablk_target/admission.rs
+../../../hcablk_target/export/admission.rs

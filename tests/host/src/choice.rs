@@ -1,1 +1,1 @@
-../../../hcablk_target/queue/choice.rs
+../../../hcablk_target/memory/choice.rs

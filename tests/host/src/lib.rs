@@ -18,7 +18,6 @@ mod admission;
 mod batching;
 mod address;
 mod buckets;
-mod check;
 mod choice;
 mod cost;
 mod flush_errors;
@@ -26,6 +25,7 @@ mod split;
 mod layout;
 mod fair_share;
 mod session_state;
+mod validate;
 #[cfg(test)]
 mod shape;
 #[cfg(test)]
@@ -37,11 +37,11 @@ use statuses::blkdev;
 #[cfg(test)]
 use verbs::{
     failure,
-    io,
     memory,
     page,
     queue,
     rdma,
+    request,
     sglist, //
 };
 #[cfg(test)]

@@ -3,18 +3,15 @@
 //! How large queues are on devices of every size, which no guest has: soft-RoCE and soft-iWARP
 //! have more of everything than is asked for.
 
-use crate::{cost, split, split::Split, rdma::device::Attributes};
+use crate::{cost, split::Split, rdma::device::Attributes};
 
 /// `hcablk_target/queue/shape.rs` is in the midst of these.
 mod chunk {
     pub(super) struct Chunk([u8; 400]);
 
     pub(super) const fn chunk_buffers(chunk: usize) -> usize {
-        chunk / super::target::BUFFER_BYTES + 2
+        chunk / crate::layout::BUFFER_BYTES + 2
     }
-}
-mod pool {
-    pub(super) const MOST: usize = 128;
 }
 struct Queue([u8; 4000]);
 
@@ -94,7 +91,7 @@ fn a_device_whose_receives_take_one_entry_gets_no_data_with_requests() {
 /// further than it must be: chunks first.
 #[test]
 fn short_queues_are_not_passed_nor_halved_too_often() {
-    let usual = split::CHUNKS_USUAL as u16;
+    let usual = crate::split::CHUNKS_USUAL as u16;
     for options in [OPTIONS, SINKS] {
         for credits in [1u16, 7, 128, 1024] {
             for limit in (1..400).chain((400..20_000).step_by(97)) {

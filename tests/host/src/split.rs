@@ -1,1 +1,1 @@
-../../../hcablk_target/queue/split.rs
+../../../hcablk_target/request/split.rs

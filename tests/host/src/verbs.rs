@@ -59,6 +59,13 @@ pub(crate) mod rdma {
 }
 
 pub(crate) mod memory {
+    pub(crate) use crate::layout;
+
+    /// The target's.
+    pub(crate) mod pool {
+        pub(crate) const MOST: usize = 128;
+    }
+
     pub(crate) mod eager_ring {
         use crate::rdma::{device::Attributes, mr::REGION_PAGE};
 
@@ -113,6 +120,8 @@ pub(crate) mod queue {
 }
 
 /// The target's.
-pub(crate) mod io {
+pub(crate) mod request {
+    pub(crate) use crate::split;
+
     pub(crate) struct Io([u8; 1100]);
 }

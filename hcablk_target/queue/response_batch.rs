@@ -33,7 +33,7 @@ use super::{
     kind,
     Queue, //
 };
-use crate::io::Io;
+use crate::request::Io;
 use hcablk_core::{
     proto::grant::Answers,
     rdma::{

@@ -8,25 +8,29 @@
 //! an earlier session does so as long as its initiator does, at most.
 
 use crate::{
-    admission::{
-        decide,
-        Decision, //
+    export::{
+        admission::{
+            decide,
+            Decision, //
+        },
+        port::Port,
+        registry::{
+            DriveWaiter,
+            Pending,
+            Registry, //
+        },
+        volume::{
+            Printed,
+            Volume, //
+        }, //
     },
-    end_reason::{
-        EndReason,
-        Fault, //
-    },
-    port::Port,
-    registry::{
-        DriveWaiter,
-        Pending,
-        Registry, //
-    },
-    session::Session,
-    volume::{
-        Printed,
-        Volume, //
-    },
+    session::{
+        end_reason::{
+            EndReason,
+            Fault, //
+        },
+        Session, //
+    }, //
 };
 use hcablk_core::{
     proto::connect::{

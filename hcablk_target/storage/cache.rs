@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Lines in peer memory need no buffers: the drive's DMA goes to them, and an HCA's comes
-//! from them: see [`in_lines`](crate::in_lines).
+//! from them: see [`in_lines`](super::in_lines).
 //!
 //! ```text
 //!            enabled, mode p2p                 the provider's driver is unbound
@@ -42,12 +42,12 @@
 //! easily is an error.
 
 use crate::{
-    io::Io,
-    peer::{
+    queue::Queue,
+    request::Io,
+    storage::p2p::{
         borrow_lines,
         Source, //
-    },
-    queue::Queue, //
+    }, //
 };
 use core::cmp::min;
 use hcablk_core::{

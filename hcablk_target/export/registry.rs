@@ -7,12 +7,16 @@
 //! left, so that whoever does not find it knows that it cannot write.
 
 use crate::{
-    admission,
-    claims::Claims,
-    end_reason::EndReason,
+    export::{
+        admission,
+        claims::Claims,
+        volume::Volume, //
+    },
     pending_connects,
-    session::Session,
-    volume::Volume, //
+    session::{
+        end_reason::EndReason,
+        Session, //
+    }, //
 };
 use hcablk_core::{
     proto::{

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The volume's cache, if it has one, is asked before all of this, and told of
-//! the answer: see [`cache`](crate::cache).
+//! the answer: see [`cache`](super::cache).
 //!
 //! # Contexts
 //!
@@ -49,9 +49,9 @@
 //! are under way at the same time.
 
 use crate::{
-    backing::Route,
-    io::Io,
-    queue::Queue, //
+    queue::Queue,
+    request::Io,
+    storage::backing::Route, //
 };
 use hcablk_core::{
     blkdev::{

@@ -15,9 +15,10 @@ use crate::{
     },
     queue::{
         Queue,
-        QueueOptions, //
-        Shape,
+        QueueOptions,
+        Shape, //
     },
+    request::split::Split,
     session::Session, //
 };
 use hcablk_core::{
@@ -44,7 +45,7 @@ struct Frame<'a> {
     attributes: Attributes,
     credits: u16,
     options: QueueOptions,
-    split: crate::queue::Split,
+    split: Split,
 }
 
 impl Frame<'_> {

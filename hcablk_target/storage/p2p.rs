@@ -14,14 +14,16 @@
 //! that, and is counted in `p2p_fallbacks`, when there is no peer memory, it was
 //! called back or is in use, or when the page cache has what the request is
 //! about. What a volume had to do without is said when a session begins. The lines
-//! of a cache are peer memory, too: see [`in_lines`](crate::in_lines).
+//! of a cache are peer memory, too: see [`in_lines`](super::in_lines).
 
 use crate::{
-    backing::Backing,
-    cache::Cache,
-    io::Io,
-    queue::BUFFER_BYTES,
-    session::Session, //
+    memory::layout::BUFFER_BYTES,
+    request::Io,
+    session::Session,
+    storage::{
+        backing::Backing,
+        cache::Cache, //
+    }, //
 };
 use hcablk_core::{
     blkdev::BlockDevice,

@@ -10,9 +10,9 @@
 //! Disabling a port ends no session: it only lets nobody in any more.
 
 use crate::{
-    connect,
+    export::registry::Registry,
     memory::Memory,
-    registry::Registry, //
+    session::connect, //
 };
 use core::net::{
     IpAddr,

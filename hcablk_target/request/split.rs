@@ -18,13 +18,13 @@
 //! initiator's key is given up. The first failure is the request's.
 
 /// Chunks of one request at most: of 4 MiB, which begins anywhere in one.
-pub(super) const CHUNKS_MAX: usize = 65;
+pub(crate) const CHUNKS_MAX: usize = 65;
 /// Chunks of one request of 1 MiB at most.
-pub(super) const CHUNKS_USUAL: usize = 17;
+pub(crate) const CHUNKS_USUAL: usize = 17;
 /// Bytes of a chunk at least, but for a request's first and last.
-pub(super) const CHUNK_MIN: u32 = 64 << 10;
+pub(crate) const CHUNK_MIN: u32 = 64 << 10;
 /// Bytes of a chunk at most.
-pub(super) const CHUNK_MAX: u32 = 512 << 10;
+pub(crate) const CHUNK_MAX: u32 = 512 << 10;
 /// What a stripe's length must be a multiple of to be followed.
 const UNIT: u32 = 4096;
 
@@ -42,10 +42,10 @@ pub(crate) struct Split {
 
 /// The part of a request's data that is one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ChunkSpan {
+pub(crate) struct ChunkSpan {
     /// Bytes from the beginning of the request's data.
-    pub(super) from: usize,
-    pub(super) length: usize,
+    pub(crate) from: usize,
+    pub(crate) length: usize,
 }
 
 impl Split {
@@ -101,14 +101,14 @@ impl Split {
 
     /// Returns how many chunks the requests of a queue with `bytes` of transfer
     /// buffers can have at one time.
-    pub(super) fn most(self, bytes: usize) -> usize {
+    pub(crate) fn most(self, bytes: usize) -> usize {
         // A request of n chunks has at least n - 2 whole ones, and two at least.
         bytes.checked_div(self.chunk()).unwrap_or(0) * 2
     }
 
     /// Returns whether a request of `length` bytes is split.
     #[inline]
-    pub(super) fn applies(self, length: usize) -> bool {
+    pub(crate) fn applies(self, length: usize) -> bool {
         length >= self.least as usize
     }
 
@@ -125,7 +125,7 @@ impl Split {
 
     /// Returns how many chunks a request of `length` bytes at byte `offset` of the
     /// volume has; 0: it is not split.
-    pub(super) fn count(self, offset: u64, length: usize) -> usize {
+    pub(crate) fn count(self, offset: u64, length: usize) -> usize {
         if !self.applies(length) {
             return 0;
         }
@@ -139,7 +139,7 @@ impl Split {
 
     /// Returns the part of the data that is chunk `index` of a request of `length`
     /// bytes at byte `offset` of the volume.
-    pub(super) fn span(self, offset: u64, length: usize, index: usize) -> ChunkSpan {
+    pub(crate) fn span(self, offset: u64, length: usize, index: usize) -> ChunkSpan {
         let lead = self.lead(offset);
         let border = |index: usize| (index * self.chunk()).saturating_sub(lead).min(length);
         let from = border(index);
@@ -163,10 +163,10 @@ pub(crate) struct ChunkProgress<E> {
 
 impl<E: Copy> ChunkProgress<E> {
     /// A request that is not split.
-    pub(super) const NONE: Self = Self::of(0);
+    pub(crate) const NONE: Self = Self::of(0);
 
     /// Begins with `chunks` chunks, of which none has arrived.
-    pub(super) const fn of(chunks: u16) -> Self {
+    pub(crate) const fn of(chunks: u16) -> Self {
         Self {
             chunks,
             arrived: 0,
@@ -177,12 +177,12 @@ impl<E: Copy> ChunkProgress<E> {
     }
 
     /// Returns whether no chunk's data has arrived yet.
-    pub(super) fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         self.arrived == 0
     }
 
     /// Counts a chunk whose data has arrived and is passed on at once.
-    pub(super) fn arrive(&mut self) {
+    pub(crate) fn arrive(&mut self) {
         self.arrived += 1;
         if self.arrived < self.chunks {
             self.early += 1;
@@ -191,7 +191,7 @@ impl<E: Copy> ChunkProgress<E> {
 
     /// Counts a chunk for which nothing is under way any more. Returns the result
     /// of the request once all its chunks have settled.
-    pub(super) fn settle(&mut self, result: Result<(), E>) -> Option<Result<(), E>> {
+    pub(crate) fn settle(&mut self, result: Result<(), E>) -> Option<Result<(), E>> {
         self.settled += 1;
         if let (None, Err(failure)) = (&self.failure, result) {
             self.failure = Some(failure);
@@ -200,12 +200,12 @@ impl<E: Copy> ChunkProgress<E> {
     }
 
     /// Returns how many chunks the request has; 0: it was not split.
-    pub(super) fn chunks(&self) -> u16 {
+    pub(crate) fn chunks(&self) -> u16 {
         self.chunks
     }
 
     /// Returns how many chunks were passed on before the last one had arrived.
-    pub(super) fn early(&self) -> u16 {
+    pub(crate) fn early(&self) -> u16 {
         self.early
     }
 }

@@ -8,9 +8,11 @@ use super::{
     Work, //
 };
 use crate::{
-    check::check,
-    end_reason::Fault,
-    io::Io,
+    request::{
+        validate::check,
+        Io, //
+    },
+    session::end_reason::Fault,
     stats::Marks, //
 };
 use hcablk_core::{

@@ -26,18 +26,14 @@ use super::{
         Choice,
         Free, //
     },
-    BUFFER_BYTES, //
-};
-use crate::memory::{
     layout::{
         class_for,
         count,
-        length_of,
         LARGE,
         MEDIUM,
         PAGES,
-        SIZE_CLASSES, //
-        SMALL,
+        SIZE_CLASSES,
+        SMALL, //
     },
     PoolHandle, //
 };
@@ -54,12 +50,10 @@ use kernel::{
     sync::Arc, //
 };
 
-const _: () = assert!(length_of(MEDIUM) == BUFFER_BYTES);
-
 /// Small buffers that are borrowed at a time.
 const HANDFUL: usize = 16;
 /// Buffers of a size class that a queue borrows at most.
-pub(super) const MOST: usize = 4096;
+pub(crate) const MOST: usize = 4096;
 
 /// What a request gets.
 #[derive(Clone, Copy)]
@@ -101,7 +95,7 @@ pub(crate) struct Pool {
 impl Pool {
     /// All of `buffers` own ones are free; others are borrowed by `handle`, for `ios`
     /// requests. May sleep.
-    pub(super) fn new(
+    pub(crate) fn new(
         buffers: usize,
         peers: usize,
         ios: usize,
@@ -148,12 +142,12 @@ impl Pool {
 
     /// Returns whether a buffer was lost, or would be, or would go to others while a peer may write to it:
     /// there is a mistake.
-    pub(super) fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
     /// From here on nothing is given back until the pool is dropped.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.closed = true;
         self.cancel_wait();
     }
@@ -320,7 +314,7 @@ impl Pool {
 
     /// Waits no longer.
     #[cold]
-    pub(super) fn cancel_wait(&mut self) {
+    pub(crate) fn cancel_wait(&mut self) {
         self.waits = false;
         if let Some(handle) = self.handle.as_ref() {
             handle.cancel_wait();
@@ -336,7 +330,7 @@ impl Pool {
     }
 
     /// Gives the borrowed buffers that are not used back, if others want them. Any context.
-    pub(super) fn give_back_if_pressed(&mut self) {
+    pub(crate) fn give_back_if_pressed(&mut self) {
         if self.is_pressed() {
             self.give_back_kept();
         }

@@ -9,20 +9,26 @@
 //! ```
 
 use crate::{
-    admission,
-    backing::{
-        Backing,
-        Mode, //
+    export::{
+        admission,
+        registry::Registry, //
     },
-    end_reason::EndReason,
-    peer::Source,
     queue::Queue,
-    registry::Registry,
-    session::Session,
+    session::{
+        end_reason::EndReason,
+        Session, //
+    },
     stats::{
         Counters,
         Times, //
     },
+    storage::{
+        backing::{
+            Backing,
+            Mode, //
+        },
+        p2p::Source, //
+    }, //
 };
 use hcablk_core::{
     configfs::{

@@ -12,19 +12,21 @@
 //! | p2p | drive | drive |
 //!
 //! In mode p2p the drive's side of the buffers is memory of a PCI device, see
-//! [`peer`](crate::peer), and so are the cache's lines; for all else it is direct.
+//! [`p2p`](super::p2p), and so are the cache's lines; for all else it is direct.
 //!
 //! What goes to the drive passes the page cache by, but not what is in it: see
-//! [`drive`](crate::drive), which carries this out.
+//! [`submit`](super::submit), which carries this out.
 
 use crate::{
-    cache::Cache,
-    claims::{
+    export::claims::{
         Claim,
         Claims, //
     },
-    peer::Source,
-    queue::Split, //
+    request::split::Split,
+    storage::{
+        cache::Cache,
+        p2p::Source, //
+    }, //
 };
 use hcablk_core::{
     blkdev::{

@@ -37,9 +37,9 @@
 //! CQ notification); a line that is written meanwhile is of no use until then.
 
 use crate::{
-    cache::place_of,
-    io::Io,
-    queue::BUFFER_BYTES, //
+    memory::layout::BUFFER_BYTES,
+    request::Io,
+    storage::cache::place_of, //
 };
 use core::cmp::min;
 use hcablk_core::{

@@ -15,23 +15,28 @@
 //! At any time an [`Io`] is in one place, and whoever has it owns it: in the
 //! queue's list of idle ones, in the list of those that wait for buffers, in
 //! the table of work under way on the queue pair, with its chunks, or with the drive
-//! ([`drive`](crate::drive): the block layer, a file system or a workqueue). Its
+//! ([`submit`](crate::storage::submit): the block layer, a file system or a workqueue). Its
 //! buffers are its own from admission until it is idle again, its message
 //! buffer for the answer always.
 
+pub(crate) mod split;
+pub(crate) mod validate;
+
 use crate::{
-    drive::Step,
-    memory::layout::{
-        length_of,
-        MEDIUM, //
+    memory::{
+        layout::{
+            length_of,
+            BUFFERS_MAX,
+            MEDIUM, //
+        },
+        pool::Pool, //
     },
     queue::{
         IoChunks,
-        Pool,
-        Queue,
-        BUFFERS_MAX, //
+        Queue, //
     },
     stats::Marks,
+    storage::submit::Step, //
 };
 use hcablk_core::{
     blkdev::{
@@ -102,10 +107,10 @@ pub(crate) struct Io {
     pub(crate) cached: bool,
     /// What was to pass the page cache met pages there.
     pub(crate) met_pages: bool,
-    /// What [`rewritten`](crate::drive) said before the drive was asked.
+    /// What [`rewritten`](crate::storage::submit) said before the drive was asked.
     pub(crate) rewritten: u32,
     /// The error of a flush that the answer tells of, or 0: see
-    /// [`flush_errors`](crate::flush_errors).
+    /// [`flush_errors`](crate::storage::flush_errors).
     pub(crate) flush_error: u32,
     /// Its part in the volume's cache.
     pub(crate) visit: Visit,
@@ -114,7 +119,7 @@ pub(crate) struct Io {
     /// The drive's side of the buffers, if it is not their RAM.
     pub(crate) peer: Option<Arc<PeerMemory>>,
     /// The memory of the cache's lines, while the data is in them: see
-    /// [`in_lines`](crate::in_lines).
+    /// [`in_lines`](crate::storage::in_lines).
     pub(crate) lines: Option<Arc<PeerMemory>>,
     /// All of the data was found in lines of peer memory.
     pub(crate) peer_hit: bool,

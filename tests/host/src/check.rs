@@ -1,1 +1,0 @@
-../../../hcablk_target/check.rs

@@ -1,0 +1,1 @@
+../../../hcablk_target/request/validate.rs
