@@ -39,6 +39,8 @@ struct connection {
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
 	struct ibv_mr *mr;
+	/* The peer has said that the connection is over. */
+	bool over;
 	/* Receive buffers, and one to send from. */
 	unsigned char buffers[BUFFERS + 1][SIZE];
 };
@@ -126,10 +128,23 @@ static void expect(struct rdma_event_channel *channel, enum rdma_cm_event_type t
 	rdma_ack_cm_event(event);
 }
 
+/* Takes the next event, if one comes within 5 ms; true when it is the peer's end of the connection. */
+static bool ended(struct rdma_event_channel *channel, struct connection *c)
+{
+	struct rdma_cm_event *event = next_event(channel, 5);
+
+	if (!event)
+		return false;
+	c->over = event->event == RDMA_CM_EVENT_DISCONNECTED;
+	rdma_ack_cm_event(event);
+	if (c->over)
+		printf("disconnected\n");
+	return c->over;
+}
+
 /* Waits for an answer; false when the connection ended instead. */
 static bool answered(struct rdma_event_channel *channel, struct connection *c)
 {
-	struct rdma_cm_event *event;
 	struct ibv_wc wc;
 
 	for (int ms = 0; ms < SECONDS * 1000; ms += 5) {
@@ -144,19 +159,24 @@ static bool answered(struct rdma_event_channel *channel, struct connection *c)
 				return true;
 			}
 		}
-		event = next_event(channel, 5);
-		if (event) {
-			bool gone = event->event == RDMA_CM_EVENT_DISCONNECTED;
-
-			rdma_ack_cm_event(event);
-			if (gone) {
-				printf("disconnected\n");
-				return false;
-			}
-		}
+		if (ended(channel, c))
+			return false;
 	}
 	printf("silence\n");
 	return true;
+}
+
+/*
+ * Waits for the peer's end of the connection, whatever has become of the queue pair. It breaks
+ * here when the peer has been refused something, and to say so now could be heard there before
+ * the refusal is: the peer would know of no other reason.
+ */
+static void await_end(struct rdma_event_channel *channel, struct connection *c)
+{
+	for (int ms = 0; ms < SECONDS * 1000 && !c->over; ms += 5)
+		ended(channel, c);
+	if (!c->over)
+		printf("silence\n");
 }
 
 static int do_connect(char **args)
@@ -205,9 +225,12 @@ static int do_connect(char **args)
 			_exit(0);
 		if (!strcmp(*args, "close"))
 			break;
-		if (strcmp(*args, "wait"))
-			post_send(c, *args);
-		if (!answered(channel, c))
+		if (!strcmp(*args, "wait")) {
+			await_end(channel, c);
+			break;
+		}
+		post_send(c, *args);
+		if (!answered(channel, c) && (!args[1] || strcmp(args[1], "wait")))
 			break;
 	}
 	rdma_disconnect(id);
