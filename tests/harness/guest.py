@@ -21,7 +21,9 @@ from typing import TextIO
 CHANNELS = 5
 # After its command was killed, a guest that answers at all answers within this.
 KILL_SECONDS = 20.0
+# So long nothing is said on the console of a guest that boots, before it is taken for hung.
 BOOT_SECONDS = 60.0
+MARK_SECONDS = 60.0
 
 Output = Callable[[str, bytes], None]
 
@@ -147,11 +149,16 @@ class Guest:
     def command_line(self, channel_fds: list[int], qmp_fd: int) -> list[str]:
         """QEMU's arguments."""
         s, spec = self.settings, self.spec
+        # tsc=reliable: an emulated processor's counter is, but Linux would have it watched by a slow clock, and on a busy
+        # machine, where reading that takes long, use the slow one instead, at hundreds of times the cost.
+        # rcu_cpu_stall_timeout, watchdog_thresh: what hangs does so for good, but a processor of a guest may not run for 20 s
+        # where many guests share few processors; both report after 60 s.
         # napi_tx=0: soft-RoCE counts a packet as its queue pair's until the card has sent it, and a cable
         # whose other end was killed at the wrong moment keeps the last ones for good. Without NAPI the
         # card takes packets over at once, as a real one does within microseconds.
         append = (
-            f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off virtio_net.napi_tx=0 "
+            f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off tsc=reliable "
+            f"rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 virtio_net.napi_tx=0 "
             f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
             f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} "
             f"guest.seed={s.seed} {'guest.whole' if s.whole else ''} {s.parameters} {s.append}"
@@ -228,11 +235,21 @@ class Guest:
         self._free = queue.Queue()
 
     def wait_booted(self) -> None:
-        """Wait until the guest's agent answers on every channel."""
-        deadline = time.monotonic() + BOOT_SECONDS * self.settings.slow
+        """Wait until the guest's agent answers on every channel.
+
+        A busy machine takes its time: who says nothing more on the console hangs.
+        """
+        begun = heard = time.monotonic()
+        size, patience = self.console_size(), BOOT_SECONDS * self.settings.slow
         for sock in self._sockets:
-            sock.settimeout(max(0.1, deadline - time.monotonic()))
             try:
+                while not select.select([sock], [], [], 1)[0]:
+                    now, grown = time.monotonic(), self.console_size()
+                    if grown != size and now - begun < 5 * patience:
+                        heard, size = now, grown
+                    elif now - heard > patience:
+                        raise TimeoutError
+                sock.settimeout(20 * self.settings.slow)
                 kind, _ = read_frame(sock)
             except (TimeoutError, OSError) as err:
                 raise GuestError(f"{self.name} did not boot{self.last_words()}") from err
@@ -380,7 +397,7 @@ class Guest:
         Returns the console's size after it: all that the kernel said before is in front of it.
         """
         since = self.console_size()
-        code, output = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", 20)
-        if code != 0 or not self.wait_console(re.escape(f"hcablk-test: {text}"), since, 20 * self.settings.slow):
+        code, output = self.shell(f"echo '<6>hcablk-test: {text}' > /dev/kmsg", MARK_SECONDS * self.settings.slow)
+        if code != 0 or not self.wait_console(re.escape(f"hcablk-test: {text}"), since, MARK_SECONDS * self.settings.slow):
             raise GuestError(f"{self.name}: no mark in its log: {output}")
         return self.console_size()
