@@ -180,7 +180,8 @@ impl WorkQueue {
         )
     }
 
-    /// `most` of 0 is the kernel's own bound.
+    /// Allocates a workqueue; `most` of 0 is the kernel's own bound of items that run at once.
+    /// Sleeps.
     fn with(name: &CStr, flags: bindings::wq_flags, most: ffi::c_int) -> Result<Self> {
         let flags = flags | bindings::wq_flags_WQ_MEM_RECLAIM;
         // SAFETY: `name` is a C string, which is copied.

@@ -79,7 +79,7 @@ impl BlockDevice {
         })
     }
 
-    /// The C structure, valid as long as `self`.
+    /// Returns the C structure, valid as long as `self`.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::block_device {
         self.bdev.as_ptr()
@@ -91,43 +91,42 @@ impl BlockDevice {
         self.writable
     }
 
-    /// The device as [`transfer`](super::transfer) takes it: through its page
-    /// cache.
+    /// Returns the device as [`transfer`](super::transfer) takes it: through its page cache.
     #[inline]
     pub fn file(&self) -> FileRef<'_> {
         // SAFETY: By the type invariant.
         unsafe { FileRef::from_raw(self.file) }
     }
 
-    /// Size in sectors of 512 bytes; changes when the device is resized, and
-    /// is 0 when it is dead. C: `bdev_nr_sectors()`.
+    /// Returns the size in sectors of 512 bytes; it changes when the device is resized, and is 0
+    /// when it is dead. C: `bdev_nr_sectors()`.
     #[inline]
     pub fn sectors(&self) -> u64 {
         // SAFETY: By the type invariant.
         unsafe { core::ptr::read_volatile(&raw const (*self.as_raw()).bd_nr_sectors) }
     }
 
-    /// Size in bytes. C: `bdev_nr_bytes()`.
+    /// Returns the size in bytes. C: `bdev_nr_bytes()`.
     pub fn size_bytes(&self) -> u64 {
         self.sectors() << bindings::SECTOR_SHIFT
     }
 
-    /// Smallest unit that can be addressed, in bytes.
+    /// Returns the smallest unit that can be addressed, in bytes.
     pub fn logical_block_size(&self) -> u32 {
         limit!(self, logical_block_size)
     }
 
-    /// Smallest unit written without reading, in bytes.
+    /// Returns the smallest unit that is written without reading, in bytes.
     pub fn physical_block_size(&self) -> u32 {
         limit!(self, physical_block_size)
     }
 
-    /// Preferred smallest I/O, in bytes.
+    /// Returns the preferred smallest I/O, in bytes.
     pub fn io_min(&self) -> u32 {
         limit!(self, io_min)
     }
 
-    /// Preferred I/O, in bytes; 0 if there is no preference.
+    /// Returns the preferred I/O, in bytes; 0 if there is no preference.
     pub fn io_opt(&self) -> u32 {
         limit!(self, io_opt)
     }
@@ -183,17 +182,17 @@ impl BlockDevice {
         unsafe { bindings::hcablk_c_bdev_peers(self.as_raw()) }
     }
 
-    /// Largest discard, in sectors; 0 if there is none.
+    /// Returns the largest discard, in sectors of 512 bytes; 0 if the device has none.
     pub fn max_discard_sectors(&self) -> u32 {
         limit!(self, max_discard_sectors)
     }
 
-    /// Unit of discards, in bytes; 0 if there are none.
+    /// Returns the unit of discards, in bytes; 0 if the device has none.
     pub fn discard_granularity(&self) -> u32 {
         limit!(self, discard_granularity)
     }
 
-    /// Largest write of zeroes, in sectors; 0 if the device has none.
+    /// Returns the largest write of zeroes, in sectors of 512 bytes; 0 if the device has none.
     pub fn max_write_zeroes_sectors(&self) -> u32 {
         limit!(self, max_write_zeroes_sectors)
     }

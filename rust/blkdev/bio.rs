@@ -113,19 +113,19 @@ impl BioSlot {
 /// [`Self::done`] nobody can move the object, drop it or borrow it mutably, so that what could be
 /// borrowed from a shared reference to it stays.
 pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
-    /// The device of the next I/O, if it is one.
+    /// Returns the device of the next I/O; `None` if that is not to a block device.
     fn device(&self) -> Option<&BlockDevice>;
 
-    /// The memory of the next read or write, if it is one piece and known to be; else
-    /// [`Self::pages`] tells.
+    /// Returns the memory of the next read or write, if it is one piece and known to be; else
+    /// [`Self::pages`] returns it.
     #[inline]
     fn piece(&self) -> Option<PageRange<'_>> {
         None
     }
 
-    /// The memory of the next read or write, in order. Each piece must not be
-    /// empty, and all but the last must end, all but the first begin, at a
-    /// multiple of the device's DMA alignment. Not called for other operations.
+    /// Iterates over the memory of the next read or write, in order. Each piece must not be empty,
+    /// and all but the last must end, all but the first begin, at a multiple of the device's DMA
+    /// alignment. Not called for other operations.
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>>;
 
     /// Returns whether the next I/O must not be put together with others by the block
@@ -134,8 +134,8 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
         false
     }
 
-    /// The I/O is over. In any context, hard interrupts included; the slot may
-    /// be used again.
+    /// Handles the end of the I/O. Any context, hard interrupts included; the slot may be used
+    /// again.
     fn done(self: KBox<Self>, result: Result<(), Status>);
 }
 
@@ -211,8 +211,9 @@ pub fn submit<T: BioOwner>(
     Ok(())
 }
 
-/// A section of a completion for which
-/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in whatever context it runs.
+/// Enters a section of a completion for which
+/// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in whatever context it
+/// runs.
 pub(super) fn completion_section() -> rcu::Guard {
     rcu::read_lock()
 }

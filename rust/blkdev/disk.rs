@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-/// `fops.open`: refuses when the disk is about to be removed.
+/// Refuses (`fops.open`) when the disk is about to be removed.
 ///
 /// # Safety
 ///
@@ -124,7 +124,7 @@ unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mod
     }
 }
 
-/// `fops.free_disk`: the last reference is gone.
+/// Frees what the disk kept (`fops.free_disk`), since the last reference is gone.
 ///
 /// # Safety
 ///
@@ -244,19 +244,19 @@ impl<T: Operations> Disk<T> {
         unsafe { (*self.disk.as_ptr()).queue }
     }
 
-    /// The number in the disk's name.
+    /// Returns the number in the disk's name.
     pub fn number(&self) -> u32 {
         self.shared().number
     }
 
-    /// The disk's name, as in `/dev`.
+    /// Returns the disk's name, as in `/dev`.
     pub fn name(&self) -> &CStr {
         // SAFETY: By the type invariant; `add` wrote a terminated string that
         // does not change.
         unsafe { CStr::from_char_ptr((*self.disk.as_ptr()).disk_name.as_ptr()) }
     }
 
-    /// The tag set.
+    /// Returns the tag set.
     pub fn tag_set(&self) -> &Arc<TagSet<T>> {
         &self.tag_set
     }
@@ -269,7 +269,7 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::atomic_read(&raw const (*(*self.disk.as_ptr()).part0).bd_openers) != 0 }
     }
 
-    /// The size, in sectors of 512 bytes. C: `get_capacity()`.
+    /// Returns the size, in sectors of 512 bytes. C: `get_capacity()`.
     pub fn capacity(&self) -> u64 {
         // SAFETY: By the type invariant; a disk keeps its whole block device.
         unsafe { core::ptr::read_volatile(&raw const (*(*self.disk.as_ptr()).part0).bd_nr_sectors) }

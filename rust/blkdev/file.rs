@@ -89,7 +89,7 @@ impl<'a> FileRef<'a> {
         unsafe { (*self.file.as_ptr()).f_mapping }
     }
 
-    /// Whose data it is.
+    /// Returns whose data it is.
     pub fn id(self) -> FileId {
         // What has a page cache of its own is a file of its own.
         FileId(self.mapping().addr())
@@ -201,7 +201,7 @@ impl<'a> FileRef<'a> {
     }
 }
 
-/// First and last byte, as the page cache wants them.
+/// Returns the first and the last byte, as the page cache takes them.
 fn bounds(position: u64, length: usize) -> (i64, i64) {
     let last = position.saturating_add(length.max(1) as u64 - 1);
     (
@@ -273,11 +273,10 @@ impl FileSlot {
 /// An object that does I/O to files; its memory is [`BioOwner::pages`], with the
 /// file's alignment for [`FileAccess::Direct`].
 pub trait FileOwner: BioOwner + Deferred + HasSlot<FileSlot> {
-    /// The file of the next I/O.
+    /// Returns the file of the next I/O.
     fn file(&self) -> FileRef<'_>;
 
-    /// I/O that [`transfer`] began is over. Any context, hard interrupts
-    /// included.
+    /// Handles the end of I/O that [`transfer`] began. Any context, hard interrupts included.
     fn completed(self: KBox<Self>, result: Result);
 }
 

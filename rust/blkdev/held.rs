@@ -23,7 +23,7 @@ pub(crate) struct Held {
 unsafe impl Send for Held {}
 
 impl Held {
-    /// Any context.
+    /// Holds a started request: nobody may end it until this is dropped. Any context.
     #[inline]
     pub(crate) fn of(request: RequestRef<'_>) -> Self {
         // INVARIANT: Viewed requests are started, and stay so while they are held.

@@ -82,8 +82,8 @@ pub trait Operations: Sized + Send + Sync + 'static {
         last: bool,
     ) -> Result<(), Rejected<Self>>;
 
-    /// More requests were announced (`last` was false) than came: issue what
-    /// was held back. Context as `queue_rq`.
+    /// Issues what was held back, since more requests were announced (`last` was false) than came.
+    /// Context as `queue_rq`.
     fn commit_rqs(_queue: &Self::HwQueue) {}
 
     /// Ends what can be ended of the requests on a hardware queue for polled
@@ -94,16 +94,16 @@ pub trait Operations: Sized + Send + Sync + 'static {
         0
     }
 
-    /// The request with this tag was not ended in time. Runs in a worker and
-    /// may sleep. The tag is not reused while this runs, but the request may be
-    /// taken or ended by another context.
+    /// Handles a request that was not ended in time. Runs in a worker and may sleep. The tag is not
+    /// reused while this runs, but the request may be taken or ended by another context.
     fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
 }
 
 /// The C functions for a driver.
 pub(super) struct Vtable<T: Operations>(PhantomData<T>);
 
-/// The place of a hardware queue's data, which [`Requests::exchange`] may change at any time.
+/// Returns the place of a hardware queue's data, which [`Requests::exchange`] may change at any
+/// time.
 ///
 /// # Safety
 ///
@@ -115,7 +115,7 @@ pub(super) unsafe fn place_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a Ato
 }
 
 impl<T: Operations> Vtable<T> {
-    /// The data of a hardware queue.
+    /// Returns the data of a hardware queue.
     ///
     /// # Safety
     ///
@@ -128,7 +128,7 @@ impl<T: Operations> Vtable<T> {
         unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
     }
 
-    /// A reference to the data of a hardware queue, for a function that sleeps.
+    /// Takes a reference to the data of a hardware queue, for a function that sleeps.
     ///
     /// # Safety
     ///
@@ -232,7 +232,8 @@ impl<T: Operations> Vtable<T> {
         c_int::try_from(found).unwrap_or(c_int::MAX)
     }
 
-    /// The last hardware queues are for polled I/O, all others for the rest.
+    /// Maps the CPUs to hardware queues: the last queues are for polled I/O, all others for the
+    /// rest.
     ///
     /// # Safety
     ///
@@ -360,7 +361,7 @@ impl<T: Operations> Vtable<T> {
         ..pin_init::zeroed()
     };
 
-    /// The table.
+    /// Returns the table of functions.
     pub(super) const fn build() -> &'static bindings::blk_mq_ops {
         &Self::OPS
     }

@@ -48,8 +48,8 @@ impl<T: Operations, V> PerTag<T, V> {
         })
     }
 
-    /// The value of the request's tag, and a view of the request; `None` when
-    /// the request is another hardware queue's. Any context.
+    /// Returns the value of the request's tag, and a view of the request; `None` when the request
+    /// is another hardware queue's. Any context.
     #[inline]
     pub fn of<'a>(&'a self, request: &'a mut Request<T>) -> Option<(RequestRef<'a>, &'a mut V)> {
         let tag = request.tag();

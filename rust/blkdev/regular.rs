@@ -97,14 +97,14 @@ impl RegularFile {
         Ok(())
     }
 
-    /// The file as [`transfer`](super::transfer) takes it.
+    /// Returns the file as [`transfer`](super::transfer) takes it.
     #[inline]
     pub fn file(&self) -> FileRef<'_> {
         // SAFETY: By the type invariant.
         unsafe { FileRef::from_raw(self.file) }
     }
 
-    /// Size in bytes at this moment. Any context.
+    /// Returns the size in bytes at this moment. Any context.
     ///
     /// C: `i_size_read()`.
     #[inline]
@@ -115,12 +115,12 @@ impl RegularFile {
         size.unsigned_abs()
     }
 
-    /// What the file system thinks good for I/O, in bytes.
+    /// Returns what the file system thinks good for I/O, in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
 
-    /// Unit of direct I/O in bytes; 0: there is none.
+    /// Returns the unit of direct I/O in bytes; 0 if there is none.
     pub fn direct_unit(&self) -> u32 {
         self.direct_unit
     }

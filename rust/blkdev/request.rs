@@ -54,7 +54,7 @@ impl<T: Operations> Pdu<T> {
     /// request` is aligned like that structure only.
     pub(super) const ALIGNED: () = assert!(align_of::<Self>() <= align_of::<bindings::request>());
 
-    /// The driver's part of a request. C: `blk_mq_rq_to_pdu()`.
+    /// Returns the driver's part of a request. C: `blk_mq_rq_to_pdu()`.
     #[inline]
     pub(super) fn of(request: *mut bindings::request) -> *mut Self {
         let () = Self::ALIGNED;
@@ -119,7 +119,7 @@ impl<T: Operations> Request<T> {
         Some(this.request)
     }
 
-    /// A view of what the request wants.
+    /// Returns a view of what the request wants.
     #[inline]
     pub fn view(&self) -> RequestRef<'_> {
         RequestRef {
@@ -128,7 +128,7 @@ impl<T: Operations> Request<T> {
         }
     }
 
-    /// A view and the driver's data at once.
+    /// Returns a view and the driver's data at once.
     #[inline]
     pub fn split(&mut self) -> (RequestRef<'_>, &mut T::Pdu) {
         let pdu = Pdu::<T>::of(self.request.as_ptr());
@@ -141,55 +141,55 @@ impl<T: Operations> Request<T> {
         (view, unsafe { &mut (*pdu).driver })
     }
 
-    /// The driver's data.
+    /// Returns the driver's data.
     #[inline]
     pub fn pdu(&mut self) -> &mut T::Pdu {
         self.split().1
     }
 
-    /// What is wanted.
+    /// Returns the operation.
     #[inline]
     pub fn op(&self) -> Op {
         self.view().op()
     }
 
-    /// See [`RequestRef::fua`].
+    /// Returns whether a write must be durable when it ends, as [`RequestRef::fua`].
     #[inline]
     pub fn fua(&self) -> bool {
         self.view().fua()
     }
 
-    /// See [`RequestRef::sector`].
+    /// Returns the first sector, of 512 bytes, as [`RequestRef::sector`].
     #[inline]
     pub fn sector(&self) -> u64 {
         self.view().sector()
     }
 
-    /// See [`RequestRef::bytes`].
+    /// Returns the length in bytes, as [`RequestRef::bytes`].
     #[inline]
     pub fn bytes(&self) -> u32 {
         self.view().bytes()
     }
 
-    /// See [`RequestRef::segments`].
+    /// Returns the number of physical segments, as [`RequestRef::segments`].
     #[inline]
     pub fn segments(&self) -> u16 {
         self.view().segments()
     }
 
-    /// See [`RequestRef::tag`].
+    /// Returns the tag, as [`RequestRef::tag`].
     #[inline]
     pub fn tag(&self) -> u16 {
         self.view().tag()
     }
 
-    /// See [`RequestRef::hw_queue`].
+    /// Returns the index of the hardware queue, as [`RequestRef::hw_queue`].
     #[inline]
     pub fn hw_queue(&self) -> u32 {
         self.view().hw_queue()
     }
 
-    /// Which use of the tag this is; goes up by one, with wrap, at each start.
+    /// Returns which use of the tag this is; it goes up by one, with wrap, at each start.
     #[inline]
     pub fn generation(&self) -> u16 {
         self.slot().generation()
@@ -216,7 +216,7 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
-    /// As [`Self::end`], but gives it to the block layer to be issued again.
+    /// Gives the request back to the block layer, to be issued again. Otherwise as [`Self::end`].
     ///
     /// C: `blk_mq_requeue_request()`.
     #[inline]
@@ -270,9 +270,10 @@ pub struct Rejected<T: Operations> {
 }
 
 impl<T: Operations> Rejected<T> {
-    /// [`Status::Resource`] and [`Status::DevResource`] make the block layer
-    /// try again, everything else ends the request. It must be the one that `queue_rq` was given;
-    /// another one is ended as if it had been dropped, and the one that was given counts as accepted.
+    /// Makes the refusal of the request that `queue_rq` was given. [`Status::Resource`] and
+    /// [`Status::DevResource`] make the block layer try again, everything else ends the request.
+    /// Another request is ended as if it had been dropped, and the one that was given counts as
+    /// accepted.
     #[inline]
     pub fn new(request: Request<T>, status: Status) -> Self {
         Self { request, status }
@@ -291,7 +292,7 @@ pub struct RequestRef<'a> {
 }
 
 impl RequestRef<'_> {
-    /// The slot of the request.
+    /// Returns the slot of the request.
     #[inline]
     pub(super) fn slot(&self) -> NonNull<Slot> {
         // SAFETY: The request is started, so what is behind it begins with this pointer,
@@ -302,7 +303,7 @@ impl RequestRef<'_> {
         }
     }
 
-    /// The C structure, valid for `'a`.
+    /// Returns the C structure, valid for `'a`.
     #[inline]
     pub(crate) fn as_raw(&self) -> *mut bindings::request {
         self.request.as_ptr()
@@ -315,7 +316,7 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).cmd_flags }
     }
 
-    /// What is wanted. C: `req_op()`.
+    /// Returns the operation. C: `req_op()`.
     #[inline]
     pub fn op(&self) -> Op {
         match self.flags() & bindings::REQ_OP_MASK {
@@ -341,30 +342,30 @@ impl RequestRef<'_> {
         self.flags() & bindings::REQ_NOUNMAP != 0
     }
 
-    /// First sector of 512 bytes, relative to the whole disk; meaningless for
-    /// a flush. C: `blk_rq_pos()`.
+    /// Returns the first sector of 512 bytes, relative to the whole disk; it is meaningless for a
+    /// flush. C: `blk_rq_pos()`.
     #[inline]
     pub fn sector(&self) -> u64 {
         // SAFETY: By the type invariant.
         unsafe { (*self.request.as_ptr()).__sector }
     }
 
-    /// Length in bytes; 0 for a flush. C: `blk_rq_bytes()`.
+    /// Returns the length in bytes; 0 for a flush. C: `blk_rq_bytes()`.
     #[inline]
     pub fn bytes(&self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { (*self.request.as_ptr()).__data_len }
     }
 
-    /// Physical segments of the data, at most the disk's limit.
-    /// C: `blk_rq_nr_phys_segments()`.
+    /// Returns the number of physical segments of the data, at most the disk's limit. C:
+    /// `blk_rq_nr_phys_segments()`.
     #[inline]
     pub fn segments(&self) -> u16 {
         // SAFETY: By the type invariant.
         unsafe { (*self.request.as_ptr()).nr_phys_segments }
     }
 
-    /// Tag, unique among the started requests of its hardware queue.
+    /// Returns the tag, which is unique among the started requests of its hardware queue.
     #[inline]
     pub fn tag(&self) -> u16 {
         // SAFETY: By the type invariant. A started request has a tag below
@@ -372,7 +373,7 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).tag as u16 }
     }
 
-    /// When the block layer made it, by the clock of
+    /// Returns when the block layer made the request, in nanoseconds of the clock of
     /// [`now_ns`](crate::system::now_ns); 0 for queues that keep no statistics.
     #[inline]
     pub fn made_ns(&self) -> u64 {
@@ -380,7 +381,7 @@ impl RequestRef<'_> {
         unsafe { (*self.request.as_ptr()).start_time_ns }
     }
 
-    /// Index of the hardware queue.
+    /// Returns the index of the hardware queue.
     #[inline]
     pub fn hw_queue(&self) -> u32 {
         // SAFETY: By the type invariant; a started request has a hardware
@@ -395,7 +396,8 @@ impl RequestRef<'_> {
         unsafe { self.copy_from_raw(from.as_ptr(), from.len()) };
     }
 
-    /// As [`Self::copy_to_data`], from memory that a device may be writing to.
+    /// Copies to the request's data, as [`Self::copy_to_data`], from memory that a device may be
+    /// writing to.
     #[inline]
     pub(crate) fn copy_pages_to_data(&self, from: &ContiguousPages, length: usize) {
         // SAFETY: The memory has as many bytes.

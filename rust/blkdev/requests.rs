@@ -99,8 +99,8 @@ impl Slot {
         }
     }
 
-    /// Idle to Owned. The caller is `queue_rq`, that is blk-mq just gave it the
-    /// request with this tag.
+    /// Changes Idle to Owned. The caller is `queue_rq`, that is blk-mq just gave it the request
+    /// with this tag.
     #[inline]
     pub(super) fn start(&self) {
         let generation = (self.word.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
@@ -108,7 +108,7 @@ impl Slot {
             .store((generation << GENERATION_SHIFT) | OWNED, Relaxed);
     }
 
-    /// Owned to Idle. The caller is the owner, about to give the request back.
+    /// Changes Owned to Idle. The caller is the owner, about to give the request back.
     #[inline]
     pub(super) fn finish(&self) {
         let generation = self.word.load(Relaxed) & !STATE_MASK;
@@ -117,13 +117,13 @@ impl Slot {
         self.word.store(generation | IDLE, Relaxed);
     }
 
-    /// See [`Held`](super::Held). The caller is the owner, or has it from one.
+    /// Counts one more [`Held`](super::Held). The caller is the owner, or has it from one.
     #[inline]
     pub(super) fn hold(&self) {
         self.held.fetch_add(1, Relaxed);
     }
 
-    /// As [`Self::hold`].
+    /// Counts one [`Held`](super::Held) less. The caller has it.
     #[inline]
     pub(super) fn let_go(&self) {
         self.held.fetch_sub(1, Release);
@@ -134,7 +134,7 @@ impl Slot {
         self.held.load(Acquire) != 0
     }
 
-    /// Owned to Parked. The caller is the owner of `request`.
+    /// Changes Owned to Parked. The caller is the owner of `request`.
     #[inline]
     pub(super) fn park(&self, request: NonNull<bindings::request>) {
         let generation = self.word.load(Relaxed) & !STATE_MASK;
@@ -144,7 +144,7 @@ impl Slot {
         self.word.store(generation | PARKED, Release);
     }
 
-    /// Parked with this generation to Owned.
+    /// Changes Parked with this generation to Owned.
     #[inline]
     fn take(&self, generation: u16) -> Option<NonNull<bindings::request>> {
         let generation = u32::from(generation) << GENERATION_SHIFT;
@@ -156,7 +156,7 @@ impl Slot {
         NonNull::new(unsafe { *self.request.get() })
     }
 
-    /// Parked, whatever the generation, to Owned.
+    /// Changes Parked, whatever the generation, to Owned.
     #[inline]
     fn take_any(&self) -> Option<NonNull<bindings::request>> {
         let mut word = self.word.load(Relaxed);
@@ -325,7 +325,7 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// A hardware queue, valid in the RCU section, if there is a disk.
+    /// Returns a hardware queue, valid in the RCU section, if there is a disk.
     fn hctx(&self, hw_queue: u32, _guard: &rcu::Guard) -> Option<*mut bindings::blk_mq_hw_ctx> {
         let queue = self.queue.load(Acquire);
         if queue.is_null() {

@@ -43,7 +43,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The `blk_status_t`.
+    /// Returns the `blk_status_t`.
     #[inline]
     pub fn to_raw(self) -> bindings::blk_status_t {
         match self {
@@ -63,21 +63,20 @@ impl Status {
         }
     }
 
-    /// What users are told: 0 or a negative errno. C: `blk_status_to_errno()`.
+    /// Returns what users see: 0 or a negative errno. C: `blk_status_to_errno()`.
     pub fn to_errno(self) -> i32 {
         // SAFETY: No requirements.
         unsafe { bindings::blk_status_to_errno(self.to_raw()) }
     }
 
-    /// What an error of the page cache or of a file system is to a request.
-    /// C: `errno_to_blk_status()`.
+    /// Translates an error of the page cache or of a file system to that of a request. C:
+    /// `errno_to_blk_status()`.
     pub fn from_error(error: Error) -> Self {
         // SAFETY: No requirements.
         Self::from_raw(unsafe { bindings::errno_to_blk_status(error.to_errno()) })
     }
 
-    /// The meaning of a `blk_status_t`; what has no name here is an
-    /// [`IoErr`](Status::IoErr).
+    /// Translates a `blk_status_t`; what has no name here is an [`IoErr`](Status::IoErr).
     #[inline]
     pub fn from_raw(raw: bindings::blk_status_t) -> Self {
         match raw {

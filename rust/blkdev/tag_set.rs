@@ -141,29 +141,29 @@ impl<T: Operations> TagSet<T> {
         unsafe { (*self.set.get()).queue_depth }
     }
 
-    /// The shared data.
+    /// Returns the shared data.
     pub fn data(&self) -> &Arc<T::Data> {
         &self.context.data
     }
 
-    /// The started requests.
+    /// Returns the table of started requests.
     pub fn requests(&self) -> &Arc<Requests<T>> {
         &self.context.requests
     }
 
-    /// See [`Requests::take`].
+    /// Takes a parked request by tag and generation, as [`Requests::take`].
     #[inline]
     pub fn take(&self, hw_queue: u32, tag: u16, generation: u16) -> Option<Request<T>> {
         self.context.requests.take(hw_queue, tag, generation)
     }
 
-    /// See [`Requests::take_any`].
+    /// Takes a parked request by tag, as [`Requests::take_any`].
     #[inline]
     pub fn take_any(&self, hw_queue: u32, tag: u16) -> Option<Request<T>> {
         self.context.requests.take_any(hw_queue, tag)
     }
 
-    /// See [`Requests::for_each_parked`].
+    /// Takes every parked request and hands it to `f`, as [`Requests::for_each_parked`].
     pub fn for_each_parked(&self, f: impl FnMut(Request<T>)) {
         self.context.requests.for_each_parked(f);
     }

@@ -169,7 +169,7 @@ impl Drop for PeerLease {
     }
 }
 
-/// It was freed, or never listed.
+/// Removes the lease from the list; nothing happens if it was removed, or never listed.
 fn unlist(state: &Arc<LeaseState>) {
     let mut leases = LEASES.lock();
     let place = leases.iter().position(|other| Arc::ptr_eq(other, state));

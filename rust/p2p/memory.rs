@@ -122,8 +122,7 @@ pub struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// The users' reference to `core`, whose lender keeps `core` until `returned`
-    /// is set.
+    /// Makes the users' reference to `core`, whose lender keeps `core` until `returned` is set.
     pub(super) fn of(core: &Arc<Memory>, returned: &Arc<Returned>) -> Result<Arc<Self>> {
         // INVARIANT: The caller has a reference, and keeps it.
         let users = Self {
@@ -204,8 +203,8 @@ impl Memory {
         Ok(Arc::new(memory, GFP_KERNEL)?)
     }
 
-    /// The same memory once more, mapped for the HCA of `pd`, too: of memory that
-    /// is used by several HCAs each has a view. Sleeps.
+    /// Maps the same memory for the HCA of `pd`, too: of memory that is used by several HCAs each
+    /// has a view. Sleeps.
     ///
     /// Errors: `ENOMEM`, `EIO` (the HCA cannot reach it).
     pub(super) fn view(of: Arc<PeerMemory>, pd: &Arc<ProtectionDomain>) -> Result<Arc<Self>> {

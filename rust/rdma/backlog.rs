@@ -55,7 +55,7 @@ pub unsafe trait CanWait: WorkRequest {
     #[doc(hidden)]
     type Raw;
 
-    /// What counts the registrations of its region that wait.
+    /// Returns what counts the registrations of its region that wait.
     #[doc(hidden)]
     #[inline]
     fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {

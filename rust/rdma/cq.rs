@@ -313,9 +313,8 @@ impl<H: Handler> CompletionQueue<H> {
         }
     }
 
-    /// Has everything that has completed handled, as [`Self::kick`] does, and waits for that:
-    /// afterwards all that had completed was handled. Only waits for what is handled in process
-    /// context. May sleep; not from a handler.
+    /// Schedules the handling of what has completed, as [`Self::kick`] does, and waits until it was
+    /// handled. Waits only for what is handled in process context. May sleep; not from a handler.
     pub fn settle(&self) {
         match self.context {
             CqContext::SoftIrq => self.schedule(),

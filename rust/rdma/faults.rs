@@ -13,7 +13,8 @@ mod asked {
     pub(crate) struct Faults(());
 
     impl Faults {
-        /// To be called once in the life of the module.
+        /// Makes the points of fault injection in debugfs. Is to be called once in the life of the
+        /// module.
         pub(crate) fn offer() -> Self {
             // SAFETY: Makes files in debugfs, in process context: modules are loaded there.
             unsafe { bindings::hcablk_c_faults_offer() };
@@ -28,14 +29,14 @@ mod asked {
         }
     }
 
-    /// Whether the device shall refuse to take work requests. Any context.
+    /// Returns whether the device shall refuse to take work requests. Any context.
     #[inline]
     pub(crate) fn post() -> bool {
         // SAFETY: The function looks at its own settings only.
         unsafe { bindings::hcablk_c_fail_post() }
     }
 
-    /// Whether memory shall not be mapped. Any context.
+    /// Returns whether memory shall not be mapped. Any context.
     #[inline]
     pub(crate) fn map() -> bool {
         // SAFETY: As above.

@@ -295,7 +295,7 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// After a success `raw` is not valid any more.
+    /// Gives the region back to the device; after a success `raw` is not valid any more. Sleeps.
     fn deregister(&mut self) -> Result {
         let result = if self.waiting.any() {
             Err(EBUSY)

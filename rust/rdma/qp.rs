@@ -187,7 +187,7 @@ impl<H: Handler> QueuePair<H> {
         unsafe { self.give(head) }
     }
 
-    /// Has the device take requests.
+    /// Posts requests to the device.
     ///
     /// # Safety
     ///
@@ -316,8 +316,8 @@ impl<H: Handler> QueuePair<H> {
         }
     }
 
-    /// Has the device drain a queue by its own operation, if it has one: `None` if not, or if
-    /// the operation gave up.
+    /// Drains a queue by the device's own operation, if it has one: `None` if not, or if the
+    /// operation gave up.
     ///
     /// The operation posts a request past the device's own refusal, has the completion
     /// queue polled, and waits, without a limit, until our poller has handed the

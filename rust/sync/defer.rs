@@ -65,7 +65,7 @@ unsafe impl<T: Deferred> Send for WorkSlot<T> {}
 unsafe impl<T: Deferred> Sync for WorkSlot<T> {}
 
 impl<T: Deferred> WorkSlot<T> {
-    /// May sleep.
+    /// Allocates a slot. May sleep.
     pub fn new() -> Result<Self> {
         let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
         let raw = inner.get();

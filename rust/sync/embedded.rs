@@ -16,7 +16,7 @@
 /// The `S` is a field of the object itself: as long as there are only shared references to the
 /// object, it is neither replaced nor dropped.
 pub unsafe trait HasSlot<S> {
-    /// Where it is.
+    /// Returns the slot within the object.
     #[doc(hidden)]
     fn slot_mut(&mut self) -> &mut S;
 }

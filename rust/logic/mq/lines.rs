@@ -137,17 +137,17 @@ impl Visit {
         }
     }
 
-    /// Of a write, that is to [`enter`](Lines::enter).
+    /// Makes the visit of a write; it is to [`enter`](Lines::enter).
     pub fn write(offset: u64, length: u32) -> Self {
         Self::new(Kind::Write, offset, length.into())
     }
 
-    /// Of what changes blocks without data, that is to [`enter`](Lines::enter).
+    /// Makes the visit of what changes blocks without data; it is to [`enter`](Lines::enter).
     pub fn empty(offset: u64, length: u32) -> Self {
         Self::new(Kind::Drop, offset, length.into())
     }
 
-    /// All of the request is in its lines, or it stays.
+    /// Returns whether all of the request can be read from its lines.
     pub fn is_hit(&self) -> bool {
         self.kind == Kind::Hit
     }
@@ -162,14 +162,14 @@ impl Visit {
         self.kind == Kind::Out
     }
 
-    /// Its lines: their numbers, and the slots that it may use.
+    /// Iterates over its lines: their numbers, and the slots that it may use.
     pub fn slots(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let numbers = self.first..self.first.saturating_add(self.count);
         let slots = self.slots.iter().zip(numbers);
         slots.filter_map(|(slot, number)| (*slot != NONE).then_some((number, *slot)))
     }
 
-    /// The slot that it may use of the line `number`.
+    /// Returns the slot that it may use of the line `number`.
     #[inline]
     pub fn slot(&self, number: u64) -> Option<u32> {
         let at = number.checked_sub(self.first)?;
@@ -181,7 +181,7 @@ impl Visit {
         self.count <= SPAN as u64
     }
 
-    /// The numbers of the next lines to be done with, [`BATCH`] at most.
+    /// Returns the numbers of the next lines to be done with, [`BATCH`] at most.
     fn batch(&mut self, of: u64) -> core::ops::Range<u64> {
         let from = self.done;
         self.done = of.min(from + BATCH);
@@ -222,13 +222,13 @@ impl<M: Memory> Lines<M> {
         })
     }
 
-    /// The replacement algorithm.
+    /// Returns the replacement algorithm.
     pub fn mq(&self) -> &Mq<M> {
         &self.mq
     }
 
-    /// A read of `length` bytes at `offset` of a drive of `size` bytes begins.
-    /// If it is a hit, the drive need not be asked.
+    /// Begins a read of `length` bytes at `offset` of a drive of `size` bytes. If it is a hit, the
+    /// drive need not be asked.
     pub fn read(&mut self, offset: u64, length: u32, size: u64) -> Visit {
         self.look(size);
         let mut visit = Visit::new(Kind::Fill, offset, length.into());
@@ -297,8 +297,8 @@ impl<M: Memory> Lines<M> {
         Some(admission.slot)
     }
 
-    /// A visit that changes blocks begins. To be called until it returns `true`,
-    /// with the lock given back between; the drive may be asked after that.
+    /// Begins a visit that changes blocks. Is to be called until it returns `true`, with the lock
+    /// released between; the drive may be asked after that.
     pub fn enter(&mut self, visit: &mut Visit, size: u64) -> bool {
         self.look(size);
         match visit.kind {
@@ -354,9 +354,8 @@ impl<M: Memory> Lines<M> {
         entered
     }
 
-    /// The drive has put the data of a read into the lines that the visit owns,
-    /// and it is sent from there: others may read it now, and nobody changes it
-    /// before the visit leaves.
+    /// Lets others read the lines that the visit owns, since the drive has put the data of its read
+    /// there, and it is sent from there. Nobody changes them before the visit leaves.
     pub fn stay(&mut self, visit: &mut Visit) {
         if visit.kind != Kind::Fill {
             return;
@@ -371,9 +370,9 @@ impl<M: Memory> Lines<M> {
         visit.kind = Kind::Hit;
     }
 
-    /// A visit ends; with `keep`, the data in the slots that it owns is what is on
-    /// the drive. To be called until it returns `true`, with the lock given back
-    /// between; the request may be answered after that.
+    /// Ends a visit; with `keep`, the data in the slots that it owns is what is on the drive. Is to
+    /// be called until it returns `true`, with the lock released between; the request may be
+    /// answered after that.
     pub fn leave(&mut self, visit: &mut Visit, keep: bool) -> bool {
         if visit.done == 0 {
             for i in 0..SPAN {
@@ -405,7 +404,7 @@ impl<M: Memory> Lines<M> {
         true
     }
 
-    /// Nothing of a drive of another size is worth keeping.
+    /// Forgets all lines if the drive has another size than before.
     fn look(&mut self, size: u64) {
         if self.size != size {
             self.size = size;
@@ -413,7 +412,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// The slot of a line that can be read from.
+    /// Returns the slot of a line that can be read from.
     fn clean(&self, number: u64) -> Option<u32> {
         let slot = self.mq.find(number)?;
         let line = self.lines.get(slot as usize)?;
@@ -455,7 +454,7 @@ impl<M: Memory> Lines<M> {
         }
     }
 
-    /// The line's data is about to be old.
+    /// Marks the line's data as about to be old.
     fn invalidate(&mut self, slot: u32) {
         if !self.is_used(slot) {
             self.drop_slot(slot);
@@ -474,7 +473,7 @@ impl<M: Memory> Lines<M> {
     }
 }
 
-/// Where the writes to a line are counted.
+/// Returns where the writes to a line are counted.
 fn place(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize & (WRITERS - 1)
 }

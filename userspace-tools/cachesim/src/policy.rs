@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A cache of lines that are put into it when they are read.
 pub(crate) trait Policy {
-    /// A line is read; whether it was there.
+    /// Reads a line; returns whether it was in the cache.
     fn access(&mut self, line: u64) -> bool;
 }
 
@@ -160,7 +160,7 @@ pub(crate) struct Opt {
 }
 
 impl Opt {
-    /// For these accesses and no others.
+    /// Makes the policy for these accesses and no others.
     pub(crate) fn new(slots: usize, accesses: &[u64]) -> Self {
         let mut next = vec![u64::MAX; accesses.len()];
         let mut seen = HashMap::new();
@@ -206,7 +206,7 @@ mod tests {
         accesses.iter().filter(|line| policy.access(**line)).count()
     }
 
-    /// The most hits that any choice of what to keep gives, by trying them all.
+    /// Returns the most hits that any choice of what to keep gives, by trying them all.
     fn best(accesses: &[u64], slots: usize, kept: &[u64]) -> usize {
         let Some((line, rest)) = accesses.split_first() else {
             return 0;

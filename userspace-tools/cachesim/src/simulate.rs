@@ -75,7 +75,7 @@ pub(crate) struct Report {
     pub(crate) caches: Vec<Cache>,
 }
 
-/// The lines that a read of a cache's looks for.
+/// Returns the lines that a read of a cache's looks for.
 fn lines_of(request: &Request) -> std::ops::Range<u64> {
     let first = request.offset >> LINE_SHIFT;
     let end = ((request.offset + u64::from(request.length) - 1) >> LINE_SHIFT) + 1;
@@ -85,7 +85,7 @@ fn lines_of(request: &Request) -> std::ops::Range<u64> {
     first..end
 }
 
-/// The target's own code.
+/// Runs the target's own code on the requests.
 pub(crate) fn multi_queue(requests: &[Request], slots: u32) -> Outcome {
     let Ok(mut lines) = Lines::<Heap>::new(slots);
     let (mut hits, mut misses, mut evictions) = (0, 0, 0);

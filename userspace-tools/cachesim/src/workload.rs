@@ -27,7 +27,7 @@ impl Rng {
         self.next() % n
     }
 
-    /// From 0 to 1.
+    /// Returns a random number from 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "53 bits")]
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64

@@ -139,7 +139,7 @@ Example:
 }
 
 impl Command {
-    /// Whether it changes devices or exports, and so must not be stopped half-way.
+    /// Returns whether the command changes devices or exports, and so must not be stopped half-way.
     pub fn changes_devices(&self) -> bool {
         match self {
             Self::Connect(_) | Self::Disconnect(_) => true,
@@ -286,7 +286,8 @@ pub struct DisconnectArgs {
 }
 
 impl DisconnectArgs {
-    /// Which devices are meant. The parser has seen to it that exactly one of the two is given.
+    /// Returns which devices are meant. The parser has made sure that exactly one of the two is
+    /// given.
     pub fn which(&self) -> Which {
         self.device.clone().map_or(Which::All, Which::One)
     }
@@ -309,7 +310,7 @@ pub enum Switch {
 }
 
 impl Switch {
-    /// Whether it is on.
+    /// Returns whether it is on.
     pub fn is_on(self) -> bool {
         matches!(self, Self::On)
     }

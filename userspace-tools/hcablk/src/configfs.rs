@@ -45,13 +45,14 @@ pub const TARGET: Module = Module {
 };
 
 impl Module {
-    /// The module's tree, or nothing when it is not loaded (or this machine cannot show it).
+    /// Returns the module's tree; `None` when the module is not loaded (or this machine cannot show
+    /// it).
     pub fn tree<'a>(&self, system: &'a dyn System) -> Option<Group<'a>> {
         let group = Group::new(system, Path::new(CONFIGFS).join(self.folder));
         group.exists().then_some(group)
     }
 
-    /// The module's tree; mounts configfs and loads the module if need be.
+    /// Returns the module's tree; mounts configfs and loads the module if need be.
     pub fn require<'a>(&self, system: &'a dyn System) -> Result<Group<'a>> {
         if let Some(tree) = self.tree(system) {
             return Ok(tree);
@@ -116,22 +117,22 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The group at `path`, which need not exist.
+    /// Names the group at `path`, which need not exist.
     pub fn new(system: &'a dyn System, path: PathBuf) -> Self {
         Self { system, path }
     }
 
-    /// The machine it is on.
+    /// Returns the machine it is on.
     pub fn system(&self) -> &'a dyn System {
         self.system
     }
 
-    /// Its folder.
+    /// Returns its folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its name: the last part of its path.
+    /// Returns its name: the last part of its path.
     pub fn name(&self) -> String {
         self.path
             .file_name()
@@ -140,31 +141,31 @@ impl<'a> Group<'a> {
             .into_owned()
     }
 
-    /// Whether it is there.
+    /// Returns whether the group is there.
     pub fn exists(&self) -> bool {
         self.system.exists(&self.path)
     }
 
-    /// The group `name` inside, which need not exist.
+    /// Names the group `name` inside, which need not exist.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         Self::new(self.system, self.path.join(name))
     }
 
-    /// The groups inside, sorted by name.
+    /// Returns the groups inside, sorted by name.
     pub fn children(&self) -> Result<Vec<Self>> {
         let names = self.system.folders(&self.path)?;
         Ok(names.iter().map(|name| self.child(name)).collect())
     }
 
-    /// An attribute's text without the newline at its end.
+    /// Reads an attribute's text, without the newline at its end.
     pub fn get(&self, attribute: &str) -> Result<String, OpError> {
         let mut text = self.system.read(&self.path.join(attribute))?;
         text.truncate(text.trim_end().len());
         Ok(text)
     }
 
-    /// An attribute's value; an error if it does not read as one.
+    /// Reads an attribute's value; fails if the text is not one.
     pub fn value<T: FromStr>(&self, attribute: &str) -> Result<T> {
         let text = self.get(attribute)?;
         text.parse().map_err(|_| {
@@ -179,12 +180,12 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// A switch attribute.
+    /// Reads a switch attribute.
     pub fn flag(&self, attribute: &str) -> Result<bool> {
         Ok(self.value::<u32>(attribute)? != 0)
     }
 
-    /// The group's last failure in the driver's words, if it has one.
+    /// Returns the group's last failure in the driver's words, if it has one.
     pub fn reason(&self) -> Option<String> {
         self.get("error").ok().filter(|text| !text.is_empty())
     }
@@ -219,7 +220,7 @@ pub fn remove(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// The counters of a `stats` attribute, in the driver's order.
+/// Parses the counters of a `stats` attribute, in the driver's order.
 pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
     let parse = |line: &str| {
         let (name, value) = line.split_once(' ')?;
@@ -243,7 +244,7 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// A transaction that has changed nothing yet.
+    /// Begins a transaction that has changed nothing yet.
     pub fn new(system: &'a dyn System) -> Self {
         Self {
             system,
@@ -251,7 +252,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Whether anything was changed.
+    /// Returns whether anything was changed.
     pub fn has_changes(&self) -> bool {
         !self.done.is_empty()
     }

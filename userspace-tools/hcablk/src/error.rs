@@ -26,7 +26,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The process's exit code. 2 is missing here because wrong usage is found by the parser.
+    /// Returns the process's exit code. 2 is missing here because wrong usage is found by the
+    /// parser.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Failed => 1,
@@ -63,7 +64,7 @@ pub struct Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// A failure without advice.
+    /// Makes a failure without advice.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -88,12 +89,12 @@ impl Error {
         self
     }
 
-    /// The failure of a command that a signal stopped.
+    /// Makes the failure of a command that a signal stopped.
     pub fn interrupted() -> Self {
         Self::new(Kind::Interrupted, "interrupted")
     }
 
-    /// The text for a terminal.
+    /// Returns the text for a terminal.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!("hcablk: {}", self.message)];
         lines.extend(
@@ -127,7 +128,8 @@ pub fn with_reason(message: String, reason: Option<String>) -> String {
     }
 }
 
-/// `connection refused (ECONNREFUSED)`: the C library's words, and the name to search for.
+/// Describes an error as `connection refused (ECONNREFUSED)`: the C library's words, and the name
+/// to search for.
 pub fn describe(errno: Errno) -> String {
     format!("{} ({errno:?})", errno.desc())
 }

@@ -12,7 +12,7 @@ use crate::cli::Cli;
 use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
 
-/// The completion script for a shell.
+/// Makes the completion script for a shell.
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "hcablk", &mut script);

@@ -30,7 +30,7 @@ pub enum Source {
     MachineId,
 }
 
-/// The id in use on this machine.
+/// Returns the id in use on this machine, and where it is from.
 pub fn current(system: &dyn System) -> Result<(Uuid, Source)> {
     if let Some(id) = stored(system)? {
         return Ok((id, Source::File));
@@ -46,7 +46,7 @@ pub fn current(system: &dyn System) -> Result<(Uuid, Source)> {
     }
 }
 
-/// The id in the file, if there is a file.
+/// Reads the id in the file, if there is a file.
 pub fn stored(system: &dyn System) -> Result<Option<Uuid>> {
     let text = match system.read(Path::new(FILE)) {
         Ok(text) => text,
@@ -79,8 +79,8 @@ pub fn parse(text: &str) -> Result<Uuid, String> {
     }
 }
 
-/// systemd's format: 32 lower-case hexadecimal digits. An image that has not booted yet says
-/// `uninitialized` or nothing.
+/// Parses systemd's format: 32 lower-case hexadecimal digits. An image that has not booted yet has
+/// `uninitialized` or nothing there.
 fn parse_machine_id(text: &str) -> Option<Uuid> {
     let text = text.trim();
     let id = Uuid::try_parse(text).ok()?;

@@ -46,7 +46,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The settings asked for, as attribute and value.
+    /// Returns the settings asked for, as attribute and value.
     fn settings(&self, host_id: Option<Uuid>) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("address", self.address.clone()),
@@ -66,7 +66,7 @@ impl Connect {
     }
 }
 
-/// Whether two setting texts mean the same.
+/// Returns whether two texts of a setting mean the same.
 fn same(attribute: &str, a: &str, b: &str) -> bool {
     match attribute {
         "address" => match (a.parse::<IpAddr>(), b.parse::<IpAddr>()) {
@@ -81,7 +81,8 @@ fn same(attribute: &str, a: &str, b: &str) -> bool {
     }
 }
 
-/// An IPv6 address that only means something together with an interface (`fe80::1%eth0`).
+/// Returns whether an IPv6 address only means something together with an interface
+/// (`fe80::1%eth0`).
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -94,7 +95,7 @@ fn link_local(address: &str) -> Error {
     .advise("Give the target an address of a network that both hosts are in, and use that.")
 }
 
-/// The address to give to the kernel, which knows no names.
+/// Resolves the address to give to the kernel, which knows no names.
 pub fn resolve(address: &str) -> Result<String> {
     let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
     match bare.parse::<IpAddr>() {
@@ -121,7 +122,7 @@ pub fn resolve(address: &str) -> Result<String> {
     }
 }
 
-/// `hcablk connect`.
+/// Runs `hcablk connect`.
 pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     let wanted = &Connect {
         address: resolve(&wanted.address)?,
@@ -158,7 +159,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Whether requests are smaller than was asked for, in words.
+/// Says in words how much smaller than asked for requests are, if they are.
 fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
     let asked = wanted.tuning.max_io_kib?;
     let attribute = Path::new("/sys/block")
@@ -173,7 +174,7 @@ fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Opti
     })
 }
 
-/// A device that is connected to the volume already, under whatever name.
+/// Finds a device that is connected to the volume already, under whatever name.
 fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceName>> {
     for group in tree.children()? {
         let live = group.get("state").is_ok_and(|state| state == "live");
@@ -187,7 +188,7 @@ fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceNam
     Ok(None)
 }
 
-/// What is set otherwise than asked for, in words.
+/// Lists, in words, what is set otherwise than asked for.
 fn differences(group: &Group<'_>, settings: &[(&'static str, String)]) -> Result<Vec<String>> {
     let mut different = Vec::new();
     for (attribute, value) in settings {
@@ -283,7 +284,7 @@ fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
     .advise("Is devtmpfs mounted at /dev?"))
 }
 
-/// Why the driver did not connect, and what to do about it.
+/// Explains why the driver did not connect, and what to do about it.
 fn explain(error: &OpError, group: &Group<'_>, wanted: &Connect, host_id: Uuid) -> Error {
     let kind = match error.errno {
         Errno::EBUSY => Kind::Busy,
@@ -380,7 +381,7 @@ pub enum Which {
     All,
 }
 
-/// `hcablk disconnect`.
+/// Runs `hcablk disconnect`.
 ///
 /// With `force` also a device whose disk is in use or whose requests hang.
 pub fn disconnect(
@@ -447,7 +448,7 @@ fn no_such_device(text: &str) -> Error {
         .advise("`hcablk list` shows the devices of this machine.")
 }
 
-/// The device of that name, or with that node.
+/// Finds the device of that name, or with that node.
 fn find<'a>(tree: &Group<'a>, text: &str) -> Result<Option<Group<'a>>> {
     let groups = tree.children()?;
     if let Some(group) = groups.iter().find(|group| group.name() == text) {
@@ -516,7 +517,7 @@ fn close(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// Who uses a disk or one of its partitions, each with what ends it.
+/// Lists who uses a disk or one of its partitions, each with what ends it.
 fn users(system: &dyn System, device: &str) -> Vec<String> {
     if device.is_empty() {
         return Vec::new();
@@ -576,8 +577,8 @@ fn users(system: &dyn System, device: &str) -> Vec<String> {
     users
 }
 
-/// Where a block device is mounted, from the text of `/proc/self/mountinfo`: by device number, or
-/// by source for the file systems that show a number of their own.
+/// Lists where a block device is mounted, from the text of `/proc/self/mountinfo`: by device
+/// number, or by source for the file systems that show a number of their own.
 fn mount_points(mountinfo: &str, number: &str, node: &str) -> Vec<String> {
     let mut places = Vec::new();
     for line in mountinfo.lines() {
@@ -618,7 +619,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// `hcablk list`.
+/// Runs `hcablk list`.
 pub fn list(system: &dyn System) -> Result<Outcome> {
     let Some(tree) = INITIATOR.tree(system) else {
         let mut outcome = Outcome::new(Report::Devices {
@@ -644,7 +645,7 @@ fn not_loaded() -> String {
     )
 }
 
-/// What was read from a group, or nothing if the group went away meanwhile.
+/// Returns what was read from a group, or `None` if the group went away meanwhile.
 pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -701,7 +702,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     })
 }
 
-/// The groups of one device, or of all; `None` if the module is not loaded.
+/// Returns the groups of one device, or of all; `None` if the module is not loaded.
 fn selected<'a>(system: &'a dyn System, only: Option<&str>) -> Result<Option<Vec<Group<'a>>>> {
     match (INITIATOR.tree(system), only) {
         (None, None) => Ok(None),
@@ -714,7 +715,7 @@ fn selected<'a>(system: &'a dyn System, only: Option<&str>) -> Result<Option<Vec
     }
 }
 
-/// `hcablk times`.
+/// Runs `hcablk times`.
 pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> Result<Outcome> {
     let groups = selected(system, only)?;
     let loaded = groups.is_some();
@@ -732,7 +733,7 @@ pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> 
     Ok(outcome)
 }
 
-/// `hcablk stats`.
+/// Runs `hcablk stats`.
 pub fn stats(system: &dyn System, only: Option<&str>) -> Result<Outcome> {
     let Some(groups) = selected(system, only)? else {
         let mut outcome = Outcome::new(Report::DeviceStats {

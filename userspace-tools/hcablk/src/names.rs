@@ -32,7 +32,7 @@ macro_rules! name {
         pub struct $type(String);
 
         impl $type {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -66,13 +66,14 @@ name! {
 }
 
 impl From<&VolumeName> for DeviceName {
-    /// Every volume name is a device name.
+    /// Converts a volume's name: every one is a device name.
     fn from(volume: &VolumeName) -> Self {
         Self(volume.0.clone())
     }
 }
 
-/// Who lends peer memory: `auto`, or a PCI device by its address, brought into the driver's form.
+/// Parses who lends peer memory: `auto`, or a PCI device by its address, brought into the driver's
+/// form.
 pub fn parse_provider(text: &str) -> Result<String, String> {
     if text == "auto" {
         return Ok(text.to_owned());
@@ -82,7 +83,7 @@ pub fn parse_provider(text: &str) -> Result<String, String> {
         .ok_or_else(|| "neither `auto` nor a PCI address like 0000:81:00.0".to_owned())
 }
 
-/// The length of chunks in KiB, as the target's driver takes it.
+/// Parses the length of chunks in KiB, as the target's driver takes it.
 ///
 /// # Errors
 ///

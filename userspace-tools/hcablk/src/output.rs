@@ -97,7 +97,7 @@ impl Session {
     }
 }
 
-/// Whether a list that an attribute shows was cut off: then its last line is dots.
+/// Returns whether a list that an attribute shows was cut off: then its last line is dots.
 pub fn is_cut(text: &str) -> bool {
     text.lines().next_back() == Some("...")
 }
@@ -363,7 +363,7 @@ struct Envelope<'a, T> {
 }
 
 impl Outcome {
-    /// An answer without remarks.
+    /// Makes an answer without remarks.
     pub fn new(report: impl Into<Report>) -> Self {
         Self {
             report: report.into(),
@@ -376,7 +376,7 @@ impl Outcome {
         self.notes.push(text.into());
     }
 
-    /// The answer as JSON.
+    /// Returns the answer as JSON.
     pub fn to_json(&self) -> String {
         json(&Envelope {
             version: VERSION,
@@ -386,7 +386,7 @@ impl Outcome {
     }
 }
 
-/// A failure as JSON: `{"version": 1, "error": {…}}`.
+/// Returns a failure as JSON: `{"version": 1, "error": {…}}`.
 pub fn error_json(error: &Error) -> String {
     #[derive(Serialize)]
     struct Content<'a> {
@@ -558,7 +558,7 @@ fn endpoint(address: &str, port: u16) -> String {
     }
 }
 
-/// A size in the largest binary unit that it fills.
+/// Formats a size in the largest binary unit that it fills.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut whole, mut rest, mut unit) = (bytes, 0, "B");
@@ -675,7 +675,7 @@ fn yes_no(value: bool) -> &'static str {
     }
 }
 
-/// A row for each counter, a column for each thing that has counters.
+/// Makes a table with a row for each counter and a column for each thing that has counters.
 fn counter_table(stats: &[Counters]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in stats.iter().flat_map(|one| &one.counters) {

@@ -83,13 +83,13 @@ impl OpError {
         )
     }
 
-    /// Whether this says that the caller lacks rights. A refused *write* is the driver's answer and
-    /// is not meant.
+    /// Returns whether the caller lacks rights. A refused *write* is the driver's answer and does
+    /// not count.
     pub fn lacks_rights(&self) -> bool {
         self.op != Op::Write && matches!(self.errno, Errno::EACCES | Errno::EPERM)
     }
 
-    /// Whether the file or folder is not there (any more).
+    /// Returns whether the file or folder is not there (any more).
     pub fn is_gone(&self) -> bool {
         self.op != Op::Write && matches!(self.errno, Errno::ENOENT | Errno::ENODEV)
     }
@@ -131,17 +131,17 @@ pub trait System {
     /// Removes a folder (one of configfs may hold attributes).
     fn rmdir(&self, path: &Path) -> Result<(), OpError>;
 
-    /// The names of the folders, and links to folders, inside `path`, sorted.
+    /// Lists the names of the folders, and links to folders, inside `path`, sorted.
     fn folders(&self, path: &Path) -> Result<Vec<String>, OpError>;
 
-    /// Whether there is anything at `path`.
+    /// Returns whether there is anything at `path`.
     fn exists(&self, path: &Path) -> bool;
 
     /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need
     /// be.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
-    /// The processes that have one of `devices` open, as far as the caller may see them.
+    /// Lists the processes that have one of `devices` open, as far as the caller may see them.
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process>;
 
     /// Mounts configfs at `path`.
@@ -156,7 +156,7 @@ pub trait System {
     /// Waits a moment for something that cannot be waited for otherwise.
     fn pause(&self, time: Duration);
 
-    /// Whether the user wants this to stop (interrupt, termination, hang-up).
+    /// Returns whether the user wants this to stop (interrupt, termination, hang-up).
     fn interrupted(&self) -> bool;
 }
 
@@ -172,7 +172,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine whose file tree starts at `root`: `/`, or a folder that tests have prepared.
+    /// Represents the machine whose file tree starts at `root`: `/`, or a folder that tests have
+    /// prepared.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),

@@ -60,7 +60,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The driver's word.
+    /// Returns the driver's word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -100,7 +100,7 @@ impl Export {
     /// The driver's default of `chunk_kib`.
     pub const CHUNK_KIB: u32 = 128;
 
-    /// The driver's word for who lends memory.
+    /// Returns the driver's word for who lends memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")
     }
@@ -119,7 +119,7 @@ fn no_such_volume(volume: &VolumeName) -> Error {
         .advise("`hcablk target list` shows the volumes of this machine.")
 }
 
-/// The volume's group; an error if it is not there.
+/// Returns the volume's group; fails if it is not there.
 fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>> {
     let group = TARGET
         .tree(system)
@@ -129,7 +129,7 @@ fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>
         .ok_or_else(|| no_such_volume(volume))
 }
 
-/// The hosts that a volume allows, each with its group.
+/// Lists the hosts that a volume allows, each with its group.
 fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
     let groups = volume.child("hosts").children()?;
     Ok(groups
@@ -138,7 +138,7 @@ fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
         .collect())
 }
 
-/// `hcablk target export`.
+/// Runs `hcablk target export`.
 pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if wanted.provider.is_some() && wanted.mode != Mode::P2p {
         return Err(Error::new(
@@ -205,8 +205,8 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What a volume is known by if the user does not say: the same each time it is exported, and
-/// another one for another drive.
+/// Makes the id by which a volume is known if the user gives none: the same each time it is
+/// exported, and another one for another drive.
 fn default_wwid(system: &dyn System, volume: &VolumeName, path: &str) -> Option<Uuid> {
     let (host, _) = hostid::current(system).ok()?;
     let device = path.rsplit('/').next()?;
@@ -411,7 +411,7 @@ fn allow_host(volume: &Group<'_>, host: Uuid, transaction: &mut Transaction<'_>)
     transaction.mkdir(&volume.child("hosts").child(&host.to_string()))
 }
 
-/// `hcablk target allow`.
+/// Runs `hcablk target allow`.
 pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<Outcome> {
     let group = existing(system, volume)?;
     let allowed = hosts(&group)?;
@@ -439,7 +439,7 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
     Ok(outcome)
 }
 
-/// `hcablk target forbid`.
+/// Runs `hcablk target forbid`.
 pub fn forbid(
     system: &dyn System,
     volume: &VolumeName,
@@ -484,7 +484,7 @@ fn disable(group: &Group<'_>) -> Result<()> {
     }
 }
 
-/// `hcablk target unexport`.
+/// Runs `hcablk target unexport`.
 pub fn unexport(
     system: &dyn System,
     volume: &VolumeName,
@@ -569,8 +569,8 @@ impl PortSetting {
         }
     }
 
-    /// Whether who asks for `wanted` is served by this port: at that address, or at all of that
-    /// family.
+    /// Returns whether who asks for `wanted` is served by this port: at that address, or at all of
+    /// that family.
     fn serves(&self, wanted: &Listen) -> bool {
         let address = match (wanted.address, self.address.parse::<IpAddr>()) {
             (None, _) => true,
@@ -583,7 +583,7 @@ impl PortSetting {
     }
 }
 
-/// The port that serves `wanted`: one that listens already, or a new one.
+/// Returns the port that serves `wanted`: one that listens already, or a new one.
 fn ensure_port(
     tree: &Group<'_>,
     wanted: &Listen,
@@ -713,7 +713,7 @@ fn explain_port(error: &OpError, group: &Group<'_>, address: &str, port: u16) ->
         .advise(advice)
 }
 
-/// `hcablk target listen`.
+/// Runs `hcablk target listen`.
 pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     let tree = TARGET.require(system)?;
     let mut transaction = Transaction::new(system);
@@ -728,7 +728,7 @@ pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// `hcablk target unlisten`.
+/// Runs `hcablk target unlisten`.
 pub fn unlisten(system: &dyn System, ids: Option<&[u16]>, if_exists: bool) -> Result<Outcome> {
     let all = match TARGET.tree(system) {
         Some(tree) => ports(&tree).children()?,
@@ -774,7 +774,7 @@ fn not_loaded() -> String {
     )
 }
 
-/// `hcablk target list`.
+/// Runs `hcablk target list`.
 pub fn list(system: &dyn System) -> Result<Outcome> {
     let Some(tree) = TARGET.tree(system) else {
         let mut outcome = Outcome::new(Report::Exports {
@@ -853,7 +853,7 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
     })
 }
 
-/// `hcablk target times`.
+/// Runs `hcablk target times`.
 pub fn times(
     system: &dyn System,
     only: Option<&VolumeName>,
@@ -880,7 +880,7 @@ pub fn times(
     Ok(outcome)
 }
 
-/// `hcablk target stats`.
+/// Runs `hcablk target stats`.
 pub fn stats(system: &dyn System, only: Option<&VolumeName>) -> Result<Outcome> {
     let counters = |groups: Vec<Group<'_>>| -> Result<Vec<Counters>> {
         let mut stats = Vec::new();

@@ -33,7 +33,7 @@ pub struct StateTimes {
 }
 
 impl StateTimes {
-    /// A line of `times`: `STATE COUNT TOTAL_NS [BELOW_NS:COUNT…]`.
+    /// Parses a line of `times`: `STATE COUNT TOTAL_NS [BELOW_NS:COUNT…]`.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         Some(Self {
@@ -55,12 +55,12 @@ impl StateTimes {
         })
     }
 
-    /// The mean in nanoseconds.
+    /// Returns the mean in nanoseconds.
     pub fn mean_ns(&self) -> Option<u64> {
         self.total_ns.checked_div(self.count)
     }
 
-    /// The class that has the request than which `percent` of all are not slower.
+    /// Returns the class that has the request than which `percent` of all are not slower.
     pub fn percentile(&self, percent: u64) -> Option<&Class> {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -83,7 +83,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// What a group shows, after measuring was switched on or off if `measure` says so.
+    /// Reads what a group shows, after it switched measuring on or off if `measure` says so.
     pub fn of(group: &Group<'_>, measure: Option<bool>) -> Result<Self> {
         if let Some(on) = measure {
             let path = group.path().join("timing");
@@ -106,7 +106,7 @@ impl Times {
         })
     }
 
-    /// Whether nothing was ever measured, nor is.
+    /// Returns whether nothing was ever measured, nor is.
     pub fn is_idle(&self) -> bool {
         !self.measuring && self.states.iter().all(|state| state.count == 0)
     }
@@ -126,7 +126,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// The rows of a table for people: of the percentiles the class is known.
+/// Makes the rows of a table for people: of the percentiles the class is known.
 pub fn rows(all: &[Times]) -> Vec<Vec<String>> {
     let heading = ["NAME", "STATE", "REQUESTS", "MEAN", "HALF", "99 %", "ALL"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];

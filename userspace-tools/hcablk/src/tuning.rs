@@ -85,7 +85,7 @@ settings! {
     pub batch_lower: u32,
 }
 
-/// A size of requests.
+/// Parses a size of requests, in KiB.
 fn max_io_kib(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(kib @ 4..=4096) if kib % 4 == 0 => Ok(kib),
