@@ -17,8 +17,8 @@ export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEY
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-planted test-hostile test-whole demo bench bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck docs-check planted-fit root kernels update install clean distclean shell doc
+.PHONY: modules tools all help test test-debug test-injected test-hostile test-whole demo bench bench-profile host-test fuzz lint fmt \
+	fmt-check clippy shellcheck docs-check injected-fit root kernels update install clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -35,7 +35,7 @@ test-debug: tools ## the same tests on a kernel that is built to catch mistakes 
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
 
-test-planted: tools ## inject bugs and see that test-debug finds each
+test-injected: tools ## inject bugs and see that test-debug finds each
 	@tests/debug/injected-bugs.sh $(T)
 
 test-hostile: modules tools ## every message of the tests of group hostile, for each night; HCABLK_SEED=N says which
@@ -59,7 +59,7 @@ host-test: ## unit tests of the pure logic, on this machine, in seconds
 fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
 	@scripts/fuzz
 
-lint: fmt-check clippy shellcheck docs-check planted-fit ## every check that needs no guest
+lint: fmt-check clippy shellcheck docs-check injected-fit ## every check that needs no guest
 
 fmt: ## format the Rust sources with the kernel's settings
 	@scripts/lint fmt
@@ -76,7 +76,7 @@ shellcheck: ## lint the shell scripts
 docs-check: ## look for dead links, broken tables and lines that are too wide in the documents
 	@scripts/lint docs
 
-planted-fit: ## see whether the bugs that test-planted injects still fit the source
+injected-fit: ## see whether the bugs that test-injected injects still fit the source
 	@tests/debug/injected-bugs.sh --fit
 
 doc: ## reference of the core crate as HTML

@@ -11,7 +11,7 @@
 #		report: a regular expression; the run has to fail with it
 # injected-bugs.sh --fit
 #	only sees whether the patches still fit the source.
-#	Prints TAP. `make test-planted` calls it.
+#	Prints TAP. `make test-injected` calls it.
 
 set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
