@@ -65,7 +65,7 @@ like "queue pairs in place of others" " [1-9][0-9]* in place of another one" "$o
 like "messages of several requests" " [1-9][0-9]* messages of several requests" "$output"
 like "small reads by an immediate value" " [1-9][0-9]* by a value" "$output"
 like "writes whose data is behind the request" " [1-9][0-9]* writes by a message" "$output"
-like "writes in the eager ring, told and asked for" " [1-9][0-9]* in the eager ring by a message, [1-9][0-9]* by a value told" "$output"
+like "writes in the eager ring, by an immediate value and by a request" " [1-9][0-9]* in the eager ring by a message, [1-9][0-9]* by an immediate value" "$output"
 on c2 'touch /tmp/stop'
 check "an honest client was served meanwhile" join reader
 on c2 'rm /tmp/stop'

@@ -11,7 +11,7 @@ static void operation(struct message *m, unsigned int op)
 	static const struct { unsigned char opcode, data; } codes[OPERATIONS] = {
 		[READS] = { READ, KEYED }, [READS_BY_VALUE] = { READ, BY_VALUE },
 		[WRITES] = { WRITE, KEYED }, [WRITES_BEHIND] = { WRITE, FOLLOWS },
-		[ASKED] = { WRITE, GRANTED }, [TOLD] = { WRITE, GRANTED },
+		[EAGER_REQUESTS] = { WRITE, EAGER_RING }, [EAGER_IMMEDIATE] = { WRITE, EAGER_RING },
 		[DISCARDS] = { DISCARD, 0 }, [EMPTIES] = { ZEROES, 0 },
 	};
 	const struct ibv_mr *mr = op <= READS_BY_VALUE ? to[m->slot] : from;
@@ -34,7 +34,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair)
 	operation(m, op);
 	max = op == DISCARDS ? max_discard : op == EMPTIES ? max_zeroes : max_transfer;
 	/* An immediate value names 4096 bytes at a time. */
-	unit = op == TOLD ? 4096 : block;
+	unit = op == EAGER_IMMEDIATE ? 4096 : block;
 	length = unit;
 	offset = op <= READS_BY_VALUE ? capacity - unit : zone_from * SECTOR + below(r, zone_count * SECTOR / unit) * unit;
 	switch (bound) {
@@ -72,7 +72,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair)
 		m->length += length < INLINE ? length : INLINE;
 	m->pair = pair + 1;
 	judge(m);
-	/* What cannot be said by an immediate value is asked for. */
-	if (op == TOLD)
-		tell_by_value(m);
+	/* What an immediate value cannot name goes with a request. */
+	if (op == EAGER_IMMEDIATE)
+		by_immediate(m);
 }

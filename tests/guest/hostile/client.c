@@ -36,12 +36,12 @@ static void tally(const struct message *m)
 	mine->read_only += m->status == READ_ONLY;
 	if (m->bytes[0] != WRITE || m->status != OK)
 		return;
-	mine->told += m->told;
-	mine->asked += m->granted && !m->told;
+	mine->immediate += m->immediate;
+	mine->by_request += m->eager && !m->immediate;
 	mine->behind += m->bytes[32] == FOLLOWS;
 }
 
-/* Answers to granted writes, by their numbers. */
+/* Answers to eager writes, by their numbers. */
 static void answers(const unsigned char *b, size_t n)
 {
 	if (n < 8 || n > BUFFER || n != 4 + 4u * b[1] || b[2] || b[3]) {
@@ -51,13 +51,13 @@ static void answers(const unsigned char *b, size_t n)
 	for (size_t at = 4; at < n; at += 4) {
 		unsigned int i = 0, write = get(b + at, 2), status = get(b + at + 2, 2);
 
-		while (i < flying && (!flight[i].granted || flight[i].write != write))
+		while (i < flying && (!flight[i].eager || flight[i].write != write))
 			i++;
 		if (i == flying)
-			failed("an answer to granted write %u, which is none", write);
+			failed("an answer to eager write %u, which is none", write);
 		if (flight[i].status != (int)status) {
 			tell("to", flight[i].bytes, REQUEST);
-			failed("status %u where %d was due for a granted write", status, flight[i].status);
+			failed("status %u where %d was due for an eager write", status, flight[i].status);
 		}
 		tally(&flight[i]);
 		ring_free(write);
@@ -77,7 +77,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 	}
 	for (i = 0; i < flying; i++) {
 		m = &flight[i];
-		if (m->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && !m->data && !m->granted &&
+		if (m->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && !m->data && !m->eager &&
 		    !memcmp(m->bytes + 4, b + 4, 4) && m->verdict != END &&
 		    (m->status == (int)status) && (!value || m->bytes[32] == BY_VALUE))
 			break;
@@ -192,7 +192,7 @@ static void launch(struct message *m)
 	slot_users[m->slot]++;
 }
 
-/* Granted memory may be written when the target has sent something: asks for that. */
+/* The eager ring may be written when the target has sent something: asks for that. */
 static void make_heard(struct connection *c)
 {
 	struct message ask = { .length = REQUEST, .wr.opcode = IBV_WR_SEND };
@@ -206,7 +206,7 @@ static void make_heard(struct connection *c)
 	UNTIL(c, heard, "a message is not answered");
 }
 
-/* Puts the data of a granted write to its place; with it goes an immediate value, or a message follows. */
+/* Puts the data of an eager write to its place; with it goes an immediate value, or a message follows. */
 static void put_data(struct connection *c, struct message *m, uint64_t at)
 {
 	uint32_t length = get(m->bytes + 16, 4);
@@ -215,7 +215,7 @@ static void put_data(struct connection *c, struct message *m, uint64_t at)
 	struct ibv_sge sge = { (uintptr_t)mr->addr, length, mr->lkey };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
 
-	if (m->told)
+	if (m->immediate)
 		wr = m->wr;
 	else if (length > from->length && m->status != OK)
 		return;
@@ -227,7 +227,7 @@ static void put_data(struct connection *c, struct message *m, uint64_t at)
 /* Whether it can be one request of several in a message: each is answered. */
 static bool may_share(const struct message *m)
 {
-	return m->length == REQUEST && m->wr.opcode == IBV_WR_SEND && m->verdict < END && !m->burst && !m->granted;
+	return m->length == REQUEST && m->wr.opcode == IBV_WR_SEND && m->verdict < END && !m->burst && !m->eager;
 }
 
 /* Puts the next requests behind the one in these bytes, up to so many in all, and returns the length. */
@@ -295,22 +295,22 @@ static void work_off(unsigned int me)
 			UNTIL(c, flying < credits, "a message is not answered");
 		if (!m.replay)
 			UNTIL(c, !slot_users[m.slot], "a message is not answered");
-		if (m.granted) {
+		if (m.eager) {
 			make_heard(c);
-			UNTIL(c, ring_fits(get(m.bytes + 16, 4)), "a granted write finds no place");
+			UNTIL(c, ring_fits(get(m.bytes + 16, 4)), "an eager write finds no place");
 		}
 		if (c->broken) {
 			if (!may_end)
 				failed("the target ended the connection without a reason");
 			goto ended;
 		}
-		if (m.granted)
+		if (m.eager)
 			at = ring_take(get(m.bytes + 16, 4), &m.write);
 		launch(&m);
-		if (m.granted)
+		if (m.eager)
 			put_data(c, &m, at);
-		if (m.told) {
-			/* Its data has told of it. */
+		if (m.immediate) {
+			/* Its data came with the immediate value. */
 		} else if (m.data) {
 			struct ibv_sge sge = { (uintptr_t)c->send[c->sends++ % (SENDS - 16)], m.data, c->mr->lkey };
 
@@ -398,8 +398,8 @@ int play_client(void)
 		sum.replaced += counts[i].replaced;
 		sum.together += counts[i].together;
 		sum.behind += counts[i].behind;
-		sum.asked += counts[i].asked;
-		sum.told += counts[i].told;
+		sum.by_request += counts[i].by_request;
+		sum.immediate += counts[i].immediate;
 		sum.read_only += counts[i].read_only;
 		for (unsigned int pair = 0; pair < PAIRS; pair++) {
 			pairs += counts[i].pairs[pair] && !sum.pairs[pair];
@@ -409,12 +409,12 @@ int play_client(void)
 	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
 	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one, "
 	       "%llu messages of several requests, %llu writes by a message, %llu in the eager ring by a message, "
-	       "%llu by a value told, %llu refused as read-only, %u of %u pairs of an operation and a bound; %llu ms\n",
+	       "%llu by an immediate value, %llu refused as read-only, %u of %u pairs of an operation and a bound; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
 	       (unsigned long long)sum.replaced, (unsigned long long)sum.together, (unsigned long long)sum.behind,
-	       (unsigned long long)sum.asked, (unsigned long long)sum.told, (unsigned long long)sum.read_only, pairs, PAIRS,
+	       (unsigned long long)sum.by_request, (unsigned long long)sum.immediate, (unsigned long long)sum.read_only, pairs, PAIRS,
 	       (unsigned long long)(now_ms() - start));
 	return 0;
 }

@@ -21,8 +21,8 @@ struct message {
 	int verdict, status;
 	unsigned int slot;
 	bool replay, burst;
-	/* A write that takes a slot of the eager ring, the number of the write, and whether an immediate value tells of it. */
-	bool granted, told;
+	/* A write that takes a slot of the eager ring, the number of the write, and whether an immediate value announces it. */
+	bool eager, immediate;
 	uint16_t write;
 	/* Which operation at which bound it is (bounds.c), and 1. */
 	unsigned int pair;
@@ -30,7 +30,7 @@ struct message {
 };
 
 /* Operations that name blocks, by how their data travels, and where these blocks are. */
-enum { READS, READS_BY_VALUE, WRITES, WRITES_BEHIND, ASKED, TOLD, DISCARDS, EMPTIES, OPERATIONS };
+enum { READS, READS_BY_VALUE, WRITES, WRITES_BEHIND, EAGER_REQUESTS, EAGER_IMMEDIATE, DISCARDS, EMPTIES, OPERATIONS };
 enum { INSIDE, NOTHING, TOO_LONG, ODD_OFFSET, ODD_LENGTH, AT_END, ACROSS_END, FAR, WRAPS, BOUNDS };
 enum { PAIRS = OPERATIONS * BOUNDS };
 
@@ -45,8 +45,8 @@ extern uint64_t grant_address;
 
 /* What docs/reference/protocol.md has a target do about these bytes. */
 void judge(struct message *m);
-/* Whether a granted write may be told by an immediate value; it is made so. */
-bool tell_by_value(struct message *m);
+/* Has an eager write announced by an immediate value, if that may be. */
+bool by_immediate(struct message *m);
 void generate(struct message *m, uint64_t n);
 
 /* bounds.c */
@@ -56,7 +56,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair);
 
 /* ring.c */
 
-/* All of what was granted is free, but nothing may be written there before the target has sent something. */
+/* All of the eager ring is free, but nothing may be written there before the target has sent something. */
 void ring_begin(unsigned int credits);
 bool ring_fits(uint32_t length);
 /* Takes the next place: where it begins, and its write's number. */
@@ -69,7 +69,7 @@ void ring_free(uint16_t number);
 struct count {
 	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, together;
 	/* Writes that were done, and requests that were refused since the volume is read-only. */
-	uint64_t behind, asked, told, read_only;
+	uint64_t behind, by_request, immediate, read_only;
 	bool pairs[PAIRS];
 };
 extern struct count *mine;

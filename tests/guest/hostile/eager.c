@@ -8,7 +8,7 @@
 
 enum { ANSWERS = 0x81, ANSWERS_MOST = 15, UNIT = 4096, HOLD_MS = 100, AHEAD_MS = 100 };
 
-uint64_t told, asked, at_once;
+uint64_t immediate, by_request, at_once;
 
 /* Says in a reply that there is an eager ring; what it says of its place is for make_ring(). */
 void offer_ring(struct rng *r, unsigned char *reply)
@@ -57,7 +57,7 @@ void free_ring(struct peer *p)
 /* Whether a request says in the right way that its data is in the eager ring. */
 bool is_eager_request(const struct peer *p, const unsigned char *b)
 {
-	return b[0] == WRITE && b[32] == GRANTED && p->ring.bytes && !(b[1] & ~(1 | QUIET)) && zero(b + 20, 12);
+	return b[0] == WRITE && b[32] == EAGER_RING && p->ring.bytes && !(b[1] & ~(1 | QUIET)) && zero(b + 20, 12);
 }
 
 /* The place of the next eager write, counted as docs/protocol.md has both sides do it. */
@@ -101,8 +101,8 @@ void told_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *
 	b[1] = value >> 31 ? QUIET : 0;
 	put(b + 8, 8, (value & INT32_MAX) * (uint64_t)UNIT);
 	put(b + 16, 4, wc->byte_len);
-	b[32] = GRANTED;
-	told++;
+	b[32] = EAGER_RING;
+	immediate++;
 }
 
 void check_eager(const struct peer *p, const struct request *q)
@@ -178,7 +178,7 @@ static size_t malform(struct rng *r, unsigned char *b)
 	return n;
 }
 
-/* Answers asked write i as if it were another request. */
+/* Answers eager write i, which came with a request, as if it were another request. */
 static void respond(struct peer *p, struct rng *r, unsigned int i)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_OTHER, i) };
@@ -220,7 +220,7 @@ static enum trick possible(const struct peer *p, unsigned int i, enum trick tric
 		return others ? FAIR : trick;
 	case EAGER_RESPONSE:
 		/* Of the others only the initiator knows the tag. */
-		return p->requests[i].told ? FAIR : trick;
+		return p->requests[i].immediate ? FAIR : trick;
 	case EAGER_KEY:
 		return other_key(p, i) || p->bounce_key ? trick : FAIR;
 	default:

@@ -35,7 +35,7 @@ static void judge_granted(struct message *m)
 	if (m->length != REQUEST || b[2] || b[3] || !zero(b + 33, 7) || b[0] != WRITE || b[1] & ~(QUIET | 1) || !length ||
 	    offset + length < offset || !zero(b + 20, 12) || length > grant_bytes)
 		return;
-	m->granted = true;
+	m->eager = true;
 	m->verdict = m->status = judge_blocks(m, max_transfer);
 }
 
@@ -49,11 +49,11 @@ void judge(struct message *m)
 	unsigned int op = b[0], flags = b[1] & ~QUIET, data = b[32];
 	bool good = false, behind;
 
-	m->granted = false;
+	m->eager = false;
 	m->verdict = END;
 	if (m->length < 8 || m->length > REQUEST + INLINE)
 		return;
-	if (m->length >= REQUEST && data == GRANTED)
+	if (m->length >= REQUEST && data == EAGER_RING)
 		return judge_granted(m);
 	m->verdict = m->status = INVALID;
 	/* Says that others follow, and they do not. */
@@ -107,17 +107,17 @@ void judge(struct message *m)
 		m->verdict = MAYBE;
 }
 
-bool tell_by_value(struct message *m)
+bool by_immediate(struct message *m)
 {
 	const unsigned char *b = m->bytes;
 	uint64_t unit = get(b + 8, 8) / 4096;
 	uint32_t length = get(b + 16, 4);
 
 	/* One RDMA WRITE has all of the data, so that it comes from one piece of memory. */
-	if (!m->granted || m->wr.opcode != IBV_WR_SEND || get(b + 8, 8) % 4096 || length % 4096 || b[1] & ~QUIET ||
+	if (!m->eager || m->wr.opcode != IBV_WR_SEND || get(b + 8, 8) % 4096 || length % 4096 || b[1] & ~QUIET ||
 	    unit >> 31 || length > (m->status == OK ? from : wide)->length)
 		return false;
-	m->told = true;
+	m->immediate = true;
 	m->data = length;
 	m->wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 	m->wr.imm_data = htonl(unit | (b[1] & QUIET ? 1u << 31 : 0));
@@ -162,7 +162,7 @@ static void correct(struct rng *r, struct message *m)
 		put(b + 16, 4, sectors * SECTOR);
 		b[0] = WRITE;
 		b[1] = chance(r, 200);
-		/* Half of those in the eager ring can be told by an immediate value. */
+		/* Half of those in the eager ring can be announced by an immediate value. */
 		if (kind == 3 && chance(r, 500)) {
 			align = 4096 / SECTOR;
 			sectors = (sectors + align - 1) / align * align;
@@ -174,7 +174,7 @@ static void correct(struct rng *r, struct message *m)
 			b[32] = FOLLOWS;
 			m->length += sectors * SECTOR;
 		} else if (kind == 3 && grant_bytes) {
-			b[32] = GRANTED;
+			b[32] = EAGER_RING;
 		} else {
 			put(b + 20, 4, from->rkey);
 			put(b + 24, 8, (uintptr_t)from->addr + at);
@@ -283,7 +283,7 @@ static void deadly(struct rng *r, struct message *m)
 		/* In granted memory that does not exist, or by a key as well. */
 		b[0] = WRITE;
 		b[1] = 0;
-		b[32] = GRANTED;
+		b[32] = EAGER_RING;
 		memset(b + 20, 0, 12);
 		if (chance(r, 500))
 			put(b + 16, 4, grant_bytes + 1 + below(r, grant_bytes + 4096));
@@ -361,7 +361,7 @@ void generate(struct message *m, uint64_t n)
 	if (kind >= 400 && kind < 950 && m->verdict >= END && chance(&r, rare ? 995 : 950)) {
 		do {
 			correct(&r, m);
-		} while (b[32] == GRANTED);
+		} while (b[32] == EAGER_RING);
 		b[0] ^= 0x40;
 		judge(m);
 	}
@@ -376,7 +376,7 @@ void generate(struct message *m, uint64_t n)
 			judge(m);
 		}
 	}
-	if (!m->burst && chance(&r, 500) && tell_by_value(m)) {
+	if (!m->burst && chance(&r, 500) && by_immediate(m)) {
 		number = saved;
 		return;
 	}

@@ -33,8 +33,8 @@ enum { REPLACE = 0x80 };
 enum { QUIET = 8 };
 /* A bit of a reply: no data is fetched. */
 enum { NO_READ = 2 };
-/* How data travels: a read's may come with an immediate value, a write's behind its request or by granted memory. */
-enum { KEYED = 1, BY_VALUE, FOLLOWS, GRANTED };
+/* How data travels: a read's may come with an immediate value, a write's behind its request or through the eager ring. */
+enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 /* What the other side must do beside answering with a status. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The places of granted memory, as docs/reference/protocol.md has both sides count them. */
+/* The slots of the eager ring, as docs/reference/protocol.md has both sides count them. */
 
 #include "hostile.h"
 #include "client.h"
@@ -52,7 +52,7 @@ uint64_t ring_take(uint32_t length, uint16_t *number)
 	uint32_t at, bytes;
 
 	if (!find(length, &at, &bytes))
-		failed("a granted write has no place here");
+		failed("an eager write has no place here");
 	*number = coming++;
 	taken[*number % PLACES].bytes = bytes;
 	taken[*number % PLACES].open = true;

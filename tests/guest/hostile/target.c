@@ -48,7 +48,7 @@ void rdma(struct peer *p, enum ibv_wr_opcode opcode, uint64_t id, void *at, uint
 bool in_flight(const struct peer *p, const unsigned char *tag)
 {
 	for (unsigned int i = 0; i < SLOTS; i++)
-		if (p->requests[i].used && !p->requests[i].told && !memcmp(p->requests[i].bytes + 4, tag, 4))
+		if (p->requests[i].used && !p->requests[i].immediate && !memcmp(p->requests[i].bytes + 4, tag, 4))
 			return true;
 	return false;
 }
@@ -221,15 +221,15 @@ static void serve(struct peer *p, unsigned int i)
 	answer(p, i);
 }
 
-static void take_request(struct peer *p, const unsigned char *b, bool told)
+static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 {
 	struct key now = { get(b + 20, 4), get(b + 24, 8) };
 	unsigned int i = 0, tag = get(b + 4, 2);
 
 	if (b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~(3 | QUIET) || b[3] || !zero(b + 33, 7) ||
 	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET) && !is_eager_request(p, b)) ||
-	    (b[0] == WRITE && b[32] != GRANTED && p->no_read) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR ||
-	    (!told && in_flight(p, b + 4))) {
+	    (b[0] == WRITE && b[32] != EAGER_RING && p->no_read) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR ||
+	    (!immediate && in_flight(p, b + 4))) {
 		tell("message", b, REQUEST);
 		failed("the initiator sent nonsense");
 	}
@@ -239,9 +239,9 @@ static void take_request(struct peer *p, const unsigned char *b, bool told)
 		failed("the initiator sent without a credit");
 	p->requests[i].used = true;
 	memcpy(p->requests[i].bytes, b, REQUEST);
-	p->requests[i].told = told;
+	p->requests[i].immediate = immediate;
 	if (is_eager(&p->requests[i])) {
-		asked += !told;
+		by_request += !immediate;
 		return take_place(p, &p->requests[i]);
 	}
 	if (uses_read_bounce(&p->requests[i])) {
@@ -456,7 +456,7 @@ int play_target(const char *port, const char *only)
 	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several,
 	       (unsigned long long)wrongs, (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
-	       (unsigned long long)told, (unsigned long long)asked, (unsigned long long)at_once,
+	       (unsigned long long)immediate, (unsigned long long)by_request, (unsigned long long)at_once,
 	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

@@ -42,11 +42,11 @@ struct request {
 	uint64_t message;
 	/* When its memory is accessed once more, though it was answered. */
 	uint64_t late_at;
-	/* It is an eager write: until when it is not answered, its place, its number, and whether it was told, not asked. */
+	/* It is an eager write: until when it is not answered, its place, its number, and whether it came with an immediate value, not a request. */
 	uint64_t held_until;
 	uint32_t place;
 	uint16_t number;
-	bool told;
+	bool immediate;
 	enum trick trick;
 	unsigned char bytes[REQUEST];
 };
@@ -100,7 +100,7 @@ static inline uint64_t work_id(unsigned int kind, unsigned int i)
 	return (uint64_t)kind << 32 | i;
 }
 
-extern uint64_t early, values, told, asked, at_once;
+extern uint64_t early, values, immediate, by_request, at_once;
 
 /* The initiator has to end the session because of what is done now. */
 void expect_end(struct peer *p, const char *why);
@@ -117,7 +117,7 @@ static inline bool uses_read_bounce(const struct request *q)
 /* Its data is in the eager ring. */
 static inline bool is_eager(const struct request *q)
 {
-	return q->bytes[32] == GRANTED;
+	return q->bytes[32] == EAGER_RING;
 }
 
 /* reply.c */
