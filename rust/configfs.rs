@@ -210,13 +210,8 @@ struct Entry<T: Node> {
 }
 
 impl<T: Node> Entry<T> {
-    /// Makes a directory that is not attached yet, with one reference.
-    fn make(
-        name: &CStr,
-        data: Arc<T>,
-        by_mkdir: bool,
-        module: &'static ThisModule,
-    ) -> Result<NonNull<bindings::config_group>> {
+    /// Makes the C structures of the attributes.
+    fn attributes(module: &'static ThisModule) -> Result<KVec<bindings::configfs_attribute>> {
         let mut attributes = KVec::with_capacity(T::ATTRIBUTES.len(), GFP_KERNEL)?;
         let callbacks = Callbacks::<T>::SHOW.iter().zip(&Callbacks::<T>::STORE);
         for (attribute, (&show, &store)) in T::ATTRIBUTES.iter().zip(callbacks) {
@@ -231,6 +226,17 @@ impl<T: Node> Entry<T> {
                 GFP_KERNEL,
             )?;
         }
+        Ok(attributes)
+    }
+
+    /// Makes a directory that is not attached yet, with one reference. May sleep.
+    fn make(
+        name: &CStr,
+        data: Arc<T>,
+        by_mkdir: bool,
+        module: &'static ThisModule,
+    ) -> Result<NonNull<bindings::config_group>> {
+        let attributes = Self::attributes(module)?;
         let mut entry = KBox::new(
             Self {
                 subsystem: Opaque::zeroed(),

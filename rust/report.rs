@@ -2,11 +2,11 @@
 
 //! What the modules report of themselves.
 //!
-//! - [`stats`]: counters.
+//! - [`stats`]: counters that cost one addition each.
 //! - [`times`]: how long requests take, as histograms.
-//! - [`trace`]: tracepoints.
+//! - [`trace`]: tracepoints of both sides.
 //! - [`broken`]: broken invariants, which fail every test.
-//! - [`text`]: formatting.
+//! - [`text`]: formatting for the kernel's printing macros.
 
 pub mod broken;
 pub mod stats;

@@ -134,6 +134,18 @@ unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
     unsafe { KBox::from_raw((*disk).private_data.cast::<Shared>()) }.free();
 }
 
+/// Frees a disk that was not added, and what it was to keep.
+///
+/// # Safety
+///
+/// `disk` and `shared` are the caller's alone; `shared` is from [`KBox::into_raw`].
+unsafe fn put_unadded(disk: *mut bindings::gendisk, shared: *mut Shared) {
+    // SAFETY: By the safety requirement. `free_disk` is not called for a disk that was not added.
+    unsafe { bindings::put_disk(disk) };
+    // SAFETY: By the safety requirement; the disk that used it is gone.
+    unsafe { KBox::from_raw(shared) }.free();
+}
+
 /// A disk that was added and not yet removed. Dropping removes it at once.
 ///
 /// # Invariants
@@ -201,11 +213,8 @@ impl<T: Operations> Disk<T> {
             unsafe { tag_set.requests().set_queue(queue) }
         });
         if let Err(e) = result {
-            // SAFETY: The disk was not added: this frees it, and `free_disk` is
-            // not called.
-            unsafe { bindings::put_disk(disk) };
-            // SAFETY: From `into_raw` above; the disk that used it is gone.
-            unsafe { KBox::from_raw(shared) }.free();
+            // SAFETY: The disk was not added, `shared` is from `into_raw`.
+            unsafe { put_unadded(disk, shared) };
             return Err(e);
         }
         // SAFETY: The disk is alive and not yet added; `private_data` is what
@@ -222,9 +231,7 @@ impl<T: Operations> Disk<T> {
         if let Err(e) = result {
             tag_set.requests().clear_queue();
             // SAFETY: As above.
-            unsafe { bindings::put_disk(disk) };
-            // SAFETY: As above.
-            unsafe { KBox::from_raw(shared) }.free();
+            unsafe { put_unadded(disk, shared) };
             return Err(e);
         }
         // INVARIANT: Everything was done above.
@@ -307,8 +314,8 @@ impl<T: Operations> Disk<T> {
         if open {
             return Err((EBUSY, self));
         }
-        // SAFETY: By the type invariant. A failure to write was told to who
-        // wrote.
+        // SAFETY: By the type invariant. Who wrote has seen a
+        // failure to write.
         let _ = unsafe { bindings::sync_blockdev((*disk).part0) };
         drop(self);
         Ok(())

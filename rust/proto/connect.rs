@@ -132,8 +132,8 @@ impl Request {
 
     /// Reads a request. Bytes after the request are the transport's padding.
     ///
-    /// The version comes first: a peer that shares none is told so whatever
-    /// the rest of its message looks like.
+    /// The version comes first: a peer that shares none is refused for that,
+    /// whatever the rest of its message looks like.
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
         let mut r = Reader::new(bytes);
@@ -208,6 +208,27 @@ pub struct Geometry {
     pub discard_granularity: u32,
     /// Largest write of zeroes in bytes; 0: there is none.
     pub max_zeroes: u32,
+}
+
+impl Geometry {
+    /// Returns whether the numbers fit each other, and a request whose largest transfer is
+    /// `largest` bytes.
+    fn is_sound(&self, largest: u32) -> bool {
+        if !(9..=12).contains(&self.logical_block_shift) {
+            return false;
+        }
+        let block = 1u32 << self.logical_block_shift;
+        (self.logical_block_shift..=24).contains(&self.physical_block_shift)
+            && (TRANSFER_UNIT..=largest).contains(&self.max_transfer)
+            && self.max_transfer % TRANSFER_UNIT == 0
+            && self.max_discard % block == 0
+            && self.max_zeroes % block == 0
+            && (self.max_discard == 0
+                || self.discard_granularity >= block && self.discard_granularity % block == 0)
+            && self.capacity > 0
+            && self.capacity % u64::from(block) == 0
+            && self.capacity <= i64::MAX as u64
+    }
 }
 
 /// What a target can do: a bit of byte 5.
@@ -346,28 +367,7 @@ impl Reply {
         let grant = granted.checked();
         let no_read = abilities & NO_READ != 0;
         let id = VolumeId::from_wire(r.bytes()).ok();
-        let block = 1u32.checked_shl(logical_block_shift.into())?;
-        let good = (request.version_min..=request.version_max).contains(&version)
-            && (1..=request.depth).contains(&credits)
-            && (9..=12).contains(&logical_block_shift)
-            && (logical_block_shift..=24).contains(&physical_block_shift)
-            && (TRANSFER_UNIT..=request.largest).contains(&max_transfer)
-            && max_transfer % TRANSFER_UNIT == 0
-            && max_discard % block == 0
-            && max_zeroes % block == 0
-            && (max_discard == 0
-                || discard_granularity >= block && discard_granularity % block == 0)
-            && capacity > 0
-            && capacity % (1 << logical_block_shift) == 0
-            && capacity <= i64::MAX as u64
-            && session == request.session
-            && epoch == request.epoch
-            && inline <= INLINE_MAX
-            && grant.is_some() == (granted.bytes != 0)
-            && (!no_read
-                || flags & READ_ONLY != 0
-                || grant.is_some_and(|grant| grant.bytes >= max_transfer));
-        good.then_some(Self {
+        let reply = Self {
             version,
             credits,
             session,
@@ -390,7 +390,23 @@ impl Reply {
                 discard_granularity,
                 max_zeroes,
             },
-        })
+        };
+        (grant.is_some() == (granted.bytes != 0) && reply.answers(request)).then_some(reply)
+    }
+
+    /// Returns whether the reply is to `request`, and its numbers fit that and each other.
+    fn answers(&self, request: &Request) -> bool {
+        (request.version_min..=request.version_max).contains(&self.version)
+            && (1..=request.depth).contains(&self.credits)
+            && self.geometry.is_sound(request.largest)
+            && self.session == request.session
+            && self.epoch == request.epoch
+            && self.inline <= INLINE_MAX
+            && (!self.no_read
+                || self.geometry.read_only
+                || self
+                    .grant
+                    .is_some_and(|grant| grant.bytes >= self.geometry.max_transfer))
     }
 }
 

@@ -173,10 +173,10 @@ const NO_DATA: (Extent, Remote) = (
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// Too short to be told whose it is, or it may mean a slot of the eager ring or
+    /// Too short to have a tag, or it may mean a slot of the eager ring or
     /// several requests, which both sides would count differently: the connection ends.
     Unanswerable,
-    /// The sender can be told, with this status.
+    /// It can be answered, with this status.
     Answer(Tag, Status),
 }
 
@@ -288,83 +288,132 @@ impl Request {
         let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(invalid)?;
         let mut r = Reader::new(bytes);
         r.u64();
-        let extent = Extent {
-            offset: r.u64(),
-            length: r.u32(),
+        let fields = Fields {
+            opcode,
+            flags,
+            extent: Extent {
+                offset: r.u64(),
+                length: r.u32(),
+            },
+            key: r.u32(),
+            address: r.u64(),
+            data: r.u8(),
         };
-        let key = r.u32();
-        let address = r.u64();
-        let data = r.u8();
-        let invalid = if data == DATA_EAGER {
+        let invalid = if fields.data == DATA_EAGER {
             BadRequest::Unanswerable
         } else {
             invalid
         };
-        let answer = match (data, flags & FLAG_INVALIDATE != 0) {
-            (DATA_IMMEDIATE, false) if opcode == READ => Answer::Immediate,
-            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_EAGER, false) => Answer::Response,
-            (DATA_KEYED, true) => Answer::Invalidating,
-            _ if (READ..=SIZE).contains(&opcode) => return Err(invalid),
-            _ => Answer::Response,
-        };
-        let remote = Remote {
-            address,
-            key,
-            answer,
-        };
+        let remote = fields.remote().ok_or(invalid)?;
         if others != more || reserved != 0 || r.u8() != 0 || r.u16() != 0 || r.u32() != 0 {
             return Err(invalid);
         }
-        let somewhere = extent.length > 0
-            && extent
-                .offset
-                .checked_add(u64::from(extent.length))
-                .is_some();
-        let inline = data == DATA_INLINE
-            && extent.length as usize == following
-            && somewhere
-            && remote == NO_REMOTE;
-        if following != 0 && !inline {
+        if following != 0 && !fields.is_inline(remote, following) {
             return Err(invalid);
         }
-        let bare = data == DATA_NONE && somewhere && remote == NO_REMOTE;
-        let eager = data == DATA_EAGER && somewhere && remote == NO_REMOTE;
-        let keyed = matches!(data, DATA_KEYED | DATA_IMMEDIATE)
-            && somewhere
-            && remote
-                .address
-                .checked_add(u64::from(extent.length))
-                .is_some();
-        let op = match (opcode, flags & !(FLAG_INVALIDATE | FLAG_QUIET)) {
-            (READ, 0) if keyed => Op::Read(extent, remote),
-            (WRITE, 0 | FLAG_FUA) if keyed => Op::Write {
-                extent,
-                remote,
-                fua: flags & FLAG_FUA != 0,
-            },
-            (WRITE, 0 | FLAG_FUA) if inline => Op::WriteInline {
-                extent,
-                fua: flags & FLAG_FUA != 0,
-            },
-            (WRITE, 0 | FLAG_FUA) if eager => Op::WriteEager {
-                extent,
-                fua: flags & FLAG_FUA != 0,
-            },
-            (FLUSH, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Flush,
-            (DISCARD, 0) if bare => Op::Discard(extent),
-            (WRITE_ZEROES, 0 | FLAG_KEEP) if bare => Op::WriteZeroes {
-                extent,
-                keep: flags & FLAG_KEEP != 0,
-            },
-            (SIZE, 0) if data == DATA_NONE && (extent, remote) == NO_DATA => Op::Size,
-            _ if data == DATA_EAGER || (READ..=SIZE).contains(&opcode) => return Err(invalid),
-            _ => return Err(BadRequest::Answer(tag, Status::Unsupported)),
+        let op = match fields.op(remote, following) {
+            Some(op) => op,
+            None if fields.data == DATA_EAGER || fields.is_known() => return Err(invalid),
+            None => return Err(BadRequest::Answer(tag, Status::Unsupported)),
         };
         Ok(Self {
             tag,
             op,
             quiet: flags & FLAG_QUIET != 0,
         })
+    }
+}
+
+/// What a request's fields say that is wanted, before it is checked.
+struct Fields {
+    opcode: u8,
+    flags: u8,
+    extent: Extent,
+    key: u32,
+    address: u64,
+    /// Where the data is, one of `DATA_…`.
+    data: u8,
+}
+
+impl Fields {
+    /// Returns whether the opcode is one of this version.
+    #[inline]
+    fn is_known(&self) -> bool {
+        (READ..=SIZE).contains(&self.opcode)
+    }
+
+    /// Returns the key's fields with the kind of answer; `None` if there is no such answer to a
+    /// request with its data there.
+    #[inline]
+    fn remote(&self) -> Option<Remote> {
+        let answer = match (self.data, self.flags & FLAG_INVALIDATE != 0) {
+            (DATA_IMMEDIATE, false) if self.opcode == READ => Answer::Immediate,
+            (DATA_NONE | DATA_KEYED | DATA_INLINE | DATA_EAGER, false) => Answer::Response,
+            (DATA_KEYED, true) => Answer::Invalidating,
+            _ if self.is_known() => return None,
+            _ => Answer::Response,
+        };
+        Some(Remote {
+            address: self.address,
+            key: self.key,
+            answer,
+        })
+    }
+
+    /// Returns whether the extent has a length and ends within what 64 bits can say.
+    #[inline]
+    fn has_extent(&self) -> bool {
+        let length = self.extent.length;
+        length > 0 && self.extent.offset.checked_add(u64::from(length)).is_some()
+    }
+
+    /// Returns whether the data is the `following` bytes behind the request.
+    #[inline]
+    fn is_inline(&self, remote: Remote, following: usize) -> bool {
+        self.data == DATA_INLINE
+            && self.extent.length as usize == following
+            && self.has_extent()
+            && remote == NO_REMOTE
+    }
+
+    /// Returns the operation; `None` if it is not known, or if its fields do not fit together.
+    #[inline]
+    fn op(&self, remote: Remote, following: usize) -> Option<Op> {
+        let extent = self.extent;
+        let unkeyed = self.has_extent() && remote == NO_REMOTE;
+        let bare = self.data == DATA_NONE && unkeyed;
+        let keyed = matches!(self.data, DATA_KEYED | DATA_IMMEDIATE)
+            && self.has_extent()
+            && remote
+                .address
+                .checked_add(u64::from(extent.length))
+                .is_some();
+        let nothing = self.data == DATA_NONE && (extent, remote) == NO_DATA;
+        let fua = self.flags & FLAG_FUA != 0;
+        Some(
+            match (self.opcode, self.flags & !(FLAG_INVALIDATE | FLAG_QUIET)) {
+                (READ, 0) if keyed => Op::Read(extent, remote),
+                (WRITE, 0 | FLAG_FUA) if keyed => Op::Write {
+                    extent,
+                    remote,
+                    fua,
+                },
+                (WRITE, 0 | FLAG_FUA) if self.is_inline(remote, following) => {
+                    Op::WriteInline { extent, fua }
+                }
+                (WRITE, 0 | FLAG_FUA) if self.data == DATA_EAGER && unkeyed => {
+                    Op::WriteEager { extent, fua }
+                }
+                (FLUSH, 0) if nothing => Op::Flush,
+                (DISCARD, 0) if bare => Op::Discard(extent),
+                (WRITE_ZEROES, 0 | FLAG_KEEP) if bare => Op::WriteZeroes {
+                    extent,
+                    keep: self.flags & FLAG_KEEP != 0,
+                },
+                (SIZE, 0) if nothing => Op::Size,
+                _ => return None,
+            },
+        )
     }
 }
 

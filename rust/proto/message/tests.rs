@@ -265,7 +265,7 @@ fn a_message_has_as_many_requests_as_it_says() {
     many[MORE_OFFSET] = MESSAGE_REQUESTS_MAX as u8;
     let length = (MESSAGE_REQUESTS_MAX + 1) * REQUEST_LEN;
     assert_eq!(Request::count(&many, length), Err(BadRequest::Unanswerable));
-    // Too short to have said so.
+    // Too short to have the field.
     assert_eq!(
         Request::count(&many[..REQUEST_LEN - 1], REQUEST_LEN - 1),
         Ok(1)
