@@ -10,10 +10,10 @@ include scripts/supported-kernels
 HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
-# What may be said on the command line; the scripts read it from the environment.
+# What the command line may set; the scripts read it from the environment.
 export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE CONNECT
 
-# The scripts run other makes; what this one was told is not for those.
+# The scripts run other makes; the flags of this one are not for those.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules

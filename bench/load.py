@@ -61,6 +61,6 @@ def measure(machine: Machine, row: Row, disk: str) -> Result:
     if row.peer == VERBS:
         script = f"hcablk-verbs {load.pattern} {load.bytes} {load.depth} {ios}"
         return Result(ios, float(machine.shell(machine.guest, script)))
-    said = machine.shell(machine.guest, f"cd /tmp && {command(load, disk, mib)}").split()
-    begin, end, begin2, end2 = (int(word) for word in said)
+    output = machine.shell(machine.guest, f"cd /tmp && {command(load, disk, mib)}").split()
+    begin, end, begin2, end2 = (int(word) for word in output)
     return Result(ios, ((end2 - begin2) - (end - begin)) / ios)

@@ -112,7 +112,7 @@ bool hcablk_c_bdev_read_only(struct block_device *bdev)
 	return bdev_read_only(bdev);
 }
 
-/* A block device that the kernel opens reads nothing ahead before it is told how much. */
+/* A block device that the kernel opens reads nothing ahead before its read-ahead is set. */
 void hcablk_c_follow_read_ahead(struct file *file)
 {
 	file->f_ra.ra_pages = inode_to_bdi(file->f_mapping->host)->ra_pages;

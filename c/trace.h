@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What tracepoints are told, and what both sides' events have in common. */
+/* The arguments of tracepoints, and what both sides' events have in common. */
 #ifndef HCABLK_TRACE_H
 #define HCABLK_TRACE_H
 

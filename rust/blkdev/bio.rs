@@ -142,8 +142,8 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// Starts I/O at `sector` (of 512 bytes, from the device's beginning).
 ///
 /// Sleeps when the device has no room for more. `done` may run before this
-/// returns. Range and alignment are checked by the block layer, and told
-/// through `done`.
+/// returns. The block layer checks range and alignment, and reports an
+/// error through `done`.
 ///
 /// Errors: `ENODEV` (no device), `EINVAL` (more pieces than the slot has room for,
 /// or an empty one), `EROFS` (the device was not opened for writing: the block layer would only

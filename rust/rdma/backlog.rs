@@ -177,7 +177,7 @@ impl<const N: usize> Backlog<N> {
         let from = request.whole();
         let to: *mut Slot<N> = slot;
         // SAFETY: By the safety requirement of `CanWait` there is as much to
-        // copy, by this pointer, and as was just said there is room for it; the entries are
+        // copy, by this pointer, and as was just checked there is room for it; the entries are
         // `count` by the request's own promise, and there is room for them.
         unsafe {
             ptr::copy_nonoverlapping(from.cast::<R::Raw>(), to.cast(), 1);

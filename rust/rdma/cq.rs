@@ -4,7 +4,7 @@
 //!
 //! A completion queue here serves one queue pair. It runs in one of three
 //! contexts, as the ones of `ib_alloc_cq()` do, but keeps arming, polling and
-//! dispatch in our own hands: work is told apart by the `wr_id` rather than by
+//! dispatch in our own hands: the `wr_id` tells work apart rather than by
 //! a function pointer in each request, and a driver can poll and decide by
 //! itself when to be interrupted.
 //!
@@ -395,8 +395,8 @@ impl<H: Handler> CompletionQueue<H> {
                 if notify == CqNotify::SolicitedOrTimer {
                     self.guard();
                 }
-                // Another poller may have run meanwhile, have been told to arm for any
-                // completion, and have armed before us.
+                // Another poller may have run meanwhile and have armed before us, for any
+                // completion.
                 missed
                     || handler
                         .as_ref()

@@ -44,7 +44,7 @@ pub(crate) struct ExposedBuffers {
 
 impl ExposedBuffers {
     /// Makes `count` zeroed buffers of `1 << order` pages; `cookie` becomes the upper half of
-    /// the address that the peer is told. May sleep.
+    /// the address that the peer uses. May sleep.
     pub(crate) fn new(
         pd: &Arc<ProtectionDomain>,
         count: usize,

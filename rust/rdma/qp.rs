@@ -110,8 +110,8 @@ impl<H: Handler> QueuePair<H> {
     /// Makes the queue pair of the connection `id`. May sleep.
     ///
     /// `EINVAL` unless all are of one device and domain. `EBUSY` when `id` or `cq` has a queue pair
-    /// already, or `cq` had one that was drained: an identifier knows one, and the end of draining
-    /// is told by events of the completion queue.
+    /// already, or `cq` had one that was drained: an identifier knows one, and events of
+    /// the completion queue report the end of draining.
     pub fn new(
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
@@ -243,7 +243,7 @@ impl<H: Handler> QueuePair<H> {
     /// then the device touches no memory of it any more. Does nothing the
     /// second time. May sleep; not from a completion handler.
     ///
-    /// A device may fail to flush. That is said in the log after a while, and the pair is
+    /// A device may fail to flush. The log reports that after a while, and the pair is
     /// reset, which ends all its work without completions. If the device refuses that, too, the
     /// pair [is stuck](Self::is_stuck): only dropping it, or a memory region, is sure to end access.
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is said when an invariant of the drivers is broken. Nothing else that they log has `BUG:`,
+//! The message that reports that an invariant of the drivers is broken. Nothing else that they log has `BUG:`,
 //! and a test in whose log that is fails.
 
 use kernel::{
@@ -25,7 +25,7 @@ macro_rules! broken {
     };
 }
 
-/// Puts `item` into `list`, which has room for it. If it has not, that is said, and the item is kept for
+/// Puts `item` into `list`, which has room for it. If it has not, that is logged, and the item is kept for
 /// ever: dropping it could sleep, and somebody may use it. `false` then. Any context.
 #[inline]
 pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'static str) -> bool {

@@ -71,7 +71,7 @@ fn limit(name: &str, file: &str) -> usize {
 }
 
 /// The number in a file that the test system has made, if it has.
-fn said(path: &str) -> Option<u64> {
+fn number_in(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -186,9 +186,9 @@ impl Tester {
             .custom_flags(O_DIRECT)
             .open(&real)?;
         let size = file.seek(SeekFrom::End(0))? as usize;
-        let seed_of_run = said("/run/seed").unwrap_or(0);
+        let seed_of_run = number_in("/run/seed").unwrap_or(0);
         let mut random = Random(seed.wrapping_add(seed_of_run << 16) | 1);
-        let slow = said("/run/slow").filter(|slow| *slow > 0).unwrap_or(1);
+        let slow = number_in("/run/slow").filter(|slow| *slow > 0).unwrap_or(1);
         let whole = slow > 1 || fs::exists("/run/whole")?;
         Ok(Tester {
             pool: Pool::new(&mut random),

@@ -33,8 +33,8 @@ faults() {
 operations='outcome() {
 	local name=$1
 	shift
-	said=$("$@" 2>&1 > /dev/null) && said=done
-	echo "$name: $(echo "$said" | grep -v "Operation forced" | sed "1s/.*: //; q")"
+	output=$("$@" 2>&1 > /dev/null) && output=done
+	echo "$name: $(echo "$output" | grep -v "Operation forced" | sed "1s/.*: //; q")"
 }
 operations() {
 	for size in 4k 64k 1M; do
@@ -82,16 +82,16 @@ for ways in "--small-read 8192 --small-write 0 --eager-write 131072" "--small-re
 done
 must on target 'hcablk target unexport bad'
 
-# A file on it: its file system says what the drive has said.
+# A file on it: its file system says what the drive has reported.
 must on target "modprobe ext4 && mkfs.ext4 -q -F -O ^has_journal $scsi && mkdir -p /mnt/files && mount $scsi /mnt/files &&
 	dd if=/dev/zero of=/mnt/files/image bs=1M count=8 conv=fsync && sync"
 export_volume file /mnt/files/image c1
 connect c1 file
 for status in medium space; do
 	# Only reads and writes: what the file system writes for itself meanwhile is not at issue.
-	said=$(on target "echo 2 1 28 $(faults $status) > $errors && echo 2 1 2a $(faults $status) > $errors && $operations; operations /mnt/files/image" | sed -n 1,6p)
-	like "file, $status: what a user on the target sees is an error" "read 4k: [A-Z].*write 1M: [A-Z]" "$said"
-	same "file, $status: a client sees the same" "$said" "$(on c1 "$operations; operations $device" | sed -n 1,6p)"
+	output=$(on target "echo 2 1 28 $(faults $status) > $errors && echo 2 1 2a $(faults $status) > $errors && $operations; operations /mnt/files/image" | sed -n 1,6p)
+	like "file, $status: what a user on the target sees is an error" "read 4k: [A-Z].*write 1M: [A-Z]" "$output"
+	same "file, $status: a client sees the same" "$output" "$(on c1 "$operations; operations $device" | sed -n 1,6p)"
 	must on target "echo - 2 28 > $errors; echo - 2 2a > $errors"
 done
 disconnect c1 file

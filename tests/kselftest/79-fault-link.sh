@@ -85,12 +85,12 @@ ON_SECONDS=100 spawn switch target "while [ ! -e /tmp/enough ]; do
 	sleep 0.1
 done; rm /tmp/enough"
 check "connecting to a volume that comes and goes works or is an error" on c1 "n=0; while [ \$n -lt 12 ]; do
-	if disk=\$(hcablk connect $target_address vol2 2>> /tmp/said); then
+	if disk=\$(hcablk connect $target_address vol2 2>> /tmp/output); then
 		dd if=\$disk of=/dev/null bs=64k count=4 iflag=direct 2> /dev/null
 	fi
 	hcablk disconnect --if-exists vol2 || exit 1
 	n=\$((n + 1))
-done; rm -f /tmp/said"
+done; rm -f /tmp/output"
 must on target 'touch /tmp/enough'
 check "the volume could be turned off and on" join switch
 check "no session is left" wait_until target 30 "[ -z \"\$(cat $target/volumes/vol2/clients)\" ]"

@@ -108,7 +108,7 @@ silent() {
 		pass "$what"
 	else
 		fail "$what"
-		echo "# exit code $code, said '$output': $*" >&2
+		echo "# exit code $code, printed '$output': $*" >&2
 	fi
 }
 

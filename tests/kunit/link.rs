@@ -56,7 +56,7 @@ pub(crate) const OTHER: u8 = 3;
 /// Message buffers of a side, of a page each.
 pub(crate) const BUFFERS: usize = 16;
 
-/// What the connection manager said.
+/// What the connection manager has reported.
 #[derive(Default)]
 pub(crate) struct News {
     pub(crate) resolved: u32,

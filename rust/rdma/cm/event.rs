@@ -49,7 +49,7 @@ pub enum Event<'a> {
 /// The reason of the InfiniBand connection manager's, which RoCE has, too.
 const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN as i32;
 
-/// Who is told of an identifier's events.
+/// Handles an identifier's events.
 pub trait Handler: Send + Sync + 'static {
     /// Handles an event. Process context, one call at a time.
     fn event(&self, event: Event<'_>);

@@ -37,7 +37,7 @@ use kernel::{
     },
 };
 
-/// Who is told of connection requests.
+/// Handles connection requests.
 pub trait Accept: Send + Sync + 'static {
     /// Handles a connection request: claims the identifier, else the peer is refused. Process
     /// context; requests come one at a time, so keep it short.

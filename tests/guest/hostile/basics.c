@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Chance by the seed, numbers on the wire, and how a failure is told. */
+/* Chance by the seed, numbers on the wire, and how a failure is reported. */
 
 #include <stdarg.h>
 #include <stdio.h>

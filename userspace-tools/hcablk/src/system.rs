@@ -364,13 +364,13 @@ impl System for Machine {
         match Command::new("modprobe").arg("--").arg(name).output() {
             Ok(output) if output.status.success() => Ok(()),
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr)
+                let stderr = String::from_utf8_lossy(&output.stderr)
                     .trim()
                     .replace('\n', "; ");
-                Err(if said.is_empty() {
+                Err(if stderr.is_empty() {
                     format!("modprobe: {}", output.status)
                 } else {
-                    said
+                    stderr
                 })
             }
             Err(error) => Err(format!("modprobe: {error}")),

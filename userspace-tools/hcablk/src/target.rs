@@ -21,7 +21,7 @@ use crate::output::{
 use crate::system::{OpError, System};
 use crate::times::Times;
 
-/// The port that targets listen on unless told otherwise.
+/// The port that targets listen on by default.
 pub const DEFAULT_PORT: u16 = 7744;
 
 /// How often, and how long apart, `unexport` looks again for clients that have just disconnected: a

@@ -385,7 +385,7 @@ fn disconnect_outlasts_udev() {
 fn disconnect_waits_for_what_is_winding_down() {
     let kernel = Kernel::loaded();
     ok(&kernel, "connect 10.0.0.1 data");
-    kernel.lingering.set(3);
+    kernel.busy_removals.set(3);
     ok(&kernel, "disconnect data");
     assert!(!kernel.has("/sys/kernel/config/hcablk/data"));
 }
@@ -396,7 +396,7 @@ fn undoing_waits_for_what_is_winding_down() {
     let snapshot = kernel.snapshot();
     kernel.no_nodes.set(true);
     kernel.busy.set(2);
-    kernel.lingering.set(2);
+    kernel.busy_removals.set(2);
     let error = fails(&kernel, "connect 10.0.0.1 data");
     assert_eq!(error.not_undone, [""; 0]);
     assert_eq!(kernel.snapshot(), snapshot);

@@ -26,11 +26,11 @@ fn allows(kernel: &Kernel, volume: &str, host: &str) -> bool {
 #[test]
 fn export_sets_everything_up() {
     let kernel = Kernel::bare();
-    let said = ok(
+    let output = ok(
         &kernel,
         &format!("target export data /dev/sdb --allow {A} --allow {B}"),
     );
-    assert_eq!(said, "/dev/sdb is exported as data, at 0.0.0.0:7744\n",);
+    assert_eq!(output, "/dev/sdb is exported as data, at 0.0.0.0:7744\n",);
     assert_eq!(kernel.volume("data", "path"), "/dev/sdb");
     assert_eq!(kernel.volume("data", "read_only"), "0");
     assert_eq!(kernel.volume("data", "enable"), "1");
@@ -71,9 +71,9 @@ fn export_read_only_without_a_port() {
 #[test]
 fn export_in_a_mode() {
     let kernel = Kernel::loaded();
-    let said = ok(&kernel, "target export data /srv/disk.img --mode cached");
+    let output = ok(&kernel, "target export data /srv/disk.img --mode cached");
     assert_eq!(
-        said,
+        output,
         "/srv/disk.img is exported as data, cached, at 0.0.0.0:7744\n"
     );
     assert_eq!(kernel.volume("data", "mode"), "cached");
@@ -82,9 +82,9 @@ fn export_in_a_mode() {
 #[test]
 fn export_with_a_cache() {
     let kernel = Kernel::loaded();
-    let said = ok(&kernel, "target export data /dev/sdb --cache-mib 64");
+    let output = ok(&kernel, "target export data /dev/sdb --cache-mib 64");
     assert_eq!(
-        said,
+        output,
         "/dev/sdb is exported as data, with a cache of 64 MiB, at 0.0.0.0:7744\n"
     );
     assert_eq!(kernel.volume("data", "cache_mib"), "64");
@@ -98,9 +98,9 @@ fn export_with_a_cache() {
 #[test]
 fn export_in_chunks() {
     let kernel = Kernel::loaded();
-    let said = ok(&kernel, "target export data /dev/sdb --chunk-kib 256");
+    let output = ok(&kernel, "target export data /dev/sdb --chunk-kib 256");
     assert_eq!(
-        said,
+        output,
         "/dev/sdb is exported as data, large requests in chunks of 256 KiB, at 0.0.0.0:7744\n"
     );
     assert_eq!(kernel.volume("data", "chunk_kib"), "256");
@@ -109,8 +109,8 @@ fn export_in_chunks() {
         error.message.contains("its chunks have 256 KiB, not 128"),
         "{error:?}"
     );
-    let said = ok(&kernel, "target export whole /dev/sdc --chunk-kib 0");
-    assert!(said.contains("large requests whole"), "{said}");
+    let output = ok(&kernel, "target export whole /dev/sdc --chunk-kib 0");
+    assert!(output.contains("large requests whole"), "{output}");
 }
 
 #[test]
@@ -412,11 +412,11 @@ fn listen_and_unlisten() {
         hcablk(&kernel, "target listen").unwrap().notes,
         ["port 1 listens already"]
     );
-    let said = ok(
+    let output = ok(
         &kernel,
         "target listen --address :: --port 7745 --buffer-mib 4 --memory-mib 64 --queue-credits 32",
     );
-    assert_eq!(said, "port 2 listens at [::]:7745\n");
+    assert_eq!(output, "port 2 listens at [::]:7745\n");
     assert_eq!(kernel.port("2", "buffer_mib"), "4");
     assert_eq!(kernel.port("2", "memory_mib"), "64");
     assert_eq!(kernel.port("2", "queue_credits"), "32");

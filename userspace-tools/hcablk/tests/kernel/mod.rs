@@ -111,7 +111,7 @@ pub struct Kernel {
     /// Writing 0 to `enable` of a device answers EBUSY this many times.
     pub busy: Cell<u32>,
     /// Removing a folder answers EBUSY this many times.
-    pub lingering: Cell<u32>,
+    pub busy_removals: Cell<u32>,
     /// The number of the changing operation that fails with EIO, counted from 0.
     pub fail_at: Cell<Option<usize>>,
     /// The number of the changing operation before which a signal arrives.
@@ -417,8 +417,8 @@ impl System for Kernel {
         if !self.exists(path) {
             return fail(Errno::ENOENT);
         }
-        if self.lingering.get() > 0 {
-            self.lingering.set(self.lingering.get() - 1);
+        if self.busy_removals.get() > 0 {
+            self.busy_removals.set(self.busy_removals.get() - 1);
             return fail(Errno::EBUSY);
         }
         if self.enabled(path) {
