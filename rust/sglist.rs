@@ -242,7 +242,7 @@ impl SegmentList {
             .is_some_and(MemoryRegion::is_registered)
     }
 
-    /// Segments mapped; 0 when the request has no data.
+    /// Returns how many segments are mapped; 0 when the request has no data.
     pub fn mapped(&self) -> u32 {
         self.mapped
     }

@@ -7,7 +7,7 @@ pub mod errno;
 use crate::bindings;
 use kernel::page::PAGE_SHIFT;
 
-/// Processors that are running.
+/// Returns how many processors are running.
 pub fn online_cpus() -> u32 {
     // SAFETY: No requirements.
     unsafe { bindings::hcablk_c_num_online_cpus() }
@@ -62,8 +62,8 @@ pub fn this_thread() -> usize {
     unsafe { bindings::hcablk_c_this_thread() }
 }
 
-/// Nanoseconds since the machine was started, suspended time left out: the
-/// clock that the block layer's requests are stamped by. Any context.
+/// Returns the nanoseconds since the machine was started, suspended time left out: the clock that
+/// the block layer's requests are stamped by. Any context.
 ///
 /// C: `ktime_get()`.
 #[inline]

@@ -131,9 +131,9 @@ impl BlockDevice {
         limit!(self, io_opt)
     }
 
-    /// Bytes in a row that are on one drive, if the device deals its blocks out to several;
-    /// 0 if it does not say so. md and dm tell it by `io_min` and `io_opt` (of one
-    /// stripe and of all), NVMe drives that are several inside by `chunk_sectors`.
+    /// Returns the bytes in a row that are on one drive, if the device deals its blocks out to
+    /// several; 0 if it reports none. md and dm report it by `io_min` and `io_opt` (of one stripe
+    /// and of all), NVMe drives that are several inside by `chunk_sectors`.
     pub fn stripe(&self) -> u32 {
         let chunk_sectors = limit!(self, chunk_sectors);
         if chunk_sectors != 0 {
@@ -149,7 +149,7 @@ impl BlockDevice {
         }
     }
 
-    /// Bytes of the whole device before this one, a partition. C: `get_start_sect()`.
+    /// Returns the bytes of the whole device before this one, a partition. C: `get_start_sect()`.
     pub fn start_bytes(&self) -> u64 {
         // SAFETY: By the type invariant.
         unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }

@@ -156,12 +156,12 @@ impl<M: Memory> Mq<M> {
         Ok(this)
     }
 
-    /// Lines that there is room for.
+    /// Returns how many lines there is room for.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Lines that are there.
+    /// Returns how many lines there are.
     pub fn len(&self) -> u32 {
         let free = self.lists.get(FREE).map_or(0, |list| list.len);
         self.slots - free
@@ -172,7 +172,7 @@ impl<M: Memory> Mq<M> {
         self.len() == 0
     }
 
-    /// Accesses that a line which is not used stays in its queue.
+    /// Returns for how many accesses a line that is not used stays in its queue.
     pub fn lifetime(&self) -> u64 {
         self.lifetime
     }

@@ -64,7 +64,7 @@ impl Credits {
         self.available != 0 || self.unanswered != 0
     }
 
-    /// Credits left.
+    /// Returns how many credits are left.
     pub fn available(&self) -> u16 {
         self.available
     }

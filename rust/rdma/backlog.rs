@@ -141,7 +141,7 @@ impl<const N: usize> Backlog<N> {
         Ok(Self { slots, used: 0 })
     }
 
-    /// Requests that wait.
+    /// Returns how many requests wait.
     #[inline]
     pub fn len(&self) -> usize {
         self.used

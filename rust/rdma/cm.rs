@@ -119,8 +119,8 @@ impl Id {
         Ok(id)
     }
 
-    /// Options that only some transports have; the others keep their own ways, whatever is
-    /// returned.
+    /// Sets the options that only some transports have; the others keep their own ways, whatever
+    /// is returned.
     fn tune(&self) {
         // SAFETY: `raw` is valid.
         unsafe {

@@ -88,7 +88,7 @@ impl ExposedBuffers {
         self.region.kept(Rights::RemoteWrite)
     }
 
-    /// Address and key of the first byte.
+    /// Returns the address and key of the first byte.
     #[inline]
     pub(crate) fn remote(&self) -> RemoteAddress {
         self.remote

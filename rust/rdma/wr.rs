@@ -449,7 +449,7 @@ impl<'a> Chain<'a> {
         self.len += 1;
     }
 
-    /// Requests in the chain.
+    /// Returns how many requests are in the chain.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len

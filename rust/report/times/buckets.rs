@@ -20,8 +20,8 @@ pub const fn of(ns: u64) -> usize {
     }
 }
 
-/// Nanoseconds below which a class's durations are; `None` for the last, which
-/// has no such bound.
+/// Returns the nanoseconds below which a class's durations are; `None` for the last, which has no
+/// such bound.
 pub const fn below(class: usize) -> Option<u64> {
     if class + 1 < COUNT {
         Some(1 << (FIRST_SHIFT as usize + class))

@@ -85,7 +85,7 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// Lines of each cache.
+    /// Returns how many lines each cache has.
     pub(crate) fn slots(&self) -> Vec<u32> {
         let lines = |mib: &u32| mib << (20 - LINE_SHIFT);
         self.cache_mib.iter().map(lines).collect()

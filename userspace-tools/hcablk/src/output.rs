@@ -514,7 +514,8 @@ impl fmt::Display for Done {
     }
 }
 
-/// Rows of cells as columns; the first row is the heading. Columns of `right` are flushed right.
+/// Formats rows of cells as columns; the first row is the heading. Columns of `right` are
+/// flushed right.
 fn table(rows: &[Vec<String>], right: impl Fn(usize) -> bool) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
