@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk connect`: makes a device, or finds that one is there as asked for.
+
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use crate::configfs::{Group, Transaction, INITIATOR};
+use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
+use crate::hostid;
+use crate::names::{DeviceName, VolumeName};
+use crate::output::{Done, Outcome};
+use crate::system::{OpError, System};
+use crate::tuning::Tuning;
+
+/// How long the device node may take to appear once the kernel has made the disk.
+const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What `hcablk connect` was asked for. What is left out is not written, so that the driver's
+/// default holds, and is not compared with a device that is there already.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// The volume's name at the target.
+    pub volume: VolumeName,
+    /// The device's name here; the volume's if left out.
+    pub name: Option<DeviceName>,
+    /// This host's id, if not [`hostid::current`].
+    pub host_id: Option<Uuid>,
+    /// Which volume it must be.
+    pub expect_wwid: Option<Uuid>,
+    /// Whether the target may invalidate memory registrations with its answers.
+    pub remote_invalidate: Option<bool>,
+    /// The rest.
+    pub tuning: Tuning,
+}
+
+impl Connect {
+    /// Returns the settings asked for, as attribute and value.
+    fn settings(&self, host_id: Option<Uuid>) -> Vec<(&'static str, String)> {
+        let mut settings = vec![
+            ("address", self.address.clone()),
+            ("port", self.port.to_string()),
+            ("volume", self.volume.to_string()),
+        ];
+        let mut add =
+            |name, value: Option<String>| settings.extend(value.map(|value| (name, value)));
+        add("host_id", host_id.map(|id| id.to_string()));
+        add("expect_wwid", self.expect_wwid.map(|v| v.to_string()));
+        add(
+            "remote_invalidate",
+            self.remote_invalidate.map(|v| u8::from(v).to_string()),
+        );
+        settings.extend(self.tuning.attributes());
+        settings
+    }
+}
+
+/// Returns whether two texts of a setting mean the same.
+fn same(attribute: &str, a: &str, b: &str) -> bool {
+    match attribute {
+        "address" => match (a.parse::<IpAddr>(), b.parse::<IpAddr>()) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a == b,
+        },
+        "host_id" | "expect_wwid" => match (Uuid::try_parse(a), Uuid::try_parse(b)) {
+            (Ok(a), Ok(b)) => a == b,
+            _ => a == b,
+        },
+        _ => a == b,
+    }
+}
+
+/// Returns whether an IPv6 address only means something together with an interface
+/// (`fe80::1%eth0`).
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+fn link_local(address: &str) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("{address} is a link-local address, which hcablk cannot connect to"),
+    )
+    .advise("Give the target an address of a network that both hosts are in, and use that.")
+}
+
+/// Resolves the address to give to the kernel, which knows no names.
+pub fn resolve(address: &str) -> Result<String> {
+    let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
+    match bare.parse::<IpAddr>() {
+        Ok(ip) if bare != address || is_link_local(ip) => return Err(link_local(address)),
+        Ok(_) => return Ok(address.to_owned()),
+        Err(_) => {}
+    }
+    let unknown = |why: String| {
+        Error::new(
+            Kind::Connection,
+            format!("cannot find the address of {address:?}: {why}"),
+        )
+        .advise("Give the target's IPv4 or IPv6 address.")
+    };
+    let found: Vec<IpAddr> = (address, 0)
+        .to_socket_addrs()
+        .map_err(|error| unknown(error.to_string()))?
+        .map(|found| found.ip())
+        .collect();
+    match found.iter().find(|ip| !is_link_local(**ip)) {
+        Some(ip) => Ok(ip.to_string()),
+        None if found.is_empty() => Err(unknown("it has none".to_owned())),
+        None => Err(link_local(address)),
+    }
+}
+
+/// Runs `hcablk connect`.
+pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
+    let wanted = &Connect {
+        address: resolve(&wanted.address)?,
+        ..wanted.clone()
+    };
+    let host_id = match wanted.host_id {
+        Some(id) => id,
+        None => hostid::current(system)?.0,
+    };
+    let tree = INITIATOR.require(system)?;
+
+    let name = match &wanted.name {
+        Some(name) => name.clone(),
+        None => find_connected(&tree, wanted)?.unwrap_or_else(|| DeviceName::from(&wanted.volume)),
+    };
+    let group = tree.child(name.as_str());
+    let mut transaction = Transaction::new(system);
+    let result = bring_up(&group, wanted, host_id, &mut transaction);
+    let (device, changed) = transaction.finish(result)?;
+    let cut = less_than_asked(system, &device, wanted);
+
+    let done = Done::Connect {
+        name: name.to_string(),
+        device: device.to_string_lossy().into_owned(),
+        changed,
+    };
+    let mut outcome = Outcome::new(done);
+    if !changed {
+        outcome.note(format!("{name} is connected already"));
+    }
+    if let Some(cut) = cut {
+        outcome.note(cut);
+    }
+    Ok(outcome)
+}
+
+/// Says in words how much smaller than asked for requests are, if they are.
+fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Option<String> {
+    let asked = wanted.tuning.max_io_kib?;
+    let attribute = Path::new("/sys/block")
+        .join(device.file_name()?)
+        .join("queue/max_hw_sectors_kb");
+    let most: u32 = system.read(&attribute).ok()?.trim().parse().ok()?;
+    (most < asked).then(|| {
+        format!(
+            "requests have {most} KiB at most, not {asked}: the RDMA devices, or the target's \
+             buffer_mib or memory_mib, have no more; both logs say which"
+        )
+    })
+}
+
+/// Finds a device that is connected to the volume already, under whatever name.
+fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceName>> {
+    for group in tree.children()? {
+        let live = group.get("state").is_ok_and(|state| state == "live");
+        if live
+            && differences(&group, &wanted.settings(wanted.host_id))
+                .is_ok_and(|different| different.is_empty())
+        {
+            return Ok(group.name().parse().ok());
+        }
+    }
+    Ok(None)
+}
+
+/// Lists, in words, what is set otherwise than asked for.
+fn differences(group: &Group<'_>, settings: &[(&'static str, String)]) -> Result<Vec<String>> {
+    let mut different = Vec::new();
+    for (attribute, value) in settings {
+        let now = group.get(attribute)?;
+        if !same(attribute, &now, value) {
+            different.push(format!("{attribute} is {now}, not {value}"));
+        }
+    }
+    Ok(different)
+}
+
+/// Makes the device, or finds it as it should be: its node, and whether anything was changed.
+fn bring_up(
+    group: &Group<'_>,
+    wanted: &Connect,
+    host_id: Uuid,
+    transaction: &mut Transaction<'_>,
+) -> Result<(PathBuf, bool)> {
+    let name = group.name();
+    // Whether the settings are to be written.
+    let mut fresh = true;
+    if group.exists() {
+        let state = group.get("state")?;
+        let different = differences(group, &wanted.settings(wanted.host_id))?;
+        let untouched = state == "new" && group.get("volume")?.is_empty();
+        if !different.is_empty() && !untouched {
+            return Err(Error::new(
+                Kind::Exists,
+                format!(
+                    "there is a device {name} with other settings: {}",
+                    different.join(", ")
+                ),
+            )
+            .advise(format!(
+                "Disconnect it first (hcablk disconnect {name}), or connect under another name \
+                 (--name)."
+            )));
+        }
+        match state.as_str() {
+            // While it is queueing the driver connects it again by itself.
+            "live" | "queueing" => return Ok((wait_for_node(group)?, false)),
+            // The connection was lost, or not made, and the settings are still there: it is made again
+            // in place. Nothing is written to `enable` before, which would have the driver forget
+            // which volume it was.
+            "failed" | "new" => fresh = untouched,
+            _ => {
+                return Err(Error::new(Kind::Busy, format!("{name} is {state}"))
+                    .advise("Try again when that is done."))
+            }
+        }
+    } else {
+        transaction.mkdir(group)?;
+    }
+
+    if fresh {
+        for (attribute, value) in wanted.settings(Some(host_id)) {
+            transaction.set(group, attribute, value)?;
+        }
+    }
+    if let Err(error) = transaction.enable(group)? {
+        return Err(explain(&error, group, wanted, host_id));
+    }
+    Ok((wait_for_node(group)?, true))
+}
+
+/// Waits for the device node of a live device.
+fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
+    let system = group.system();
+    let device = group.get("device")?;
+    if device.is_empty() {
+        let why = group
+            .reason()
+            .unwrap_or_else(|| "the driver does not say why".to_owned());
+        let message = format!("{} lost its connection at once: {why}", group.name());
+        return Err(Error::new(Kind::Connection, message)
+            .advise("Look at the kernel's log on both sides (dmesg)."));
+    }
+    let node = Path::new("/dev").join(&device);
+    if system.wait_for(&node, NODE_TIMEOUT) {
+        return Ok(node);
+    }
+    if system.interrupted() {
+        return Err(Error::interrupted());
+    }
+    Err(Error::new(
+        Kind::Setup,
+        format!(
+            "the disk {device} is there, but {} did not appear within {} s",
+            node.display(),
+            NODE_TIMEOUT.as_secs()
+        ),
+    )
+    .advise("Is devtmpfs mounted at /dev?"))
+}
+
+/// Explains why the driver did not connect, and what to do about it.
+fn explain(error: &OpError, group: &Group<'_>, wanted: &Connect, host_id: Uuid) -> Error {
+    let kind = match error.errno {
+        Errno::EBUSY => Kind::Busy,
+        Errno::EINVAL | Errno::ENOMEM | Errno::ENOSPC => Kind::Failed,
+        Errno::ENODEV => Kind::Setup,
+        _ => Kind::Connection,
+    };
+    let message = format!(
+        "cannot connect to volume {} at {} port {}: {}",
+        wanted.volume,
+        wanted.address,
+        wanted.port,
+        describe(error.errno)
+    );
+    Error::new(kind, with_reason(message, group.reason()))
+        .with_errno(error.errno)
+        .advise(advice(
+            error.errno,
+            (&wanted.address, wanted.port),
+            &wanted.volume,
+            host_id,
+        ))
+}
+
+pub(super) fn advice(
+    errno: Errno,
+    (address, port): (&str, u16),
+    volume: &VolumeName,
+    host_id: Uuid,
+) -> String {
+    match errno {
+        Errno::ECONNREFUSED => format!(
+            "On the target, `hcablk target list` must show port {port} enabled.\n\
+             If it does not: hcablk target listen --port {port}"
+        ),
+        Errno::ENOENT => format!(
+            "On the target, `hcablk target list` must show volume {volume} enabled.\n\
+             If it does not: hcablk target export {volume} /dev/… --allow {host_id}"
+        ),
+        Errno::EACCES | Errno::EPERM => {
+            format!("Run on the target: hcablk target allow {volume} {host_id}")
+        }
+        Errno::ECONNRESET => {
+            "The target ended the connection while it was being set up. Try again;\n\
+             if that does not help, the target's log may say why: dmesg | grep hcablk"
+                .to_owned()
+        }
+        Errno::EAGAIN => {
+            "The target found this out just now and ends that connection. Try again.".to_owned()
+        }
+        Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
+        Errno::EPROTO => format!(
+            "Something else than hcablk may listen at port {port}.\n\
+             On the target, `hcablk target list` shows its ports."
+        ),
+        Errno::ESTALE => {
+            "If the volume is another one than it should be, find out why before you use it. \
+                          Otherwise the target changed this session meanwhile. Try again."
+                .to_owned()
+        }
+        Errno::ETIMEDOUT => format!(
+            "Does `ping {address}` work? Is the RDMA device up on both sides (`rdma link show`)?\n\
+             A firewall between the two must let UDP port 4791 (RoCE) through, or the\n\
+             target's TCP port (iWARP).\n\
+             A slow network may need more time: --connect-timeout SECONDS"
+        ),
+        Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => {
+            format!(
+                "No RDMA device of this host reaches that address.\n\
+                 Compare `ip route get {address}` with `rdma link show`."
+            )
+        }
+        Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
+        Errno::ENOMEM | Errno::ENOSPC => {
+            "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
+        }
+        Errno::ENOBUFS => format!(
+            "Ask for less: --queues and --queue-depth decide how much is needed.\n\
+             On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
+             says what ran out: dmesg | grep hcablk"
+        ),
+        Errno::EBUSY => "It is in the middle of a change. Try again in a moment.".to_owned(),
+        Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
+        _ => SEE_THE_LOG.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_compared_by_meaning() {
+        assert!(same("address", "::1", "0:0:0:0:0:0:0:1"));
+        assert!(!same("address", "10.0.0.1", "10.0.0.2"));
+        assert!(same(
+            "host_id",
+            "5f2c1d6e8a0b4c3d9e7f001122334455",
+            "5F2C1D6E-8A0B-4C3D-9E7F-001122334455"
+        ));
+    }
+
+    #[test]
+    fn literal_addresses_are_not_looked_up() {
+        for address in ["10.0.0.1", "2001:db8::1", "::1"] {
+            assert_eq!(resolve(address).unwrap(), address);
+        }
+    }
+
+    #[test]
+    fn addresses_that_need_an_interface_are_refused_in_words() {
+        for address in ["fe80::1%eth0", "fe80::1", "febf::1%2", "2001:db8::1%eth0"] {
+            let error = resolve(address).unwrap_err();
+            assert_eq!(error.kind, Kind::Failed);
+            assert!(error.message.contains(address), "{error}");
+            assert!(error.advice.is_some());
+        }
+    }
+
+    #[test]
+    fn advice_fits_what_happened() {
+        let volume = "data".parse().unwrap();
+        let told = |errno| advice(errno, ("10.0.0.1", 7744), &volume, Uuid::nil());
+        assert!(told(Errno::ETIMEDOUT).contains("4791"));
+        assert!(!told(Errno::ECONNREFUSED).contains("4791"));
+        assert!(told(Errno::ENOBUFS).contains("On the target"));
+        assert!(!told(Errno::ENOMEM).contains("On the target"));
+    }
+}

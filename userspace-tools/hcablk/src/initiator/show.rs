@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk list`, `stats` and `times`.
+
+use std::path::Path;
+
+use super::disconnect::{find, no_such_device};
+use super::{not_loaded, unless_gone};
+use crate::configfs::{parse_counters, Group, INITIATOR};
+use crate::error::{Error, Result};
+use crate::output::{Counters, Device, Outcome, Report, Session};
+use crate::system::System;
+use crate::times::Times;
+
+/// Runs `hcablk list`.
+pub fn list(system: &dyn System) -> Result<Outcome> {
+    let Some(tree) = INITIATOR.tree(system) else {
+        let mut outcome = Outcome::new(Report::Devices {
+            devices: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    let mut devices = Vec::new();
+    for group in tree.children()? {
+        // A device may go away while it is looked at.
+        if let Some(device) = unless_gone(&group, read_device(&group))? {
+            devices.push(device);
+        }
+    }
+    Ok(Outcome::new(Report::Devices { devices }))
+}
+
+fn read_device(group: &Group<'_>) -> Result<Device> {
+    let system = group.system();
+    let device = group.get("device")?;
+    let disk = Path::new("/sys/block").join(&device);
+    let present = !device.is_empty();
+    // The block layer counts in sectors of 512 bytes, whatever the disk's own are.
+    let sectors = || {
+        system
+            .read(&disk.join("size"))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    let hardware_queues = || system.folders(&disk.join("mq")).ok()?.len().try_into().ok();
+    Ok(Device {
+        name: group.name(),
+        device: present.then(|| format!("/dev/{device}")),
+        state: group.get("state")?,
+        address: group.get("address")?,
+        port: group.value("port")?,
+        volume: group.get("volume")?,
+        host_id: group.get("host_id")?,
+        wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),
+        size_bytes: present
+            .then(sectors)
+            .flatten()
+            .map(|sectors| sectors.saturating_mul(512)),
+        queues: present.then(hardware_queues).flatten(),
+        poll_queues: group.value("poll_queues")?,
+        queue_depth: group.value("queue_depth")?,
+        io_timeout: group.value("io_timeout")?,
+        connect_timeout: group.value("connect_timeout")?,
+        reconnect_delay: group.value("reconnect_delay")?,
+        ctrl_loss_tmo: group.value("ctrl_loss_tmo")?,
+        remote_invalidate: group.flag("remote_invalidate")?,
+        small_read: group.value("small_read")?,
+        small_write: group.value("small_write")?,
+        eager_write: group.value("eager_write")?,
+        max_io_kib: group.value("max_io_kib")?,
+        message_requests: group.value("message_requests")?,
+        batch_upper: group.value("batch_upper")?,
+        batch_lower: group.value("batch_lower")?,
+        session: Session::parse(&group.get("session")?),
+        error: group.reason(),
+    })
+}
+
+/// Returns the groups of one device, or of all; `None` if the module is not loaded.
+fn selected<'a>(system: &'a dyn System, only: Option<&str>) -> Result<Option<Vec<Group<'a>>>> {
+    match (INITIATOR.tree(system), only) {
+        (None, None) => Ok(None),
+        (None, Some(name)) => Err(no_such_device(name)),
+        (Some(tree), None) => Ok(Some(tree.children()?)),
+        (Some(tree), Some(name)) => {
+            let group = find(&tree, name)?.ok_or_else(|| no_such_device(name))?;
+            Ok(Some(vec![group]))
+        }
+    }
+}
+
+/// Runs `hcablk times`.
+pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> Result<Outcome> {
+    let groups = selected(system, only)?;
+    let loaded = groups.is_some();
+    let mut devices = Vec::new();
+    for group in groups.into_iter().flatten() {
+        devices.extend(unless_gone(&group, Times::of(&group, measure))?);
+    }
+    let idle = !devices.is_empty() && devices.iter().all(Times::is_idle);
+    let mut outcome = Outcome::new(Report::DeviceTimes { devices });
+    if !loaded {
+        outcome.note(not_loaded());
+    } else if idle {
+        outcome.note("nothing was measured: `hcablk times --measure on` begins");
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk stats`.
+pub fn stats(system: &dyn System, only: Option<&str>) -> Result<Outcome> {
+    let Some(groups) = selected(system, only)? else {
+        let mut outcome = Outcome::new(Report::DeviceStats {
+            devices: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    let mut stats = Vec::new();
+    for group in groups {
+        if let Some(text) = unless_gone(&group, group.get("stats").map_err(Error::from))? {
+            stats.push(Counters {
+                name: group.name(),
+                counters: parse_counters(&text),
+            });
+        }
+    }
+    Ok(Outcome::new(Report::DeviceStats { devices: stats }))
+}

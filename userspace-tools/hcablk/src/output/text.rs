@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Reports as text for people: sentences and tables.
+
+use std::fmt::{self, Write as _};
+
+use uuid::Uuid;
+
+use super::{Counters, Device, Done, Port, Report, Volume};
+use crate::target::Export;
+use crate::times;
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Devices { devices } => f.write_str(&device_table(devices)),
+            Self::DeviceStats { devices } => f.write_str(&counter_table(devices)),
+            Self::DeviceTimes { devices: times } | Self::ExportTimes { volumes: times } => {
+                f.write_str(&table(&times::rows(times), |column| column > 1))
+            }
+            Self::Exports { volumes, ports } => {
+                f.write_str(&volume_table(volumes))?;
+                f.write_str("\n")?;
+                f.write_str(&port_table(ports))
+            }
+            Self::ExportStats { volumes, ports } => {
+                let named: Vec<_> = ports
+                    .iter()
+                    .map(|port| Counters {
+                        name: format!("port {}", port.name),
+                        ..port.clone()
+                    })
+                    .collect();
+                f.write_str(&counter_table(volumes))?;
+                if !named.is_empty() {
+                    f.write_str("\n")?;
+                    f.write_str(&counter_table(&named))?;
+                }
+                Ok(())
+            }
+            Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
+            Self::Script { script } => f.write_str(script),
+            Self::Done { result } => write!(f, "{result}"),
+        }
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let join = |hosts: &[Uuid]| {
+            hosts
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        match self {
+            // Nothing but the device, so that scripts can take it as it is.
+            Self::Connect { device, .. } => writeln!(f, "{device}"),
+            Self::Disconnect { devices, .. } => devices
+                .iter()
+                .try_for_each(|name| writeln!(f, "disconnected {name}")),
+            Self::Export {
+                volume,
+                path,
+                read_only,
+                mode,
+                cache_mib,
+                chunk_kib,
+                port,
+                ..
+            } => {
+                write!(f, "{path} is exported as {volume}")?;
+                if *read_only {
+                    f.write_str(", read-only")?;
+                }
+                if mode != "direct" {
+                    write!(f, ", {mode}")?;
+                }
+                if *cache_mib != 0 {
+                    write!(f, ", with a cache of {cache_mib} MiB")?;
+                }
+                match *chunk_kib {
+                    Export::CHUNK_KIB => {}
+                    0 => f.write_str(", large requests whole")?,
+                    kib => write!(f, ", large requests in chunks of {kib} KiB")?,
+                }
+                match port {
+                    Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),
+                    None => f.write_str("\n"),
+                }
+            }
+            Self::Unexport {
+                volume,
+                changed: true,
+            } => writeln!(f, "{volume} is no longer exported"),
+            Self::Allow { volume, hosts, .. } => writeln!(f, "{volume} allows {}", join(hosts)),
+            Self::Forbid {
+                volume,
+                hosts,
+                changed: true,
+            } => writeln!(f, "{volume} no longer allows {}", join(hosts)),
+            Self::Listen { port, .. } => {
+                writeln!(
+                    f,
+                    "port {} listens at {}",
+                    port.id,
+                    endpoint(&port.address, port.port)
+                )
+            }
+            Self::Unlisten { ports, .. } => ports
+                .iter()
+                .try_for_each(|id| writeln!(f, "port {id} no longer listens")),
+            Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
+            Self::Unexport { changed: false, .. } | Self::Forbid { changed: false, .. } => Ok(()),
+        }
+    }
+}
+
+/// Formats rows of cells as columns; the first row is the heading. Columns of `right` are
+/// flushed right.
+fn table(rows: &[Vec<String>], right: impl Fn(usize) -> bool) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<_> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            // Writing to a string cannot fail.
+            let _ = if right(column) {
+                write!(line, "{cell:>width$}  ")
+            } else {
+                write!(line, "{cell:<width$}  ")
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn cells(row: &[&str]) -> Vec<String> {
+    row.iter()
+        .map(|cell| if cell.is_empty() { "-" } else { cell }.to_owned())
+        .collect()
+}
+
+fn endpoint(address: &str, port: u16) -> String {
+    if address.contains(':') {
+        format!("[{address}]:{port}")
+    } else {
+        format!("{address}:{port}")
+    }
+}
+
+/// Formats a size in the largest binary unit that it fills.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut whole, mut rest, mut unit) = (bytes, 0, "B");
+    for next in UNITS {
+        if whole < 1024 {
+            break;
+        }
+        rest = whole % 1024;
+        whole /= 1024;
+        unit = next;
+    }
+    if unit == "B" || rest == 0 {
+        format!("{whole} {unit}")
+    } else {
+        format!("{whole}.{} {unit}", rest * 10 / 1024)
+    }
+}
+
+fn device_table(devices: &[Device]) -> String {
+    let heading = [
+        "NAME", "DEVICE", "STATE", "ADDRESS", "VOLUME", "SIZE", "QUEUES", "SESSION", "ERROR",
+    ];
+    let mut rows = vec![cells(&heading)];
+    for device in devices {
+        let address = if device.address.is_empty() {
+            String::new()
+        } else {
+            endpoint(&device.address, device.port)
+        };
+        rows.push(cells(&[
+            &device.name,
+            device.device.as_deref().unwrap_or_default(),
+            &device.state,
+            &address,
+            &device.volume,
+            &device.size_bytes.map(size).unwrap_or_default(),
+            &device
+                .queues
+                .map(|queues| queues.to_string())
+                .unwrap_or_default(),
+            &device
+                .session
+                .as_ref()
+                .map(|session| format!("{} {}", session.id, session.epoch))
+                .unwrap_or_default(),
+            device.error.as_deref().unwrap_or_default(),
+        ]));
+    }
+    table(&rows, |column| column == 5 || column == 6)
+}
+
+fn volume_table(volumes: &[Volume]) -> String {
+    let mut rows = vec![cells(&[
+        "VOLUME", "PATH", "ENABLED", "ACCESS", "MODE", "SIZE", "HOSTS", "CLIENTS", "ERROR",
+    ])];
+    for volume in volumes {
+        // Each host on a line of its own, marked if it is connected.
+        let mut clients: Vec<_> = volume
+            .clients
+            .iter()
+            .map(|client| client.host.clone())
+            .collect();
+        clients.dedup();
+        let mut hosts = volume.hosts.iter().map(ToString::to_string);
+        let mut connected = clients.iter().map(String::as_str);
+        rows.push(cells(&[
+            &volume.name,
+            &volume.path,
+            yes_no(volume.enabled),
+            if volume.read_only { "ro" } else { "rw" },
+            &volume.mode,
+            &size(volume.size_bytes),
+            &hosts.next().unwrap_or_default(),
+            connected.next().unwrap_or_default(),
+            volume.error.as_deref().unwrap_or_default(),
+        ]));
+        loop {
+            let (host, client) = (hosts.next(), connected.next());
+            if host.is_none() && client.is_none() {
+                break;
+            }
+            let mut row = vec![String::new(); 6];
+            row.push(host.unwrap_or_default());
+            row.push(client.unwrap_or_default().to_owned());
+            rows.push(row);
+        }
+    }
+    table(&rows, |column| column == 5)
+}
+
+fn port_table(ports: &[Port]) -> String {
+    let mut rows = vec![cells(&["PORT", "ADDRESS", "ENABLED", "SESSIONS", "ERROR"])];
+    for port in ports {
+        rows.push(cells(&[
+            &port.id,
+            &endpoint(&port.address, port.port),
+            yes_no(port.enabled),
+            &format!(
+                "{}{}",
+                port.sessions.len(),
+                if port.sessions_cut { "+" } else { "" }
+            ),
+            port.error.as_deref().unwrap_or_default(),
+        ]));
+    }
+    table(&rows, |column| column == 3)
+}
+
+fn yes_no(value: bool) -> &'static str {
+    if value {
+        "yes"
+    } else {
+        "no"
+    }
+}
+
+/// Makes a table with a row for each counter and a column for each thing that has counters.
+fn counter_table(stats: &[Counters]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in stats.iter().flat_map(|one| &one.counters) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let mut heading = vec!["COUNTER".to_owned()];
+    heading.extend(stats.iter().map(|one| one.name.clone()));
+    let mut rows = vec![heading];
+    for name in names {
+        let mut row = vec![name.to_owned()];
+        for one in stats {
+            let value = one.counters.iter().find(|(counter, _)| counter == name);
+            row.push(value.map_or_else(|| "-".to_owned(), |(_, value)| value.to_string()));
+        }
+        rows.push(row);
+    }
+    table(&rows, |column| column > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (64 << 20, "64 MiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    #[test]
+    fn counters_of_several() {
+        let one = |name: &str, counters: &[(&str, u64)]| Counters {
+            name: name.to_owned(),
+            counters: counters
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), *value))
+                .collect(),
+        };
+        let text = counter_table(&[
+            one("a", &[("reads", 1), ("writes", 20)]),
+            one("bb", &[("reads", 300)]),
+        ]);
+        assert_eq!(
+            text,
+            "COUNTER   a   bb\nreads     1  300\nwrites   20    -\n"
+        );
+    }
+
+    #[test]
+    fn ipv6_endpoints_have_brackets() {
+        assert_eq!(endpoint("fe80::1", 7744), "[fe80::1]:7744");
+        assert_eq!(endpoint("10.0.0.1", 7744), "10.0.0.1:7744");
+    }
+}

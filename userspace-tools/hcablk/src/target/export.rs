@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk target export`: makes a volume, or finds that one is there as asked for.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use super::hosts::{allow_host, hosts};
+use super::ports::{ensure_port, Listen};
+use super::volumes;
+use crate::configfs::{Group, Transaction, TARGET};
+use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
+use crate::hostid;
+use crate::names::VolumeName;
+use crate::output::{Done, Outcome, PortRef};
+use crate::system::{OpError, System};
+
+/// By what way a volume's data goes; the driver's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Past the page cache of the target
+    Direct,
+    /// Through the page cache, with its read-ahead
+    Cached,
+    /// Writes through the page cache, reads past it
+    Mixed,
+    /// Between the drive and memory of a PCI device, past this machine's memory
+    P2p,
+}
+
+impl Mode {
+    /// Returns the driver's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Cached => "cached",
+            Self::Mixed => "mixed",
+            Self::P2p => "p2p",
+        }
+    }
+}
+
+/// What `hcablk target export` was asked for.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// The name that clients ask for.
+    pub volume: VolumeName,
+    /// The block device or file.
+    pub path: PathBuf,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// By what way data goes.
+    pub mode: Mode,
+    /// MiB of the volume's cache; 0: none.
+    pub cache_mib: u32,
+    /// KiB of the chunks that large requests move in; 0: they move as a whole.
+    pub chunk_kib: u32,
+    /// The PCI device that lends memory, if one was named.
+    pub provider: Option<String>,
+    /// Which volume it is, if not [`default_wwid`].
+    pub wwid: Option<Uuid>,
+    /// The hosts that may connect.
+    pub allow: Vec<Uuid>,
+    /// The port to make sure of, if any.
+    pub listen: Option<Listen>,
+}
+
+impl Export {
+    /// The driver's default of `chunk_kib`.
+    pub const CHUNK_KIB: u32 = 128;
+
+    /// Returns the driver's word for who lends memory.
+    fn source(&self) -> &str {
+        self.provider.as_deref().unwrap_or("auto")
+    }
+}
+
+/// Runs `hcablk target export`.
+pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
+    if wanted.provider.is_some() && wanted.mode != Mode::P2p {
+        return Err(Error::new(
+            Kind::Failed,
+            format!("mode {} uses no PCI device's memory", wanted.mode.name()),
+        )
+        .advise("--provider is for --mode p2p."));
+    }
+    // The driver opens the device by this text, so it must not depend on the caller's folder.
+    let path = std::path::absolute(&wanted.path).map_err(|error| {
+        Error::new(
+            Kind::Failed,
+            format!("cannot use the path {}: {error}", wanted.path.display()),
+        )
+    })?;
+    let path = path
+        .to_str()
+        .filter(|path| !path.contains('\n'))
+        .ok_or_else(|| {
+            Error::new(
+                Kind::Failed,
+                format!("the path {} is not plain text", wanted.path.display()),
+            )
+        })?;
+    let tree = TARGET.require(system)?;
+    let group = volumes(&tree).child(wanted.volume.as_str());
+
+    let wwid = wanted
+        .wwid
+        .or_else(|| default_wwid(system, &wanted.volume, path));
+    let mut transaction = Transaction::new(system);
+    let result = set_up(&tree, &group, wanted, path, wwid, &mut transaction);
+    let changed = transaction.has_changes();
+    let port = transaction.finish(result)?;
+
+    let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
+    let mut outcome = Outcome::new(Done::Export {
+        volume: wanted.volume.to_string(),
+        path: path.to_owned(),
+        read_only: wanted.read_only,
+        mode: wanted.mode.name().to_owned(),
+        cache_mib: wanted.cache_mib,
+        chunk_kib: wanted.chunk_kib,
+        hosts: allowed.clone(),
+        port,
+        changed,
+    });
+    if !changed {
+        outcome.note(format!("{} is exported already", wanted.volume));
+    }
+    if wwid.is_none() {
+        outcome.note(
+            "this host has no id to derive the volume's wwid from, so it has none: give one by --wwid"
+                .to_owned(),
+        );
+    }
+    if allowed.is_empty() {
+        outcome.note(format!(
+            "no host may connect yet: hcablk target allow {} UUID, where UUID is what `hcablk \
+             host-id` prints on the client",
+            wanted.volume
+        ));
+    }
+    Ok(outcome)
+}
+
+/// Makes the id by which a volume is known if the user gives none: the same each time it is
+/// exported, and another one for another drive.
+fn default_wwid(system: &dyn System, volume: &VolumeName, path: &str) -> Option<Uuid> {
+    let (host, _) = hostid::current(system).ok()?;
+    let device = path.rsplit('/').next()?;
+    // What NVMe and SCSI know of a drive; for everything else its path.
+    let known = ["wwid", "device/wwid"].iter().find_map(|file| {
+        let text = system
+            .read(&Path::new("/sys/class/block").join(device).join(file))
+            .ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    });
+    let drive = known.as_deref().unwrap_or(path);
+    Some(Uuid::new_v5(&host, format!("{volume}\n{drive}").as_bytes()))
+}
+
+fn set_up(
+    tree: &Group<'_>,
+    group: &Group<'_>,
+    wanted: &Export,
+    path: &str,
+    wwid: Option<Uuid>,
+    transaction: &mut Transaction<'_>,
+) -> Result<Option<PortRef>> {
+    let mut enabled = false;
+    if group.exists() {
+        enabled = group.flag("enable")?;
+        check_same(group, wanted, path, enabled)?;
+    } else {
+        transaction.mkdir(group)?;
+    }
+    if !enabled {
+        transaction.set(group, "path", path)?;
+        transaction.set(group, "read_only", u8::from(wanted.read_only))?;
+        transaction.set(group, "mode", wanted.mode.name())?;
+        transaction.set(group, "cache_mib", wanted.cache_mib)?;
+        transaction.set(group, "chunk_kib", wanted.chunk_kib)?;
+        if wanted.mode == Mode::P2p {
+            transaction.set(group, "provider", wanted.source())?;
+        }
+        if let Some(wwid) = wwid {
+            transaction.set(group, "wwid", wwid)?;
+        }
+    }
+    // Before the volume is enabled: a host that is to be allowed must never be turned away for
+    // being early.
+    let allowed = hosts(group)?;
+    for host in &wanted.allow {
+        if !allowed.iter().any(|(id, _)| id == host) {
+            allow_host(group, *host, transaction)?;
+        }
+    }
+    if !enabled {
+        if let Err(error) = transaction.enable(group)? {
+            return Err(explain_volume(&error, group, wanted, path));
+        }
+    }
+    wanted
+        .listen
+        .as_ref()
+        .map(|listen| ensure_port(tree, listen, transaction))
+        .transpose()
+}
+
+/// Makes sure that a volume that is there is the one asked for.
+fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> Result<()> {
+    let name = &wanted.volume;
+    let mut different = Vec::new();
+    let mut steps = Vec::new();
+    let now = group.get("path")?;
+    // One that was never given a device is free to be set up.
+    if now.is_empty() && !enabled {
+        return Ok(());
+    }
+    if now != path {
+        different.push(format!("its path is {now}, not {path}"));
+    }
+    let read_only = group.flag("read_only")?;
+    if read_only != wanted.read_only {
+        let word = |read_only| if read_only { "read-only" } else { "writable" };
+        different.push(format!(
+            "it is {}, not {}",
+            word(read_only),
+            word(wanted.read_only)
+        ));
+    }
+    let mode = group.get("mode")?;
+    if mode != wanted.mode.name() {
+        different.push(format!("its mode is {mode}, not {}", wanted.mode.name()));
+    } else if wanted.mode == Mode::P2p {
+        let provider = group.get("provider")?;
+        if provider != wanted.source() {
+            different.push(format!(
+                "its provider is {provider}, not {}",
+                wanted.source()
+            ));
+        }
+    }
+    let cache_mib: u32 = group.value("cache_mib")?;
+    if cache_mib != wanted.cache_mib {
+        different.push(format!(
+            "its cache has {cache_mib} MiB, not {}",
+            wanted.cache_mib
+        ));
+    }
+    let chunk_kib: u32 = group.value("chunk_kib")?;
+    if chunk_kib != wanted.chunk_kib {
+        different.push(format!(
+            "its chunks have {chunk_kib} KiB, not {}",
+            wanted.chunk_kib
+        ));
+    }
+    let wwid = group.get("wwid")?;
+    if let Some(wanted) = wanted.wwid.filter(|id| Uuid::try_parse(&wwid) != Ok(*id)) {
+        different.push(format!("its wwid is {wwid}, not {wanted}"));
+    }
+    if !different.is_empty() {
+        steps.push(format!(
+            "To change it, end it first (its clients lose it): hcablk target unexport {name}\n\
+             or export under another name."
+        ));
+    }
+    let allowed = hosts(group)?;
+    let missing: Vec<_> = wanted
+        .allow
+        .iter()
+        .filter(|host| !allowed.iter().any(|(id, _)| id == *host))
+        .collect();
+    if enabled && !missing.is_empty() {
+        let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
+        different.push(format!("it does not allow {}", list.join(", ")));
+        steps.push(format!(
+            "To allow more hosts: hcablk target allow {name} {}",
+            list.join(" ")
+        ));
+    }
+    if different.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Exists,
+        format!(
+            "volume {name} is there with other settings: {}",
+            different.join("; ")
+        ),
+    )
+    .advise(steps.join("\n")))
+}
+
+fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &str) -> Error {
+    let message = with_reason(
+        format!(
+            "cannot export {path} as {}: {}",
+            group.name(),
+            describe(error.errno)
+        ),
+        group.reason(),
+    );
+    let advice = match error.errno {
+        Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
+            "`lsblk -p` shows the block devices of this machine.".to_owned()
+        }
+        Errno::ENOTBLK if group.get("mode").is_ok_and(|mode| mode == "p2p") => {
+            "Only a block device does DMA to a PCI device: export a file with --mode direct."
+                .to_owned()
+        }
+        Errno::ENOTBLK | Errno::EISDIR => {
+            "Only block devices and regular files can be exported.".to_owned()
+        }
+        Errno::EOPNOTSUPP => {
+            "Its file system does all I/O through the page cache: export it with --mode cached."
+                .to_owned()
+        }
+        Errno::EBUSY => format!(
+            "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
+             a mount, a RAID, LVM. With a cache it must not be exported by another volume either."
+        ),
+        Errno::EINVAL
+            if wanted.cache_mib != 0 && !matches!(wanted.mode, Mode::Direct | Mode::P2p) =>
+        {
+            "A cache (--cache-mib) is for the modes direct and p2p.".to_owned()
+        }
+        Errno::ENOMEM if wanted.cache_mib != 0 => {
+            "A smaller cache (--cache-mib) may have room; `free -m` shows what is available."
+                .to_owned()
+        }
+        Errno::EROFS | Errno::EACCES | Errno::EPERM => format!(
+            "Writing is not allowed. Export it with --read-only,\n\
+             or make a device writable: blockdev --setrw {path}"
+        ),
+        _ => SEE_THE_LOG.to_owned(),
+    };
+    let kind = match error.errno {
+        Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Kind::NotFound,
+        Errno::EBUSY => Kind::Busy,
+        _ => Kind::Failed,
+    };
+    Error::new(kind, message)
+        .with_errno(error.errno)
+        .advise(advice)
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk target list`, `stats` and `times`.
+
+use super::hosts::hosts;
+use super::{existing, not_loaded, ports, volumes};
+use crate::configfs::{parse_counters, Group, TARGET};
+use crate::error::{Error, Result};
+use crate::initiator::unless_gone;
+use crate::names::VolumeName;
+use crate::output::{is_cut, Client, Counters, Outcome, Port, PortSession, Report, Volume};
+use crate::system::System;
+use crate::times::Times;
+
+/// Runs `hcablk target list`.
+pub fn list(system: &dyn System) -> Result<Outcome> {
+    let Some(tree) = TARGET.tree(system) else {
+        let mut outcome = Outcome::new(Report::Exports {
+            volumes: Vec::new(),
+            ports: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    let mut found_volumes = Vec::new();
+    for group in volumes(&tree).children()? {
+        found_volumes.extend(unless_gone(&group, read_volume(&group))?);
+    }
+    let mut found_ports = Vec::new();
+    for group in ports(&tree).children()? {
+        found_ports.extend(unless_gone(&group, read_port(&group))?);
+    }
+    // By number, not by text: 2 comes before 10.
+    found_ports.sort_by_key(|port: &Port| (port.id.len(), port.id.clone()));
+    let cut = |what: &str, shown: usize| {
+        format!("{what} has more sessions than the kernel shows: these are the first {shown}")
+    };
+    let notes: Vec<_> = Iterator::chain(
+        found_volumes
+            .iter()
+            .filter(|volume| volume.clients_cut)
+            .map(|volume| cut(&format!("volume {}", volume.name), volume.clients.len())),
+        found_ports
+            .iter()
+            .filter(|port| port.sessions_cut)
+            .map(|port| cut(&format!("port {}", port.id), port.sessions.len())),
+    )
+    .collect();
+    let mut outcome = Outcome::new(Report::Exports {
+        volumes: found_volumes,
+        ports: found_ports,
+    });
+    for note in notes {
+        outcome.note(note);
+    }
+    Ok(outcome)
+}
+
+fn read_volume(group: &Group<'_>) -> Result<Volume> {
+    let clients = group.get("clients")?;
+    Ok(Volume {
+        name: group.name(),
+        path: group.get("path")?,
+        read_only: group.flag("read_only")?,
+        mode: group.get("mode")?,
+        cache_mib: group.value("cache_mib")?,
+        chunk_kib: group.value("chunk_kib")?,
+        wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),
+        enabled: group.flag("enable")?,
+        size_bytes: group.value("size")?,
+        hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),
+        clients: Client::parse_all(&clients),
+        clients_cut: is_cut(&clients),
+        error: group.reason(),
+    })
+}
+
+fn read_port(group: &Group<'_>) -> Result<Port> {
+    let sessions = group.get("sessions")?;
+    Ok(Port {
+        id: group.name(),
+        address: group.get("address")?,
+        port: group.value("port")?,
+        enabled: group.flag("enable")?,
+        buffer_mib: group.value("buffer_mib")?,
+        memory_mib: group.value("memory_mib")?,
+        queue_credits: group.value("queue_credits")?,
+        sessions: PortSession::parse_all(&sessions),
+        sessions_cut: is_cut(&sessions),
+        error: group.reason(),
+    })
+}
+
+/// Runs `hcablk target times`.
+pub fn times(
+    system: &dyn System,
+    only: Option<&VolumeName>,
+    measure: Option<bool>,
+) -> Result<Outcome> {
+    let tree = TARGET.tree(system);
+    let loaded = tree.is_some();
+    let groups = match (only, tree) {
+        (Some(volume), _) => vec![existing(system, volume)?],
+        (None, Some(tree)) => volumes(&tree).children()?,
+        (None, None) => Vec::new(),
+    };
+    let mut times = Vec::new();
+    for group in groups {
+        times.extend(unless_gone(&group, Times::of(&group, measure))?);
+    }
+    let idle = !times.is_empty() && times.iter().all(Times::is_idle);
+    let mut outcome = Outcome::new(Report::ExportTimes { volumes: times });
+    if !loaded {
+        outcome.note(not_loaded());
+    } else if idle {
+        outcome.note("nothing was measured: `hcablk target times --measure on` begins");
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk target stats`.
+pub fn stats(system: &dyn System, only: Option<&VolumeName>) -> Result<Outcome> {
+    let counters = |groups: Vec<Group<'_>>| -> Result<Vec<Counters>> {
+        let mut stats = Vec::new();
+        for group in groups {
+            // Not everything counts: ports need not.
+            if !group.system().exists(&group.path().join("stats")) {
+                continue;
+            }
+            if let Some(text) = unless_gone(&group, group.get("stats").map_err(Error::from))? {
+                stats.push(Counters {
+                    name: group.name(),
+                    counters: parse_counters(&text),
+                });
+            }
+        }
+        Ok(stats)
+    };
+    if let Some(volume) = only {
+        return Ok(Outcome::new(Report::ExportStats {
+            volumes: counters(vec![existing(system, volume)?])?,
+            ports: Vec::new(),
+        }));
+    }
+    let Some(tree) = TARGET.tree(system) else {
+        let mut outcome = Outcome::new(Report::ExportStats {
+            volumes: Vec::new(),
+            ports: Vec::new(),
+        });
+        outcome.note(not_loaded());
+        return Ok(outcome);
+    };
+    Ok(Outcome::new(Report::ExportStats {
+        volumes: counters(volumes(&tree).children()?)?,
+        ports: counters(ports(&tree).children()?)?,
+    }))
+}
