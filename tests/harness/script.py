@@ -17,12 +17,14 @@ class Test:
     proves: str = ""
     group: str = ""
     guests: list[str] = field(default_factory=lambda: ["target", "c1", "c2"])
-    timeout: float = 120
+    timeout: float = 480
     expect_log: list[str] = field(default_factory=list)
     # It has to fail for each of these reasons.
     must_fail: list[str] = field(default_factory=list)
     # It waits for most of its time, so that a test that computes can run beside it.
     waits: bool = False
+    # Seconds that it takes with others beside it, if many: the longest begin first.
+    takes: float = 0
     # Why nothing may run beside it; empty when something may.
     alone: str = ""
     # Kinds of guests on which it may be skipped: see `kinds` of run.py.
@@ -65,6 +67,8 @@ def read_test(path: Path) -> Test:
                 test.must_fail.append(value)
             case "waits", "yes":
                 test.waits = True
+            case "takes", value:
+                test.takes = float(value)
             case "alone", value:
                 test.alone = value
             case "skips", value:
@@ -122,6 +126,8 @@ def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test 
         if not shared:
             return None
     computing = not any(test.waits for test in beside)
-    test = next((test for test in shared if test.waits == (computing and bool(beside))), shared[0])
+    fitting = [test for test in shared if test.waits == (computing and bool(beside))] or shared
+    # One that takes long and begins last would keep all lanes but its own idle in the end.
+    test = max(fitting, key=lambda test: test.takes)
     waiting.remove(test)
     return test

@@ -13,7 +13,7 @@ same "large output is whole" "$(seq 200000 | md5sum)" "$(on c1 'seq 200000' | md
 ON_SECONDS=1 on c1 'while :; do :; done' 2> /dev/null
 same "a command that takes too long is killed" 124 $?
 ON_SECONDS=1 on c1 'sleep 99 & sleep 98' 2> /dev/null
-check "and so are its children" wait_until c1 5 '! pidof sleep'
+check "and so are its children" wait_until c1 60 '! pidof sleep'
 check "a command's background leftovers do not hold it up" on c1 'sleep 5 & true'
 
 spawn first c1 'until [ -e /tmp/second ]; do usleep 10000; done'
@@ -39,7 +39,7 @@ for anything in "" . '^' '.*' 'busy|^$'; do
 done
 check "what is not like the pattern fails" fails like x busy idle
 
-must wait_until c2 5 true
+must wait_until c2 60 true
 refuse "a wait without its event ends" wait_until c2 1 false
 must on c2 'rm -f /tmp/event; (usleep 700000; touch /tmp/event) > /dev/null 2>&1 &'
-check "a wait sees its event" wait_until c2 10 '[ -e /tmp/event ]'
+check "a wait sees its event" wait_until c2 60 '[ -e /tmp/event ]'

@@ -30,7 +30,7 @@ must on target "
 for guest in c1 c2; do
 	must on $guest "modprobe nvme_rdma &&
 		echo transport=rdma,traddr=$target_address,trsvcid=4420,nqn=test > /dev/nvme-fabrics"
-	must wait_until $guest 10 'ls /dev/nvme*n1'
+	must wait_until $guest 60 'ls /dev/nvme*n1'
 done
 check "data written by c1" on c1 'dd if=/dev/urandom of=/tmp/data bs=1M count=4 &&
 	dd if=/tmp/data of=$(ls /dev/nvme*n1) bs=1M oflag=direct'

@@ -7,7 +7,7 @@
 
 share c1
 spawn holder c1 "exec sleep 100 < $device"
-must wait_until c1 5 'pidof sleep'
+must wait_until c1 60 'pidof sleep'
 
 refuse "the initiator does not unload while a disk is open" on c1 'rmmod hcablk'
 like "a device with an open disk is not disabled" "busy" \
@@ -25,7 +25,7 @@ check "a closed disk is disconnected" on c1 'hcablk disconnect vol1'
 refuse "and is gone" on c1 "[ -e $device ]"
 check "the initiator unloads" on c1 'rmmod hcablk hcablk_core'
 same "and leaves no queue pairs" 0 "$(queue_pairs c1)"
-check "the target's session is over" wait_until target 10 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+check "the target's session is over" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 same "and its queue pairs are gone" 0 "$(queue_pairs target)"
 check "the volume ends" on target 'hcablk target unexport vol1 && hcablk target unlisten --all'
 check "the target unloads" on target 'rmmod hcablk_target hcablk_core'

@@ -11,7 +11,7 @@ resources() {
 }
 connect c1 vol1
 disconnect c1 vol1
-must wait_until target 10 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+must wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 before_client=$(resources c1)
 before_target=$(resources target)
 for round in 1 2 3 4 5 6; do
@@ -20,7 +20,7 @@ for round in 1 2 3 4 5 6; do
 	disconnect c1 vol1
 done
 pass "a client connects and disconnects six times"
-must wait_until target 10 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+must wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 same "the client's RDMA resources are as before" "$before_client" "$(resources c1)"
 same "the target's RDMA resources are as before" "$before_target" "$(resources target)"
 

@@ -3,7 +3,7 @@
 # Proves: no instruction of the driver touches data on its way, neither at the client nor at the target, but where a copy is meant.
 # group: verify
 # skips: debug siw
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -67,7 +67,7 @@ learn() {
 # watched BYTES COUNT: $output is who accesses these places while so many writes and reads are done.
 watched() {
 	spawn watch target "exec hcablk-watch at $places > /tmp/watch"
-	must wait_until target 10 'grep -q watching /tmp/watch'
+	must wait_until target 60 'grep -q watching /tmp/watch'
 	io "$1" "$2"
 	must on target 'killall -TERM hcablk-watch'
 	must join watch

@@ -40,4 +40,4 @@ same "the target knows the session by the same" \
 disconnect c1 vol1
 refuse "after disconnecting there is no disk" on c1 "[ -e /sys/block/$disk ]"
 same "and no queue pair" 0 "$(queue_pairs c1)"
-check "nor at the target" wait_until target 10 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
+check "nor at the target" wait_until target 60 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"

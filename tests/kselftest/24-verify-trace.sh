@@ -42,7 +42,7 @@ same "both sides name the session alike" "$session" "$(field session "$(seen tar
 request() {
 	local what=$1 sector=$2 bytes=$3 way=$4 here there
 	# A target finds the completion of an answer's send when it looks for something else.
-	must wait_until target 20 "grep -q 'hcablk_target_completed: .* sector=$sector ' $tracing/trace"
+	must wait_until target 60 "grep -q 'hcablk_target_completed: .* sector=$sector ' $tracing/trace"
 	here=$(seen c1 " sector=$sector ")
 	there=$(seen target " sector=$sector ")
 	same "a $what of $bytes is seen at the client" "hcablk_queued hcablk_sent hcablk_answered hcablk_completed " "$(names "$here")"

@@ -3,7 +3,7 @@
 # Proves: requests beyond 1 MiB go over the wire whole, up to what was asked for and HCA and buffers hold, and their data is right.
 # group: paths
 # skips: siw
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/p2p.sh"
@@ -113,8 +113,8 @@ must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mi
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
 same "three quarters of 2 MiB are for it" 1536 "$(limit)"
-check "which the target says" wait_log target 10 "requests of 1536 KiB at most, not of $largest KiB"
-check "and the client" wait_log c1 10 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
+check "which the target says" wait_log target 60 "requests of 1536 KiB at most, not of $largest KiB"
+check "and the client" wait_log c1 60 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
 like "and the command" "requests have 1536 KiB at most, not 4096" \
 	"$(on c1 "hcablk connect $target_address vol1 --queues 1 --queue-depth 8 --max-io-kib 4096" 2>&1)"
 check "several take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \
@@ -129,7 +129,7 @@ disconnect c1 vol1
 must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 3'
 connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
 same "1 MiB where there is no memory for more" 1024 "$(limit)"
-check "which the target says" wait_log target 10 'no memory for requests larger than 1024 KiB'
+check "which the target says" wait_log target 60 'no memory for requests larger than 1024 KiB'
 check "and works" on c1 "hcablk-scatter $device random $((seed + 3)) 4"
 disconnect c1 vol1
 

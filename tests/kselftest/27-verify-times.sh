@@ -3,7 +3,7 @@
 # Proves: each request is measured in each state it goes through while that is asked for, and a slow drive is seen where it is slow.
 # group: verify
 # alone: it compares times
-# timeout: 180
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -87,7 +87,7 @@ before=$(counts)
 disconnect c1 slow
 for guest in c1 target; do
 	must on $guest "rm /tmp/watch"
-	must wait_until $guest 10 "[ -s /tmp/watched ]"
+	must wait_until $guest 60 "[ -s /tmp/watched ]"
 	silent "$guest's counters do not go back when the session ends" on $guest '[ ! -e /tmp/back ] || cat /tmp/back'
 	less "$guest's counters were seen" 0 "$(on $guest 'cat /tmp/watched; rm -f /tmp/watched /tmp/back')"
 done

@@ -8,21 +8,23 @@
 
 volume_stats=$target/volumes/fast
 begin() {
-	requests=$(($(stat_of c1 $initiator/fast reads) + $(stat_of c1 $initiator/fast writes)))
-	bells=$(stat_of c1 $initiator/fast doorbells)
-	work=$(stat_of c1 $initiator/fast work_requests)
-	far_bells=$(stat_of target $volume_stats doorbells)
-	far_work=$(stat_of target $volume_stats work_requests)
-	reports=$(stat_of target $volume_stats reports)
+	mapfile -t was < <(counts)
+}
+# counts: of the client's device and of the volume
+counts() {
+	stats_of c1 $initiator/fast reads writes doorbells work_requests
+	stats_of target $volume_stats doorbells work_requests reports
 }
 # end: how far the counters have gone since `begin`
 end() {
-	requests=$(($(stat_of c1 $initiator/fast reads) + $(stat_of c1 $initiator/fast writes) - requests))
-	bells=$(($(stat_of c1 $initiator/fast doorbells) - bells))
-	work=$(($(stat_of c1 $initiator/fast work_requests) - work))
-	far_bells=$(($(stat_of target $volume_stats doorbells) - far_bells))
-	far_work=$(($(stat_of target $volume_stats work_requests) - far_work))
-	reports=$(($(stat_of target $volume_stats reports) - reports))
+	local is
+	mapfile -t is < <(counts)
+	requests=$((is[0] + is[1] - was[0] - was[1]))
+	bells=$((is[2] - was[2]))
+	work=$((is[3] - was[3]))
+	far_bells=$((is[4] - was[4]))
+	far_work=$((is[5] - was[5]))
+	reports=$((is[6] - was[6]))
 	echo "# $requests requests: $bells doorbells for $work work requests, the target's $far_bells for $far_work, $reports reported" >&2
 }
 
@@ -32,7 +34,7 @@ must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb
 export_volume fast /dev/fast c1
 # Eager writes are answered by fewer messages: see 22-paths-eager.
 connect c1 fast --queues 1 --eager-write 0
-n=$(few 640)
+n=$(few 320)
 
 all_bells=0
 all_work=0
@@ -79,8 +81,8 @@ disconnect c1 fast
 
 # The connection goes while many are being issued.
 connect c1 fast --io-timeout 5
-ON_SECONDS=150 spawn load c1 "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 \
-	--iodepth_batch=32 --numjobs=2 --time_based --runtime=130 --norandommap 2>&1"
+ON_SECONDS=330 spawn load c1 "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=64 \
+	--iodepth_batch=32 --numjobs=2 --time_based --runtime=300 --norandommap 2>&1"
 must wait_until c1 30 "awk '{ exit !(\$1 > 100 && \$5 > 100) }' /sys/block/$disk/stat"
 must on target 'hcablk target unexport --force fast'
 ends_within load 40000 "volume withdrawn"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: discards and writes of zeroes reach the target's drive as such, change what they name and no more, and only where it can do them.
 # group: paths
-# timeout: 200
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

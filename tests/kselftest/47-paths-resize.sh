@@ -3,7 +3,7 @@
 # Proves: when the target's drive or file grows or shrinks, the disks of all clients follow while they are open and under load; one that goes ends no session.
 # group: paths
 # waits: yes
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

@@ -4,7 +4,7 @@
 # group: paths
 # skips: siw
 # alone: it counts events of a burst and of a silence
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

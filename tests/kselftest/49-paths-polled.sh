@@ -84,9 +84,9 @@ join stopped
 check "who polls is killed, and the disk can go" wait_until c1 30 'hcablk disconnect --if-exists slow'
 
 # The connection is lost while somebody polls.
-load="--name=l --thread=1 $poll --rw=randrw --bs=16k --iodepth=8 --time_based --runtime=130 --norandommap"
+load="--name=l --thread=1 $poll --rw=randrw --bs=16k --iodepth=8 --time_based --runtime=300 --norandommap"
 connect c1 vol1 --poll-queues 2 --io-timeout 4
-ON_SECONDS=150 spawn one c1 "fio --filename=$device $load 2>&1"
+ON_SECONDS=330 spawn one c1 "fio --filename=$device $load 2>&1"
 must wait_until c1 60 "awk '{ exit !(\$1 > 20 && \$5 > 20) }' /sys/block/$disk/stat"
 must on target 'hcablk target unexport --force vol1'
 ends_within one 40000 "volume withdrawn"
@@ -94,7 +94,7 @@ check "the disk goes" wait_until c1 30 "grep -q failed $initiator/vol1/state && 
 must on c1 'hcablk disconnect vol1'
 export_volume vol1 "$drive" c1
 connect c1 vol1 --poll-queues 2 --io-timeout 4
-ON_SECONDS=150 spawn two c1 "fio --filename=$device $load 2>&1"
+ON_SECONDS=330 spawn two c1 "fio --filename=$device $load 2>&1"
 must wait_until c1 60 "awk '{ exit !(\$1 > 20 && \$5 > 20) }' /sys/block/$disk/stat"
 must vm link-down target 0
 ends_within two 40000 "cable cut"
@@ -103,4 +103,4 @@ check "it disconnects" on c1 'hcablk disconnect vol1'
 same "no queue pair is left" 0 "$(queue_pairs c1)"
 check "the module unloads" on c1 'rmmod hcablk hcablk_core'
 must vm link-up target 0
-must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+must wait_until c1 60 "ping -c 1 -W 1 $target_address"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two clients have one OCFS2 file system mounted at the same time, and each reads what the other wrote.
 # group: fs
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

@@ -21,8 +21,8 @@ same "both have their reservation" $((2 * least)) "$(memory_of reserved)"
 
 # load NAME GUEST JOBS OFFSET
 load() {
-	ON_SECONDS=150 spawn "$1" "$2" "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=64k \
-		--iodepth=64 --numjobs=$3 --offset=$4 --size=200M --time_based --runtime=130 --norandommap 2>&1"
+	ON_SECONDS=330 spawn "$1" "$2" "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=64k \
+		--iodepth=64 --numjobs=$3 --offset=$4 --size=200M --time_based --runtime=300 --norandommap 2>&1"
 }
 # writes GUEST
 writes() {
@@ -52,7 +52,7 @@ join modest || true
 for guest in c1 c2; do
 	same "$guest: no errors" 0 "$(stat_of $guest $initiator/vol1 errors)"
 done
-must wait_until target 20 "awk '\$1 == \"waiting\" { exit \$2 != 0 }' $port/memory"
+must wait_until target 60 "awk '\$1 == \"waiting\" { exit \$2 != 0 }' $port/memory"
 pass "nobody waits any more"
 for guest in c1 c2; do
 	disconnect $guest vol1

@@ -25,8 +25,8 @@ connect c1 vol1 --queues 1
 first=$device
 less "the first session gets all that there is, but for parts of buffers" $(((all << 20) - (64 << 10))) "$(memory_of used)"
 # What others need is called back while it is used.
-ON_SECONDS=100 spawn load c1 "fio --name=l --filename=$first --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-1M --iodepth=64 \
-	--offset=512M --size=64M --time_based --runtime=90 --norandommap 2>&1"
+ON_SECONDS=330 spawn load c1 "fio --name=l --filename=$first --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-1M --iodepth=64 \
+	--offset=512M --size=64M --time_based --runtime=300 --norandommap 2>&1"
 must wait_until c1 30 "awk '{ exit !(\$1 > 20 && \$5 > 20) }' /sys/block/${first#/dev/}/stat"
 for n in 2 3 4 5 6; do
 	guest=$([ $((n % 2)) = 0 ] && echo c2 || echo c1)
@@ -36,7 +36,7 @@ same "six have their reservation" $((6 * least)) "$(memory_of reserved)"
 like "the seventh is refused" "memory|Cannot allocate" "$(on c2 "hcablk connect $target_address vol7 --queues 1" 2>&1)"
 check "the target says why and how much, once" \
 	[ "$(in_log target "refused .* volume vol7: .*memory_mib: $((least >> 10)) KiB, and of $((all << 10)) KiB there are" | wc -l)" = 1 ]
-check "and so does the client" wait_log c2 10 'no memory left for another session'
+check "and so does the client" wait_log c2 60 'no memory left for another session'
 took=$((before - $(available)))
 echo "# MemAvailable went down by $took KiB" >&2
 # All that a session makes the target take is in the account. The kernel caches some of its own beside it: sockets, routes,
@@ -45,7 +45,7 @@ on target '[ -e /sys/kernel/debug/kmemleak ]' ||
 	less "the machine has not more memory less than that" $took $(((all + 8) << 10))
 
 like "the limit is not lowered below what is in use" busy "$(on target "env echo $(((6 * least - 1) >> 20)) > $port/memory_mib" 2>&1)"
-check "with a message" wait_log target 10 "memory_mib stays at $all: the sessions that there are need $((6 * least >> 10)) KiB"
+check "with a message" wait_log target 60 "memory_mib stays at $all: the sessions that there are need $((6 * least >> 10)) KiB"
 same "it stays" $all "$(on target "cat $port/memory_mib")"
 check "but to what is needed it is, while requests are under way" on target "echo $(mib_for $((6 * least))) > $port/memory_mib"
 less "and next to nothing is shared then" "$(memory_of used)" $((($(mib_for $((6 * least))) << 20) + 1))
@@ -60,7 +60,7 @@ join load || true
 same "no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
 for n in 1 3 5; do disconnect c1 vol$n; done
 for n in 2 4 6 7; do disconnect c2 vol$n; done
-must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 pass "nothing is used when the sessions have ended"
 for n in 1 2 3 4 5 6 7; do
 	must on target "hcablk target unexport vol$n"

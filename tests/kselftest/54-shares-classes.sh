@@ -15,7 +15,7 @@ buffers() {
 }
 # reach CLASS NUMBER: what is counted just now may be missing for a moment
 reach() {
-	wait_until target 5 "awk '\$1 == \"$1_buffers\" { exit !(\$2 >= $2) }' $target/volumes/vol1/stats"
+	wait_until target 60 "awk '\$1 == \"$1_buffers\" { exit !(\$2 >= $2) }' $target/volumes/vol1/stats"
 }
 # reads SIZE NUMBER
 reads() {
@@ -46,7 +46,7 @@ check "and move right" on c1 "hcablk-scatter $device random 54 16"
 same "no errors" 0 "$(stat_of c1 $initiator/vol1 errors)"
 less "the session borrows no more than its port lets it have" $(($(memory_of used) - $(memory_of reserved))) $(((16 << 20) + 1))
 disconnect c1 vol1
-must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 for length in 4096 32768 131072; do
 	same "no buffer of $length bytes is left" 0 "$(class_of $length total)"
 done

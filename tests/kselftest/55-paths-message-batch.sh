@@ -2,26 +2,24 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that are issued together share messages, as many as is set, and each is carried out, answered and failed by itself.
 # group: paths
+# takes: 110
 # timeout: 480
 
 . "${0%/*}/lib.sh"
 
 volume_stats=$target/volumes/fast
-# count NAMES…: these counters of the client's device, and the target's messages
+# counts: of the client's device, and of the target's messages
 counts() {
-	local name
-	for name in "$@"; do
-		stat_of c1 $initiator/fast "$name"
-	done
+	stats_of c1 $initiator/fast reads writes sends joined doorbells
 	stat_of target $volume_stats receives
 }
 # moves "DESCRIPTION" FIO-ARGUMENTS: requests of 4 KiB, 16 issued at a time; sets $requests, $sends, $joined, $receives, $bells
 moves() {
 	local before after
-	mapfile -t before < <(counts reads writes sends joined doorbells)
+	mapfile -t before < <(counts)
 	check "$1" on c1 "fio --name=t --filename=$device --direct=1 --bs=4k --iodepth=16 --iodepth_batch=16 \
-		--iodepth_batch_complete_min=16 --number_ios=$(few 640) --size=32m --ioengine=libaio $2"
-	mapfile -t after < <(counts reads writes sends joined doorbells)
+		--iodepth_batch_complete_min=16 --number_ios=$(few 320) --size=32m --ioengine=libaio $2"
+	mapfile -t after < <(counts)
 	requests=$((after[0] + after[1] - before[0] - before[1]))
 	sends=$((after[2] - before[2]))
 	joined=$((after[3] - before[3]))
@@ -75,17 +73,17 @@ done
 # With others that move no data.
 connect c1 fast --queues 1
 check "flushes and discards among them" on c1 "fio --name=f --filename=$device --direct=1 --bs=4k --iodepth=32 --iodepth_batch=16 \
-	--ioengine=libaio --number_ios=$(few 400) --size=16m --rw=randtrimwrite --fsync=8"
+	--ioengine=libaio --number_ios=$(few 200) --size=16m --rw=randtrimwrite --fsync=8"
 less "there were some of each" 0 "$(stat_of c1 $initiator/fast discards)"
 same "none failed" 0 "$(stat_of c1 $initiator/fast errors)"
 
 # One that fails fails alone.
 errors=$(stat_of target $volume_stats errors)
 on c1 "fio --name=e --filename=$device --direct=1 --bs=4k --iodepth=16 --iodepth_batch=16 --iodepth_batch_complete_min=16 \
-	--number_ios=$(few 640) --offset=32m --size=32m --ioengine=libaio --rw=randread --continue_on_error=io --output-format=json > /tmp/told; true"
+	--number_ios=$(few 320) --offset=32m --size=32m --ioengine=libaio --rw=randread --continue_on_error=io --output-format=json > /tmp/told; true"
 failed=$(on c1 "sed -n '/^{/,\$p' /tmp/told | grep -m 1 '\"total_err\"' | tr -cd 0-9; rm /tmp/told")
 less "some failed" 0 "$failed"
-less "others did not" "$failed" "$(($(few 640) / 2))"
+less "others did not" "$failed" "$(($(few 320) / 2))"
 same "as many as the client counts" "$failed" "$(stat_of c1 $initiator/fast errors)"
 same "and the target" "$failed" $(($(stat_of target $volume_stats errors) - errors))
 disconnect c1 fast

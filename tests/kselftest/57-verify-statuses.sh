@@ -3,7 +3,7 @@
 # Proves: each kind of error of the drive is, for each kind of request, the error that a user on the target would see.
 # group: verify
 # skips: debug
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

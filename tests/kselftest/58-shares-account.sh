@@ -13,20 +13,20 @@ must on target 'hcablk target listen --id 1 --memory-mib 32'
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1 --queue-depth 8
 disconnect c1 vol1
-must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 available() {
 	on target "echo 3 > /proc/sys/vm/drop_caches; awk '\$1 == \"MemAvailable:\" { print \$2 }' /proc/meminfo"
 }
 like "deep queues are refused" "memory|buffer space|Cannot allocate" \
 	"$(on c1 "hcablk connect $target_address vol1 --queues 4 --queue-depth 1024" 2>&1)"
 check "the target says why and how much" \
-	wait_log target 10 'refused .* volume vol1: .*memory_mib: [0-9]+ KiB, and of 32768 KiB there are 32768 KiB'
-must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+	wait_log target 60 'refused .* volume vol1: .*memory_mib: [0-9]+ KiB, and of 32768 KiB there are 32768 KiB'
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 pass "nothing of it stays in the account"
-check "nor does it keep the RDMA device" wait_until target 20 "! rdma resource show pd | grep -q hcablk"
+check "nor does it keep the RDMA device" wait_until target 60 "! rdma resource show pd | grep -q hcablk"
 check "shallow ones are not" connect c1 vol1 --queues 4 --queue-depth 16
 disconnect c1 vol1
-must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 
 must on target "echo 512 > $port/memory_mib"
 before=$(available)
@@ -43,7 +43,7 @@ check "the client works" on c1 "hcablk-scatter $device random 58 16"
 # A limit between what the session needs and a session more is kept while the first one lives.
 like "the limit is not lowered below it" busy "$(on target "env echo 32 > $port/memory_mib" 2>&1)"
 disconnect c1 vol1
-must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 pass "all of it comes back"
 must on target 'hcablk target unexport vol1'
 

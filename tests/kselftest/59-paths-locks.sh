@@ -3,7 +3,7 @@
 # Proves: a request takes one lock of ours when it is issued and one when it is answered; and two at the target, or three if its data is fetched.
 # group: paths
 # skips: stock
-# timeout: 150
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

@@ -3,7 +3,7 @@
 # Proves: another version and nonsense, of a client or of a target, get their answer and harm nothing; the log has the reason.
 # group: refuse
 # skips: siw
-# timeout: 180
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/peer.sh"
@@ -110,7 +110,7 @@ disconnect c1 vol1
 strange() {
 	local output
 	spawn peer c2 "exec hcablk-peer listen 7799 $4 $5 > /tmp/peer"
-	must wait_until c2 10 'grep -q listening /tmp/peer'
+	must wait_until c2 60 'grep -q listening /tmp/peer'
 	output=$(try_connect c1 dev address=10.77.0.3 port=7799 volume=vol1 host_id="$id" connect_timeout=5)
 	like "$1: the error is '$2'" "$2" "$output"
 	like "$1: the reason is told" "$3" "$(on c1 "cat $initiator/dev/error")"

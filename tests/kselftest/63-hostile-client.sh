@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a client that sends nonsense gets the answers of the protocol, changes nothing but what it may, and hinders no other.
 # group: hostile
+# takes: 80
 # skips: siw
 # timeout: 7200
 

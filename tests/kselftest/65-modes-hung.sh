@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that hang on one volume's drive, however many, keep no other volume's cached I/O from being done.
 # group: modes
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -39,7 +39,7 @@ same "none of them waits for a transfer buffer" 0 "$(stat_of target $target/volu
 must wait_until target 60 "[ \$($busy) -ge $bound ]"
 pass "$((jobs * each)) requests hang, of which the workqueue does as many as it may"
 
-export ON_SECONDS=$((30 * slow))
+export ON_SECONDS=$((60 * slow))
 check "the other volume is written meanwhile" on c2 "dd if=/dev/zero of=$well bs=64k seek=1000 count=16 oflag=direct"
 check "and flushed" on c2 "dd if=/dev/zero of=$well bs=4k seek=16000 count=1 oflag=direct conv=fsync"
 same "and read, what is in no cache" "$(on target "dd if=/mnt/files/image bs=1M count=32 iflag=direct 2> /dev/null | sha256sum")" \
@@ -47,7 +47,7 @@ same "and read, what is in no cache" "$(on target "dd if=/mnt/files/image bs=1M 
 check "also many requests of it at a time" fio c2 "--name=v --filename=$well --rw=randrw --bs=16k --iodepth=32 --offset=32M \
 	--size=$(few 8)M --verify=crc32c --verify_fatal=1"
 less "the volume that hangs has no more threads than it may" "$(on target "$busy")" $((bound + 64))
-ON_SECONDS=60
+ON_SECONDS=120
 
 must on target 'dmsetup resume hung'
 for ((n = 0; n < jobs; n++)); do

@@ -33,16 +33,16 @@ like "and several are answered at once" "$several" "$target_output"
 
 # One credit, and the question for the size takes it: then no request is ever sent whose own timeout would end the wait.
 ON_SECONDS=400 spawn hostile c2 "echo \$\$ > /tmp/pid; exec hcablk-hostile target 7799 --messages 10000 --only sizeless > /tmp/peer 2>&1"
-must wait_until c2 10 'grep -q listening /tmp/peer'
+must wait_until c2 60 'grep -q listening /tmp/peer'
 # starve IO_TIMEOUT: connects, has the question swallowed, and begins a read, which cannot be sent.
 kept=0
 starve() {
 	must on c1 "cd $initiator/dev && echo 1 > queues && echo $1 > io_timeout && echo 1 > enable"
 	device=/dev/$(on c1 "cat $initiator/dev/device")
 	kept=$((kept + 1))
-	must wait_until c2 20 "[ \$(grep -c unanswered /tmp/peer) = $kept ]"
+	must wait_until c2 60 "[ \$(grep -c unanswered /tmp/peer) = $kept ]"
 	ON_SECONDS=150 spawn reader c1 "exec dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
-	must wait_until c1 10 "ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q $device"
+	must wait_until c1 60 "ls -l /proc/[0-9]*/fd 2> /dev/null | grep -q $device"
 }
 starve 2
 check "a session without a credit ends when the size is not told in time" wait_until c1 40 "grep -q failed $initiator/dev/state"

@@ -3,7 +3,7 @@
 # Proves: when the target dies under I/O, requests fail in time, also those of a mounted file system, which can be unmounted; the disk goes, and the module unloads.
 # group: fail
 # waits: yes
-# timeout: 200
+# timeout: 480
 # expect-log: (EXT4-fs|JBD2|Buffer I/O|Aborting journal).*
 
 . "${0%/*}/lib.sh"
@@ -20,7 +20,7 @@ spawn writer c1 'n=0; while dd if=/dev/zero of=/mnt/a/f$n bs=64k count=8 conv=fs
 must wait_until c1 30 '[ -e /mnt/a/f3 ]'
 start_load one c1 "$device"
 spawn holder c2 "exec sleep 100 < $idle"
-must wait_until c2 5 'pidof sleep'
+must wait_until c2 60 'pidof sleep'
 must vm kill target
 ends_within one 40000 "target killed"
 check "the state tells it" wait_until c1 30 "grep -q failed $initiator/vol1/state"

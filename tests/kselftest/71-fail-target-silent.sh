@@ -3,7 +3,7 @@
 # Proves: when the target's drive hangs, or the cable is cut, requests fail within the time that was set.
 # group: fail
 # waits: yes
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -36,6 +36,6 @@ check "it disconnects after the cut" on c1 'hcablk disconnect vol1'
 must vm link-up target 0
 check "the target cleans up after the cut" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 same "no queue pair is left at the target" 0 "$(queue_pairs target)"
-must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+must wait_until c1 60 "ping -c 1 -W 1 $target_address"
 connect c1 vol1
 check "with the cable in again it connects" on c1 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct"

@@ -3,7 +3,7 @@
 # Proves: disabling or removing a volume or a host's right under I/O ends the sessions, and nothing hangs.
 # group: fail
 # waits: yes
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

@@ -3,7 +3,7 @@
 # Proves: when a client dies under I/O the target cleans its sessions up, and other clients do not notice.
 # group: fail
 # waits: yes
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 

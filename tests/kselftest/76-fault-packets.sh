@@ -67,7 +67,7 @@ under() {
 		}
 	done
 	[ $survived = 1 ] || {
-		must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+		must wait_until c1 60 "ping -c 1 -W 1 $target_address"
 		connect c1 vol1
 	}
 }

@@ -3,7 +3,7 @@
 # Proves: a queue whose requests are not answered in time is replaced alone, its requests are issued again, and nobody sees an error.
 # group: fail
 # waits: yes
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -62,8 +62,8 @@ for n in 3 513 516; do
 	check "the data is there ($n)" holds $n
 done
 same "the session is the same" "$first $session" "$(on c1 "cat $initiator/v/device $initiator/v/session" | xargs)"
-check "the log says so" wait_log c1 10 'v: queue [01] did not answer in time and was replaced'
-check "the target's, too" wait_log target 10 'has queue [01] anew'
+check "the log says so" wait_log c1 60 'v: queue [01] did not answer in time and was replaced'
+check "the target's, too" wait_log target 60 'has queue [01] anew'
 
 check "what was replaced is freed while the disk lives" is_freed "$pairs"
 
@@ -81,7 +81,8 @@ less "queues were replaced" "$before" "$after"
 check "memory of every shape" on c1 "hcablk-scatter $device random 77 8"
 same "without errors" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of c1 $initiator/v protocol_errors)"
 disconnect c1 v
-same "no queue pair is left" "0 0" "$(queue_pairs c1) $(queue_pairs target)"
+same "no queue pair is left" 0 "$(queue_pairs c1)"
+check "nor at the target" wait_until target 60 "$no_queue_pairs"
 
 # When the drive does not come back in time the session fails, as it must.
 connect c1 v --queues 2 --io-timeout 4 --connect-timeout 5
@@ -106,7 +107,8 @@ for n in $(seq 17); do
 	must is_freed 1
 done
 read -r after _ <<< "$(replaced)"
-same "a queue is replaced as often as it is late" 17 $((after - before))
+# On a busy machine a request may be late although the drive is not.
+less "a queue is replaced as often as it is late" 16 $((after - before))
 disconnect c1 v
 check "the target forgets that session, too" wait_until target 60 "[ -z \"\$(cat $target/volumes/v/clients)\" ]"
 must on target 'hcablk target unexport v && dmsetup remove both && dmsetup remove gate'

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: of a bad drive exactly the bad blocks fail, each kind of error is the same at the client, and a pause is none.
 # group: fault
-# timeout: 200
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -52,7 +52,7 @@ spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw
 	--size=$(few 8)M --verify=crc32c --verify_fatal=1"
 must wait_until c1 30 'pidof fio'
 must on target 'dmsetup suspend bad'
-must wait_until c1 20 "awk '{ exit !(\$9 >= 16) }' /sys/block/$disk/stat"
+must wait_until c1 60 "awk '{ exit !(\$9 >= 16) }' /sys/block/$disk/stat"
 must on target 'dmsetup resume bad'
 check "requests wait for a drive that pauses, and are right" join load
 same "the connection lives" live "$(on c1 "cat $initiator/bad/state")"

@@ -4,7 +4,7 @@
 # group: fault
 # skips: siw
 # waits: yes
-# timeout: 240
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -32,7 +32,7 @@ check "no queue pair is left" wait_until c1 30 "$no_pairs"
 must vm link-up c1 0
 must on c1 'hcablk disconnect vol1'
 check "the target ends the session" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
-must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+must wait_until c1 60 "ping -c 1 -W 1 $target_address"
 connect c1 vol1
 check "every answered write is there" on c1 "n=0; while [ \$n -lt \$(cat /tmp/answered) ]; do
 	dd if=/tmp/blocks bs=4k skip=\$((n % 100)) count=1 2> /dev/null; n=\$((n + 1))
@@ -51,10 +51,10 @@ flaps() {
 		--offset=512M --size=$(few 8)M --verify=crc32c --verify_fatal=1 --allow_file_create=0 > /tmp/load 2>&1"
 	must wait_until c1 30 "awk '{ exit !(\$9 >= 8) }' /sys/block/$disk/stat"
 	must vm link-down "$end" 0
-	must wait_until "$end" 10 "[ \$(cat /sys/class/net/eth0/carrier_down_count) -gt $pulled ]"
+	must wait_until "$end" 60 "[ \$(cat /sys/class/net/eth0/carrier_down_count) -gt $pulled ]"
 	must vm link-up "$end" 0
 	survives c1 vol1 "a cable out for a moment at $end, $kib KiB" joined flap c1
-	must wait_until c1 20 "ping -c 1 -W 1 $target_address"
+	must wait_until c1 60 "ping -c 1 -W 1 $target_address"
 	[ $survived = 1 ] || connect c1 vol1
 }
 # Soft-RoCE ends a connection when its own card takes no packet. At the other end the target's bridge has the card, and

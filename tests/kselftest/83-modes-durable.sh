@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: cached data is read again without the drive and is on it after a flush or with FUA; what is lost is told to each.
 # group: modes
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 
@@ -59,7 +59,7 @@ refuse "the flush after it is not" on c1 "dd if=/dev/null of=$disk1 conv=fsync,n
 refuse "and the other client is told, too" on c2 "dd if=/dev/zero of=$device bs=4k seek=2 count=1 oflag=direct conv=fsync"
 must on target "dmsetup suspend bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
 # What was written while it was not is told by one more flush.
-check "when the drive is well, so are flushes" wait_until c1 20 "dd if=/dev/zero of=$disk1 bs=4k count=4 oflag=direct conv=fsync"
+check "when the drive is well, so are flushes" wait_until c1 60 "dd if=/dev/zero of=$disk1 bs=4k count=4 oflag=direct conv=fsync"
 
 # A flush learns of a loss, and then its queue pair is replaced: its answer never leaves, and it is sent again. As long as no
 # answer was sent that told of the loss, every flush fails.
@@ -77,4 +77,4 @@ refuse "the flush that is sent again fails, although the page cache has told of 
 same "on another queue pair" 1 "$(stat_of c1 $initiator/bad replaced_queues)"
 must on target "dmsetup suspend bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
 must on c1 "dd if=/dev/zero of=$device bs=4k count=4 oflag=direct"
-check "what was told is told no more" wait_until c1 20 "dd if=/dev/null of=$device conv=fsync,notrunc"
+check "what was told is told no more" wait_until c1 60 "dd if=/dev/null of=$device conv=fsync,notrunc"

@@ -43,7 +43,7 @@ must on c1 "tr ' ' '\n' << 'END' | awk -F: -v f=$device '
 $(awk '{ printf "%s%s:%d:%d", NR == 1 ? "" : " ", substr($1, 1, 1), $2 / 4096, $3 / 4096 }' "$trace")
 END"
 check "the requests are made, one after the other" on c1 "fio --name=replay --ioengine=psync --direct=1 --replay_no_stall=1 --read_iolog=/tmp/iolog"
-must wait_until target 10 "awk '/^cache_(hits|misses) / { n += \$2 } END { exit n != $(jq .accesses <<< "$output") + $before }' $volume/stats"
+must wait_until target 60 "awk '/^cache_(hits|misses) / { n += \$2 } END { exit n != $(jq .accesses <<< "$output") + $before }' $volume/stats"
 same "as many lines were there as the simulator says" "$(of mq hits)" "$(count cache_hits)"
 same "as many were not" "$(of mq misses)" $(($(count cache_misses) - before))
 # It began with an empty cache.

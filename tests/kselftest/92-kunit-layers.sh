@@ -4,7 +4,7 @@
 # group: kunit
 # skips: stock siw
 # guests: target
-# timeout: 300
+# timeout: 480
 # expect-log: BUG: a completion queue was started twice
 # expect-log: BUG: a request was dropped by its owner
 

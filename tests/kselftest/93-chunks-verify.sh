@@ -3,7 +3,7 @@
 # Proves: large requests move in chunks as drive and wire have them, are right and whole, and fail or end with all of these.
 # group: chunks
 # skips: siw
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/chunks.sh"
@@ -91,12 +91,12 @@ make_drive late 100000000 64
 export_volume l /dev/late --chunk-kib=64 c1
 for rw in randread randwrite; do
 	connect c1 l
-	spawn load c1 "fio --name=e --filename=$device --direct=1 --ioengine=libaio --rw=$rw --bs=512k --iodepth=4 --time_based --runtime=100"
+	ON_SECONDS=330 spawn load c1 "fio --name=e --filename=$device --direct=1 --ioengine=libaio --rw=$rw --bs=512k --iodepth=4 --time_based --runtime=300"
 	must wait_until target 30 "[ \$(awk '{ print \$9 }' /sys/block/late/stat) != 0 ]"
 	must on target "hcablk target forbid l $(host_id c1) && hcablk target allow l $(host_id c1)"
 	refuse "$rw: a session ends under its chunks, and so do its requests" join load
 	same "$rw: nothing is left with the drive" 0 "$(on target "awk '{ print \$9 }' /sys/block/late/stat")"
-	must wait_until c1 20 "grep -q failed $initiator/l/state"
+	must wait_until c1 60 "grep -q failed $initiator/l/state"
 	disconnect c1 l
 done
 must on target 'hcablk target unexport l'

@@ -4,7 +4,7 @@
 # group: chunks
 # skips: siw debug
 # alone: it compares times
-# timeout: 300
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/chunks.sh"

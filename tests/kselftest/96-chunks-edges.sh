@@ -3,7 +3,7 @@
 # Proves: what finds no free chunks moves whole, which is counted, and a FUA write in chunks does not flush a drive for each of them.
 # group: chunks
 # skips: siw
-# timeout: 200
+# timeout: 480
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/chunks.sh"

@@ -44,7 +44,8 @@ broken() {
 	esac
 	check "$what: the target has no session left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 	disconnect c1 vol1
-	same "$what: no queue pair is left" "0 0" "$(queue_pairs c1) $(queue_pairs target)"
+	same "$what: no queue pair is left" 0 "$(queue_pairs c1)"
+	check "$what: nor at the target" wait_until target 60 "$no_queue_pairs"
 	connect c1 vol1
 	check "$what: all works afterwards" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 2"
 }

@@ -147,7 +147,7 @@ trap _finish EXIT
 slow=${HCABLK_SLOW:-1}
 
 # Seconds a command in a guest may take; `ON_SECONDS=… on …` changes it for one.
-ON_SECONDS=60
+ON_SECONDS=120
 
 _runner() {
 	"$HCABLK_ON" "$@"
@@ -297,15 +297,26 @@ try_connect() {
 	on "$guest" "$script && env echo 1 > enable" 2>&1
 }
 
+# stats_of GUEST CONFIGFS-DIRECTORY COUNTER…: of one moment, a line each
+stats_of() {
+	local guest=$1 place=$2
+	shift 2
+	on "$guest" "awk '{ sum[\$1] += \$2 } END { n = split(\"$*\", names)
+		for (i = 1; i <= n; i++) { if (!(names[i] in sum)) exit 1; printf \"%d\\n\", sum[names[i]] } }' $place/stats"
+}
+
 # stat_of GUEST CONFIGFS-DIRECTORY COUNTER
 stat_of() {
-	on "$1" "awk '\$1 == \"$3\" { n += \$2; found = 1 } END { if (!found) exit 1; printf \"%d\\n\", n }' $2/stats"
+	stats_of "$@"
 }
 
 # queue_pairs GUEST: how many RDMA queue pairs there are, without the management's own.
 queue_pairs() {
 	on "$1" "rdma resource show qp | grep -v 'type GSI' | wc -l"
 }
+
+# For wait_until: a peer that has ended a connection knows of that before the other end.
+no_queue_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 
 # rnr GUEST: how often the RDMA device saw or said "receiver not ready".
 rnr() {
@@ -359,15 +370,15 @@ hostile_messages() {
 fio() {
 	local guest=$1
 	shift
-	ON_SECONDS=100 on "$guest" "fio --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio $*"
+	ON_SECONDS=200 on "$guest" "fio --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio $*"
 }
 
 # start_load NAME GUEST DEVICE [FIO-OPTION…]: reads and writes until something ends it; returns when it is under way.
 start_load() {
 	local name=$1 guest=$2 device=$3
 	shift 3
-	ON_SECONDS=150 spawn "$name" "$guest" "fio --name=load --filename=$device --direct=1 --ioengine=libaio \
-		--rw=randrw --bs=32k --iodepth=16 --numjobs=2 --time_based --runtime=130 --norandommap $* 2>&1"
+	ON_SECONDS=330 spawn "$name" "$guest" "fio --name=load --filename=$device --direct=1 --ioengine=libaio \
+		--rw=randrw --bs=32k --iodepth=16 --numjobs=2 --time_based --runtime=300 --norandommap $* 2>&1"
 	must wait_until "$guest" 30 "awk '{ exit !(\$1 > 40 && \$5 > 40) }' /sys/block/${device#/dev/}/stat"
 }
 

@@ -19,7 +19,7 @@ least_of() {
 	least=$(memory_of reserved)
 	disconnect c1 vol1
 	less "a session needs memory" 0 "$least"
-	must wait_until target 20 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
+	must wait_until target 60 "awk '\$1 == \"used\" { exit \$2 != 0 }' $port/memory"
 }
 
 # mib_for BYTES: the least memory_mib with as many
