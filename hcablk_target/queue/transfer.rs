@@ -1,6 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Transfer: between initiator, buffers and drive, and the answer.
+//!
+//! # Data that comes with the request
+//!
+//! Each receive buffer has two pieces, one for the request and a page for the data of an inline
+//! write, from which the drive takes it. Both are posted again before the answer, when the drive is
+//! done with them.
+//!
+//! # RDMA READ into registered memory
+//!
+//! On iWARP, or with the module's parameter `force_mr=1` on any device, data is fetched into a
+//! [`Sink`](hcablk_core::rdma::sink::Sink), of which every `Io` of such a queue has one from the
+//! start: REG_MR, RDMA READ and a fenced LOCAL_INV are one chain, only the last is signaled, and
+//! the buffers are looked at after it. If the READ fails, the region may stay valid: the pool of
+//! buffers is closed then, and gives nothing back before the regions are gone. It checks that by
+//! itself: a buffer that is still exposed stays, the session ends, and a line with `BUG:` reports it.
+//! A sink has a lock, held while its chain is posted, so that the region stays as long as a work
+//! request points to it.
 
 use super::{
     kind,

@@ -13,8 +13,17 @@
 //! A buffer with peer memory has as much RAM beside it. A request falls back to
 //! that, and is counted in `p2p_fallbacks`, when there is no peer memory, it was
 //! called back or is in use, or when the page cache has what the request is
-//! about. What a volume had to do without is said when a session begins. The lines
+//! about. What a volume had to do without is logged when a session begins. The lines
 //! of a cache are peer memory, too: see [`in_lines`](super::in_lines).
+//!
+//! A queue has a [`PeerLease`](hcablk_core::p2p::PeerLease). A request that got buffers of it holds a
+//! reference to the memory until it is idle again; one that is given up leaves that with its queue,
+//! so that an unbinding waits until the queue pair is destroyed. How a
+//! provider that is unbound gets its memory back is described with the lease.
+//!
+//! The module's parameter `p2p_virtual=1` takes soft-RoCE for an HCA that does DMA to PCI
+//! devices: on x86 the kernel's address of peer memory works as ordinary memory does. It is there
+//! for tests of the branch that is for real HCAs.
 
 use crate::{
     memory::layout::BUFFER_BYTES,

@@ -1,6 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Issuing: from a request of the block layer to work requests.
+//!
+//! # Small reads
+//!
+//! A read of up to `small_read` bytes is neither mapped nor registered: it goes out as a SEND
+//! that names the read bounce slot of its tag. The target's answer is an RDMA WRITE to that slot,
+//! whose immediate value is the response. The completion handler checks that such an answer was
+//! asked for and has the request's length, and copies the data. Nothing is to be invalidated, so
+//! the request ends at once.
+//!
+//! # Inline writes
+//!
+//! A write of up to `small_write` bytes (the target's limit, and few segments) is mapped for the
+//! HCA but not registered: its segments follow the message in one SEND. It ends when it was
+//! answered *and* that SEND has completed ([`wr_seq`](super::wr_seq)): until then the HCA may
+//! send the memory once more.
 
 use super::{
     kind,

@@ -4,7 +4,7 @@
 //!
 //! A completion queue here serves one queue pair. It runs in one of three
 //! contexts, as the ones of `ib_alloc_cq()` do, but keeps arming, polling and
-//! dispatch in our own hands: the `wr_id` tells work apart rather than by
+//! dispatch in our own hands: work is distinguished by the `wr_id` rather than by
 //! a function pointer in each request, and a driver can poll and decide by
 //! itself when to be interrupted.
 //!
