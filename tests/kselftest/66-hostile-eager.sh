@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: lies about eager writes, and a question for the size that took the only credit, end the session; nothing hangs.
+# Proves: false answers to eager writes, and a question for the size that took the only credit, end the session; nothing hangs.
 # group: hostile
 # skips: siw
 # timeout: 1800

@@ -30,7 +30,7 @@ static void forget(unsigned int i)
 	flight[i] = flight[--flying];
 }
 
-static void tally(const struct message *m)
+static void count_done(const struct message *m)
 {
 	mine->answered++;
 	mine->read_only += m->status == READ_ONLY;
@@ -59,7 +59,7 @@ static void answers(const unsigned char *b, size_t n)
 			tell("to", flight[i].bytes, REQUEST);
 			failed("status %u where %d was due for an eager write", status, flight[i].status);
 		}
-		tally(&flight[i]);
+		count_done(&flight[i]);
 		ring_free(write);
 		forget(i);
 	}
@@ -95,7 +95,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 		tell("answer", b, n);
 		failed("an answer with a wrong size");
 	}
-	tally(m);
+	count_done(m);
 	mine->values += value;
 	sector = get(m->bytes + 8, 8) / SECTOR;
 	count = get(m->bytes + 16, 4) / SECTOR;
@@ -249,7 +249,7 @@ static size_t share(struct connection *c, unsigned char *bytes, unsigned int wan
 		memcpy(bytes + count++ * REQUEST, m.bytes, REQUEST);
 	}
 	bytes[2] = count - 1;
-	mine->together += count > 1;
+	mine->batched += count > 1;
 	return count * REQUEST;
 }
 
@@ -396,7 +396,7 @@ int play_client(void)
 		sum.rejects += counts[i].rejects;
 		sum.reads_checked += counts[i].reads_checked;
 		sum.replaced += counts[i].replaced;
-		sum.together += counts[i].together;
+		sum.batched += counts[i].batched;
 		sum.behind += counts[i].behind;
 		sum.by_request += counts[i].by_request;
 		sum.immediate += counts[i].immediate;
@@ -413,7 +413,7 @@ int play_client(void)
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
-	       (unsigned long long)sum.replaced, (unsigned long long)sum.together, (unsigned long long)sum.behind,
+	       (unsigned long long)sum.replaced, (unsigned long long)sum.batched, (unsigned long long)sum.behind,
 	       (unsigned long long)sum.by_request, (unsigned long long)sum.immediate, (unsigned long long)sum.read_only, pairs, PAIRS,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

@@ -67,7 +67,7 @@ void ring_free(uint16_t number);
 
 /* What was done, by this worker. */
 struct count {
-	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, together;
+	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, batched;
 	/* Writes that were done, and requests that were refused since the volume is read-only. */
 	uint64_t behind, by_request, immediate, read_only;
 	bool pairs[PAIRS];
