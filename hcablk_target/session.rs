@@ -33,11 +33,10 @@ use crate::{
     },
     storage::{
         backing::Backing,
-        flush_errors::FlushErrors, //
+        write_errors::WriteErrors, //
     }, //
 };
 use hcablk_core::{
-    blkdev::WbErrCursor,
     broken,
     logic::session_state::{
         SessionState,
@@ -50,7 +49,6 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
-        message::Status,
         name::HostId, //
     },
     rdma::pd::ProtectionDomain,
@@ -74,10 +72,8 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         Arc,
         Mutex, //
@@ -112,13 +108,7 @@ pub(crate) struct Session {
     /// Taken by the teardown, so that the device is closed when that is done.
     #[pin]
     backing: Mutex<Option<Arc<Backing>>>,
-    /// Up to which failed write-back the initiator has got errors.
-    #[pin]
-    wb_err: Mutex<WbErrCursor>,
-    #[pin]
-    flush_errors: IrqLock<FlushErrors>,
-    /// Whether there is one of these that is still to be told.
-    owes_error: Atomic<bool>,
+    write_errors: Arc<WriteErrors>,
     #[pin]
     state: IrqLock<State>,
     #[pin]
@@ -148,8 +138,8 @@ impl Session {
         request: &Request,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
-        let (backing, geometry) = volume.backing().ok_or(EIO)?;
-        let wb_err = backing.wb_err_cursor();
+        let (backing, geometry, records) = volume.export().ok_or(EIO)?;
+        let write_errors = records.begin(request, &backing)?;
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
@@ -164,9 +154,7 @@ impl Session {
                 pd,
                 client <- new_mutex!(None),
                 backing <- new_mutex!(Some(backing)),
-                wb_err <- new_mutex!(wb_err),
-                flush_errors <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
-                owes_error: Atomic::new(false),
+                write_errors,
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -241,29 +229,9 @@ impl Session {
         self.backing.lock().clone()
     }
 
-    /// Returns the error of a write-back that has failed since this was called last, or since
-    /// the session began. May sleep.
-    pub(crate) fn check_wb_err(&self, backing: &Backing) -> Result {
-        backing.file().check_wb_err(&mut self.wb_err.lock())
-    }
-
-    /// How a flush, or a write with FUA, ends for which the drive's part ended with `own`, and
-    /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
-    pub(crate) fn end_flush(&self, own: Status) -> (Status, u32) {
-        if own == Status::Ok && !self.owes_error.load(Acquire) {
-            return (own, 0);
-        }
-        let mut errors = self.flush_errors.lock();
-        let end = errors.end(own);
-        self.owes_error.store(!errors.is_empty(), Release);
-        end
-    }
-
-    /// An answer that told of the error of a flush was sent: [`FlushErrors::sent`]. Any context.
-    pub(crate) fn flush_error_sent(&self, number: u32) {
-        let mut errors = self.flush_errors.lock();
-        errors.sent(number);
-        self.owes_error.store(!errors.is_empty(), Release);
+    /// Returns which errors of the session's writes are still to be told.
+    pub(crate) fn write_errors(&self) -> &WriteErrors {
+        &self.write_errors
     }
 
     /// Returns whether `request` names this session, in whatever epoch.

@@ -39,7 +39,10 @@ use crate::{
     head::Head,
     identity::Identities,
     queue::Driver,
-    session::Session,
+    session::{
+        Session,
+        VolumeInfo, //
+    },
     settings::Settings,
     shape::Shape,
 };
@@ -162,19 +165,15 @@ struct Active {
     /// The last one, which has ended while the disk is queueing.
     session: Arc<Session>,
     disk: Disk<Driver>,
-    geometry: Geometry,
-    wwid: Option<VolumeId>,
+    volume: VolumeInfo,
 }
 
 impl Active {
     /// Returns the bits that are 0 in every whole number of logical blocks, in bytes.
     fn block_mask(&self) -> u64 {
-        (1 << self.geometry.logical_block_shift) - 1
+        (1 << self.volume.geometry.logical_block_shift) - 1
     }
 }
-
-/// What a session tells when all its queue pairs are connected.
-type Told = (Geometry, Option<VolumeId>);
 
 /// The first connection of a session, whose address is resolved.
 type First = (Arc<Link>, Arc<Id>);
@@ -357,8 +356,7 @@ impl Device {
             head,
             session,
             disk,
-            geometry,
-            wwid,
+            volume,
         }) = control.active.take()
         else {
             control.lost = None;
@@ -377,8 +375,7 @@ impl Device {
                 head,
                 session,
                 disk,
-                geometry,
-                wwid,
+                volume,
             });
             return Err(e);
         }
@@ -444,7 +441,7 @@ impl Device {
             shown.failure = Some(failure);
         }
         if let Some(active) = control.active.take() {
-            control.lost = active.wwid;
+            control.lost = active.volume.wwid;
             active.head.wake();
             active.head.fail_waiting();
             active.session.let_go();
@@ -498,22 +495,20 @@ impl Device {
         deadline: Deadline,
     ) -> Result<Active, Failure> {
         let (session, first, head) = self.begin_session(settings, epoch, None, deadline)?;
-        let result =
-            Self::bring_up(&session, first, deadline, lost).and_then(|(geometry, wwid)| {
-                let disk = head
-                    .with_first(&session, || self.add_disk(&session, &head, &geometry, wwid))
-                    .map_err(|e| Failure::Setup("the disk", e))?;
-                // Not before: whoever reads partitions would wait, and this for them.
-                head.queue_if_no_path(self.is_to_reconnect(&settings, &geometry, wwid));
-                Ok((disk, geometry, wwid))
-            });
+        let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
+            let disk = head
+                .with_first(&session, || self.add_disk(&session, &head, &volume))
+                .map_err(|e| Failure::Setup("the disk", e))?;
+            // Not before: whoever reads partitions would wait, and this for them.
+            head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
+            Ok((disk, volume))
+        });
         match result {
-            Ok((disk, geometry, wwid)) => Ok(Active {
+            Ok((disk, volume)) => Ok(Active {
                 head,
                 session,
                 disk,
-                geometry,
-                wwid,
+                volume,
             }),
             Err(failure) => {
                 // What broke the session comes before what that broke.
@@ -576,21 +571,20 @@ impl Device {
         first: First,
         deadline: Deadline,
         lost: Option<VolumeId>,
-    ) -> Result<Told, Failure> {
+    ) -> Result<VolumeInfo, Failure> {
         let (address, request) = session
             .connection_request(0, false)
             .ok_or(Failure::Unset("address"))?;
         // The first queue makes the session at the target, the others join it.
         let first = connect::bring_up(session, 0..1, Some(first), &address, &request, deadline)?;
-        let Some((geometry, wwid)) = first.first().map(|(_, reply)| (reply.geometry, reply.id))
-        else {
+        let Some(volume) = first.first().map(|(_, reply)| VolumeInfo::of(reply)) else {
             return Err(Failure::NotATarget);
         };
         let expected = session.settings().expect_wwid;
-        if expected.is_some() && wwid != expected {
+        if expected.is_some() && volume.wwid != expected {
             return Err(Failure::OtherVolume);
         }
-        if lost.is_some() && wwid != lost {
+        if lost.is_some() && volume.wwid != lost {
             return Err(Failure::Exchanged);
         }
         let rest = connect::bring_up(
@@ -602,7 +596,7 @@ impl Device {
             deadline,
         )?;
         for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
-            if reply.geometry != geometry || reply.id != wwid {
+            if VolumeInfo::of(reply) != volume {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",
                     None,
@@ -612,18 +606,17 @@ impl Device {
                 .go_live(reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
-        session.go_live(geometry, wwid)?;
-        Ok((geometry, wwid))
+        session.go_live(volume)?;
+        Ok(volume)
     }
 
     fn add_disk(
         &self,
         session: &Arc<Session>,
         head: &Arc<Head>,
-        geometry: &Geometry,
-        wwid: Option<VolumeId>,
+        volume: &VolumeInfo,
     ) -> Result<Disk<Driver>> {
-        let settings = session.settings();
+        let (settings, geometry) = (session.settings(), &volume.geometry);
         let config = TagSetConfig {
             timeout_ms: settings.io_timeout_s.saturating_mul(1000),
             numa_node: None,
@@ -665,7 +658,10 @@ impl Device {
             &limits,
             geometry.capacity >> 9,
             geometry.read_only,
-            wwid.as_ref().map(|wwid| -> &dyn fmt::Display { wwid }),
+            volume
+                .wwid
+                .as_ref()
+                .map(|wwid| -> &dyn fmt::Display { wwid }),
             self.module,
         )
     }

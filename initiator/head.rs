@@ -20,6 +20,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc,
@@ -48,6 +49,10 @@ pub(crate) struct Head {
     shape: Shape,
     /// A lost session's requests wait for the next one.
     queues_if_no_path: Atomic<bool>,
+    /// The disk has been added: sessions to come go on with what was written.
+    begun: Atomic<bool>,
+    /// The target may have lost writes that it acknowledged: a flush has to fail.
+    writes_lost: Atomic<bool>,
     /// Whose queues the disk begins with; only while it is being added.
     #[pin]
     first: Mutex<Option<Arc<Session>>>,
@@ -67,6 +72,8 @@ impl Head {
                 requests,
                 shape,
                 queues_if_no_path: Atomic::new(false),
+                begun: Atomic::new(false),
+                writes_lost: Atomic::new(false),
                 first <- new_mutex!(None),
                 loss <- new_mutex!(Loss::default()),
                 woken <- Event::new(),
@@ -152,7 +159,24 @@ impl Head {
         let result = add();
         let first = self.first.lock().take();
         drop(first);
+        self.begun.store(true, Release);
         result
+    }
+
+    /// Returns whether there were sessions before that of now, whose writes go on to count.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Acquire)
+    }
+
+    /// Records that writes which a target acknowledged may be lost, since it does not remember them.
+    pub(crate) fn lose_writes(&self) {
+        self.writes_lost.store(true, Release);
+    }
+
+    /// Returns whether a flush has to fail, since it would cover writes that may be lost: once for
+    /// each loss, as a drive's flush does. Any context.
+    pub(crate) fn take_lost_writes(&self) -> bool {
+        self.writes_lost.load(Relaxed) && self.writes_lost.xchg(false, Acquire)
     }
 
     /// The session that the disk begins with.

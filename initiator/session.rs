@@ -45,7 +45,9 @@ use hcablk_core::{
     proto::{
         connect::{
             Epoch,
+            ExportInstance,
             Geometry,
+            Reply,
             SessionId, //
         },
         name::VolumeId, //
@@ -92,6 +94,26 @@ mod replace;
 /// See the module's picture. The reason is `None` if the session has not failed.
 type State = SessionState<Option<Failure>>;
 
+/// What the target has told of the volume, the same on every queue pair of a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct VolumeInfo {
+    pub(crate) geometry: Geometry,
+    pub(crate) wwid: Option<VolumeId>,
+    /// `None`: the target may forget what it acknowledged without telling.
+    pub(crate) instance: Option<ExportInstance>,
+}
+
+impl VolumeInfo {
+    /// Returns what `reply` tells.
+    pub(crate) fn of(reply: &Reply) -> Self {
+        Self {
+            geometry: reply.geometry,
+            wwid: reply.id,
+            instance: reply.instance,
+        }
+    }
+}
+
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
@@ -112,9 +134,9 @@ pub(crate) struct Session {
     /// Held by who closes queues: the teardown, or who replaces one.
     #[pin]
     closing: Mutex<()>,
-    /// What the target told of the volume; set when the session goes live.
+    /// Set when the session goes live.
     #[pin]
-    volume: Mutex<Option<(Geometry, Option<VolumeId>)>>,
+    volume: Mutex<Option<VolumeInfo>>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// The RDMA device goes away, and waits for what refers to it.
@@ -248,12 +270,8 @@ impl Session {
     }
 
     /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive.
-    pub(crate) fn go_live(
-        self: &Arc<Self>,
-        geometry: Geometry,
-        id: Option<VolumeId>,
-    ) -> Result<(), Failure> {
-        *self.volume.lock() = Some((geometry, id));
+    pub(crate) fn go_live(self: &Arc<Self>, volume: VolumeInfo) -> Result<(), Failure> {
+        *self.volume.lock() = Some(volume);
         {
             let mut state = self.state.lock();
             state
@@ -272,6 +290,11 @@ impl Session {
         drop(place);
         drop(keep_alive_timer);
         Err(self.failure().unwrap_or(Failure::Disconnected))
+    }
+
+    /// Returns what the target has told of the volume, once the session has gone live.
+    pub(crate) fn volume(&self) -> Option<VolumeInfo> {
+        *self.volume.lock()
     }
 
     /// Returns why the session ended.

@@ -122,6 +122,7 @@ mod tests {
             queue,
             replace: false,
             queues: 4,
+            resume: false,
             largest: 1 << 20,
             session: SessionId(1),
             epoch: Epoch(epoch),

@@ -27,7 +27,8 @@ use crate::{
             Backing,
             Mode, //
         },
-        p2p::Source, //
+        p2p::Source,
+        write_errors::Records, //
     }, //
 };
 use hcablk_core::{
@@ -74,6 +75,7 @@ enum Export {
     Opening,
     Exported {
         backing: Arc<Backing>,
+        records: Arc<Records>,
         /// Keeps the directory.
         _pin: DirectoryPin,
     },
@@ -309,16 +311,21 @@ impl Volume {
         let result = self.open(&opening).and_then(|backing| {
             let pin = directory.pin().map_err(|e| ("the directory", e))?;
             let backing = Arc::new(backing, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
-            Ok((backing, pin))
+            let records = Records::new().map_err(|e| ("memory", e))?;
+            Ok((backing, records, pin))
         });
         let mut state = self.state.lock();
         match result {
-            Ok((backing, pin)) => {
+            Ok((backing, records, pin)) => {
                 pr_info!("{self}: exported\n");
                 if let Some(why) = backing.fallen() {
                     pr_warn!("{self}: no peer memory for the cache, RAM is used for all: {why}\n");
                 }
-                state.export = Export::Exported { backing, _pin: pin };
+                state.export = Export::Exported {
+                    backing,
+                    records,
+                    _pin: pin,
+                };
                 Ok(())
             }
             Err((what, e)) => {
@@ -397,11 +404,21 @@ impl Volume {
 
     /// What it is made of and what that can do, while it is exported.
     pub(crate) fn backing(&self) -> Option<(Arc<Backing>, Geometry)> {
+        let (backing, geometry, _) = self.export()?;
+        Some((backing, geometry))
+    }
+
+    /// Returns the same, and what is remembered of session ids' writes.
+    pub(crate) fn export(&self) -> Option<(Arc<Backing>, Geometry, Arc<Records>)> {
         let state = self.state.lock();
-        let Export::Exported { backing, .. } = &state.export else {
+        let Export::Exported {
+            backing, records, ..
+        } = &state.export
+        else {
             return None;
         };
-        Some((backing.clone(), backing.geometry(state.read_only)?))
+        let geometry = backing.geometry(state.read_only)?;
+        Some((backing.clone(), geometry, records.clone()))
     }
 
     /// Takes a session's closed queues away and keeps what they have counted: who sums up

@@ -486,7 +486,7 @@ impl Queue {
         } else {
             c.errors.bump();
             if io.flush_error != 0 {
-                self.session.flush_error_sent(io.flush_error);
+                self.session.write_errors().flush_error_sent(io.flush_error);
             }
         }
         if key_to_invalidate(io).is_some() {

@@ -276,6 +276,7 @@ impl Connect {
             message_batches: queue.takes_batches(),
             grant: queue.grant(),
             id: session.volume().wwid(),
+            instance: session.write_errors().instance(),
         };
         if id.accept(parameters, &reply.encode()).is_err() {
             // The initiator is gone; nobody is left to be refused.

@@ -365,7 +365,7 @@ impl Queue {
 
     /// Returns the error of a write-back that has failed since the session got the last one.
     fn check_wb_err(&self) -> Result {
-        self.session().check_wb_err(self.backing())
+        self.session().write_errors().check_wb_err(self.backing())
     }
 
     fn finish_file(&self, io: KBox<Io>, result: Result) {
@@ -382,7 +382,7 @@ impl Queue {
             Err(_) => Status::IoError,
         };
         if io.makes_durable() {
-            (status, io.flush_error) = self.session().end_flush(status);
+            (status, io.flush_error) = self.session().write_errors().end_flush(status);
         }
         trace::target::drive_end(|| io.about().ended(status as i32));
         self.answer(io, status);

@@ -30,13 +30,13 @@ use crate::{
         Step, //
     },
     head::Head,
-    session::Session, //
+    session::{
+        Session,
+        VolumeInfo, //
+    },
 };
 use hcablk_core::{
-    proto::{
-        connect::Epoch,
-        name::VolumeId, //
-    },
+    proto::connect::Epoch,
     sync::defer::without_io,
     system, //
 };
@@ -67,25 +67,25 @@ struct Plan {
     settings: Settings,
     head: Arc<Head>,
     lost: Arc<Session>,
-    geometry: Geometry,
-    wwid: Option<VolumeId>,
+    volume: VolumeInfo,
 }
 
 impl Plan {
     /// Returns `geometry` if it keeps what the block layer was told; the size may be another one, and
     /// requests may be larger.
-    fn check(&self, geometry: Geometry) -> Result<Geometry, Failure> {
-        if geometry.max_transfer < self.geometry.max_transfer {
+    fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
+        let (geometry, former) = (volume.geometry, self.volume.geometry);
+        if geometry.max_transfer < former.max_transfer {
             // The target has less memory left; that may pass.
             return Err(Failure::Setup("requests as large as before", ENOSPC));
         }
         let same = Geometry {
-            capacity: self.geometry.capacity,
-            max_transfer: self.geometry.max_transfer,
+            capacity: former.capacity,
+            max_transfer: former.max_transfer,
             ..geometry
         };
-        match same == self.geometry {
-            true => Ok(geometry),
+        match same == former {
+            true => Ok(volume),
             false => Err(Failure::OtherLimits),
         }
     }
@@ -104,21 +104,17 @@ fn delay_ms(delay_s: u32, unanswered: u32, random: u64) -> u32 {
 }
 
 impl Device {
-    /// Returns whether the disk is to outlive its sessions. What a target acknowledged from a volatile cache
-    /// may be forgotten when it comes back, and only a target that says so could be asked.
-    pub(super) fn is_to_reconnect(
-        &self,
-        settings: &Settings,
-        geometry: &Geometry,
-        wwid: Option<VolumeId>,
-    ) -> bool {
+    /// Returns whether the disk is to outlive its sessions. A volume without a wwid may be another one when
+    /// it comes back. What a target acknowledged from a volatile cache may be forgotten by then, so
+    /// only one that tells so will do.
+    pub(super) fn is_to_reconnect(&self, settings: &Settings, volume: &VolumeInfo) -> bool {
         if settings.ctrl_loss_tmo_s == Some(0) {
             return false;
         }
-        let why = if wwid.is_none() {
+        let why = if volume.wwid.is_none() {
             "it has no wwid"
-        } else if geometry.write_cache {
-            "it has a volatile write cache"
+        } else if volume.geometry.write_cache && volume.instance.is_none() {
+            "its target does not tell what it forgets of a volatile write cache"
         } else {
             return true;
         };
@@ -190,8 +186,7 @@ impl Device {
             settings: *active.session.settings(),
             head: active.head.clone(),
             lost: active.session.clone(),
-            geometry: active.geometry,
-            wwid: active.wwid,
+            volume: active.volume,
         })
     }
 
@@ -267,9 +262,9 @@ impl Device {
             Ok(begun) => begun,
             Err(failure) => return Attempt::Failed(failure),
         };
-        let result = Self::bring_up(&session, first, deadline, plan.wwid)
-            .and_then(|(geometry, _)| plan.check(geometry));
-        let installed = result.and_then(|geometry| self.install(&session, plan, geometry));
+        let result = Self::bring_up(&session, first, deadline, plan.volume.wwid)
+            .and_then(|volume| plan.check(volume));
+        let installed = result.and_then(|volume| self.install(&session, plan, volume));
         match installed {
             Ok(true) => {
                 // It may have been lost before it was the disk's.
@@ -298,7 +293,7 @@ impl Device {
         &self,
         session: &Arc<Session>,
         plan: &Plan,
-        geometry: Geometry,
+        volume: VolumeInfo,
     ) -> Result<bool, Failure> {
         let mut control = self.control.lock();
         let wanted = self.is_wanted(&control, plan);
@@ -306,9 +301,17 @@ impl Device {
             return Ok(false);
         };
         // Before the first request goes out again.
-        if active.disk.capacity() != geometry.capacity >> 9 {
-            active.disk.set_capacity_and_notify(geometry.capacity >> 9);
+        let sectors = volume.geometry.capacity >> 9;
+        if active.disk.capacity() != sectors {
+            active.disk.set_capacity_and_notify(sectors);
         }
+        if volume.geometry.write_cache && volume.instance != active.volume.instance {
+            pr_warn!(
+                "{self}: the target has forgotten writes that it acknowledged: a flush will fail\n"
+            );
+            plan.head.lose_writes();
+        }
+        active.volume = volume;
         for index in 0..u32::from(session.queue_count()) {
             let queue = session.queue(index).ok_or(Failure::Disconnected)?;
             let former = plan
@@ -338,7 +341,7 @@ impl Device {
         shown.failure = None;
         shown.disk = Some(active.disk.number());
         shown.session = Some((active.session.id(), active.session.epoch()));
-        shown.wwid = active.wwid;
+        shown.wwid = active.volume.wwid;
         active
             .session
             .for_each_queue(|queue| queue.time(shown.timing));

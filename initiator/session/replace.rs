@@ -28,6 +28,7 @@
 use super::{
     Session,
     State,
+    VolumeInfo,
     REPLACE, //
 };
 use crate::{
@@ -45,7 +46,6 @@ use core::net::SocketAddr;
 use hcablk_core::{
     proto::{
         connect::{
-            Geometry,
             Reply,
             Request, //
         },
@@ -158,6 +158,7 @@ impl Session {
             queue,
             replace,
             queues: self.queue_count(),
+            resume: self.head.has_begun(),
             largest: self.shape.bytes.max(TRANSFER_USUAL),
             session: self.id,
             epoch: self.epoch,
@@ -169,12 +170,10 @@ impl Session {
 
     /// Returns whether it is what the disk was made of; it may have another size by now.
     fn is_same_volume(&self, reply: &Reply) -> bool {
-        self.volume.lock().is_some_and(|(geometry, id)| {
-            let now = Geometry {
-                capacity: geometry.capacity,
-                ..reply.geometry
-            };
-            now == geometry && reply.id == id
+        self.volume().is_some_and(|volume| {
+            let mut now = VolumeInfo::of(reply);
+            now.geometry.capacity = volume.geometry.capacity;
+            now == volume
         })
     }
 }

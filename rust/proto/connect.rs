@@ -11,12 +11,13 @@ use super::{
     DEPTH_MAX, DEPTH_MIN, INLINE_MAX, MAGIC, QUEUES_MAX, TRANSFER_MAX, TRANSFER_USUAL, VERSION_MAX,
     VERSION_MIN,
 };
+use core::num::NonZeroU64;
 
 /// Bytes of a request: all that InfiniBand leaves of the 92 bytes of a
 /// connection request after the 36 of the IP addressing header.
 pub const REQUEST_LEN: usize = 56;
 /// Bytes of a reply.
-pub const REPLY_LEN: usize = 80;
+pub const REPLY_LEN: usize = 88;
 /// Bytes of a reply at least: what is missing behind them counts as 0.
 pub const REPLY_MIN_LEN: usize = 64;
 /// Bytes of a reject.
@@ -31,6 +32,19 @@ pub struct SessionId(pub u64);
 /// one can reach the drive any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
+
+/// A target's memory of what it acknowledged to one session id and has not made durable, and of the
+/// errors of write-backs that are still to be told; a random number, not 0. It is another one whenever
+/// that memory is gone: the export began anew, or the target had no room for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportInstance(NonZeroU64);
+
+impl ExportInstance {
+    /// Returns the instance of this number, `None` for 0.
+    pub fn of(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+}
 
 /// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +95,10 @@ const TRANSFER_UNIT: u32 = 4096;
 const REPLACE: u8 = 0x80;
 const _: () = assert!(QUEUES_MAX <= REPLACE);
 
+/// Beside the largest data length: the session goes on with what its former epochs wrote.
+const RESUME: u16 = 0x8000;
+const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < RESUME as u32);
+
 /// An initiator's request to connect one queue pair of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
@@ -96,6 +114,9 @@ pub struct Request {
     pub replace: bool,
     /// How many queue pairs the session has.
     pub queues: u8,
+    /// A flush is to cover what the session wrote in former epochs, and to end with errors of that
+    /// which were not told. Otherwise the session begins with nothing written.
+    pub resume: bool,
     /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
     /// [`TRANSFER_USUAL`] to [`TRANSFER_MAX`].
     pub largest: u32,
@@ -119,10 +140,12 @@ impl Request {
             .u16(self.depth)
             .u8(self.queue | if self.replace { REPLACE } else { 0 })
             .u8(self.queues)
-            .u16(match self.largest {
-                0..=TRANSFER_USUAL => 0,
-                largest => (largest / TRANSFER_UNIT) as u16,
-            })
+            .u16(
+                match self.largest {
+                    0..=TRANSFER_USUAL => 0,
+                    largest => (largest / TRANSFER_UNIT) as u16,
+                } | if self.resume { RESUME } else { 0 },
+            )
             .u64(self.session.0)
             .u32(self.epoch.0)
             .bytes(self.host.to_wire())
@@ -150,14 +173,17 @@ impl Request {
         }
         let depth = r.u16();
         let queue = r.u8();
+        let queues = r.u8();
+        let largest = r.u16();
         let request = Self {
             version_min,
             version_max,
             depth,
             queue: queue & !REPLACE,
             replace: queue & REPLACE != 0,
-            queues: r.u8(),
-            largest: match u32::from(r.u16()) * TRANSFER_UNIT {
+            queues,
+            resume: largest & RESUME != 0,
+            largest: match u32::from(largest & !RESUME) * TRANSFER_UNIT {
                 0 => TRANSFER_USUAL,
                 1..=TRANSFER_USUAL => return Err(Reason::Malformed),
                 largest => largest,
@@ -270,6 +296,8 @@ pub struct Reply {
     pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
     pub id: Option<VolumeId>,
+    /// What the target remembers of the session id's writes; `None` if it does not tell.
+    pub instance: Option<ExportInstance>,
 }
 
 impl Reply {
@@ -331,6 +359,7 @@ impl Reply {
             .u32(grant.key)
             .u32(grant.base)
             .bytes(self.id.map_or([0; 16], VolumeId::to_wire))
+            .u64(self.instance.map_or(0, |instance| instance.0.get()))
             .finish()
     }
 
@@ -367,6 +396,7 @@ impl Reply {
         let grant = granted.checked();
         let no_read = abilities & NO_READ != 0;
         let id = VolumeId::from_wire(r.bytes()).ok();
+        let instance = ExportInstance::of(r.u64());
         let reply = Self {
             version,
             credits,
@@ -378,6 +408,7 @@ impl Reply {
             message_batches: abilities & MESSAGE_BATCHES != 0,
             grant,
             id,
+            instance,
             geometry: Geometry {
                 capacity,
                 logical_block_shift,

@@ -10,6 +10,7 @@ fn request() -> Request {
         queue: 1,
         replace: false,
         queues: 4,
+        resume: false,
         largest: 3 << 20,
         session: SessionId(0x1122_3344_5566_7788),
         epoch: Epoch(7),
@@ -46,6 +47,7 @@ fn reply() -> Reply {
             base: 0x1234_5678,
         }),
         id: VolumeId::parse("0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11").ok(),
+        instance: ExportInstance::of(0x8877_6655_4433_2211),
     }
 }
 
@@ -219,14 +221,47 @@ fn a_reply_need_not_have_an_id() {
         id: None,
         ..reply()
     };
+    let short = Reply {
+        instance: None,
+        ..without
+    };
     assert_eq!(
         Reply::decode(&bytes[..REPLY_MIN_LEN], &request()),
-        Some(without)
+        Some(short)
     );
     assert_eq!(bytes[52..56], [0, 0, 32, 0]);
     assert_eq!(bytes[60..64], [0x78, 0x56, 0x34, 0x12]);
     assert_eq!(Reply::decode(&without.encode(), &request()), Some(without));
     assert_eq!(bytes[64..66], [0x0b, 0x6c]);
+}
+
+#[test]
+fn a_session_that_goes_on_asks_for_it_beside_the_largest_length() {
+    let resumed = Request {
+        resume: true,
+        ..request()
+    };
+    let bytes = resumed.encode();
+    assert_eq!(bytes[10..12], [0, 0x83]);
+    assert_eq!(Request::decode(&bytes), Ok(resumed));
+    let usual = Request {
+        largest: TRANSFER_USUAL,
+        ..resumed
+    };
+    assert_eq!(usual.encode()[10..12], [0, 0x80]);
+    assert_eq!(Request::decode(&usual.encode()), Ok(usual));
+}
+
+#[test]
+fn a_reply_tells_the_export_instance_at_its_end() {
+    let bytes = reply().encode();
+    assert_eq!(bytes[80..88], 0x8877_6655_4433_2211u64.to_le_bytes());
+    let untold = Reply {
+        instance: None,
+        ..reply()
+    };
+    assert_eq!(Reply::decode(&bytes[..80], &request()), Some(untold));
+    assert_eq!(untold.encode()[80..], [0; 8]);
 }
 
 #[test]

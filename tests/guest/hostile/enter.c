@@ -27,7 +27,8 @@ struct asked {
 static unsigned int judge_request(const struct asked *a)
 {
 	const unsigned char *b = a->request;
-	unsigned int end = 0;
+	/* Beside the largest data length: that the session goes on. */
+	unsigned int end = 0, largest = get(b + 10, 2) & ~RESUME;
 	bool named = true;
 
 	/* The transport pads with zeroes, which are in the array. */
@@ -42,7 +43,7 @@ static unsigned int judge_request(const struct asked *a)
 			named = false;
 	if (!end || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
 	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 128 || (b[8] & ~REPLACE) >= b[9] ||
-	    (get(b + 10, 2) && (get(b + 10, 2) <= 256 || get(b + 10, 2) > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
+	    (largest && (largest <= 256 || largest > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;
 	if (memcmp(b + 40, volume, 16))
 		return UNKNOWN_VOLUME;
@@ -64,9 +65,11 @@ static void good_request(struct rng *r, struct asked *a)
 	memcpy(b, "HCAB\1\1", 6);
 	put(b + 6, 2, 1 + below(r, 24));
 	b[9] = 1;
-	/* Up to 4 MiB in one request. */
+	/* Up to 4 MiB in one request, and a session that goes on with what nobody wrote. */
 	if (chance(r, 300))
 		put(b + 10, 2, 257 + below(r, 768));
+	if (chance(r, 300))
+		put(b + 10, 2, get(b + 10, 2) | RESUME);
 	put(b + 12, 8, next(r) | 1);
 	put(b + 20, 4, 1 + below(r, 1000));
 	memcpy(b + 24, host, 16);
@@ -282,7 +285,7 @@ struct connection *enter(struct rng *r, unsigned int *credits)
 		read_only = a.reply[18] & 1;
 		max_transfer = get(a.reply + 20, 4);
 		if (max_transfer % 4096 || max_transfer < 1 << 20 ||
-		    (max_transfer > 1 << 20 && max_transfer > get(a.request + 10, 2) * 4096))
+		    (max_transfer > 1 << 20 && max_transfer > (get(a.request + 10, 2) & ~RESUME) * 4096))
 			failed("the target takes requests of %u bytes", max_transfer);
 		if (!(a.reply[5] & 4) || get(a.reply + 36, 4) != INLINE)
 			failed("the target takes %u bytes behind a request", (unsigned int)get(a.reply + 36, 4));

@@ -28,7 +28,7 @@ enum {
 
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
 /* Beside the number of a queue: it comes in place of the one that is there. */
-enum { REPLACE = 0x80 };
+enum { REPLACE = 0x80, RESUME = 0x8000 };
 /* A flag of a request: the answer need not wake its reader up. */
 enum { QUIET = 8 };
 /* A bit of a reply: no data is fetched. */

@@ -7,7 +7,9 @@
 /* The largest data of a request that an initiator would like to ask for. */
 static uint64_t asked_for(const unsigned char *request)
 {
-	return get(request + 10, 2) ? get(request + 10, 2) * 4096 : 1 << 20;
+	uint64_t pages = get(request + 10, 2) & ~RESUME;
+
+	return pages ? pages * 4096 : 1 << 20;
 }
 
 bool good_reply(const unsigned char *b, const unsigned char *request)

@@ -5,7 +5,7 @@
 //! Used with random bytes by `fuzz.rs` and with guided ones by `tests/fuzz`.
 
 use crate::proto::{
-    connect::{Epoch, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
+    connect::{Epoch, ExportInstance, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
     credits::Credits,
     grant::{Answers, Grant},
     message::{
@@ -260,6 +260,7 @@ fn connection() -> Connect {
         queue: 0,
         replace: false,
         queues: 4,
+        resume: true,
         largest: 3 << 20,
         session: SessionId(7),
         epoch: Epoch(1),
@@ -306,6 +307,7 @@ fn replies() -> Vec<Vec<u8>> {
         no_read: true,
         grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),
+        instance: ExportInstance::of(0x1234),
     };
     vec![
         reply.encode().to_vec(),
