@@ -78,7 +78,7 @@ impl Node for Volumes {
     }
 }
 
-/// A chunk's length: 0, or a power of two from 64 to 512.
+/// Parses a chunk's length: 0, or a power of two from 64 to 512.
 fn chunk_kib(text: &str) -> Result<u32> {
     let kib = number(text, 0, 512)?;
     if kib == 0 || kib >= 64 && kib.is_power_of_two() {
@@ -94,7 +94,7 @@ const CACHE_MIB_MAX: u32 = 1 << 20;
 /// The most memory of a port's sessions, in MiB: 1 TiB.
 const MEMORY_MIB_MAX: u32 = 1 << 20;
 
-/// What `volumes/NAME/error` shows.
+/// Shows `volumes/NAME/error`.
 fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     match error {
         Some((what, e)) => writeln!(out, "{what} (error {})", e.to_errno()),
@@ -102,7 +102,7 @@ fn show_error(out: &mut Output<'_>, error: Option<(&str, Error)>) -> Result {
     }
 }
 
-/// A line of `volumes/NAME/peers` for each queue pair that has peer memory.
+/// Shows a line of `volumes/NAME/peers` for each queue pair that has peer memory.
 fn show_peers(out: &mut Output<'_>, session: &Session) -> Result {
     let mut result = Ok(());
     session.for_each_queue(|queue| {

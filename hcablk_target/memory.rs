@@ -182,7 +182,7 @@ impl State {
 }
 
 impl Memory {
-    /// Without sessions. `queue` is where what comes back late is destroyed.
+    /// Makes the account without sessions. `queue` is where what comes back late is destroyed.
     pub(crate) fn new(queue: &Arc<WorkQueue>, limit: u64) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
@@ -220,7 +220,7 @@ impl Memory {
         true
     }
 
-    /// `bytes` bytes that were asked for: waits until they are there. Sleeps.
+    /// Waits until `bytes` bytes that were asked for are there. Sleeps.
     fn take(&self, bytes: u64) -> Result<(), Denied> {
         if self.when_there_is_room(|state| state.account.grant(bytes)) {
             return Ok(());
@@ -231,7 +231,7 @@ impl Memory {
         Err(Denied::Limit(shortage))
     }
 
-    /// A session on the device of `pd` begins. Sleeps.
+    /// Begins a session on the device of `pd`. Sleeps.
     pub(crate) fn admit(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
@@ -272,7 +272,8 @@ impl Memory {
         }
     }
 
-    /// The arena of a client that is to have `reserved` bytes, which are asked for, and may borrow `wish`.
+    /// Adds a client that is to have `reserved` bytes, which are asked for, and may borrow `wish`,
+    /// to its arena.
     fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
@@ -304,7 +305,7 @@ impl Memory {
         Ok(place.arena.clone())
     }
 
-    /// `bytes` bytes more of somebody who is there. Sleeps.
+    /// Takes `bytes` bytes more for somebody who is there. Sleeps.
     fn charge(&self, bytes: u64) -> Result<(), Denied> {
         if bytes == 0 {
             return Ok(());
@@ -314,7 +315,7 @@ impl Memory {
         self.take(bytes)
     }
 
-    /// They are free. May sleep.
+    /// Frees `bytes` bytes. May sleep.
     fn refund(&self, bytes: u64) {
         if bytes != 0 {
             let mut state = self.state.lock();
@@ -324,7 +325,7 @@ impl Memory {
         }
     }
 
-    /// What a session had is free. May sleep.
+    /// Frees what a session had. May sleep.
     fn leave(&self, arena: &Arc<Arena>, reserved: u64, wish: u64) {
         let mut state = self.state.lock();
         state.account.refund(reserved);
@@ -341,13 +342,13 @@ impl Memory {
         self.freed.notify_all();
     }
 
-    /// Something has come back that shall not be. Any context.
+    /// Schedules that what has come back and shall not stay is destroyed. Any context.
     fn trim_later(self: &Arc<Self>) {
         // If it is queued already it has yet to look.
         let _ = self.queue.enqueue(self.clone());
     }
 
-    /// Bytes that may be used.
+    /// Returns the bytes that may be used.
     pub(crate) fn limit(&self) -> u64 {
         self.state.lock().account.limit()
     }
@@ -443,7 +444,8 @@ impl Client {
         self.part.index
     }
 
-    /// Bytes of data that each of its queue pairs may have: what the port's settings said when it began.
+    /// Returns the bytes of data that each of its queue pairs may have, by the port's settings
+    /// when it began.
     pub(crate) fn queue_bytes(&self) -> usize {
         self.part.queue_bytes
     }
@@ -452,7 +454,7 @@ impl Client {
         self.part.wish / PAGE_SIZE as u64
     }
 
-    /// A queue pair of `bytes` bytes is to be made. Sleeps.
+    /// Takes the `bytes` bytes of a queue pair that is to be made. Sleeps.
     pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
         let part = self.places.lock().take(bytes);
         if let Err(denied) = self.part.memory.charge(part.extra) {

@@ -185,7 +185,7 @@ impl Io {
         )?)
     }
 
-    /// Bytes of data.
+    /// Returns the bytes of data.
     pub(crate) fn length(&self) -> usize {
         match self.op {
             Ok(
@@ -198,7 +198,7 @@ impl Io {
         }
     }
 
-    /// What events tell of it.
+    /// Returns what trace events report of it.
     #[cold]
     pub(crate) fn about(&self) -> trace::Request {
         let queue = &self.queue;
@@ -226,7 +226,7 @@ impl Io {
         !sends || (!self.is_in_lines() && self.shared.len() + self.own_count <= 1)
     }
 
-    /// Where the data came with the request.
+    /// Returns the buffer with the data that came with the request, if some did.
     fn inline(&self) -> Option<&DmaBuffer> {
         match self.op {
             Ok(Op::WriteInline { .. }) => self.queue.inline_data(self.receive?),
@@ -287,25 +287,25 @@ impl Io {
         self.lines = None;
     }
 
-    /// Bytes of each of the buffers.
+    /// Returns the bytes of each of the buffers.
     #[inline]
     pub(crate) fn unit(&self) -> usize {
         length_of(self.size_class)
     }
 
-    /// The borrowed buffers, which come first.
+    /// Returns the borrowed buffers, which come first.
     #[inline]
     pub(crate) fn shared(&self) -> &[Arc<DmaBuffer>] {
         &self.shared
     }
 
-    /// The numbers of the queue's own ones.
+    /// Returns the numbers of the queue's own ones.
     #[inline]
     pub(crate) fn own(&self) -> &[u16] {
         self.own.get(..self.own_count).unwrap_or(&[])
     }
 
-    /// The buffers in order.
+    /// Iterates over the buffers in order.
     #[inline]
     pub(crate) fn pieces(&self) -> Pieces<'_> {
         Pieces {
@@ -367,19 +367,19 @@ impl Piece<'_> {
 }
 
 impl Io {
-    /// The data, where it is neither in peer memory nor in lines.
+    /// Iterates over the data, where it is neither in peer memory nor in lines.
     pub(crate) fn ram_pages(&self) -> impl Iterator<Item = PageRange<'_>> {
         self.buffer_pages(None, false)
     }
 
-    /// The number of a transfer buffer, on a volume that shares none.
+    /// Returns the number of a transfer buffer, on a volume that shares none.
     #[inline]
     pub(crate) fn own_buffer(&self, place: usize) -> Option<u16> {
         let used = self.own.get(..self.own_count)?;
         used.get(place).copied()
     }
 
-    /// The data in buffers, with `peer` beside those for transfers; without these if
+    /// Iterates over the data in buffers, with `peer` beside those for transfers; without these if
     /// it is `in_lines`.
     #[inline]
     fn buffer_pages<'a>(

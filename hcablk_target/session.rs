@@ -170,7 +170,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Where completions are handled.
+    /// Returns where completions are handled.
     pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
         self.registry.completions(self.pd.is_software())
     }
@@ -188,12 +188,12 @@ impl Session {
         &self.geometry
     }
 
-    /// Bytes of the largest request on every queue pair.
+    /// Returns the bytes of the largest request on every queue pair.
     pub(crate) fn largest(&self) -> u32 {
         self.largest.load(Relaxed)
     }
 
-    /// See [`Self::largest`]. By whoever makes the first queue pair.
+    /// Sets [`Self::largest`]. To be called by whoever makes the first queue pair.
     pub(crate) fn set_largest(&self, bytes: u32) {
         self.largest.store(bytes, Relaxed);
     }
@@ -214,17 +214,17 @@ impl Session {
         &self.pd
     }
 
-    /// Its part of the port's memory, unless the teardown has begun.
+    /// Returns its part of the port's memory, unless the teardown has begun.
     pub(crate) fn client(&self) -> Option<Arc<Client>> {
         self.client.lock().clone()
     }
 
-    /// See [`Self::client`]. By whoever makes the first queue pair.
+    /// Sets [`Self::client`]. To be called by whoever makes the first queue pair.
     pub(crate) fn set_client(&self, client: Arc<Client>) {
         *self.client.lock() = Some(client);
     }
 
-    /// What the volume is made of, unless the teardown has begun.
+    /// Returns what the volume is made of, unless the teardown has begun.
     pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
         self.backing.lock().clone()
     }
@@ -241,7 +241,7 @@ impl Session {
             && self.volume.name() == request.volume
     }
 
-    /// What matters for a request for queue `queue`.
+    /// Returns what matters for a request for queue `queue`.
     pub(crate) fn admission(&self, queue: u8) -> admission::Session {
         // One lock after the other: a guard in the literal would last until its end.
         let has_queue = self.queues.lock().iter().any(|q| q.index() == queue);
@@ -254,7 +254,7 @@ impl Session {
         }
     }
 
-    /// Queue pairs that are connected.
+    /// Returns how many queue pairs are connected.
     pub(crate) fn connected(&self) -> usize {
         self.queues.lock().len()
     }
@@ -266,7 +266,7 @@ impl Session {
         }
     }
 
-    /// The queue that came after so many others.
+    /// Returns the queue that came after so many others.
     fn queue_at(&self, place: usize) -> Option<Arc<Queue>> {
         self.queues.lock().get(place).cloned()
     }
@@ -301,7 +301,7 @@ impl Session {
         });
     }
 
-    /// Why the session ends, if it does.
+    /// Returns why the session ends, if it does.
     fn reason(&self) -> Option<EndReason> {
         self.state.lock().reason()
     }

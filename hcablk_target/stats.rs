@@ -117,7 +117,7 @@ metrics! {
 }
 
 impl Counters {
-    /// What counts requests with buffers as `io` has; `None`: it has none.
+    /// Returns what counts requests with buffers as `io` has; `None`: it has none.
     #[inline]
     pub(crate) fn of_zone(&self, io: &Io) -> Option<&Counter> {
         if io.shared().is_empty() && io.own().is_empty() {
@@ -158,7 +158,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Of a request that is received now.
+    /// Begins to measure a request that is received now.
     #[inline]
     pub(crate) fn received(measured: bool) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Marks {
         }
     }
 
-    /// Work begins.
+    /// Notes that work begins.
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.received != 0 {
@@ -191,7 +191,7 @@ impl Marks {
         }
     }
 
-    /// The answer's send has completed.
+    /// Notes that the answer's send has completed.
     #[inline]
     pub(crate) fn end(&self, fetched: bool, times: &Times) {
         if self.received == 0 {

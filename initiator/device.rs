@@ -667,7 +667,7 @@ impl Device {
     }
 }
 
-/// Settings with the numbers of queues that this machine gets.
+/// Returns the settings with the numbers of queues that this machine gets.
 fn with_queue_counts(settings: Settings) -> Settings {
     let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
     let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);

@@ -155,8 +155,8 @@ impl Failure {
 }
 
 impl Failure {
-    /// Whether another attempt to connect may succeed without anybody's doing: not if the target
-    /// refuses for good, the volume is another one, or one of the two sides has a mistake.
+    /// Returns whether another attempt to connect may succeed without anybody's doing: not if the
+    /// target refuses for good, the volume is another one, or one of the two sides has a mistake.
     pub(crate) fn may_pass(self) -> bool {
         match self {
             Self::Step(..)

@@ -116,7 +116,7 @@ impl Head {
         self.queues_if_no_path.store(on, Release);
     }
 
-    /// Has requests fail that wait for a session, and all that come until there is one. Sleeps.
+    /// Fails requests that wait for a session, and all that come until there is one. Sleeps.
     pub(crate) fn fail_waiting(&self) {
         self.queue_if_no_path(false);
         // Who has been told to wait has put its requests back then: the run finds them.
@@ -143,7 +143,7 @@ impl Head {
         *self.loss.lock()
     }
 
-    /// Has [`Self::wait_ms`] return at once from here on. Any context.
+    /// Makes [`Self::wait_ms`] return at once from here on. Any context.
     pub(crate) fn wake(&self) {
         self.woken.set();
     }
@@ -179,7 +179,7 @@ impl Head {
         self.writes_lost.load(Relaxed) && self.writes_lost.xchg(false, Acquire)
     }
 
-    /// The session that the disk begins with.
+    /// Returns the session that the disk begins with.
     pub(crate) fn first(&self) -> Option<Arc<Session>> {
         self.first.lock().clone()
     }

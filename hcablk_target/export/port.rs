@@ -134,12 +134,12 @@ impl Port {
         &self.registry
     }
 
-    /// What sessions may have; a copy, since `state` is held while listening ends.
+    /// Returns what sessions may have; a copy, since `state` is held while listening ends.
     pub(crate) fn limits(&self) -> Limits {
         *self.limits.lock()
     }
 
-    /// The memory of all sessions that begin here.
+    /// Returns the memory of all sessions that begin here.
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
@@ -162,7 +162,7 @@ impl Port {
         self.state.lock().listening.is_some()
     }
 
-    /// Why enabling failed.
+    /// Returns why enabling failed.
     pub(crate) fn error(&self) -> Option<Error> {
         self.state.lock().error
     }

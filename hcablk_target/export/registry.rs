@@ -132,12 +132,12 @@ impl Registry {
         )
     }
 
-    /// Where sessions end.
+    /// Returns where sessions end.
     pub(crate) fn work(&self) -> &Arc<WorkQueue> {
         &self.queues.control
     }
 
-    /// Where completions of a device are handled that is a program, or is not.
+    /// Returns where completions of a device are handled that is a program, or is not.
     pub(crate) fn completions(&self, software: bool) -> &Arc<WorkQueue> {
         if software {
             &self.queues.software
@@ -146,12 +146,12 @@ impl Registry {
         }
     }
 
-    /// What is exported.
+    /// Returns what is exported.
     pub(crate) fn claims(&self) -> &Arc<Claims> {
         &self.claims
     }
 
-    /// Where connections come up.
+    /// Returns where connections come up.
     pub(crate) fn connect_work(&self) -> &Arc<WorkQueue> {
         &self.queues.connect
     }
@@ -198,8 +198,8 @@ impl Registry {
         lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
     }
 
-    /// What there is to say about a request, with the volume and the session
-    /// that it is about.
+    /// Returns what admission must know of a request, with the volume and the session that it is
+    /// about.
     pub(crate) fn view(&self, request: &Request) -> (admission::View, Found) {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
@@ -247,7 +247,7 @@ impl Registry {
         lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
     }
 
-    /// The sessions for which `f` holds.
+    /// Returns the sessions for which `f` holds.
     pub(crate) fn sessions(&self, f: impl Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>> {
         let mut found = KVec::new();
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {

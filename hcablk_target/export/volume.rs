@@ -222,7 +222,7 @@ impl Volume {
         self.state.lock().mode
     }
 
-    /// Which volume this is, whatever its name.
+    /// Returns which volume this is, whatever its name.
     pub(crate) fn wwid(&self) -> Option<VolumeId> {
         self.state.lock().wwid
     }
@@ -278,7 +278,7 @@ impl Volume {
         !matches!(self.state.lock().export, Export::Disabled | Export::Opening)
     }
 
-    /// The size in bytes, 0 while it is not exported.
+    /// Returns the size in bytes, 0 while it is not exported.
     pub(crate) fn size(&self) -> u64 {
         match &self.state.lock().export {
             Export::Exported { backing, .. } => backing.size_bytes(),
@@ -286,7 +286,7 @@ impl Volume {
         }
     }
 
-    /// What went wrong last.
+    /// Returns what went wrong last.
     pub(crate) fn error(&self) -> Option<(&'static str, Error)> {
         self.state.lock().error
     }
@@ -393,7 +393,7 @@ impl Volume {
         }
     }
 
-    /// What matters for a request of `host`.
+    /// Returns what matters for a request of `host`.
     pub(crate) fn admission(&self, host: HostId) -> admission::Volume {
         let state = self.state.lock();
         admission::Volume {
@@ -402,7 +402,7 @@ impl Volume {
         }
     }
 
-    /// What it is made of and what that can do, while it is exported.
+    /// Returns what it is made of and what that can do, while it is exported.
     pub(crate) fn backing(&self) -> Option<(Arc<Backing>, Geometry)> {
         let (backing, geometry, _) = self.export()?;
         Some((backing, geometry))
@@ -432,7 +432,7 @@ impl Volume {
         queues
     }
 
-    /// As [`Self::retire`], one of them.
+    /// Takes one of them over, as [`Self::retire`].
     pub(crate) fn retire_one(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
@@ -455,8 +455,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Has all completions counted that have come, for as long as that may take nobody's time: a
-    /// handler that a hung drive keeps is not waited for. Holds no lock while it sleeps.
+    /// Waits until all completions that have come are counted, but not for a handler that a hung
+    /// drive keeps. Holds no lock while it sleeps.
     fn settle(&self) -> Result {
         let start: Instant<Monotonic> = Instant::now();
         self.for_each_queue(|queue| queue.kick())?;
@@ -470,8 +470,8 @@ impl Volume {
         }
     }
 
-    /// The sum of the counters of all queues that the volume ever had. What a queue handles at
-    /// this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
+    /// Returns the sum of the counters of all queues that the volume ever had. What a queue handles
+    /// at this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
     pub(crate) fn counters(&self) -> Result<Counters> {
         self.settle()?;
         let sum = Counters::default();

@@ -52,17 +52,17 @@ impl Account {
         self.limit
     }
 
-    /// Bytes that shall be used at most.
+    /// Returns the bytes that shall be used at most.
     pub(super) fn goal(&self) -> u64 {
         self.goal
     }
 
-    /// Bytes that somebody has for himself.
+    /// Returns the bytes that somebody has for himself.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Those, and the ones that are coming.
+    /// Returns the reserved bytes, and those that are coming.
     pub(super) fn owned(&self) -> u64 {
         self.reserved + self.coming
     }
@@ -85,30 +85,30 @@ impl Account {
         Ok(())
     }
 
-    /// They are there.
+    /// Notes that `bytes` reserved bytes are there.
     pub(super) fn grant(&mut self, bytes: u64) {
         self.coming -= bytes;
         self.reserved += bytes;
     }
 
-    /// They do not come.
+    /// Notes that `bytes` reserved bytes do not come.
     pub(super) fn withdraw(&mut self, bytes: u64) -> Shortage {
         self.coming -= bytes;
         self.shortage(bytes)
     }
 
-    /// They are free.
+    /// Frees `bytes` bytes.
     pub(super) fn refund(&mut self, bytes: u64) {
         self.reserved -= bytes;
     }
 
-    /// Bytes that may still be shared when `held` bytes are; `None`: too many are.
+    /// Returns the bytes that may still be shared when `held` bytes are; `None`: too many are.
     pub(super) fn left(&self, held: u64) -> Option<u64> {
         self.goal.checked_sub(self.owned())?.checked_sub(held)
     }
 
-    /// The limit shall be `bytes`: the one that it was, for [`Self::end_change`]. `None`: somebody else is
-    /// changing it, or what is owned is more.
+    /// Begins to change the limit to `bytes`; returns the one that it was, for
+    /// [`Self::end_change`]. `None`: somebody else is changing it, or what is owned is more.
     pub(super) fn begin_change(&mut self, bytes: u64) -> Option<u64> {
         if self.changing || self.owned() > bytes {
             return None;
@@ -121,7 +121,7 @@ impl Account {
         Some(before)
     }
 
-    /// The limit is `bytes` from here on.
+    /// Sets the limit to `bytes`, from here on.
     pub(super) fn end_change(&mut self, bytes: u64) {
         self.changing = false;
         self.goal = bytes;
@@ -147,12 +147,12 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// `count` places of `each` bytes.
+    /// Makes `count` places of `each` bytes.
     pub(super) fn new(count: u64, each: u64) -> Self {
         Self { free: count, each }
     }
 
-    /// A queue pair needs `bytes` bytes.
+    /// Takes the `bytes` bytes that a queue pair needs.
     pub(super) fn take(&mut self, bytes: u64) -> Part {
         let place = self.free != 0;
         self.free -= u64::from(place);
@@ -162,7 +162,7 @@ impl Places {
         }
     }
 
-    /// It is gone.
+    /// Gives back what a queue pair had.
     pub(super) fn give(&mut self, part: Part) {
         self.free += u64::from(part.place);
     }

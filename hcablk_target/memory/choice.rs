@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(choose(4, false, free(0, 3, 8)), Choice::Wait);
     }
 
-    /// Whatever was taken before, a request is served at the latest when all is back.
+    /// Checks that a request is served at the latest when all is back, whatever was taken before.
     #[test]
     fn nobody_waits_for_what_does_not_come() {
         for buffers in 1..=40usize {
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// What is chosen is there.
+    /// Checks that what is chosen is there.
     #[test]
     fn nothing_is_chosen_that_is_not_free() {
         for (ram, peer, need) in (0..12).flat_map(|ram| {

@@ -26,7 +26,7 @@ pub(crate) const MEDIUM: usize = 1;
 /// For requests that fill one.
 pub(crate) const LARGE: usize = 2;
 
-/// log2 of the bytes of a buffer.
+/// Returns log2 of the bytes of a buffer.
 #[inline]
 pub(crate) const fn shift_of(size_class: usize) -> u32 {
     PAGE.trailing_zeros()
@@ -37,7 +37,7 @@ pub(crate) const fn shift_of(size_class: usize) -> u32 {
         }
 }
 
-/// Bytes of a buffer.
+/// Returns the bytes of a buffer.
 #[inline]
 pub(crate) const fn length_of(size_class: usize) -> usize {
     1 << shift_of(size_class)
@@ -56,7 +56,7 @@ pub(crate) const BUFFERS_USUAL: usize = (TRANSFER_USUAL as usize).div_ceil(BUFFE
 pub(crate) const PAGES: [u32; SIZE_CLASSES] =
     [1 << ORDERS[SMALL], 1 << ORDERS[MEDIUM], 1 << ORDERS[LARGE]];
 
-/// The size class that fits a request of `length` bytes.
+/// Returns the size class that fits a request of `length` bytes.
 #[inline]
 pub(crate) const fn class_for(length: usize) -> usize {
     if length <= length_of(SMALL) {
@@ -68,7 +68,7 @@ pub(crate) const fn class_for(length: usize) -> usize {
     }
 }
 
-/// Buffers of `class` that `length` bytes need.
+/// Returns the buffers of `class` that `length` bytes need.
 #[inline]
 pub(crate) const fn count(size_class: usize, length: usize) -> usize {
     (length + length_of(size_class) - 1) >> shift_of(size_class)
@@ -87,10 +87,10 @@ pub(crate) fn counts(bytes: u64) -> [u32; SIZE_CLASSES] {
 /// Bytes of data of a session, when its port does not say how many.
 const SESSION: usize = 16 << 20;
 
-/// Bytes of data that each of a session's `queues` queue pairs may have, for requests of up to
-/// `asked` bytes: its part of the `set` bytes of the session. 0: its part of what is usual, but never less than
-/// twice the largest request, of which a quarter is the eager ring. So every session has what it
-/// asks for, however many queue pairs it has.
+/// Returns the bytes of data that each of a session's `queues` queue pairs may have, for requests
+/// of up to `asked` bytes: its part of the `set` bytes of the session. 0: its part of what is
+/// usual, but never less than twice the largest request, of which a quarter is the eager ring. So
+/// every session has what it asks for, however many queue pairs it has.
 pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
     let part = |bytes: usize| bytes / queues.max(1);
     match set {
@@ -105,7 +105,7 @@ pub(crate) fn lendable(limit: u64, reserved: u64, wishes: u64) -> u64 {
     wishes.min(limit.saturating_sub(reserved))
 }
 
-/// The part of `lendable` bytes for those whose wishes are `wish` of `wishes` bytes.
+/// Returns the part of `lendable` bytes for those whose wishes are `wish` of `wishes` bytes.
 pub(crate) fn part(lendable: u64, wish: u64, wishes: u64) -> u64 {
     // In pages, so that the product fits.
     let pages = |bytes: u64| bytes / PAGE as u64;

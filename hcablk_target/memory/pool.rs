@@ -93,8 +93,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// All of `buffers` own ones are free; others are borrowed by `handle`, for `ios`
-    /// requests. May sleep.
+    /// Makes a pool of which all of `buffers` own ones are free; others are borrowed by `handle`,
+    /// for `ios` requests. May sleep.
     pub(crate) fn new(
         buffers: usize,
         peers: usize,
@@ -146,7 +146,7 @@ impl Pool {
         self.broken
     }
 
-    /// From here on nothing is given back until the pool is dropped.
+    /// Keeps everything from here on: nothing is given back until the pool is dropped.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.cancel_wait();
@@ -255,7 +255,7 @@ impl Pool {
         true
     }
 
-    /// As [`Self::take`], when not enough of the right ones are kept.
+    /// Takes buffers as [`Self::take`], when not enough of the right ones are kept.
     #[inline(never)]
     fn take_more(
         &mut self,

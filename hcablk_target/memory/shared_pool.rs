@@ -92,7 +92,7 @@ pub(super) struct Arena {
     inner: IrqLock<Inner>,
 }
 
-/// Empty tables. May sleep.
+/// Allocates empty tables. May sleep.
 fn tables(clients: usize, borrowers: usize) -> Result<Tables> {
     let mut tables = (KVec::new(), KVec::new());
     tables
@@ -397,7 +397,7 @@ impl Arena {
         Ok(u64::from(made) * length)
     }
 
-    /// Bytes of all buffers.
+    /// Returns the bytes of all buffers.
     pub(super) fn bytes(&self) -> u64 {
         self.inner.lock().shares.pages() * length_of(super::layout::SMALL) as u64
     }

@@ -63,7 +63,7 @@ use kernel::{
 /// Transfer buffers that a chunk has parts of, at most.
 const CHUNK_BUFFERS: usize = chunk_buffers(CHUNK_MAX as usize);
 
-/// Transfer buffers that a chunk of `bytes` has parts of.
+/// Returns how many transfer buffers a chunk of `bytes` has parts of.
 pub(super) const fn chunk_buffers(bytes: usize) -> usize {
     bytes.div_ceil(BUFFER_BYTES) + 1
 }
@@ -145,8 +145,8 @@ impl Chunk {
         }
     }
 
-    /// The parts of transfer buffers that the data is in: number (that of an own one, by which
-    /// it has peer memory), buffer, first byte, and length.
+    /// Iterates over the parts of transfer buffers that the data is in: number (that of an own one,
+    /// by which it has peer memory), buffer, first byte, and length.
     #[inline]
     fn places(&self) -> impl Iterator<Item = (u16, &DmaBuffer, usize, usize)> + '_ {
         let (unit, end) = (length_of(self.size_class), self.skip + self.length);
@@ -168,7 +168,7 @@ impl Chunk {
         !self.peer.as_ref().is_some_and(|memory| memory.is_mapped())
     }
 
-    /// The peer memory that a processor copies to or from.
+    /// Returns the peer memory that a processor copies to or from.
     fn bounce(&self) -> Option<&PeerMemory> {
         self.peer.as_deref().filter(|memory| !memory.is_mapped())
     }
@@ -259,7 +259,7 @@ impl Chunk {
         (self.number.into(), self.io)
     }
 
-    /// The initiator's memory: address and key.
+    /// Returns the initiator's memory: address and key.
     pub(super) fn remote(&self) -> (u64, u32) {
         self.remote
     }

@@ -232,7 +232,7 @@ pub(super) struct ChunkedRequests {
 }
 
 impl ChunkedRequests {
-    /// Room for `chunks` and for `ios` requests. May sleep.
+    /// Allocates room for `chunks` and for `ios` requests. May sleep.
     pub(super) fn new(chunks: u16, ios: usize) -> Result<impl PinInit<Self>> {
         let mut places = KVec::with_capacity(ios, GFP_KERNEL)?;
         for _ in 0..ios {

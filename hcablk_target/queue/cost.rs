@@ -86,7 +86,7 @@ pub(super) struct Sizes {
     pub(super) message: u64,
 }
 
-/// What the allocator takes for `bytes` bytes.
+/// Returns what the allocator takes for `bytes` bytes.
 fn slab(bytes: u64) -> u64 {
     match bytes {
         0 => 0,
@@ -94,12 +94,12 @@ fn slab(bytes: u64) -> u64 {
     }
 }
 
-/// A ring with places for `count` and one for draining.
+/// Returns the bytes of a ring with places for `count` and one for draining.
 fn ring(count: u64, place: u64) -> u64 {
     (count + 2).next_power_of_two() * place.next_power_of_two()
 }
 
-/// Pages for `count` messages.
+/// Returns the pages for `count` messages.
 fn messages(count: u64, message: u64) -> u64 {
     (count * message).div_ceil(PAGE) * (PAGE + BUFFER)
 }
@@ -111,7 +111,7 @@ fn region(pages: u64) -> u64 {
     }
 }
 
-/// See the module.
+/// Returns the bytes that a queue pair of these counts and sizes is charged.
 pub(super) fn bytes(counts: &Counts, sizes: &Sizes) -> u64 {
     let segments = 2 * slab(counts.pieces * SEGMENT);
     let sink = match counts.sink_pages {
@@ -153,7 +153,7 @@ mod tests {
         message: 64,
     };
 
-    /// Of a queue pair on soft-RoCE, or with sinks on soft-iWARP.
+    /// Returns the counts of a queue pair on soft-RoCE, or with sinks on soft-iWARP.
     fn counts(credits: u64, sinks: bool) -> Counts {
         let ios = 2 * credits;
         let sends = ios * if sinks { 3 } else { 2 } + 34;

@@ -60,7 +60,7 @@ const NO_ROOM: &str = "an answer has no room in a message";
 pub(super) struct AnsweredSlots(KVec<Atomic<u32>>);
 
 impl AnsweredSlots {
-    /// May sleep.
+    /// Allocates the tables for `open_writes` eager writes. May sleep.
     pub(super) fn new(open_writes: usize) -> Result<Self> {
         let mut slots = KVec::with_capacity(open_writes, GFP_KERNEL)?;
         for _ in 0..open_writes {

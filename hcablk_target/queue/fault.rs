@@ -37,7 +37,7 @@ use kernel::{
 pub(super) struct Named(KVec<Atomic<u64>>);
 
 impl Named {
-    /// May sleep.
+    /// Allocates room for the faults of `ios` requests. May sleep.
     pub(super) fn new(ios: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(ios, GFP_KERNEL)?;
         for _ in 0..ios {

@@ -38,7 +38,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Room for `ios` requests. May sleep.
+    /// Allocates room for `ios` requests. May sleep.
     pub(super) fn new(ios: usize, backing: &Arc<Backing>) -> Result<Self> {
         Ok(Self {
             held: KVec::with_capacity(ios, GFP_KERNEL)?,

@@ -12,19 +12,19 @@ use hcablk_core::p2p::{
 use kernel::sync::Arc;
 
 impl Queue {
-    /// A reference to the peer memory for one request, if there is any.
+    /// Returns a reference to the peer memory for one request, if there is any.
     #[inline]
     pub(crate) fn peer_memory(&self) -> Option<Arc<PeerMemory>> {
         self.lease.as_ref()?.memory()
     }
 
-    /// The cache's lines for this HCA, if it does DMA to them.
+    /// Returns the cache's lines for this HCA, if it does DMA to them.
     #[inline]
     pub(crate) fn view(&self) -> Option<&PeerLease> {
         self.view.as_ref()
     }
 
-    /// The peer memory and who lends it, if there is any.
+    /// Returns the peer memory and who lends it, if there is any.
     pub(crate) fn lease(&self) -> Option<(&Provider, Arc<PeerMemory>)> {
         let lease = self.lease.as_ref()?;
         Some((lease.provider(), lease.memory()?))

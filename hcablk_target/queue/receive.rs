@@ -264,8 +264,8 @@ impl Queue {
         }
     }
 
-    /// Has the completion handler start what waits for shared buffers, and give back those that
-    /// others want. Any context.
+    /// Schedules the completion handler to start what waits for shared buffers, and to give back
+    /// those that others want. Any context.
     pub(crate) fn wake(&self) {
         // What the caller has changed is seen by who finds this.
         self.woken.store(true, Release);

@@ -95,7 +95,7 @@ pub(super) struct ResponseBatch {
 }
 
 impl Outbox {
-    /// May sleep.
+    /// Allocates an empty outbox. May sleep.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
         let waiting = ResponseBatch {
             backlog: Backlog::new(ROOM)?,

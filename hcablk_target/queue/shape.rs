@@ -112,9 +112,9 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Bytes of the largest request of a session whose initiator would like to ask for
-    /// `asked`, with `bytes` for the transfer buffers and the eager ring of each of its
-    /// queues: never less than the usual.
+    /// Returns the bytes of the largest request of a session whose initiator would like to ask for
+    /// `asked`, with `bytes` for the transfer buffers and the eager ring of each of its queues:
+    /// never less than the usual.
     pub(crate) fn largest(
         attributes: Attributes,
         bytes: usize,
@@ -142,9 +142,9 @@ impl Shape {
             .max(TRANSFER_USUAL)
     }
 
-    /// What a device allows of `credits` requests in flight of up to `largest` bytes, as
-    /// [`Self::largest`] has said, with `bytes` for transfer buffers and the eager
-    /// ring; what is lacking when that is not enough for one.
+    /// Computes what a device allows of `credits` requests in flight of up to `largest` bytes, as
+    /// [`Self::largest`] has it, with `bytes` for transfer buffers and the eager ring; the error is
+    /// what is lacking when that is not enough for one.
     pub(crate) fn new(
         attributes: Attributes,
         credits: u16,
@@ -225,17 +225,17 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Pieces of memory that one RDMA WRITE takes.
+    /// Returns the pieces of memory that one RDMA WRITE takes.
     pub(crate) fn write_sges(self) -> usize {
         self.write_sges
     }
 
-    /// Bytes of transfer buffers and the eager ring that it has for itself.
+    /// Returns the bytes of transfer buffers and the eager ring that it has for itself.
     fn data(self) -> u64 {
         (self.buffers * BUFFER_BYTES + self.eager_ring) as u64
     }
 
-    /// Bytes of the kernel's memory that it takes beside these: never less than what is
+    /// Returns the bytes of the kernel's memory that it takes beside these: never less than what is
     /// allocated.
     pub(crate) fn overhead(self) -> u64 {
         let sinks = if self.sinks {
@@ -271,29 +271,30 @@ impl Shape {
         cost::bytes(&counts, &sizes)
     }
 
-    /// Bytes of all that it has for itself.
+    /// Returns the bytes of all that it has for itself.
     pub(crate) fn reserved(self) -> u64 {
         self.data() + self.overhead()
     }
 
-    /// Bytes that it may borrow beside that.
+    /// Returns the bytes that it may borrow beside that.
     pub(crate) fn wish(self) -> u64 {
         (self.bytes as u64).saturating_sub(self.data())
     }
 
-    /// Transfer buffers of the largest request.
+    /// Returns the transfer buffers of the largest request.
     pub(crate) fn buffers_of_one(self) -> usize {
         (self.largest as usize).div_ceil(BUFFER_BYTES)
     }
 
-    /// Pieces of memory of the largest request, wherever they are.
+    /// Returns the pieces of memory of the largest request, wherever they are.
     pub(crate) fn pieces(self) -> usize {
         let largest = self.largest as usize;
         let eager_ring = EagerRing::pieces(largest.min(self.eager_ring));
         eager_ring.max(largest.div_ceil(BUFFER_BYTES))
     }
 
-    /// Each request's work, each chunk's, a keep-alive, and the registration of the eager ring.
+    /// Returns the send queue slots: each request's work, each chunk's, a keep-alive, and the
+    /// registration of the eager ring.
     pub(super) fn sends(self) -> u32 {
         self.ios * self.slots + u32::from(self.chunks) + 2
     }
@@ -312,7 +313,7 @@ impl Shape {
     }
 }
 
-/// Bytes of the eager ring, of `bytes` for all buffers. A quarter; all that the largest
+/// Returns the bytes of the eager ring, of `bytes` for all buffers. A quarter; all that the largest
 /// write needs when nothing is fetched, if that leaves as much for reads.
 fn ring_bytes(
     attributes: Attributes,

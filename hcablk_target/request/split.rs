@@ -80,8 +80,8 @@ impl Split {
         }
     }
 
-    /// The same for a device that moves no more than `bytes` with one work
-    /// request: the chunk is halved until it fits, or nothing is split.
+    /// Returns the same for a device that moves no more than `bytes` with one work request: the
+    /// chunk is halved until it fits, or nothing is split.
     pub(crate) fn within(mut self, bytes: usize) -> Self {
         while self.chunk as usize > bytes {
             self.chunk /= 2;
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(Split::new(128 * K, 1000, 0), Split::new(128 * K, 0, 0));
     }
 
-    /// Whatever the sizes: all of the request, once, in order, no chunk beyond
+    /// Checks, whatever the sizes, that chunks are all of the request, once, in order, none beyond
     /// its stripes, and never more of them than there is room for.
     #[test]
     fn chunks_cover_the_request() {

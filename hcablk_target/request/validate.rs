@@ -29,7 +29,7 @@ pub(crate) fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), S
     }
 }
 
-/// A request that changes blocks without sending data, at most `max` bytes.
+/// Checks a request that changes blocks without sending data, at most `max` bytes.
 fn empties(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     if max == 0 {
         return Err(Status::Unsupported);
@@ -90,7 +90,7 @@ mod tests {
         Op::Read(Extent { offset, length }, remote)
     }
 
-    /// Every operation that names blocks, on these: what it is called, and whether it changes them.
+    /// Returns every operation that names blocks, on these: its name, and whether it changes them.
     fn operations(offset: u64, length: u32) -> [(&'static str, bool, Op); 6] {
         let extent = Extent { offset, length };
         let remote = Remote {
@@ -124,7 +124,8 @@ mod tests {
         ]
     }
 
-    /// Every operation takes at most 64 KiB here, so that one table serves all of them.
+    /// Returns a geometry in which every operation takes at most 64 KiB, so that one table serves
+    /// all of them.
     fn same_limits() -> Geometry {
         Geometry {
             max_discard: 1 << 16,

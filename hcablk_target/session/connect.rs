@@ -304,7 +304,7 @@ impl Connect {
         }
     }
 
-    /// The session that the queue pair belongs to, new for the first one.
+    /// Returns the session that the queue pair belongs to, a new one for the first queue pair.
     fn find_session(
         &self,
         request: &Request,

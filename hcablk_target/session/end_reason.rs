@@ -81,7 +81,7 @@ impl EndReason {
         )
     }
 
-    /// The code that events tell; 0: nothing is wrong.
+    /// Returns the code for trace events; 0: nothing is wrong.
     pub(crate) fn errno(self) -> i32 {
         let Self::Queue(_, fault) = self else {
             return 0;

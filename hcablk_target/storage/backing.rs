@@ -73,7 +73,7 @@ impl Mode {
         ("p2p", Mode::P2p),
     ];
 
-    /// `EINVAL` when there is no mode of this name.
+    /// Parses the name of a mode. Errors: `EINVAL` when there is no mode of this name.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let known = Self::NAMES.iter().find(|(name, _)| *name == text);
         known.map(|(_, mode)| *mode).ok_or(EINVAL)
@@ -97,7 +97,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// The file system's word for it.
+    /// Returns the file system's word for it.
     pub(crate) fn way(self) -> FileAccess {
         match self {
             Route::Device | Route::File => FileAccess::Direct,
@@ -177,8 +177,8 @@ impl Backing {
         WorkQueue::bounded(&name, IO_WORK_MAX)
     }
 
-    /// Where requests wait for the drive: a workqueue of the volume's own, so that those that
-    /// a drive does not answer keep no other volume's from a worker.
+    /// Returns where requests wait for the drive: a workqueue of the volume's own, so that those
+    /// that a drive does not answer keep no other volume's from a worker.
     ///
     /// Its work never drops it: the work has references to queues, which have the backing, and
     /// [`Queue::close`](crate::queue::Queue::close) waits for it to return (the end of an
@@ -221,13 +221,13 @@ impl Backing {
         Ok(self)
     }
 
-    /// The cache, if it has one.
+    /// Returns the cache, if there is one.
     #[inline]
     pub(crate) fn cache(&self) -> Option<&Cache> {
         self.cache.as_deref()
     }
 
-    /// The block device, if it is one.
+    /// Returns the block device, if it is one.
     #[inline]
     pub(crate) fn device(&self) -> Option<&BlockDevice> {
         match &self.store {
@@ -242,19 +242,19 @@ impl Backing {
         self.mode == Mode::P2p
     }
 
-    /// Where peer memory shall come from, if it is wanted. What goes between a cache
-    /// in RAM and the wire is better in RAM, too.
+    /// Returns where peer memory shall come from, if it is wanted. What goes between a cache in RAM
+    /// and the wire is better in RAM, too.
     #[inline]
     pub(crate) fn peers(&self) -> Option<Source> {
         (self.wants_peers() && self.fallen.is_none()).then_some(self.source)
     }
 
-    /// Why a volume of mode p2p with a cache uses RAM, if it does from the start.
+    /// Returns why a volume of mode p2p with a cache uses RAM, if it does from the start.
     pub(crate) fn fallen(&self) -> Option<&'static str> {
         self.fallen
     }
 
-    /// The way to the page cache.
+    /// Returns the way to the page cache.
     #[inline]
     pub(crate) fn file(&self) -> FileRef<'_> {
         match &self.store {
@@ -263,12 +263,12 @@ impl Backing {
         }
     }
 
-    /// What the page cache has lost so far.
+    /// Returns what the page cache has lost so far.
     pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
         self.file().wb_err_cursor()
     }
 
-    /// The way of what moves no data.
+    /// Returns the way of what moves no data.
     pub(crate) fn direct(&self) -> Route {
         match self.store {
             Store::Device(_) => Route::Device,
@@ -316,7 +316,7 @@ impl Backing {
             .is_some_and(|device| device.write_cache() && !device.fua())
     }
 
-    /// Bytes; changes when the block device or file does.
+    /// Returns the size in bytes; it changes when the block device or file does.
     pub(crate) fn size_bytes(&self) -> u64 {
         match &self.store {
             Store::Device(device) => device.size_bytes(),
@@ -324,8 +324,8 @@ impl Backing {
         }
     }
 
-    /// What initiators are told; `None` when the block size is beyond what the
-    /// protocol knows.
+    /// Returns what goes to initiators; `None` when the block size is beyond what the protocol
+    /// knows.
     pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
         let (logical, physical, fixed, cache) = match &self.store {
             Store::Device(device) => (

@@ -142,8 +142,8 @@ enum LineMemory {
     Peer(PeerLease),
 }
 
-/// The piece of peer memory that the line in `slot` is in, and the byte there of
-/// the line's byte `within`.
+/// Returns the piece of peer memory that the line in `slot` is in, and the byte there of the line's
+/// byte `within`.
 pub(crate) fn place_of(slot: u32, within: usize) -> (u32, usize) {
     let lines = BLOCK_LINES as u32;
     (slot / lines, (slot % lines) as usize * LINE + within)
@@ -159,7 +159,7 @@ impl Cache {
         borrow_lines(source, drive, Self::blocks(mib), BLOCK_LINES * LINE)
     }
 
-    /// Pieces of memory that are allocated for `mib` MiB.
+    /// Returns the pieces of memory that are allocated for `mib` MiB.
     fn blocks(mib: u32) -> usize {
         ((u64::from(mib) << 20) >> LINE_SHIFT) as usize / BLOCK_LINES
     }
@@ -200,7 +200,7 @@ impl Cache {
         Ok(memory)
     }
 
-    /// The lease that the lines are in, if they are in peer memory.
+    /// Returns the lease that the lines are in, if they are in peer memory.
     pub(crate) fn lease(&self) -> Option<&PeerLease> {
         match &self.memory {
             LineMemory::Peer(lease) => Some(lease),
@@ -208,12 +208,12 @@ impl Cache {
         }
     }
 
-    /// Who lends it.
+    /// Returns who lends it.
     pub(crate) fn lender(&self) -> Option<&Arc<Provider>> {
         self.lease().map(PeerLease::provider)
     }
 
-    /// A piece of the line in `slot`, in RAM.
+    /// Returns a piece of the line in `slot`, in RAM.
     fn piece(&self, slot: u32, offset: usize, length: usize) -> Option<PageRange<'_>> {
         let LineMemory::Ram(memory) = &self.memory else {
             return None;
@@ -283,15 +283,15 @@ impl Cache {
         while !self.lines.lock().enter(visit, size) {}
     }
 
-    /// A visit is over. Any context.
+    /// Ends a visit. Any context.
     pub(crate) fn leave(&self, visit: &mut Visit, keep: bool) {
         while !self.lines.lock().leave(visit, keep) {}
     }
 }
 
 impl Queue {
-    /// A request is about to go to the drive. `true`: it need not, its data is in
-    /// its buffers, or stays in lines. Process context.
+    /// Begins the visit of a request that is about to go to the drive. `true`: it need not, its
+    /// data is in its buffers, or stays in lines. Process context.
     #[inline]
     pub(crate) fn enter_cache(&self, io: &mut Io, op: BioOp, extent: Extent) -> bool {
         let Some(cache) = self.backing().cache() else {
@@ -352,8 +352,8 @@ impl Queue {
         false
     }
 
-    /// Has the data of a read, or what of it is to be kept, in the lines of its
-    /// visit, if that can be. Process context.
+    /// Puts the data of a read, or what of it is to be kept, into the lines of its visit, if that
+    /// can be. Process context.
     fn lay(&self, io: &mut Io, leased: Arc<PeerMemory>) {
         let (mut pieces, mut all) = (0, true);
         for part in io.parts() {
@@ -382,8 +382,8 @@ impl Queue {
         }
     }
 
-    /// A request is about to be answered; `ok`: its data is what is on the drive.
-    /// Any context.
+    /// Ends the visit of a request that is about to be answered; `ok`: its data is what is on the
+    /// drive. Any context.
     #[inline]
     pub(crate) fn leave_cache(&self, io: &mut Io, ok: bool) {
         if !io.visit.is_out() {

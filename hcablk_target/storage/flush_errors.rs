@@ -30,7 +30,7 @@ impl FlushErrors {
         }
     }
 
-    /// How a flush ends for which the drive's part ended with `own`; and which error that
+    /// Returns how a flush ends for which the drive's part ended with `own`; and which error that
     /// is, for [`Self::sent`], or 0.
     pub(crate) fn end(&mut self, own: Status) -> (Status, u32) {
         if own != Status::Ok {
@@ -43,7 +43,8 @@ impl FlushErrors {
         }
     }
 
-    /// An answer with error `number` was sent. One that came after it is still to be told.
+    /// Notes that an answer with error `number` was sent. An error that came after it is still to
+    /// be reported.
     pub(crate) fn sent(&mut self, number: u32) {
         if number == self.number {
             self.error = None;

@@ -70,7 +70,7 @@ impl Part {
 }
 
 impl Io {
-    /// The data in order, cut at the borders of lines and of transfer buffers.
+    /// Iterates over the data in order, split at the borders of lines and of transfer buffers.
     pub(crate) fn parts(&self) -> Parts<'_> {
         Parts {
             io: self,
@@ -86,7 +86,7 @@ impl Io {
         self.lines.is_some()
     }
 
-    /// The data as a drive takes it, if it is in lines; else nothing.
+    /// Iterates over the data as a drive takes it, if it is in lines; else over nothing.
     pub(crate) fn line_pages(&self) -> LinePages<'_> {
         LinePages(self.lines.as_deref().map(|lines| (lines, self.parts())))
     }

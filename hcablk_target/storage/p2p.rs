@@ -64,7 +64,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// `EINVAL` when it is neither `auto` nor a PCI address.
+    /// Parses a source. Errors: `EINVAL` when it is neither `auto` nor a PCI address.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         match text {
             "auto" => Ok(Self::Nearest),
@@ -121,7 +121,8 @@ pub(crate) fn lease(
 
 const OUT_OF_REACH: &str = "the drive and the HCA do not reach that device";
 
-/// The device that is to lend memory to `clients`; says why there is none. Sleeps.
+/// Finds the device that is to lend memory to `clients`; the error is the reason why there is none.
+/// Sleeps.
 fn find(source: Source, clients: &Clients<'_>) -> Result<Arc<Provider>, &'static str> {
     let provider = match source {
         Source::Nearest => Provider::nearest(clients)
@@ -159,9 +160,9 @@ pub(crate) fn borrow_lines(
     Ok(lease)
 }
 
-/// The lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to
-/// them; says at a session's first one if they are copied though others of the
-/// volume's memory need not be. Sleeps.
+/// Returns the lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to
+/// them; logs at a session's first one if they are copied though others of the volume's memory need
+/// not be. Sleeps.
 pub(crate) fn view(
     session: &Session,
     backing: &Backing,
@@ -237,8 +238,8 @@ impl Io {
         self.peer_data().is_some_and(|memory| !memory.is_mapped())
     }
 
-    /// The peer memory that the data is in. A read in lines may have some of it in
-    /// both: then the HCA reaches both, or neither.
+    /// Returns the peer memory that the data is in. A read in lines may have some of it in both:
+    /// then the HCA reaches both, or neither.
     #[inline]
     fn peer_data(&self) -> Option<&PeerMemory> {
         self.lines.as_deref().or(self.peer.as_deref())
@@ -262,7 +263,7 @@ impl Io {
         }
     }
 
-    /// The drive is about to read, or write, the data: puts it where it is read.
+    /// Copies the data to where the drive reads it, before it does. Any context.
     pub(crate) fn bounce_to_drive(&self) {
         match &self.peer {
             Some(memory) if self.bounces() && !self.is_read() => {
@@ -272,7 +273,7 @@ impl Io {
         }
     }
 
-    /// The drive has written the data: puts it where the HCA takes it from.
+    /// Copies the data that the drive has written to where the HCA takes it from. Any context.
     pub(crate) fn bounce_to_wire(&self) {
         if self.bounces() {
             self.copy_to_ram();

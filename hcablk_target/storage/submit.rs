@@ -88,7 +88,7 @@ use kernel::{
 /// counts before the pages are dropped: who finds no page any more finds another number.
 static REWRITTEN: Atomic<u32> = Atomic::new(0);
 
-/// The number, in order with what is looked at before and after.
+/// Returns the number, in order with what is looked at before and after.
 fn rewritten() -> u32 {
     REWRITTEN.fetch_add(0, Full)
 }
@@ -139,7 +139,7 @@ impl Task {
 }
 
 impl Io {
-    /// The request as a task; `None`: a flush.
+    /// Returns the request as a task; `None`: a flush.
     #[inline]
     fn task(&self) -> Option<Task> {
         let backing = self.queue.backing();
@@ -178,7 +178,7 @@ impl Io {
         )
     }
 
-    /// The blocks that it is about, if it is about any.
+    /// Returns the blocks that it is about, if it is about any.
     pub(crate) fn extent(&self) -> Option<Extent> {
         Some(self.task()?.extent)
     }
@@ -207,7 +207,7 @@ impl Io {
             || (task.shares_pages() && rewritten() != self.rewritten)
     }
 
-    /// The drive is done with a bio, or with those of all chunks of a write. Any context.
+    /// Handles the end of a bio, or of those of all chunks of a write. Any context.
     pub(crate) fn bio_done(mut self: KBox<Self>, result: Result<(), DriveStatus>) {
         let queue = self.queue.clone();
         let task = self.task().filter(|task| task.replaces());
@@ -332,7 +332,7 @@ impl Queue {
         }
     }
 
-    /// Direct or cached I/O of a file is done. May sleep.
+    /// Handles the end of direct or cached I/O of a file. May sleep.
     fn transferred(&self, io: KBox<Io>, task: Task, result: Result) {
         let direct = task.route == Route::File && task.replaces();
         if result.is_ok() && direct && io.was_overtaken(task) {

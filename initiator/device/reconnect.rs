@@ -122,8 +122,8 @@ impl Device {
         false
     }
 
-    /// Has the worker connect again, after session `lost` ended because of `failure`. By who has
-    /// `control`.
+    /// Schedules the worker to connect again, after session `lost` ended because of `failure`. To
+    /// be called with `control` held.
     pub(super) fn begin_reconnect(self: &Arc<Self>, lost: &Session, failure: Failure) {
         lost.head().begin_loss(lost.settings().ctrl_loss_tmo_s);
         self.forget_live(failure);
@@ -131,7 +131,7 @@ impl Device {
         let _ = self.workqueues.reconnect.enqueue(self.clone());
     }
 
-    /// Has attributes show that the disk is queueing, because of `failure`.
+    /// Lets attributes show that the disk is queueing, because of `failure`.
     fn forget_live(&self, failure: Failure) {
         let mut shown = self.shown.lock();
         shown.state = State::Queueing;
@@ -334,7 +334,7 @@ impl Device {
         Ok(true)
     }
 
-    /// Has attributes show the session of `active`.
+    /// Lets attributes show the session of `active`.
     pub(super) fn show_session(&self, active: &Active) {
         let mut shown = self.shown.lock();
         shown.state = State::Live;

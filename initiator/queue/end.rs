@@ -90,8 +90,8 @@ impl Queue {
         self.pair.id().detach();
     }
 
-    /// As [`Self::close`], but that events of its connection identifier are still told. Whoever
-    /// calls this detaches that.
+    /// Closes the queue as [`Self::close`], but events of its connection identifier are still
+    /// reported. Whoever calls this detaches that.
     pub(crate) fn take_down(&self) {
         self.pair.id().disconnect();
         self.pair.drain();

@@ -43,7 +43,7 @@ impl Refusal {
         }
     }
 
-    /// The account has no memory for it.
+    /// Makes the refusal for a lack of memory in the account.
     pub(super) fn denied(denied: Denied) -> Self {
         match denied {
             Denied::Limit(shortage) => Self {
@@ -57,7 +57,7 @@ impl Refusal {
         }
     }
 
-    /// Without numbers.
+    /// Returns the reason, without numbers.
     pub(super) fn why(&self) -> &'static str {
         self.why
     }

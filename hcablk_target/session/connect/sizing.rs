@@ -53,7 +53,8 @@ impl Frame<'_> {
         self.request.queues.max(1).into()
     }
 
-    /// For requests of up to `largest` bytes, with `data` bytes for buffers and the eager ring.
+    /// Returns the sizes for requests of up to `largest` bytes, with `data` bytes for buffers and
+    /// the eager ring.
     fn shape(&self, largest: u32, data: usize) -> Result<Shape, Refusal> {
         Shape::new(
             self.attributes,
