@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that speaks nonsense reaches no memory that it was not given; its session ends, and says why.
 # group: hostile
+# takes: 140
 # skips: siw
 # timeout: 7200
 
