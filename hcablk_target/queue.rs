@@ -290,7 +290,7 @@ impl Queue {
         let ios = shape.ios as usize;
         let cq = CompletionQueue::new(
             pd,
-            QueuePair::<Self>::completions(capacity),
+            capacity.completions(),
             index.into(),
             CqContext::Process(session.completions().clone()),
         )?;

@@ -351,7 +351,7 @@ impl Queue {
         let capacity = shape.capacity();
         let cq = CompletionQueue::new(
             pd,
-            QueuePair::<Self>::completions(capacity),
+            capacity.completions(),
             index.into(),
             if polled {
                 CqContext::Direct

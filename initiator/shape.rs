@@ -2,10 +2,7 @@
 
 //! How large queues and requests are: what users ask for and devices allow.
 
-use crate::{
-    failure::Failure,
-    queue::Queue, //
-};
+use crate::failure::Failure;
 use hcablk_core::{
     memory::read_bounce::ReadBounce,
     proto::{
@@ -15,10 +12,7 @@ use hcablk_core::{
     rdma::{
         device::Attributes,
         mr::REGION_PAGE,
-        qp::{
-            Capacity,
-            QueuePair, //
-        },
+        qp::Capacity, //
     },
     sglist::region_pages,
 };
@@ -89,7 +83,7 @@ impl Shape {
 
     /// Returns how many entries the device's completion queue must have.
     fn completions(self) -> u32 {
-        QueuePair::<Queue>::completions(self.capacity())
+        self.capacity().completions()
     }
 
     /// Returns what requests can look like on a device, for a queue depth that was asked for.

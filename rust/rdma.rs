@@ -14,6 +14,7 @@
 //! | [`mapped`] | a count of mappings, on kernels that check | |
 //! | [`mr`] | `struct ib_mr` for fast registration | `rdma/ib_verbs.h` |
 //! | [`pd`] | `struct ib_pd` | `rdma/ib_verbs.h` |
+//! | `pending` | a count of a region's registrations that wait | |
 //! | [`qp`] | `struct ib_qp` | `rdma/ib_verbs.h` |
 //! | [`sink`] | `struct ib_mr` as the sink of an RDMA READ | `rdma/ib_verbs.h` |
 //! | [`space`] | slots of a send queue | |
@@ -52,6 +53,7 @@ pub mod mapped;
 pub mod mr;
 mod paired;
 pub mod pd;
+mod pending;
 pub mod qp;
 pub mod sink;
 pub mod space;

@@ -37,10 +37,7 @@ use hcablk_core::{
     },
     rdma::{
         device::Attributes,
-        qp::{
-            Capacity,
-            QueuePair, //
-        },
+        qp::Capacity,
         sink::Sink, //
     },
 };
@@ -300,7 +297,7 @@ impl Shape {
     }
 
     pub(super) fn completions(self) -> u32 {
-        QueuePair::<Queue>::completions(self.capacity())
+        self.capacity().completions()
     }
 
     pub(super) fn capacity(self) -> Capacity {

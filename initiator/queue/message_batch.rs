@@ -32,9 +32,9 @@ use hcablk_core::{
         REQUEST_LEN, //
     },
     rdma::{
-        backlog::CanWait,
         space::SendSpace,
         wr::{
+            CanWait,
             Chain,
             Send,
             Sge,

@@ -27,9 +27,9 @@ use super::{
 use hcablk_core::{
     blkdev::Request,
     rdma::{
-        backlog::CanWait,
         cq::Success,
         wr::{
+            CanWait,
             Chain,
             WorkId, //
         },

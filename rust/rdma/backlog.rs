@@ -11,12 +11,13 @@
 
 use super::{
     cq::Handler,
+    pending::Counted,
     qp::QueuePair,
     wr::{
+        CanWait,
         Chain,
         Sge,
-        WorkId,
-        WorkRequest, //
+        WorkId, //
     },
 };
 use crate::bindings::{
@@ -30,68 +31,7 @@ use core::{
     },
     ptr, //
 };
-use kernel::{
-    prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
-};
-
-/// A work request that can wait.
-///
-/// # Safety
-///
-/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read by it, which begins
-/// with a `struct ib_send_wr`, and has no other pointers than those to its entries, which
-/// stay as long as the request, and to a region that [`Self::waiting`] is of.
-pub unsafe trait CanWait: WorkRequest {
-    /// The structure for its opcode.
-    #[doc(hidden)]
-    type Raw;
-
-    /// Returns what counts the registrations of its region that wait.
-    #[doc(hidden)]
-    #[inline]
-    fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
-        None
-    }
-}
-
-/// Counts the registrations of a region that wait for their doorbell.
-pub struct PendingRegistrations(Atomic<u32>);
-
-impl PendingRegistrations {
-    pub(super) fn none() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// Returns whether one does.
-    pub(super) fn any(&self) -> bool {
-        self.0.load(Acquire) != 0
-    }
-}
-
-/// A registration that waits: it is counted as long as this is there.
-struct Counted(Arc<PendingRegistrations>);
-
-impl Counted {
-    fn new(waiting: &Arc<PendingRegistrations>) -> Self {
-        waiting.0.fetch_add(1, Relaxed);
-        Self(waiting.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0 .0.fetch_sub(1, Release);
-    }
-}
+use kernel::prelude::*;
 
 /// What a request may have behind the fields that all have: an RDMA READ or WRITE, or a
 /// registration.

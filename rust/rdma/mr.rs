@@ -3,10 +3,11 @@
 //! Memory regions for fast registration.
 
 use super::{
-    backlog::PendingRegistrations,
     pd::ProtectionDomain,
+    pending::PendingRegistrations,
     wr::{
         Invalidate,
+        Key,
         Register,
         Withdrawn, //
     },
@@ -30,10 +31,6 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
-
-/// A region's key, local and remote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(pub(super) u32);
 
 /// What a region is good for: what its request needs and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +131,11 @@ impl MemoryRegion {
         self.raw.as_ptr()
     }
 
+    /// Makes the REG_MR that makes `key` valid with `rights`.
     #[inline]
-    pub(super) fn waiting(&self) -> &Arc<PendingRegistrations> {
-        &self.waiting
+    fn registration(&self, key: Key, rights: Rights) -> Register<'_> {
+        // SAFETY: By the type's invariant the region stays as long as the borrow; it owns the count.
+        unsafe { Register::new(self.as_raw(), &self.waiting, key, rights.access()) }
     }
 
     /// Lays the region over `count` mapped entries of `sg`, under an address
@@ -194,7 +193,7 @@ impl MemoryRegion {
             address: unsafe { (*self.as_raw()).iova },
             key: self.key().0,
         };
-        Ok((Register::new(self, self.key(), rights.access()), remote))
+        Ok((self.registration(self.key(), rights), remote))
     }
 
     /// Returns the work requests that make the region valid and invalid again, and its first byte's
@@ -207,7 +206,7 @@ impl MemoryRegion {
         self.state = State::Invalidating;
         // SAFETY: The region is valid.
         let (address, key) = unsafe { ((*self.as_raw()).iova, Key((*self.as_raw()).lkey)) };
-        let register = Register::new(self, key, rights.access());
+        let register = self.registration(key, rights);
         Ok((register, Invalidate::new(key), address, key))
     }
 
@@ -219,7 +218,7 @@ impl MemoryRegion {
 
     /// Returns the work request for [`Self::keep`].
     pub(crate) fn kept(&self, rights: Rights) -> Register<'_> {
-        Register::new(self, self.key(), rights.access())
+        self.registration(self.key(), rights)
     }
 
     /// Returns the LOCAL_INV that makes the region invalid.

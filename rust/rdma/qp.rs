@@ -60,6 +60,14 @@ pub struct Capacity {
     pub receive_entries: u32,
 }
 
+impl Capacity {
+    /// Returns how many completions a queue pair of this size may have outstanding. When it is
+    /// flushed, unsignaled requests complete as well.
+    pub fn completions(self) -> u32 {
+        self.sends + self.receives + 2
+    }
+}
+
 /// How long a flushed queue pair may take to report its work, in milliseconds.
 /// After that the pair is destroyed, which ends the work as well.
 const DRAIN_TIMEOUT_MS: u32 = 30_000;
@@ -101,12 +109,6 @@ unsafe impl<H: Handler> Send for QueuePair<H> {}
 unsafe impl<H: Handler> Sync for QueuePair<H> {}
 
 impl<H: Handler> QueuePair<H> {
-    /// Returns how many completions a queue pair of this size may have outstanding. When it is
-    /// flushed, unsignaled requests complete as well.
-    pub fn completions(capacity: Capacity) -> u32 {
-        capacity.sends + capacity.receives + 2
-    }
-
     /// Makes the queue pair of the connection `id`. May sleep.
     ///
     /// `EINVAL` unless all are of one device and domain. `EBUSY` when `id` or `cq` has a queue pair

@@ -13,15 +13,8 @@
 //! which a queue's parts are dropped, the pair before its memory.
 
 use super::{
-    backlog::{
-        CanWait,
-        PendingRegistrations, //
-    },
     buffer::Slice,
-    mr::{
-        Key,
-        MemoryRegion, //
-    },
+    pending::PendingRegistrations, //
 };
 use crate::bindings::{
     self,
@@ -95,6 +88,10 @@ impl WorkId {
         }
     }
 }
+
+/// A memory region's key, local and remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub(super) u32);
 
 /// A scatter-gather entry: where one piece of a message is in this host's memory.
 ///
@@ -189,6 +186,26 @@ pub trait WorkRequest {
     #[inline]
     fn name(&mut self, id: WorkId) {
         self.base().__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
+    }
+}
+
+/// A work request that can wait for its doorbell in a [`Backlog`](super::backlog::Backlog).
+///
+/// # Safety
+///
+/// [`WorkRequest::whole`] points to a `Raw`, all of which may be read by it, which begins
+/// with a `struct ib_send_wr`, and has no other pointers than those to its entries, which
+/// stay as long as the request, and to a region that [`Self::waiting`] is of.
+pub unsafe trait CanWait: WorkRequest {
+    /// The structure for its opcode.
+    #[doc(hidden)]
+    type Raw;
+
+    /// Returns what counts the registrations of its region that wait.
+    #[doc(hidden)]
+    #[inline]
+    fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
+        None
     }
 }
 
@@ -314,30 +331,45 @@ unsafe impl CanWait for Rdma<'_> {
 }
 
 /// Makes a memory region's key valid.
+///
+/// # Invariants
+///
+/// `wr.mr` is the region whose registrations `waiting` counts, valid for `'a`.
 pub struct Register<'a> {
     wr: bindings::ib_reg_wr,
-    region: &'a MemoryRegion,
+    waiting: &'a Arc<PendingRegistrations>,
     /// It was put where it is posted from.
     given: bool,
 }
 
 impl<'a> Register<'a> {
+    /// Makes the REG_MR of the region `mr` with the verbs' `access` flags.
+    ///
+    /// # Safety
+    ///
+    /// `mr` is valid for `'a`, and is the region that owns `waiting`.
     #[inline]
-    pub(super) fn new(region: &'a MemoryRegion, key: Key, access: u32) -> Self {
+    pub(super) unsafe fn new(
+        mr: *mut bindings::ib_mr,
+        waiting: &'a Arc<PendingRegistrations>,
+        key: Key,
+        access: u32,
+    ) -> Self {
         let mut wr: bindings::ib_reg_wr = zeroed();
         wr.wr.opcode = bindings::ib_wr_opcode_IB_WR_REG_MR;
-        wr.mr = region.as_raw();
+        wr.mr = mr;
         wr.key = key.0;
         wr.access = access as i32;
+        // INVARIANT: By the safety requirement.
         Self {
             wr,
-            region,
+            waiting,
             given: false,
         }
     }
 
     /// Gives the request up before it was put into a chain or a backlog: the proof for
-    /// [`MemoryRegion::withdrawn`]. `None`: it was.
+    /// [`MemoryRegion::withdrawn`](super::mr::MemoryRegion). `None`: it was.
     #[inline]
     pub fn withdraw(self) -> Option<Withdrawn> {
         (!self.given).then_some(Withdrawn(Key(self.wr.key)))
@@ -365,7 +397,7 @@ unsafe impl CanWait for Register<'_> {
 
     #[inline]
     fn waiting(&self) -> Option<&Arc<PendingRegistrations>> {
-        Some(self.region.waiting())
+        Some(self.waiting)
     }
 }
 

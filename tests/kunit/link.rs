@@ -197,7 +197,7 @@ impl Side {
         sleepy: bool,
     ) -> Result<Self> {
         let pd = ProtectionDomain::new(id)?;
-        let completions = QueuePair::<Log>::completions(capacity);
+        let completions = capacity.completions();
         let cq = CompletionQueue::new(&pd, completions, 0, context)?;
         Ok(Self {
             pair: QueuePair::new(id, &pd, &cq, capacity)?,

@@ -39,7 +39,6 @@ use verbs::{
     failure,
     memory,
     page,
-    queue,
     rdma,
     request,
     sglist, //

@@ -28,8 +28,6 @@ pub(crate) mod rdma {
     }
 
     pub(crate) mod qp {
-        use core::marker::PhantomData;
-
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct Capacity {
             pub(crate) sends: u32,
@@ -38,11 +36,9 @@ pub(crate) mod rdma {
             pub(crate) receive_entries: u32,
         }
 
-        pub(crate) struct QueuePair<H>(PhantomData<H>);
-
-        impl<H> QueuePair<H> {
-            pub(crate) fn completions(capacity: Capacity) -> u32 {
-                capacity.sends + capacity.receives + 2
+        impl Capacity {
+            pub(crate) fn completions(self) -> u32 {
+                self.sends + self.receives + 2
             }
         }
     }
@@ -112,11 +108,6 @@ pub(crate) mod failure {
     pub(crate) enum Failure {
         Device(&'static str),
     }
-}
-
-/// The initiator's.
-pub(crate) mod queue {
-    pub(crate) struct Queue;
 }
 
 /// The target's.

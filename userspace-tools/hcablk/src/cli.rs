@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::hostid;
 use crate::initiator::{Connect, Which};
-use crate::names::{parse_chunk_kib, parse_provider, DeviceName, VolumeName};
+use crate::names::{parse_chunk_kib, parse_provider, DeviceName, VolumeName, CHUNK_KIB};
 use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
 use crate::tuning::Tuning;
 
@@ -370,7 +370,7 @@ pub struct ExportArgs {
     /// Move large requests in chunks of so many KiB, so that drive and network work at the same
     /// time: 64, 128, 256 or 512; 0: each as a whole. Without effect on what goes to a file or
     /// through the page cache
-    #[arg(long, value_name = "KIB", default_value_t = Export::CHUNK_KIB, value_parser = parse_chunk_kib)]
+    #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = parse_chunk_kib)]
     pub chunk_kib: u32,
 
     /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the

@@ -361,6 +361,15 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
     }
 }
 
+/// Returns what was read from a group, or `None` if the group went away meanwhile.
+pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(_) if !group.exists() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,7 @@ mod connect;
 mod disconnect;
 mod show;
 
-use crate::configfs::{Group, INITIATOR};
-use crate::error::Result;
+use crate::configfs::INITIATOR;
 
 pub use connect::{connect, resolve, Connect};
 pub use disconnect::{disconnect, Which};
@@ -18,13 +17,4 @@ fn not_loaded() -> String {
         "the kernel module {} is not loaded: no devices",
         INITIATOR.name
     )
-}
-
-/// Returns what was read from a group, or `None` if the group went away meanwhile.
-pub fn unless_gone<T>(group: &Group<'_>, read: Result<T>) -> Result<Option<T>> {
-    match read {
-        Ok(value) => Ok(Some(value)),
-        Err(_) if !group.exists() => Ok(None),
-        Err(error) => Err(error),
-    }
 }

@@ -83,6 +83,9 @@ pub fn parse_provider(text: &str) -> Result<String, String> {
         .ok_or_else(|| "neither `auto` nor a PCI address like 0000:81:00.0".to_owned())
 }
 
+/// The driver's default of a volume's `chunk_kib`.
+pub const CHUNK_KIB: u32 = 128;
+
 /// Parses the length of chunks in KiB, as the target's driver takes it.
 ///
 /// # Errors

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use super::disconnect::{find, no_such_device};
-use super::{not_loaded, unless_gone};
-use crate::configfs::{parse_counters, Group, INITIATOR};
+use super::not_loaded;
+use crate::configfs::{parse_counters, unless_gone, Group, INITIATOR};
 use crate::error::{Error, Result};
 use crate::output::{Counters, Device, Outcome, Report, Session};
 use crate::system::System;

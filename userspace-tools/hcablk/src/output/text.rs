@@ -7,7 +7,7 @@ use std::fmt::{self, Write as _};
 use uuid::Uuid;
 
 use super::{Counters, Device, Done, Port, Report, Volume};
-use crate::target::Export;
+use crate::names::CHUNK_KIB;
 use crate::times;
 
 impl fmt::Display for Report {
@@ -81,7 +81,7 @@ impl fmt::Display for Done {
                     write!(f, ", with a cache of {cache_mib} MiB")?;
                 }
                 match *chunk_kib {
-                    Export::CHUNK_KIB => {}
+                    CHUNK_KIB => {}
                     0 => f.write_str(", large requests whole")?,
                     kib => write!(f, ", large requests in chunks of {kib} KiB")?,
                 }

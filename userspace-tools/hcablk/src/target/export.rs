@@ -69,9 +69,6 @@ pub struct Export {
 }
 
 impl Export {
-    /// The driver's default of `chunk_kib`.
-    pub const CHUNK_KIB: u32 = 128;
-
     /// Returns the driver's word for who lends memory.
     fn source(&self) -> &str {
         self.provider.as_deref().unwrap_or("auto")

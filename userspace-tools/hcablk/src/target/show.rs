@@ -4,9 +4,8 @@
 
 use super::hosts::hosts;
 use super::{existing, not_loaded, ports, volumes};
-use crate::configfs::{parse_counters, Group, TARGET};
+use crate::configfs::{parse_counters, unless_gone, Group, TARGET};
 use crate::error::{Error, Result};
-use crate::initiator::unless_gone;
 use crate::names::VolumeName;
 use crate::output::{is_cut, Client, Counters, Outcome, Port, PortSession, Report, Volume};
 use crate::system::System;
