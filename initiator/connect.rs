@@ -5,12 +5,12 @@
 //! any is waited for.
 
 use crate::{
+    deadline::Deadline,
     failure::{
         Failure,
         Step, //
     },
     queue::Queue,
-    session::Session,
 };
 use core::net::SocketAddr;
 use hcablk_core::{
@@ -35,11 +35,7 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        Instant,
-        Monotonic, //
-    },
+    sync::Arc, //
 };
 
 /// Milliseconds for one try to resolve the address. The kernel looks again at
@@ -48,31 +44,24 @@ use kernel::{
 /// only then.
 const RESOLVE_MS: u32 = 500;
 
-/// The end of all waiting for one connection.
-#[derive(Clone, Copy)]
-pub(crate) struct Deadline {
-    start: Instant<Monotonic>,
-    limit_ms: u32,
-}
+/// Whose queue pairs come up: a session. It is told when one of their connections goes down.
+pub(crate) trait ConnectionOwner: Send + Sync + 'static {
+    /// Makes queue pair `index` of the connection `id`. May sleep. Fails as verbs do, and with
+    /// `ENOMEM`.
+    fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>>;
 
-impl Deadline {
-    /// Makes a deadline `limit_ms` milliseconds from now.
-    pub(crate) fn new(limit_ms: u32) -> Self {
-        Self {
-            start: Instant::now(),
-            limit_ms,
-        }
-    }
+    /// Adds the next queue pair. It belongs to the teardown even if this fails
+    /// because the session is ending: then it is torn down here.
+    fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure>;
 
-    /// Returns the milliseconds left, at least one.
-    pub(crate) fn left_ms(self) -> u32 {
-        let gone = self.start.elapsed().as_millis().max(0);
-        (i64::from(self.limit_ms) - gone).max(1) as u32
-    }
+    /// Returns how many RDMA READs of the target the device answers at a time.
+    fn responder_resources(&self) -> u8;
 
-    pub(crate) fn has_passed(self) -> bool {
-        self.start.elapsed().as_millis() >= i64::from(self.limit_ms)
-    }
+    /// Tells that the target has closed a connection. Any context that sleeps not.
+    fn connection_closed(self: Arc<Self>);
+
+    /// Tells that the RDMA device goes away. As [`Self::connection_closed`].
+    fn device_removed(self: Arc<Self>);
 }
 
 /// What the connection manager said last.
@@ -96,7 +85,7 @@ pub(crate) struct Link {
 struct LinkState {
     news: News,
     /// Whom to tell when the connection is lost.
-    session: Option<Arc<Session>>,
+    owner: Option<Arc<dyn ConnectionOwner>>,
 }
 
 impl Link {
@@ -107,7 +96,7 @@ impl Link {
             pin_init!(Self {
                 state <- new_irq_lock!(LinkState {
                     news: News::Nothing,
-                    session: None,
+                    owner: None,
                 }, "hcablk_link"),
                 changed <- Event::new(),
             }),
@@ -118,9 +107,9 @@ impl Link {
         Ok((link, id))
     }
 
-    /// Tells `session` when the connection is lost.
-    fn attach(&self, session: &Arc<Session>) {
-        self.state.lock().session = Some(session.clone());
+    /// Tells `owner` when the connection is lost.
+    fn attach(&self, owner: Arc<dyn ConnectionOwner>) {
+        self.state.lock().owner = Some(owner);
     }
 
     fn report(&self, news: News) {
@@ -212,12 +201,12 @@ impl cm::Handler for Link {
             cm::Event::Disconnected => Failure::Disconnected,
             cm::Event::DeviceRemoval => Failure::DeviceRemoved,
         };
-        let session = self.state.lock().session.clone();
+        let owner = self.state.lock().owner.clone();
         self.report(News::Failed(lost));
         // While connecting, whoever waits decides what it means.
-        match (session, lost) {
-            (Some(session), Failure::Disconnected) => session.fail(lost),
-            (Some(session), Failure::DeviceRemoved) => session.device_removed(),
+        match (owner, lost) {
+            (Some(owner), Failure::Disconnected) => owner.connection_closed(),
+            (Some(owner), Failure::DeviceRemoved) => owner.device_removed(),
             _ => {}
         }
     }
@@ -230,22 +219,18 @@ struct Rising {
 }
 
 impl Rising {
-    fn make_queue(&self, session: &Arc<Session>) -> Result<Arc<Queue>, Failure> {
-        Queue::new(
-            session,
-            self.request.queue,
-            &self.id,
-            session.pd(),
-            session.shape(),
-        )
-        .map_err(|e| Failure::Setup("a queue pair", e))
+    fn make_queue(&self, owner: &Arc<impl ConnectionOwner>) -> Result<Arc<Queue>, Failure> {
+        owner
+            .clone()
+            .make_queue(self.request.queue, &self.id)
+            .map_err(|e| Failure::Setup("a queue pair", e))
     }
 
     /// Sends the connection request to the target.
-    fn send_request(&self, session: &Arc<Session>) -> Result<(), Failure> {
-        self.link.attach(session);
+    fn send_request(&self, owner: &Arc<impl ConnectionOwner>) -> Result<(), Failure> {
+        self.link.attach(owner.clone());
         let parameters = Parameters {
-            responder_resources: session.pd().attributes().max_qp_rd_atom,
+            responder_resources: owner.responder_resources(),
             initiator_depth: 0,
         };
         self.id
@@ -269,10 +254,10 @@ impl Rising {
     }
 }
 
-/// Connects queue pairs `from..to` of `session`, `first` being the already
+/// Connects the queue pairs in `range` of `owner`, `first` being the already
 /// resolved link of queue 0 when that is among them, and returns the replies.
 pub(crate) fn bring_up(
-    session: &Arc<Session>,
+    owner: &Arc<impl ConnectionOwner>,
     range: core::ops::Range<u8>,
     mut first: Option<(Arc<Link>, Arc<Id>)>,
     address: &SocketAddr,
@@ -310,9 +295,9 @@ pub(crate) fn bring_up(
     }
     let mut up = KVec::new();
     for one in rising.iter() {
-        let queue = one.make_queue(session)?;
-        session.add_queue(&queue)?;
-        one.send_request(session)?;
+        let queue = one.make_queue(owner)?;
+        owner.add_queue(&queue)?;
+        one.send_request(owner)?;
         up.push(queue, GFP_KERNEL).map_err(memory)?;
     }
     let mut replies = KVec::new();
@@ -324,9 +309,9 @@ pub(crate) fn bring_up(
 }
 
 /// Connects a queue pair in place of another one, as `request` says. It is not among the
-/// session's until the caller adds it.
+/// owner's until the caller adds it.
 pub(crate) fn bring_up_instead(
-    session: &Arc<Session>,
+    owner: &Arc<impl ConnectionOwner>,
     address: &SocketAddr,
     request: Request,
     deadline: Deadline,
@@ -337,11 +322,8 @@ pub(crate) fn bring_up_instead(
         .map_err(|e| Failure::Step(Step::Route, e))?;
     link.wait(Step::Route, deadline)?;
     let one = Rising { link, id, request };
-    let queue = one.make_queue(session)?;
-    match one
-        .send_request(session)
-        .and_then(|()| one.answer(deadline))
-    {
+    let queue = one.make_queue(owner)?;
+    match one.send_request(owner).and_then(|()| one.answer(deadline)) {
         Ok(reply) => Ok((queue, reply)),
         Err(failure) => {
             queue.close();

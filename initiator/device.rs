@@ -27,36 +27,24 @@
 //! kept apart, so that reading them never waits.
 
 use crate::{
-    connect::{
-        self,
-        Deadline,
-        Link, //
-    },
-    failure::{
-        Failure,
-        Violation, //
-    },
+    deadline::Deadline,
+    failure::Failure,
     head::Head,
     identity::Identities,
-    queue::Driver,
+    queue::{
+        Driver,
+        Queue, //
+    },
     session::{
         Session,
+        SessionOwner,
         VolumeInfo, //
     },
-    settings::Settings,
-    shape::Shape,
+    settings::Settings, //
 };
-use core::{
-    fmt,
-    net::SocketAddr, //
-};
+use core::fmt;
 use hcablk_core::{
-    blkdev::{
-        Disk,
-        Limits,
-        TagSet,
-        TagSetConfig, //
-    },
+    blkdev::Disk,
     configfs::{
         Directory,
         DirectoryPin, //
@@ -64,20 +52,12 @@ use hcablk_core::{
     printable,
     proto::{
         connect::{
-            Epoch,
             Geometry,
             SessionId, //
         },
-        name::VolumeId,
-        QUEUES_MAX, //
+        name::VolumeId, //
     },
-    rdma::{
-        cm::Id,
-        mr::REGION_PAGE,
-        pd::ProtectionDomain, //
-    },
-    sync::WorkQueue,
-    system, //
+    sync::WorkQueue, //
 };
 use kernel::{
     impl_has_work,
@@ -99,51 +79,20 @@ use kernel::{
     ThisModule, //
 };
 
+mod bring_up;
+mod disk;
 mod past;
 mod reconnect;
+mod shown;
 
-use self::past::Past;
-
-/// See the module's picture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    New,
-    Connecting,
-    Live,
-    Queueing,
-    Failing,
-    Failed,
-    Disconnecting,
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::New => "new",
-            Self::Connecting => "connecting",
-            Self::Live => "live",
-            Self::Queueing => "queueing",
-            Self::Failing => "failing",
-            Self::Failed => "failed",
-            Self::Disconnecting => "disconnecting",
-        })
-    }
-}
-
-/// What attributes show.
-pub(crate) struct Shown {
-    pub(crate) state: State,
-    pub(crate) failure: Option<Failure>,
-    /// Number of the disk.
-    pub(crate) disk: Option<u32>,
-    pub(crate) session: Option<(SessionId, Epoch)>,
-    /// Which volume it is.
-    pub(crate) wwid: Option<VolumeId>,
-    /// Where counters of live queues are.
-    live: Option<Arc<Session>>,
-    /// How long requests take is measured.
-    pub(crate) timing: bool,
-}
+pub(crate) use self::disk::DISK_PREFIX;
+use self::{
+    past::Past,
+    shown::{
+        Shown,
+        State, //
+    },
+};
 
 /// How long a connection that was refused as stale is not tried again.
 const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
@@ -156,9 +105,6 @@ pub(crate) struct WorkQueues {
     /// Connects again; waits for what is done on the other one.
     pub(crate) reconnect: Arc<WorkQueue>,
 }
-
-/// Prefix of the disks' names.
-pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 
 struct Active {
     head: Arc<Head>,
@@ -174,9 +120,6 @@ impl Active {
         (1 << self.volume.geometry.logical_block_shift) - 1
     }
 }
-
-/// The first connection of a session, whose address is resolved.
-type First = (Arc<Link>, Arc<Id>);
 
 struct Control {
     active: Option<Active>,
@@ -257,11 +200,6 @@ impl Device {
         )
     }
 
-    /// Returns the workqueue on which sessions end.
-    pub(crate) fn teardown(&self) -> &Arc<WorkQueue> {
-        &self.workqueues.teardown
-    }
-
     pub(crate) fn settings(&self) -> Settings {
         *self.settings.lock()
     }
@@ -274,15 +212,6 @@ impl Device {
         }
         change(&mut settings);
         Ok(())
-    }
-
-    /// Calls `f` with what attributes show.
-    pub(crate) fn show<R>(&self, f: impl FnOnce(&Shown) -> R) -> R {
-        f(&self.shown.lock())
-    }
-
-    fn set_state(&self, state: State) {
-        self.shown.lock().state = state;
     }
 
     /// Connects and makes the disk. Nothing happens when that is done already.
@@ -401,7 +330,7 @@ impl Device {
                 session.fail(Failure::Forced);
                 session.wait();
                 // The teardown does the same; whoever comes first.
-                self.session_failed(&session, session.failure().unwrap_or(Failure::Forced));
+                self.session_lost(&session, session.failure().unwrap_or(Failure::Forced));
             }
             self.give_up(None, Failure::Forced);
             // Whoever connects or removes the disk has it.
@@ -413,7 +342,7 @@ impl Device {
 
     /// Removes the disk after the teardown of `session`, whose reason is `failure`, or has it wait
     /// for another session. Process context.
-    pub(crate) fn session_failed(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
+    fn session_lost(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
         let mut control = self.control.lock();
         // Not while connecting, when the disk was not made or is being given up.
         if self.show(|shown| shown.state) != State::Live
@@ -450,234 +379,22 @@ impl Device {
         self.forget_session(State::Failed, Some(failure));
         control.pin = None;
     }
-
-    /// Resizes the disk to the volume's `sectors` of 512 bytes, as the target has sent. Does
-    /// nothing while the device is busy with something else, since the target will send it again.
-    /// Process context.
-    pub(crate) fn resized(&self, session: &Session, sectors: u64) {
-        let Some(control) = self.control.try_lock() else {
-            return;
-        };
-        let Some(active) = control.active.as_ref() else {
-            return;
-        };
-        if !core::ptr::eq(&*active.session, session) || active.disk.capacity() == sectors {
-            return;
-        }
-        if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask() != 0 {
-            return active.session.fail(Failure::Protocol(Violation::new(
-                "the size that it told is none",
-                Some(0),
-            )));
-        }
-        pr_info!("{self}: the volume has {sectors} sectors now\n");
-        active.disk.set_capacity_and_notify(sectors);
-    }
-
-    fn forget_session(&self, state: State, failure: Option<Failure>) {
-        let mut shown = self.shown.lock();
-        shown.state = state;
-        shown.failure = failure;
-        shown.disk = None;
-        shown.session = None;
-        shown.wwid = None;
-        let live = shown.live.take();
-        drop(shown);
-        drop(live);
-    }
-
-    /// Connects to a volume that is `lost`, if that is known, and makes its disk.
-    fn connect(
-        self: &Arc<Self>,
-        settings: Settings,
-        epoch: Epoch,
-        lost: Option<VolumeId>,
-        deadline: Deadline,
-    ) -> Result<Active, Failure> {
-        let (session, first, head) = self.begin_session(settings, epoch, None, deadline)?;
-        let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
-            let disk = head
-                .with_first(&session, || self.add_disk(&session, &head, &volume))
-                .map_err(|e| Failure::Setup("the disk", e))?;
-            // Not before: whoever reads partitions would wait, and this for them.
-            head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
-            Ok((disk, volume))
-        });
-        match result {
-            Ok((disk, volume)) => Ok(Active {
-                head,
-                session,
-                disk,
-                volume,
-            }),
-            Err(failure) => {
-                // What broke the session comes before what that broke.
-                let failure = session.failure().unwrap_or(failure);
-                session.finish();
-                Err(failure)
-            }
-        }
-    }
-
-    /// Makes a session without queue pairs, for the disk of `head` or for a new one, and resolves
-    /// the target's address.
-    fn begin_session(
-        self: &Arc<Self>,
-        settings: Settings,
-        epoch: Epoch,
-        head: Option<Arc<Head>>,
-        deadline: Deadline,
-    ) -> Result<(Arc<Session>, First, Arc<Head>), Failure> {
-        let ip = settings.address.ok_or(Failure::Unset("address"))?;
-        settings.volume.ok_or(Failure::Unset("volume"))?;
-        settings.host.ok_or(Failure::Unset("host_id"))?;
-        let address = SocketAddr::new(ip, settings.port);
-
-        let (link, id) = Link::new()?;
-        link.resolve(&id, &address, deadline)?;
-        let device = |e| Failure::Setup("a protection domain", e);
-        let mut shape = Shape::fit(
-            id.attributes().map_err(device)?,
-            settings.depth,
-            settings.max_io_kib << 10,
-        )?;
-        if let Some(head) = &head {
-            shape = head.shape_on(shape).ok_or(Failure::Device(
-                "it has less than the one that the disk began with",
-            ))?;
-        }
-        // iWARP has no RDMA WRITE that tells the peer that it is done.
-        if !id.is_iwarp() {
-            shape.fit_read_bounce(id.attributes().map_err(device)?, settings.small_read);
-        }
-        let pd = ProtectionDomain::new(&id).map_err(device)?;
-        let settings = match &head {
-            Some(_) => settings,
-            None => with_queue_counts(settings),
-        };
-        let queues = u32::from(settings.queues) + u32::from(settings.poll_queues);
-        let head = match head {
-            Some(head) => head,
-            None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
-        };
-        let session = Session::new(self, self.identity, epoch, settings, shape, pd, &head)
-            .map_err(|e| Failure::Setup("a session", e))?;
-        Ok((session, (link, id), head))
-    }
-
-    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known.
-    fn bring_up(
-        session: &Arc<Session>,
-        first: First,
-        deadline: Deadline,
-        lost: Option<VolumeId>,
-    ) -> Result<VolumeInfo, Failure> {
-        let (address, request) = session
-            .connection_request(0, false)
-            .ok_or(Failure::Unset("address"))?;
-        // The first queue makes the session at the target, the others join it.
-        let first = connect::bring_up(session, 0..1, Some(first), &address, &request, deadline)?;
-        let Some(volume) = first.first().map(|(_, reply)| VolumeInfo::of(reply)) else {
-            return Err(Failure::NotATarget);
-        };
-        let expected = session.settings().expect_wwid;
-        if expected.is_some() && volume.wwid != expected {
-            return Err(Failure::OtherVolume);
-        }
-        if lost.is_some() && volume.wwid != lost {
-            return Err(Failure::Exchanged);
-        }
-        let rest = connect::bring_up(
-            session,
-            1..session.queue_count(),
-            None,
-            &address,
-            &request,
-            deadline,
-        )?;
-        for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
-            if VolumeInfo::of(reply) != volume {
-                return Err(Failure::Protocol(Violation::new(
-                    "its queues disagree about the volume",
-                    None,
-                )));
-            }
-            queue
-                .go_live(reply)
-                .map_err(|e| Failure::Setup("a queue pair", e))?;
-        }
-        session.go_live(volume)?;
-        Ok(volume)
-    }
-
-    fn add_disk(
-        &self,
-        session: &Arc<Session>,
-        head: &Arc<Head>,
-        volume: &VolumeInfo,
-    ) -> Result<Disk<Driver>> {
-        let (settings, geometry) = (session.settings(), &volume.geometry);
-        let config = TagSetConfig {
-            timeout_ms: settings.io_timeout_s.saturating_mul(1000),
-            numa_node: None,
-            no_scheduler: false,
-            poll_queues: settings.poll_queues.into(),
-        };
-        let tag_set = TagSet::new(&config, session.requests(), head.clone())?;
-        let bytes = session.shape().bytes.min(geometry.max_transfer);
-        if bytes >> 10 < settings.max_io_kib {
-            pr_info!(
-                "{self}: requests of {} KiB at most, not of {} KiB: {} has no more\n",
-                bytes >> 10,
-                settings.max_io_kib,
-                if bytes < session.shape().bytes {
-                    "the target"
-                } else {
-                    "the RDMA device"
-                }
-            );
-        }
-        let limits = Limits {
-            logical_block_size: 1 << geometry.logical_block_shift,
-            physical_block_size: 1 << geometry.physical_block_shift,
-            max_hw_sectors: bytes >> 9,
-            max_segments: session.shape().segments,
-            // A region's pages are whole, but for the first and the last.
-            virt_boundary_mask: u64::from(REGION_PAGE - 1),
-            dma_alignment: 3,
-            write_cache: geometry.write_cache,
-            fua: geometry.fua,
-            max_discard_sectors: geometry.max_discard >> 9,
-            discard_granularity: geometry.discard_granularity,
-            max_write_zeroes_sectors: geometry.max_zeroes >> 9,
-            ..Limits::default()
-        };
-        Disk::add(
-            DISK_PREFIX,
-            &tag_set,
-            &limits,
-            geometry.capacity >> 9,
-            geometry.read_only,
-            volume
-                .wwid
-                .as_ref()
-                .map(|wwid| -> &dyn fmt::Display { wwid }),
-            self.module,
-        )
-    }
 }
 
-/// Returns the settings with the numbers of queues that this machine gets.
-fn with_queue_counts(settings: Settings) -> Settings {
-    let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
-    let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);
-    let queues = match settings.queues {
-        0 => cpus,
-        queues => queues.min(cpus),
-    };
-    Settings {
-        queues: queues.min(QUEUES_MAX - poll_queues),
-        poll_queues,
-        ..settings
+impl SessionOwner for Device {
+    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>) {
+        self.retire(queues);
+    }
+
+    fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
+        self.retire_one(queues, index, new);
+    }
+
+    fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure) {
+        self.session_lost(session, failure);
+    }
+
+    fn resized(&self, session: &Session, sectors: u64) {
+        self.resize(session, sectors);
     }
 }

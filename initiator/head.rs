@@ -4,9 +4,12 @@
 //! layer relies on, and what becomes of requests while there is no session.
 
 use crate::{
-    connect::Deadline,
-    queue::Driver,
-    session::Session,
+    deadline::Deadline,
+    queue::{
+        Driver,
+        FirstQueues,
+        QueueSource, //
+    },
     shape::Shape, //
 };
 use hcablk_core::{
@@ -42,7 +45,7 @@ pub(crate) struct Loss {
     stable: Option<Deadline>,
 }
 
-/// See the module. Shared by the disk's tag set and its sessions.
+/// See the module. Shared by the disk and its sessions.
 #[pin_data]
 pub(crate) struct Head {
     requests: Arc<Requests<Driver>>,
@@ -53,9 +56,7 @@ pub(crate) struct Head {
     begun: Atomic<bool>,
     /// The target may have lost writes that it acknowledged: a flush has to fail.
     writes_lost: Atomic<bool>,
-    /// Whose queues the disk begins with; only while it is being added.
-    #[pin]
-    first: Mutex<Option<Arc<Session>>>,
+    first: Arc<FirstQueues>,
     #[pin]
     loss: Mutex<Loss>,
     /// The disk goes, or has lost its RDMA device. Never taken back.
@@ -67,6 +68,7 @@ impl Head {
     /// Makes the head of a disk of `queues` hardware queues. May sleep.
     pub(crate) fn new(queues: u32, shape: Shape) -> Result<Arc<Self>> {
         let requests = Requests::new(queues, shape.depth.into())?;
+        let first = FirstQueues::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 requests,
@@ -74,7 +76,7 @@ impl Head {
                 queues_if_no_path: Atomic::new(false),
                 begun: Atomic::new(false),
                 writes_lost: Atomic::new(false),
-                first <- new_mutex!(None),
+                first,
                 loss <- new_mutex!(Loss::default()),
                 woken <- Event::new(),
             }),
@@ -153,12 +155,13 @@ impl Head {
         self.woken.wait_ms(ms).is_ok()
     }
 
-    /// Calls `add`, which adds the disk, with the queues of `session` to begin with.
-    pub(crate) fn with_first<R>(&self, session: &Arc<Session>, add: impl FnOnce() -> R) -> R {
-        *self.first.lock() = Some(session.clone());
-        let result = add();
-        let first = self.first.lock().take();
-        drop(first);
+    /// Calls `add`, which adds the disk, with the queues of `source` to begin with.
+    pub(crate) fn with_first<R>(
+        &self,
+        source: Arc<dyn QueueSource>,
+        add: impl FnOnce() -> R,
+    ) -> R {
+        let result = self.first.during(source, add);
         self.begun.store(true, Release);
         result
     }
@@ -179,8 +182,8 @@ impl Head {
         self.writes_lost.load(Relaxed) && self.writes_lost.xchg(false, Acquire)
     }
 
-    /// Returns the session that the disk begins with.
-    pub(crate) fn first(&self) -> Option<Arc<Session>> {
-        self.first.lock().clone()
+    /// Returns the queues that the disk begins with, which its tag set asks for.
+    pub(crate) fn first(&self) -> &Arc<FirstQueues> {
+        &self.first
     }
 }

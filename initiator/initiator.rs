@@ -2,22 +2,28 @@
 
 //! The initiator: makes remote volumes local disks.
 //!
+//! A module names those below it in this list and none above; what goes up goes by a trait
+//! ([`SessionOwner`](session::SessionOwner), [`ConnectionOwner`](connect::ConnectionOwner),
+//! [`QueueOwner`](queue::QueueOwner)).
+//!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk`.
 //! - [`device`]: a configured disk and its states.
-//! - [`failure`]: everything that can go wrong, in words and as error codes.
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`head`]: what a disk keeps over its sessions.
-//! - [`identity`]: by what a target tells a disk's connections.
 //! - [`queue`]: the I/O path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
-//! - [`settings`]: what users set.
 //! - [`shape`]: how large queues and requests are.
+//! - [`settings`]: what users set.
 //! - [`stats`]: what is counted.
+//! - [`identity`]: by what a target tells a disk's connections.
+//! - [`deadline`]: until when something is waited for.
+//! - [`failure`]: everything that can go wrong, in words and as error codes.
 
 mod batching;
 mod config;
 mod connect;
+mod deadline;
 mod device;
 mod failure;
 mod head;

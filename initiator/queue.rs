@@ -32,7 +32,7 @@
 //! # Doorbells
 //!
 //! A request that is not the last for now is not
-//! posted but put behind others in a [`Backlog`], and into a message with others
+//! posted but put behind others in a [`Backlog`](hcablk_core::rdma::backlog::Backlog), and into a message with others
 //! ([`message_batch`]); the next that is posted takes
 //! them along, for everything that the queue pair is given goes through
 //! [`Queue::ring`]. That is the last request of the plug, or `commit_rqs` if it
@@ -53,7 +53,7 @@
 //!
 //! The last queues of a session may be for polled I/O (`REQ_POLLED`): the
 //! block layer routes nothing else to them, and nothing interrupts there. Who
-//! waits for a request looks for completions ([`Operations::poll`]). If he
+//! waits for a request looks for completions ([`Operations::poll`](hcablk_core::blkdev::Operations::poll)). If he
 //! does not (he was stopped, or killed), the keep-alive timer does, every period, and so
 //! does a request's timeout before it gives the queue up.
 //!
@@ -69,19 +69,9 @@
 //! or in that of who polls, one at a time for a queue.
 
 use crate::{
-    batching::{
-        ArmFor,
-        Batching,
-        Solicited, //
-    },
-    session::Session,
-    shape::{
-        Shape,
-        INLINE_SEGMENTS, //
-    },
+    settings::Settings,
     stats::{
         Done,
-        Marks,
         Sent,
         Times,
         Wakeups, //
@@ -90,55 +80,32 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         PerTag,
-        Requests,
-        Status, //
+        Requests, //
     },
-    broken,
     memory::read_bounce::ReadBounce,
     proto::{
-        connect::Reply,
-        credits::Credits,
-        grant::{
-            open_writes,
-            Ring,
-            Taken, //
+        connect::{
+            Epoch,
+            SessionId, //
         },
         message::BUFFER_LEN, //
     },
     rdma::{
-        backlog::Backlog,
         buffer::MessageBuffers,
-        cm::Id,
-        cq::{
-            CompletionQueue,
-            CqContext, //
-        },
-        device::Direction,
-        pd::ProtectionDomain,
         qp::QueuePair,
-        space::SendSpace,
         wr::{
-            Chain,
             Sge,
-            WorkId,
-            WorkRequest, //
+            WorkId, //
         },
     },
-    report::trace::State, //
-    sglist::SegmentList,
-    sync::{
-        new_irq_lock,
-        IrqLock, //
-    },
+    sync::IrqLock, //
 };
 use kernel::{
-    pr_info_once,
     prelude::*,
     sync::{
         atomic::{
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         Arc, //
     },
@@ -151,13 +118,28 @@ mod end;
 mod events;
 mod issue;
 mod message_batch;
+mod owner;
+mod request_state;
+mod send_state;
+mod setup;
 mod size;
 mod status;
 mod wr_seq;
 
-use eager::EagerState;
-use message_batch::MessageBatch;
-use size::Size;
+pub(crate) use driver::{
+    Driver,
+    FirstQueues,
+    QueueSource, //
+};
+pub(crate) use owner::{
+    Place,
+    QueueOwner, //
+};
+use request_state::{
+    Phase,
+    TagData, //
+};
+use send_state::SendState;
 
 /// Kinds of work, in work ids. The index is a tag or a receive buffer.
 mod kind {
@@ -173,102 +155,6 @@ mod kind {
 /// Work requests that wait for their doorbell at most; blk-mq issues no more requests at once.
 const PLUG: usize = 64;
 
-/// What the disk's operations are called on.
-pub(crate) struct Driver;
-
-/// Where a request is, see the module's picture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Not given to the target.
-    Idle,
-    /// The target works on it.
-    Sent,
-    /// The target has answered; its key is being taken away.
-    Invalidating(Status),
-    /// The target has answered; our HCA may still be sending the data.
-    Answered(Status),
-}
-
-/// What there is once for each tag.
-pub(crate) struct TagData {
-    phase: Phase,
-    /// Slots reserved for this request that are still to be used.
-    slots: u32,
-    /// The data comes into the read bounce slot of this tag.
-    read_bounce: bool,
-    /// Whether its response raises an event.
-    solicited: Solicited,
-    /// The data goes with the request, in the work request of `seq`.
-    sending: bool,
-    /// Sequence number of the work request that must have completed before this request ends, if
-    /// there is one.
-    seq: u32,
-    /// The next tag in the list of requests that await their send's completion.
-    next: u32,
-    /// When it came where it is, if that is measured.
-    marks: Marks,
-    /// It is an eager write, which is answered by its number.
-    eager: bool,
-    list: SegmentList,
-}
-
-/// What `Queue::send` guards.
-struct SendState {
-    space: SendSpace,
-    credits: Credits,
-    /// A request was turned away for want of credits or slots.
-    starved: bool,
-    /// See [`Queue::stop`].
-    stopped: bool,
-    size: Size,
-    batching: Batching,
-    eager_state: EagerState,
-    /// Which slots of the eager ring are taken, and by which tags.
-    ring: Ring<KVec<Taken>>,
-    /// What waits for the last of a plug, or for whatever else is posted.
-    backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
-    /// The last work request with a sequence number in it.
-    waiting: Option<wr_seq::BackloggedWr>,
-    /// Requests that the next message carries.
-    batch: MessageBatch,
-    /// The last sequence number that was allocated.
-    last_seq: u32,
-}
-
-impl SendState {
-    /// Takes a credit and `slots`, or neither and remembers that somebody waits.
-    #[inline]
-    fn reserve(&mut self, slots: u32, freed: impl FnOnce() -> u32) -> bool {
-        if self.space.reserve(slots, freed) {
-            if self.credits.take() {
-                return true;
-            }
-            self.space.release(slots);
-        }
-        self.starved = true;
-        false
-    }
-
-    /// Gives back what [`Self::reserve`] took.
-    #[cold]
-    fn unreserve(&mut self, slots: u32) {
-        self.space.release(slots);
-        if self.credits.grant(1).is_err() {
-            // All are there, so none is lost.
-            broken!("a credit is given back that was not taken");
-        }
-        // There is one now, so something can be asked.
-        let _ = self.credits.answered();
-    }
-
-    /// Takes back a reservation, and a request that was counted as issued.
-    #[cold]
-    fn withdraw(&mut self, slots: u32, solicited: Solicited) {
-        self.unreserve(slots);
-        self.batching.answered(solicited);
-    }
-}
-
 /// A hardware queue of the disk and its queue pair.
 ///
 /// Made by [`connect`](crate::connect); referenced by the session, by its
@@ -283,7 +169,12 @@ pub(crate) struct Queue {
     needs_rx: bool,
     /// Tags of the block layer; the next one asks for the size.
     depth: u16,
-    session: Arc<Session>,
+    /// Whose queue it is, for trace events.
+    session: SessionId,
+    epoch: Epoch,
+    /// What users have set.
+    settings: Settings,
+    owner: Arc<dyn QueueOwner>,
     pair: QueuePair<Queue>,
     requests: Arc<Requests<Driver>>,
     tags: PerTag<Driver, TagData>,
@@ -322,7 +213,8 @@ pub(crate) struct Queue {
     awaited_sends: Atomic<u32>,
     /// A keep-alive is under way.
     keep_alive_pending: Atomic<bool>,
-    /// What [`Batching::arm_for`] returned last: an [`ArmFor`]. Written under the lock.
+    /// What [`Batching::arm_for`](crate::batching::Batching::arm_for) returned last: an
+    /// [`ArmFor`](crate::batching::ArmFor). Written under the lock.
     arm_for: Atomic<u32>,
     /// How long requests take is measured.
     timing: Atomic<bool>,
@@ -336,161 +228,6 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Makes the queue pair of the connection `id` with all its memory, and
-    /// posts its receive buffers. May sleep.
-    pub(crate) fn new(
-        session: &Arc<Session>,
-        index: u8,
-        id: &Arc<Id>,
-        pd: &Arc<ProtectionDomain>,
-        shape: Shape,
-    ) -> Result<Arc<Self>> {
-        let depth = usize::from(shape.depth);
-        let requests = session.requests();
-        let polled = session.is_polled(index);
-        let capacity = shape.capacity();
-        let cq = CompletionQueue::new(
-            pd,
-            capacity.completions(),
-            index.into(),
-            if polled {
-                CqContext::Direct
-            } else {
-                CqContext::SoftIrq
-            },
-        )?;
-        let pair = QueuePair::new(id, pd, &cq, capacity)?;
-        let tags = PerTag::new(requests, index.into(), |_| {
-            Ok(TagData {
-                phase: Phase::Idle,
-                slots: 0,
-                read_bounce: false,
-                solicited: Solicited::Yes,
-                sending: false,
-                seq: 0,
-                next: wr_seq::NO_TAG,
-                marks: Marks::default(),
-                eager: false,
-                list: SegmentList::new(pd, shape.segments, shape.bytes)?,
-            })
-        })?;
-        let read_bounce = match shape.read_bounce_slots {
-            0 => None,
-            slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
-        };
-        let mut taken = KVec::new();
-        taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
-        let backlog = Backlog::new(depth.min(PLUG))?;
-        let outgoing = MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?;
-        let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
-        let queue = Arc::pin_init(
-            pin_init!(Self {
-                index,
-                polled,
-                needs_rx: id.is_iwarp(),
-                depth: shape.depth,
-                session: session.clone(),
-                pair,
-                requests: requests.clone(),
-                tags,
-                live: Atomic::new(false),
-                timed_out: Atomic::new(false),
-                remote_invalidate: session.settings().remote_invalidate,
-                read_bounce,
-                inline_limit: Atomic::new(0),
-                inline_segments: shape.inline_segments,
-                eager_limit: Atomic::new(0),
-                only_eager: Atomic::new(false),
-                immediates: !id.is_iwarp(),
-                outgoing,
-                incoming,
-                freed: Atomic::new(0),
-                completed_seq: Atomic::new(0),
-                awaiting_send: Atomic::new(wr_seq::NO_TAG),
-                awaited_sends: Atomic::new(0),
-                keep_alive_pending: Atomic::new(false),
-                arm_for: Atomic::new(ArmFor::Solicited as u32),
-                timing: Atomic::new(false),
-                reaps: Atomic::new(0),
-                send <- new_irq_lock!(SendState {
-                    space: SendSpace::new(shape.send_slots(), shape.signal_period()),
-                    credits: Credits::new(0),
-                    starved: false,
-                    stopped: false,
-                    size: Size::Nothing,
-                    batching: Batching::new(0, 0),
-                    eager_state: EagerState::Never,
-                    ring: Ring::new(0, 0, taken),
-                    backlog,
-                    waiting: None,
-                    batch: MessageBatch::new(),
-                    last_seq: 0,
-                }, "hcablk_send"),
-                sent: Sent::default(),
-                done: Done::default(),
-                times: Times::default(),
-            }),
-            GFP_KERNEL,
-        )?;
-        for buffer in 0..u32::from(shape.depth) {
-            queue.post_receive(buffer)?;
-        }
-        cq.start(queue.clone());
-        queue.comes_to(State::Connecting);
-        Ok(queue)
-    }
-
-    /// Starts accepting requests, after the target has accepted the connection and granted its
-    /// first credits. Posts the registration of the read bounce slots first. May fail as posting
-    /// does, and with `ENOMEM` without a send queue slot for that.
-    pub(crate) fn go_live(&self, reply: &Reply) -> Result {
-        let settings = self.session.settings();
-        let inline = reply.inline.min(settings.small_write);
-        self.inline_limit.store(inline, Relaxed);
-        let mut send = self.send.lock();
-        if send.stopped {
-            // The session has ended meanwhile, as whoever brings it up will see.
-            return Ok(());
-        }
-        send.credits = Credits::new(reply.credits);
-        let most = reply
-            .requests_per_message()
-            .min(settings.message_requests as usize)
-            .min(usize::from(self.inline_segments) + 1);
-        send.batch.set_limit(most);
-        self.take_ring(&mut send, reply);
-        if self.polled {
-            // There is nothing to batch.
-        } else if reply.quiet {
-            send.batching = Batching::new(settings.batch_upper, settings.batch_lower);
-        } else {
-            // Its responses may not be solicited at all.
-            self.pair.cq().notify_all();
-            if settings.batch_upper != 0 {
-                pr_info_once!("a target cannot batch interrupts: each answer makes one\n");
-            }
-        }
-        if let Some(read_bounce) = &self.read_bounce {
-            if !send.space.reserve(1, || self.freed()) {
-                return Err(ENOMEM);
-            }
-            let slots = send.space.post_signaled(1);
-            let mut register = read_bounce.register();
-            register.signal(WorkId::new(kind::READ_BOUNCE, 0).freeing(slots));
-            let mut chain = Chain::new();
-            chain.push(&mut register);
-            self.ring(&mut send, &chain)?;
-        }
-        if reply.no_read && send.space.reserve(1, || self.freed()) {
-            // Nothing can be written before something was answered.
-            self.post_size_request(&mut send).ok_or(EIO)??;
-        }
-        self.live.store(true, Release);
-        drop(send);
-        self.comes_to(State::Live);
-        Ok(())
-    }
-
     /// Sets whether to measure how long requests take that are issued from now on.
     pub(crate) fn time(&self, on: bool) {
         self.timing.store(on, Relaxed);

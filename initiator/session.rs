@@ -20,20 +20,20 @@
 //! 4. the requests that the target did not answer end with an error, each after
 //!    its memory region was destroyed; or they go back to the block layer, if the disk waits
 //!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path));
-//! 5. the device is told, which removes the disk, or connects it again.
+//! 5. the owner is told, a device, which removes the disk, or connects it again.
 //!
 //! A request that is not answered in time is the matter of its queue alone at
 //! first, see `session/replace.rs`.
 
 use crate::{
-    device::Device,
     failure::Failure,
     head::Head,
     queue::{
         Driver,
         Queue, //
     },
-    shape::Shape,
+    settings::Settings,
+    shape::Shape, //
 };
 use hcablk_core::{
     blkdev::Requests,
@@ -74,8 +74,7 @@ use kernel::{
     sync::{
         atomic::{
             Acquire,
-            Atomic,
-            Release, //
+            Atomic, //
         },
         Arc,
         Mutex, //
@@ -87,8 +86,7 @@ use kernel::{
     },
 };
 
-use crate::settings::Settings;
-
+mod queues;
 mod replace;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
@@ -114,10 +112,26 @@ impl VolumeInfo {
     }
 }
 
+/// Who has a session: a device. It shows itself by its name.
+pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
+    /// Takes a session's closed queues out of `queues` and keeps what they have counted.
+    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>);
+
+    /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
+    fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>);
+
+    /// Tells that the teardown of `session` is done, which has ended because of `failure`. Process
+    /// context.
+    fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure);
+
+    /// Tells that the volume of `session` has `sectors` of 512 bytes now. Process context.
+    fn resized(&self, session: &Session, sectors: u64);
+}
+
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    device: Arc<Device>,
+    owner: Arc<dyn SessionOwner>,
     id: SessionId,
     epoch: Epoch,
     settings: Settings,
@@ -165,7 +179,8 @@ impl Session {
     /// Makes a session without queue pairs; it shall have as many as
     /// `settings` says in numbers that are not 0. May sleep.
     pub(crate) fn new(
-        device: &Arc<Device>,
+        owner: Arc<dyn SessionOwner>,
+        teardown: &Arc<WorkQueue>,
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
@@ -176,7 +191,7 @@ impl Session {
         let requests = head.requests().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
-                device: device.clone(),
+                owner,
                 id,
                 epoch,
                 settings,
@@ -184,7 +199,7 @@ impl Session {
                 pd,
                 head: head.clone(),
                 requests,
-                teardown: device.teardown().clone(),
+                teardown: teardown.clone(),
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -215,17 +230,8 @@ impl Session {
         &self.settings
     }
 
-    /// Returns whether queue pair `index` is for polled I/O.
-    pub(crate) fn is_polled(&self, index: u8) -> bool {
-        index >= self.settings.queues
-    }
-
     pub(crate) fn shape(&self) -> Shape {
         self.shape
-    }
-
-    pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
-        &self.pd
     }
 
     /// Returns what the disk keeps over its sessions.
@@ -246,27 +252,6 @@ impl Session {
     /// Returns queue pair `index`, unless the teardown has begun.
     pub(crate) fn queue(&self, index: u32) -> Option<Arc<Queue>> {
         self.queues.lock().get(index as usize).cloned()
-    }
-
-    /// Adds the next queue pair. It belongs to the teardown even if this fails
-    /// because the session is ending: then it is torn down here.
-    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
-        let mut queues = self.queues.lock();
-        let state = *self.state.lock();
-        let result = match state {
-            State::Connecting => queues
-                .push(queue.clone(), GFP_KERNEL)
-                .map_err(|e| Failure::Setup("a queue pair", e.into())),
-            State::Ending(failure) | State::Ended(failure) => {
-                Err(failure.unwrap_or(Failure::Disconnected))
-            }
-            State::Live => Err(Failure::Setup("a queue pair", EBUSY)),
-        };
-        drop(queues);
-        if result.is_err() {
-            queue.close();
-        }
-        result
     }
 
     /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive.
@@ -343,7 +328,7 @@ impl Session {
     /// are destroyed after a while.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for the session to end\n", *self.device);
+            pr_warn!("{}: still waiting for the session to end\n", *self.owner);
         }
     }
 
@@ -373,13 +358,6 @@ impl Session {
         self.head.queues_if_no_path()
             && !self.lacks_device()
             && self.failure().is_some_and(Failure::may_pass)
-    }
-
-    /// Records that the RDMA device goes away, which ends the session. Any context.
-    pub(crate) fn device_removed(self: &Arc<Self>) {
-        self.device_removed.store(true, Release);
-        self.fail(Failure::DeviceRemoved);
-        self.head.wake();
     }
 
     /// Returns whether the RDMA device goes away.
@@ -434,13 +412,13 @@ impl Session {
                 }
             });
         }
-        drop(self.device.retire(&self.queues));
+        self.owner.queues_closed(&self.queues);
         let failure = self.failure();
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         self.ended.set();
         if let Some(failure) = failure {
-            self.device.session_failed(self, failure);
+            self.owner.clone().session_failed(self, failure);
         }
     }
 }
@@ -457,7 +435,7 @@ impl WorkItem<TEARDOWN> for Session {
 impl Tick for Session {
     fn tick(&self) {
         if let Some(sectors) = self.queue(0).and_then(|queue| queue.take_size()) {
-            without_io(|| self.device.resized(self, sectors));
+            without_io(|| self.owner.resized(self, sectors));
         }
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();

@@ -43,17 +43,17 @@ impl Past {
 impl Device {
     /// Takes a session's closed queues away and keeps what they have counted: who sums up
     /// meanwhile has each of them once.
-    pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
+    pub(super) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
             past.absorb(queue);
         }
-        queues
+        drop(past);
     }
 
     /// Retires one of the queues as [`Self::retire`] does all, and puts `new` in its place.
-    pub(crate) fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
+    pub(super) fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
         let past = self.past.lock();
         let mut queues = queues.lock();
         if let Some(place) = queues.get_mut(index as usize) {

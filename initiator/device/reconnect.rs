@@ -24,7 +24,7 @@ use super::{
     State, //
 };
 use crate::{
-    connect::Deadline,
+    deadline::Deadline,
     failure::{
         Failure,
         Step, //
@@ -269,7 +269,7 @@ impl Device {
             Ok(true) => {
                 // It may have been lost before it was the disk's.
                 if let Some(failure) = session.has_ended() {
-                    self.session_failed(&session, failure);
+                    self.session_lost(&session, failure);
                 }
                 Attempt::Over
             }
@@ -332,20 +332,6 @@ impl Device {
         drop(control);
         plan.head.requests().run_hw_queues();
         Ok(true)
-    }
-
-    /// Lets attributes show the session of `active`.
-    pub(super) fn show_session(&self, active: &Active) {
-        let mut shown = self.shown.lock();
-        shown.state = State::Live;
-        shown.failure = None;
-        shown.disk = Some(active.disk.number());
-        shown.session = Some((active.session.id(), active.session.epoch()));
-        shown.wwid = active.volume.wwid;
-        active
-            .session
-            .for_each_queue(|queue| queue.time(shown.timing));
-        shown.live = Some(active.session.clone());
     }
 }
 

@@ -119,8 +119,7 @@ impl Queue {
     fn reposted(&self, buffer: u32) -> bool {
         let posted = self.post_receive(buffer).is_ok();
         if !posted {
-            self.session
-                .fail(Failure::Work(c"posting a receive failed"));
+            self.end_session(Failure::Work(c"posting a receive failed"));
         }
         posted
     }
@@ -389,7 +388,7 @@ impl Queue {
 
     fn violated(&self, violation: Violation) {
         self.done.protocol_errors.bump();
-        self.session.fail(Failure::Protocol(violation));
+        self.end_session(Failure::Protocol(violation));
     }
 }
 

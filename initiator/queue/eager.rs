@@ -107,7 +107,7 @@ impl Queue {
             let limit = if reply.no_read {
                 grant.bytes
             } else {
-                self.session.settings().eager_write.min(grant.bytes)
+                self.settings.eager_write.min(grant.bytes)
             };
             if limit != 0 {
                 send.ring.begin(grant.bytes, reply.credits);

@@ -68,7 +68,7 @@ impl Queue {
     /// another session, or fail.
     #[cold]
     pub(super) fn refusal(&self) -> Status {
-        if self.is_timed_out() || self.session.head().queues_if_no_path() {
+        if self.is_timed_out() || self.owner.queues_if_no_path() {
             Status::DevResource
         } else {
             Status::Transport
@@ -80,7 +80,7 @@ impl Queue {
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
         if !self.is_timed_out() {
-            self.session.fail(failure);
+            self.end_session(failure);
         }
     }
 
@@ -143,9 +143,9 @@ impl Queue {
                     "a request is never ended, since a device may still reach its memory";
                 keep(request, WHY);
                 // No other session, either: the timer would find that one's queue pairs.
-                self.session.head().queue_if_no_path(false);
+                self.owner.no_other_session();
                 // Its timer would have queue pairs replaced that work.
-                self.session.fail(Failure::Broken(WHY));
+                self.end_session(Failure::Broken(WHY));
                 return None;
             }
         }

@@ -29,7 +29,7 @@ impl Queue {
     #[cold]
     pub(super) fn about(&self, request: &Request<Driver>) -> trace::Request {
         trace::Request {
-            session: self.session.id().0,
+            session: self.session.0,
             queue: self.index,
             tag: Tag {
                 index: request.tag(),
@@ -59,18 +59,18 @@ impl Queue {
     pub(super) fn about_sent(&self, tag: Tag, op: &message::Op, number: u16) -> trace::Request {
         trace::Request {
             number,
-            ..trace::Request::of(self.session.id().0, self.index, tag, Some(op))
+            ..trace::Request::of(self.session.0, self.index, tag, Some(op))
         }
     }
 
     /// Traces that the queue pair has come to `state`.
     pub(super) fn comes_to(&self, state: State) {
         trace::initiator::queue(|| Change {
-            session: self.session.id().0,
-            epoch: self.session.epoch().0,
+            session: self.session.0,
+            epoch: self.epoch.0,
             queue: Some(self.index),
             state,
-            error: self.session.errno(),
+            error: self.owner.errno(),
         });
     }
 }

@@ -146,7 +146,7 @@ impl Queue {
         let direction = match view.op() {
             Op::Read => Some(Direction::FromDevice),
             Op::Write => Some(Direction::ToDevice),
-            Op::Flush if self.session.head().take_lost_writes() => {
+            Op::Flush if self.owner.take_lost_writes() => {
                 pr_err!("a flush fails: its target has forgotten writes that it acknowledged\n");
                 return Err(Rejected::new(request, Status::IoErr));
             }

@@ -75,9 +75,9 @@ impl Queue {
         if self.live.load(Acquire) && self.is_unanswered(&send) {
             drop(send);
             if self.needs_rx {
-                return self.session.fail(Failure::RequestTimeout);
+                return self.end_session(Failure::RequestTimeout);
             }
-            return self.session.replace_late(self);
+            return self.owner.clone().queue_timed_out(self);
         }
         if !self.live.load(Acquire)
             || self.keep_alive_pending.load(Acquire)
@@ -142,7 +142,7 @@ impl Queue {
     /// Returns whether the request for the size was not answered in time. No other timeout covers
     /// it.
     fn is_unanswered(&self, send: &SendState) -> bool {
-        let periods = self.session.settings().io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
+        let periods = self.settings.io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
         matches!(send.size, Size::Asked(n) if n > periods)
     }
 

@@ -32,10 +32,8 @@ use super::{
     REPLACE, //
 };
 use crate::{
-    connect::{
-        self,
-        Deadline, //
-    },
+    connect,
+    deadline::Deadline,
     failure::{
         Failure,
         Violation, //
@@ -60,15 +58,6 @@ use kernel::{
 };
 
 impl Session {
-    /// Starts replacing the queue pair of `queue`, one of whose requests was not answered in time.
-    /// Any context.
-    pub(crate) fn replace_late(self: &Arc<Self>, queue: &Queue) {
-        if queue.mark_timed_out() {
-            // If that is queued already it has yet to look.
-            let _ = self.teardown.enqueue::<_, REPLACE>(self.clone());
-        }
-    }
-
     fn replace_queues(self: &Arc<Self>) {
         let _alone = self.closing.lock();
         for index in 0..self.queue_count() {
@@ -85,12 +74,12 @@ impl Session {
             match without_io(|| self.replace(index, &old)) {
                 Ok(()) => pr_warn!(
                     "{}: queue {index} did not answer in time and was replaced\n",
-                    *self.device
+                    *self.owner
                 ),
                 Err(failure) => {
                     pr_warn!(
                         "{}: queue {index} did not answer in time and cannot be replaced: {failure}\n",
-                        *self.device
+                        *self.owner
                     );
                     self.fail(Failure::RequestTimeout);
                     // What has waited shall hear of it.
@@ -133,8 +122,8 @@ impl Session {
             .for_each_parked_of(index.into(), |request| old.requeue(request));
         old.was_replaced();
         // The teardown has it from here on.
-        self.device
-            .retire_one(&self.queues, index.into(), new.clone());
+        self.owner
+            .queue_replaced(&self.queues, index.into(), new.clone());
         // Who was refused by the old queue is waiting when this returns.
         self.requests
             .exchange(index.into(), new)

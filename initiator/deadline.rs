@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Until when something is waited for.
+
+use kernel::time::{
+    Instant,
+    Monotonic, //
+};
+
+/// The end of all waiting for one thing, as a connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline {
+    start: Instant<Monotonic>,
+    limit_ms: u32,
+}
+
+impl Deadline {
+    /// Makes a deadline `limit_ms` milliseconds from now.
+    pub(crate) fn new(limit_ms: u32) -> Self {
+        Self {
+            start: Instant::now(),
+            limit_ms,
+        }
+    }
+
+    /// Milliseconds left, at least one.
+    pub(crate) fn left_ms(self) -> u32 {
+        let gone = self.start.elapsed().as_millis().max(0);
+        (i64::from(self.limit_ms) - gone).max(1) as u32
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        self.start.elapsed().as_millis() >= i64::from(self.limit_ms)
+    }
+}

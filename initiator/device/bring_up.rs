@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! From settings to a live session with its disk.
+
+use super::{
+    Active,
+    Device, //
+};
+use crate::{
+    connect::{
+        self,
+        Link, //
+    },
+    deadline::Deadline,
+    failure::{
+        Failure,
+        Violation, //
+    },
+    head::Head,
+    session::{
+        Session,
+        VolumeInfo, //
+    },
+    settings::Settings,
+    shape::Shape, //
+};
+use core::net::SocketAddr;
+use hcablk_core::{
+    proto::{
+        connect::Epoch,
+        name::VolumeId,
+        QUEUES_MAX, //
+    },
+    rdma::{
+        cm::Id,
+        pd::ProtectionDomain, //
+    },
+    system, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// The first connection of a session, whose address is resolved.
+pub(super) type First = (Arc<Link>, Arc<Id>);
+
+impl Device {
+    /// Connects to a volume that is `lost`, if that is known, and makes its disk.
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        settings: Settings,
+        epoch: Epoch,
+        lost: Option<VolumeId>,
+        deadline: Deadline,
+    ) -> Result<Active, Failure> {
+        let (session, first, head) = self.begin_session(settings, epoch, None, deadline)?;
+        let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
+            let disk = head
+                .with_first(session.clone(), || {
+                    self.add_disk(&session, &head, &volume)
+                })
+                .map_err(|e| Failure::Setup("the disk", e))?;
+            // Not before: whoever reads partitions would wait, and this for them.
+            head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
+            Ok((disk, volume))
+        });
+        match result {
+            Ok((disk, volume)) => Ok(Active {
+                head,
+                session,
+                disk,
+                volume,
+            }),
+            Err(failure) => {
+                // What broke the session comes before what that broke.
+                let failure = session.failure().unwrap_or(failure);
+                session.finish();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Makes a session without queue pairs, for the disk of `head` or for a new one, and resolves
+    /// the target's address.
+    pub(super) fn begin_session(
+        self: &Arc<Self>,
+        settings: Settings,
+        epoch: Epoch,
+        head: Option<Arc<Head>>,
+        deadline: Deadline,
+    ) -> Result<(Arc<Session>, First, Arc<Head>), Failure> {
+        let ip = settings.address.ok_or(Failure::Unset("address"))?;
+        settings.volume.ok_or(Failure::Unset("volume"))?;
+        settings.host.ok_or(Failure::Unset("host_id"))?;
+        let address = SocketAddr::new(ip, settings.port);
+
+        let (link, id) = Link::new()?;
+        link.resolve(&id, &address, deadline)?;
+        let device = |e| Failure::Setup("a protection domain", e);
+        let mut shape = Shape::fit(
+            id.attributes().map_err(device)?,
+            settings.depth,
+            settings.max_io_kib << 10,
+        )?;
+        if let Some(head) = &head {
+            shape = head.shape_on(shape).ok_or(Failure::Device(
+                "it has less than the one that the disk began with",
+            ))?;
+        }
+        // iWARP has no RDMA WRITE that tells the peer that it is done.
+        if !id.is_iwarp() {
+            shape.fit_read_bounce(id.attributes().map_err(device)?, settings.small_read);
+        }
+        let pd = ProtectionDomain::new(&id).map_err(device)?;
+        let settings = match &head {
+            Some(_) => settings,
+            None => with_queue_counts(settings),
+        };
+        let queues = u32::from(settings.queues) + u32::from(settings.poll_queues);
+        let head = match head {
+            Some(head) => head,
+            None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
+        };
+        let session = Session::new(
+            self.clone(),
+            &self.workqueues.teardown,
+            self.identity,
+            epoch,
+            settings,
+            shape,
+            pd,
+            &head,
+        )
+        .map_err(|e| Failure::Setup("a session", e))?;
+        Ok((session, (link, id), head))
+    }
+
+    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known.
+    pub(super) fn bring_up(
+        session: &Arc<Session>,
+        first: First,
+        deadline: Deadline,
+        lost: Option<VolumeId>,
+    ) -> Result<VolumeInfo, Failure> {
+        let (address, request) = session
+            .connection_request(0, false)
+            .ok_or(Failure::Unset("address"))?;
+        // The first queue makes the session at the target, the others join it.
+        let first = connect::bring_up(session, 0..1, Some(first), &address, &request, deadline)?;
+        let Some(volume) = first.first().map(|(_, reply)| VolumeInfo::of(reply)) else {
+            return Err(Failure::NotATarget);
+        };
+        let expected = session.settings().expect_wwid;
+        if expected.is_some() && volume.wwid != expected {
+            return Err(Failure::OtherVolume);
+        }
+        if lost.is_some() && volume.wwid != lost {
+            return Err(Failure::Exchanged);
+        }
+        let rest = connect::bring_up(
+            session,
+            1..session.queue_count(),
+            None,
+            &address,
+            &request,
+            deadline,
+        )?;
+        for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
+            if VolumeInfo::of(reply) != volume {
+                return Err(Failure::Protocol(Violation::new(
+                    "its queues disagree about the volume",
+                    None,
+                )));
+            }
+            queue
+                .go_live(reply)
+                .map_err(|e| Failure::Setup("a queue pair", e))?;
+        }
+        session.go_live(volume)?;
+        Ok(volume)
+    }
+}
+
+/// Settings with the numbers of queues that this machine gets.
+fn with_queue_counts(settings: Settings) -> Settings {
+    let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
+    let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);
+    let queues = match settings.queues {
+        0 => cpus,
+        queues => queues.min(cpus),
+    };
+    Settings {
+        queues: queues.min(QUEUES_MAX - poll_queues),
+        poll_queues,
+        ..settings
+    }
+}

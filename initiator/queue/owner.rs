@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a queue knows of whoever has it, and tells it: a session, which is above this module.
+
+use super::Queue;
+use crate::{
+    failure::Failure,
+    settings::Settings, //
+};
+use hcablk_core::proto::connect::{
+    Epoch,
+    SessionId, //
+};
+use kernel::sync::Arc;
+
+/// Who has a queue.
+pub(crate) trait QueueOwner: Send + Sync + 'static {
+    /// Ends the session because of `failure`. Any context.
+    fn queue_failed(self: Arc<Self>, failure: Failure);
+
+    /// Tells that a request of `queue` was not answered in time. Any context.
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue);
+
+    /// Returns whether requests wait for another session when this one has ended.
+    fn queues_if_no_path(&self) -> bool;
+
+    /// Has requests wait for no other session. Any context.
+    fn no_other_session(&self);
+
+    /// Returns whether a flush has to fail, since the target may have lost writes that it
+    /// acknowledged: once for each loss. Any context.
+    fn take_lost_writes(&self) -> bool;
+
+    /// Returns why the session ended as a negative errno, for trace events; 0 if it has not failed.
+    fn errno(&self) -> i32;
+}
+
+/// Which queue it is, of which session.
+pub(crate) struct Place {
+    pub(crate) session: SessionId,
+    pub(crate) epoch: Epoch,
+    pub(crate) index: u8,
+    /// For polled I/O.
+    pub(crate) polled: bool,
+    /// What users have set.
+    pub(crate) settings: Settings,
+}
+
+impl Queue {
+    /// Ends the session because of `failure`. Any context.
+    #[cold]
+    pub(super) fn end_session(&self, failure: Failure) {
+        self.owner.clone().queue_failed(failure);
+    }
+}

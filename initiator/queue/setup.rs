@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The beginning of a queue: its queue pair and memory, and from when on it accepts requests.
+
+use super::{
+    eager::EagerState,
+    kind,
+    message_batch::MessageBatch,
+    size::Size,
+    wr_seq,
+    Driver,
+    Place,
+    Queue,
+    QueueOwner,
+    SendState,
+    TagData,
+    PLUG, //
+};
+use crate::{
+    batching::{
+        ArmFor,
+        Batching, //
+    },
+    shape::Shape,
+    stats::{
+        Done,
+        Sent,
+        Times, //
+    },
+};
+use hcablk_core::{
+    blkdev::{
+        PerTag,
+        Requests, //
+    },
+    memory::read_bounce::ReadBounce,
+    proto::{
+        connect::Reply,
+        credits::Credits,
+        grant::{
+            open_writes,
+            Ring,
+            Taken, //
+        },
+        message::BUFFER_LEN, //
+    },
+    rdma::{
+        backlog::Backlog,
+        buffer::MessageBuffers,
+        cm::Id,
+        cq::{
+            CompletionQueue,
+            CqContext, //
+        },
+        device::Direction,
+        pd::ProtectionDomain,
+        qp::QueuePair,
+        space::SendSpace,
+        wr::{
+            Chain,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    report::trace::State, //
+    sglist::SegmentList,
+    sync::new_irq_lock,
+};
+use kernel::{
+    pr_info_once,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
+};
+
+impl Queue {
+    /// Makes the queue pair of the connection `id` with all its memory, and
+    /// posts its receive buffers. May sleep.
+    pub(crate) fn new(
+        owner: Arc<dyn QueueOwner>,
+        place: Place,
+        requests: &Arc<Requests<Driver>>,
+        id: &Arc<Id>,
+        pd: &Arc<ProtectionDomain>,
+        shape: Shape,
+    ) -> Result<Arc<Self>> {
+        let depth = usize::from(shape.depth);
+        let Place {
+            session,
+            epoch,
+            index,
+            polled,
+            settings,
+        } = place;
+        let capacity = shape.capacity();
+        let cq = CompletionQueue::new(
+            pd,
+            capacity.completions(),
+            index.into(),
+            if polled {
+                CqContext::Direct
+            } else {
+                CqContext::SoftIrq
+            },
+        )?;
+        let pair = QueuePair::new(id, pd, &cq, capacity)?;
+        let tags = PerTag::new(requests, index.into(), |_| {
+            let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
+            Ok(TagData::new(list))
+        })?;
+        let read_bounce = match shape.read_bounce_slots {
+            0 => None,
+            slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
+        };
+        let mut taken = KVec::new();
+        taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
+        let backlog = Backlog::new(depth.min(PLUG))?;
+        let outgoing = MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?;
+        let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
+        let queue = Arc::pin_init(
+            pin_init!(Self {
+                index,
+                polled,
+                needs_rx: id.is_iwarp(),
+                depth: shape.depth,
+                session,
+                epoch,
+                settings,
+                owner,
+                pair,
+                requests: requests.clone(),
+                tags,
+                live: Atomic::new(false),
+                timed_out: Atomic::new(false),
+                remote_invalidate: settings.remote_invalidate,
+                read_bounce,
+                inline_limit: Atomic::new(0),
+                inline_segments: shape.inline_segments,
+                eager_limit: Atomic::new(0),
+                only_eager: Atomic::new(false),
+                immediates: !id.is_iwarp(),
+                outgoing,
+                incoming,
+                freed: Atomic::new(0),
+                completed_seq: Atomic::new(0),
+                awaiting_send: Atomic::new(wr_seq::NO_TAG),
+                awaited_sends: Atomic::new(0),
+                keep_alive_pending: Atomic::new(false),
+                arm_for: Atomic::new(ArmFor::Solicited as u32),
+                timing: Atomic::new(false),
+                reaps: Atomic::new(0),
+                send <- new_irq_lock!(SendState {
+                    space: SendSpace::new(shape.send_slots(), shape.signal_period()),
+                    credits: Credits::new(0),
+                    starved: false,
+                    stopped: false,
+                    size: Size::Nothing,
+                    batching: Batching::new(0, 0),
+                    eager_state: EagerState::Never,
+                    ring: Ring::new(0, 0, taken),
+                    backlog,
+                    waiting: None,
+                    batch: MessageBatch::new(),
+                    last_seq: 0,
+                }, "hcablk_send"),
+                sent: Sent::default(),
+                done: Done::default(),
+                times: Times::default(),
+            }),
+            GFP_KERNEL,
+        )?;
+        for buffer in 0..u32::from(shape.depth) {
+            queue.post_receive(buffer)?;
+        }
+        cq.start(queue.clone());
+        queue.comes_to(State::Connecting);
+        Ok(queue)
+    }
+
+    /// Starts accepting requests, after the target has accepted the connection and granted its
+    /// first credits. Posts the registration of the read bounce slots first. May fail as posting
+    /// does, and with `ENOMEM` without a send queue slot for that.
+    pub(crate) fn go_live(&self, reply: &Reply) -> Result {
+        let settings = &self.settings;
+        let inline = reply.inline.min(settings.small_write);
+        self.inline_limit.store(inline, Relaxed);
+        let mut send = self.send.lock();
+        if send.stopped {
+            // The session has ended meanwhile, as whoever brings it up will see.
+            return Ok(());
+        }
+        send.credits = Credits::new(reply.credits);
+        let most = reply
+            .requests_per_message()
+            .min(settings.message_requests as usize)
+            .min(usize::from(self.inline_segments) + 1);
+        send.batch.set_limit(most);
+        self.take_ring(&mut send, reply);
+        if self.polled {
+            // There is nothing to batch.
+        } else if reply.quiet {
+            send.batching = Batching::new(settings.batch_upper, settings.batch_lower);
+        } else {
+            // Its responses may not be solicited at all.
+            self.pair.cq().notify_all();
+            if settings.batch_upper != 0 {
+                pr_info_once!("a target cannot batch interrupts: each answer makes one\n");
+            }
+        }
+        if let Some(read_bounce) = &self.read_bounce {
+            if !send.space.reserve(1, || self.freed()) {
+                return Err(ENOMEM);
+            }
+            let slots = send.space.post_signaled(1);
+            let mut register = read_bounce.register();
+            register.signal(WorkId::new(kind::READ_BOUNCE, 0).freeing(slots));
+            let mut chain = Chain::new();
+            chain.push(&mut register);
+            self.ring(&mut send, &chain)?;
+        }
+        if reply.no_read && send.space.reserve(1, || self.freed()) {
+            // Nothing can be written before something was answered.
+            self.post_size_request(&mut send).ok_or(EIO)??;
+        }
+        self.live.store(true, Release);
+        drop(send);
+        self.comes_to(State::Live);
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a session's queues and their connections ask of it and tell it.
+
+use super::{
+    Session,
+    State,
+    REPLACE, //
+};
+use crate::{
+    connect::ConnectionOwner,
+    failure::Failure,
+    queue::{
+        Place,
+        Queue,
+        QueueOwner,
+        QueueSource, //
+    },
+};
+use hcablk_core::rdma::cm::Id;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::Release,
+        Arc, //
+    },
+};
+
+impl ConnectionOwner for Session {
+    fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
+        let place = Place {
+            session: self.id,
+            epoch: self.epoch,
+            index,
+            polled: index >= self.settings.queues,
+            settings: self.settings,
+        };
+        Queue::new(
+            self.clone(),
+            place,
+            &self.requests,
+            id,
+            &self.pd,
+            self.shape,
+        )
+    }
+
+    fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
+        let mut queues = self.queues.lock();
+        let state = *self.state.lock();
+        let result = match state {
+            State::Connecting => queues
+                .push(queue.clone(), GFP_KERNEL)
+                .map_err(|e| Failure::Setup("a queue pair", e.into())),
+            State::Ending(failure) | State::Ended(failure) => {
+                Err(failure.unwrap_or(Failure::Disconnected))
+            }
+            State::Live => Err(Failure::Setup("a queue pair", EBUSY)),
+        };
+        drop(queues);
+        if result.is_err() {
+            queue.close();
+        }
+        result
+    }
+
+    fn responder_resources(&self) -> u8 {
+        self.pd.attributes().max_qp_rd_atom
+    }
+
+    fn connection_closed(self: Arc<Self>) {
+        self.fail(Failure::Disconnected);
+    }
+
+    fn device_removed(self: Arc<Self>) {
+        self.device_removed.store(true, Release);
+        self.fail(Failure::DeviceRemoved);
+        self.head.wake();
+    }
+}
+
+impl QueueOwner for Session {
+    fn queue_failed(self: Arc<Self>, failure: Failure) {
+        self.fail(failure);
+    }
+
+    /// Starts replacing the queue pair of `queue`.
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue) {
+        if queue.mark_timed_out() {
+            // If that is queued already it has yet to look.
+            let _ = self.teardown.enqueue::<_, REPLACE>(self.clone());
+        }
+    }
+
+    fn queues_if_no_path(&self) -> bool {
+        self.head.queues_if_no_path()
+    }
+
+    fn no_other_session(&self) {
+        self.head.queue_if_no_path(false);
+    }
+
+    fn take_lost_writes(&self) -> bool {
+        self.head.take_lost_writes()
+    }
+
+    fn errno(&self) -> i32 {
+        Self::errno(self)
+    }
+}
+
+impl QueueSource for Session {
+    fn queue(&self, index: u32) -> Option<Arc<Queue>> {
+        Self::queue(self, index)
+    }
+}
