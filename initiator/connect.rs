@@ -57,7 +57,7 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// Returns how many RDMA READs of the target the device answers at a time.
     fn responder_resources(&self) -> u8;
 
-    /// Tells that the target has closed a connection. Any context that sleeps not.
+    /// Tells that the target has closed a connection. Any context.
     fn connection_closed(self: Arc<Self>);
 
     /// Tells that the RDMA device goes away. As [`Self::connection_closed`].

@@ -23,7 +23,7 @@ impl Deadline {
         }
     }
 
-    /// Milliseconds left, at least one.
+    /// Returns the milliseconds left, at least one.
     pub(crate) fn left_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis().max(0);
         (i64::from(self.limit_ms) - gone).max(1) as u32

@@ -51,10 +51,7 @@ use hcablk_core::{
     },
     printable,
     proto::{
-        connect::{
-            Geometry,
-            SessionId, //
-        },
+        connect::SessionId,
         name::VolumeId, //
     },
     sync::WorkQueue, //
@@ -382,6 +379,10 @@ impl Device {
 }
 
 impl SessionOwner for Device {
+    fn teardown(&self) -> &Arc<WorkQueue> {
+        &self.workqueues.teardown
+    }
+
     fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>) {
         self.retire(queues);
     }

@@ -156,11 +156,7 @@ impl Head {
     }
 
     /// Calls `add`, which adds the disk, with the queues of `source` to begin with.
-    pub(crate) fn with_first<R>(
-        &self,
-        source: Arc<dyn QueueSource>,
-        add: impl FnOnce() -> R,
-    ) -> R {
+    pub(crate) fn with_first<R>(&self, source: Arc<dyn QueueSource>, add: impl FnOnce() -> R) -> R {
         let result = self.first.during(source, add);
         self.begun.store(true, Release);
         result

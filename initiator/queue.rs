@@ -18,13 +18,14 @@
 //!
 //! ```text
 //!                    response, SEND completed before                  completion
-//!  Sent, `sending` ─────────────────────────────────► (ended) ◄─────────────────── Answered
+//!  Sent, `Inline` ──────────────────────────────────► (ended) ◄─────────────────── Answered
 //!        │                                                                            ▲
 //!        └────────────────── response, SEND not yet completed ────────────────────────┘
 //! ```
 //!
-//! From `Sent` on the request is parked in the table of requests; the state is
-//! kept beside it for its tag ([`Phase`]). A request ends only when the target
+//! An eager write is the same with its RDMA WRITE. From `Sent` on the request is parked in the
+//! table of requests; the state is kept beside it for its tag ([`Phase`]), and how its data moves
+//! is part of that ([`transfer`]). A request ends only when the target
 //! has no access to its memory any more: because its answer came with remote
 //! invalidation, because our own invalidation completed, or, when the
 //! connection is lost, because the memory region was destroyed.
@@ -112,8 +113,8 @@ use kernel::{
 };
 
 mod complete;
+mod doorbell;
 mod driver;
-mod eager;
 mod end;
 mod events;
 mod issue;
@@ -124,6 +125,7 @@ mod send_state;
 mod setup;
 mod size;
 mod status;
+mod transfer;
 mod wr_seq;
 
 pub(crate) use driver::{
@@ -132,7 +134,7 @@ pub(crate) use driver::{
     QueueSource, //
 };
 pub(crate) use owner::{
-    Place,
+    QueueConfig,
     QueueOwner, //
 };
 use request_state::{

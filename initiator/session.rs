@@ -114,6 +114,9 @@ impl VolumeInfo {
 
 /// Who has a session: a device. It shows itself by its name.
 pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
+    /// Returns the workqueue on which sessions end.
+    fn teardown(&self) -> &Arc<WorkQueue>;
+
     /// Takes a session's closed queues out of `queues` and keeps what they have counted.
     fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>);
 
@@ -180,7 +183,6 @@ impl Session {
     /// `settings` says in numbers that are not 0. May sleep.
     pub(crate) fn new(
         owner: Arc<dyn SessionOwner>,
-        teardown: &Arc<WorkQueue>,
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
@@ -189,6 +191,7 @@ impl Session {
         head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
         let requests = head.requests().clone();
+        let teardown = owner.teardown().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
                 owner,
@@ -199,7 +202,7 @@ impl Session {
                 pd,
                 head: head.clone(),
                 requests,
-                teardown: teardown.clone(),
+                teardown,
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),

@@ -57,9 +57,7 @@ impl Device {
         let (session, first, head) = self.begin_session(settings, epoch, None, deadline)?;
         let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
             let disk = head
-                .with_first(session.clone(), || {
-                    self.add_disk(&session, &head, &volume)
-                })
+                .with_first(session.clone(), || self.add_disk(&session, &head, &volume))
                 .map_err(|e| Failure::Setup("the disk", e))?;
             // Not before: whoever reads partitions would wait, and this for them.
             head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
@@ -124,7 +122,6 @@ impl Device {
         };
         let session = Session::new(
             self.clone(),
-            &self.workqueues.teardown,
             self.identity,
             epoch,
             settings,
@@ -182,7 +179,7 @@ impl Device {
     }
 }
 
-/// Settings with the numbers of queues that this machine gets.
+/// Returns the settings with the numbers of queues that this machine gets.
 fn with_queue_counts(settings: Settings) -> Settings {
     let cpus = system::online_cpus().clamp(1, u32::from(QUEUES_MAX)) as u8;
     let poll_queues = settings.poll_queues.min(cpus).min(QUEUES_MAX - 1);

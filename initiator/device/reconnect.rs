@@ -19,7 +19,6 @@ use super::{
     Active,
     Control,
     Device,
-    Geometry,
     Settings,
     State, //
 };
@@ -36,7 +35,10 @@ use crate::{
     },
 };
 use hcablk_core::{
-    proto::connect::Epoch,
+    proto::connect::{
+        Epoch,
+        Geometry, //
+    },
     sync::defer::without_io,
     system, //
 };

@@ -72,7 +72,7 @@ impl Device {
         self.shown.lock().state = state;
     }
 
-    /// Has attributes show `state` without a session, and `failure` as its reason.
+    /// Lets attributes show `state` without a session, and `failure` as its reason.
     pub(super) fn forget_session(&self, state: State, failure: Option<Failure>) {
         let mut shown = self.shown.lock();
         shown.state = state;
@@ -85,7 +85,7 @@ impl Device {
         drop(live);
     }
 
-    /// Has attributes show the session of `active`.
+    /// Lets attributes show the session of `active`.
     pub(super) fn show_session(&self, active: &Active) {
         let mut shown = self.shown.lock();
         shown.state = State::Live;

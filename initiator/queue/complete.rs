@@ -5,9 +5,13 @@
 //! for a queue.
 
 use super::{
-    issue::give_back,
     kind,
     status::to_block,
+    transfer::{
+        give_back,
+        Transfer,
+        INVALIDATE_SLOTS, //
+    },
     Driver,
     Phase,
     Queue,
@@ -25,6 +29,7 @@ use hcablk_core::{
         Ending,
         Op,
         Request,
+        RequestRef,
         Status, //
     },
     broken,
@@ -43,6 +48,7 @@ use hcablk_core::{
         Handler,
     },
     report::trace, //
+    sglist::SegmentList,
 };
 use kernel::sync::atomic::{
     Acquire,
@@ -162,13 +168,24 @@ impl Queue {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return false;
         };
+        let Phase::Sent {
+            transfer: Transfer::Eager { seq },
+            solicited,
+        } = data.phase
+        else {
+            // Not reached: the number is an eager write's until it is answered.
+            request.park();
+            drop(send);
+            self.violation("it answered what was not asked");
+            return false;
+        };
         let can_ask = send.credits.answered();
         data.marks.answer();
-        send.batching.answered(data.solicited);
+        send.batching.answered(solicited);
         let status = to_block(status);
-        if data.sending && !self.is_completed(data.seq) {
-            data.phase = Phase::Answered(status);
-            self.await_send(&mut send, view.tag(), data);
+        if !self.is_completed(seq) {
+            let awaited = self.await_send(&mut send, view.tag(), status, seq);
+            data.phase = Phase::Answered(awaited);
             request.park();
             drop(send);
         } else {
@@ -182,6 +199,7 @@ impl Queue {
         true
     }
 
+    /// Handles a response, which came `with` something or without.
     fn respond(&self, round: &mut Round, response: Response, with: With) {
         let mut send = self.send.lock();
         if send.credits.grant(response.credits).is_err() {
@@ -209,73 +227,86 @@ impl Queue {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
-        if data.phase != Phase::Sent {
+        let Phase::Sent {
+            transfer,
+            solicited,
+        } = data.phase
+        else {
             request.park();
             drop(send);
             return self.tag_violation("it answered twice", response.tag, None);
-        }
-        if data.eager {
+        };
+        if let Err((what, key)) = self.check_response(transfer, with, view, &mut data.list) {
             request.park();
             drop(send);
-            return self.tag_violation(
-                "it answered an eager write by a response",
-                response.tag,
-                None,
-            );
-        }
-        match with {
-            With::Invalidation(key) if !data.list.invalidated_by_peer(key) => {
-                request.park();
-                drop(send);
-                return self.tag_violation(
-                    "it invalidated a key that it was not given",
-                    response.tag,
-                    Some(key),
-                );
-            }
-            With::Invalidation(_) => self.done.remote_invalidations.bump(),
-            With::Data(bytes) if !data.read_bounce || bytes != view.bytes() as usize => {
-                request.park();
-                drop(send);
-                return self.tag_violation(
-                    "it sent data that was not asked for",
-                    response.tag,
-                    None,
-                );
-            }
-            With::Data(_) => self.done.immediates.bump(),
-            With::Nothing => {}
+            return self.tag_violation(what, response.tag, key);
         }
         data.marks.answer();
         let can_ask = send.credits.answered();
-        send.batching.answered(data.solicited);
+        send.batching.answered(solicited);
         self.update_notify(&send);
         let status = to_block(response.status);
-        if data.list.is_registered() {
-            // The target left its key valid.
-            data.phase = Phase::Invalidating(status);
-            let posted = self.invalidate(&mut send, round, data);
-            self.await_send(&mut send, index, data);
-            request.park();
-            drop(send);
-            if posted.is_err() {
-                self.fail(Failure::Work(c"posting failed"));
-            }
-        } else {
-            send.space.release(core::mem::take(&mut data.slots));
-            if data.sending && !self.is_completed(data.seq) {
-                data.phase = Phase::Answered(status);
-                self.await_send(&mut send, index, data);
+        match transfer {
+            Transfer::Registered if data.list.is_registered() => {
+                // The target left its key valid.
+                let wr_seq = send.next_seq(INVALIDATE_SLOTS);
+                let awaited = self.await_send(&mut send, index, status, wr_seq.seq);
+                data.phase = Phase::Invalidating(awaited);
+                let posted = self.invalidate(&mut send, round, &mut data.list, wr_seq);
                 request.park();
                 drop(send);
-            } else {
+                self.check(posted);
+            }
+            Transfer::Inline { seq } if !self.is_completed(seq) => {
+                let awaited = self.await_send(&mut send, index, status, seq);
+                data.phase = Phase::Answered(awaited);
+                request.park();
+                drop(send);
+            }
+            _ => {
+                if transfer == Transfer::Registered {
+                    send.space.release(INVALIDATE_SLOTS);
+                }
                 let alone = send.batching.is_idle();
                 drop(send);
+                let status = match transfer {
+                    Transfer::ReadBounce => self.copy_bounced(view, status),
+                    _ => status,
+                };
                 self.finish(round, request, status);
                 round.flush_if(alone);
             }
         }
         self.after_answer(can_ask, hungry);
+    }
+
+    /// Checks that a response came `with` what its request asked for, and counts that. Returns what
+    /// the target broke, and the key that it named.
+    #[inline]
+    fn check_response(
+        &self,
+        transfer: Transfer,
+        with: With,
+        view: RequestRef<'_>,
+        list: &mut SegmentList,
+    ) -> Result<(), (&'static str, Option<u32>)> {
+        if matches!(transfer, Transfer::Eager { .. }) {
+            return Err(("it answered an eager write by a response", None));
+        }
+        match with {
+            With::Invalidation(key) if !list.invalidated_by_peer(key) => {
+                return Err(("it invalidated a key that it was not given", Some(key)));
+            }
+            With::Invalidation(_) => self.done.remote_invalidations.bump(),
+            With::Data(bytes)
+                if transfer != Transfer::ReadBounce || bytes != view.bytes() as usize =>
+            {
+                return Err(("it sent data that was not asked for", None));
+            }
+            With::Data(_) => self.done.immediates.bump(),
+            With::Nothing => {}
+        }
+        Ok(())
     }
 
     /// Finishes the handling of an answer, without the lock: checks that a credit is left
@@ -291,27 +322,15 @@ impl Queue {
     }
 
     /// Ends a request whose memory the target cannot reach any more.
-    pub(super) fn finish(
-        &self,
-        round: &mut Round,
-        mut request: Request<Driver>,
-        mut status: Status,
-    ) {
+    pub(super) fn finish(&self, round: &mut Round, mut request: Request<Driver>, status: Status) {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
         let (op, bytes) = (view.op(), u64::from(view.bytes()));
         if data.list.is_registered() {
-            return self.keep_reachable(request, status);
+            return self.keep_reachable(request);
         }
         data.phase = Phase::Idle;
-        if let (true, Status::Ok, Some(slots)) = (data.read_bounce, status, &self.read_bounce) {
-            match slots.copy_to_request(view.tag(), view) {
-                Ok(()) => self.done.copied_bytes.add(bytes),
-                // Not reached: what does not fit has no slot.
-                Err(_) => status = Status::IoErr,
-            }
-        }
         give_back(&mut data.list);
         match op {
             Op::Read => {
@@ -343,9 +362,9 @@ impl Queue {
     /// Parks a request that is to end but whose memory the target may still reach: it ends with the
     /// session, when its region is gone.
     #[cold]
-    fn keep_reachable(&self, mut request: Request<Driver>, status: Status) {
+    fn keep_reachable(&self, mut request: Request<Driver>) {
         if let Some((_, data)) = self.tags.of(&mut request) {
-            data.phase = Phase::Answered(status);
+            data.phase = Phase::Kept;
         }
         request.park();
         let what = "memory of an ended request was still registered";

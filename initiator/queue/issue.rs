@@ -2,23 +2,27 @@
 
 //! Issuing: from a request of the block layer to work requests.
 //!
-//! # Small reads
+//! ```text
+//!  issue ──► plan ──► submit: map ──► (send lock) reserve ──► encode ──► post ──► park
+//!                                                    │
+//!                                                    └─► nothing is free: turned away
+//! ```
 //!
-//! A read of up to `small_read` bytes is neither mapped nor registered: it goes out as a SEND
-//! that names the read bounce slot of its tag. The target's answer is an RDMA WRITE to that slot,
-//! whose immediate value is the response. The completion handler checks that such an answer was
-//! asked for and has the request's length, and copies the data. Nothing is to be invalidated, so
-//! the request ends at once.
-//!
-//! # Inline writes
-//!
-//! A write of up to `small_write` bytes (the target's limit, and few segments) is mapped for the
-//! HCA but not registered: its segments follow the message in one SEND. It ends when it was
-//! answered *and* that SEND has completed ([`wr_seq`](super::wr_seq)): until then the HCA may
-//! send the memory once more.
+//! *Plan* chooses how the data moves; the steps of `submit` that depend on that are the
+//! [`Way`]'s, in a file for each (`transfer.rs`).
 
 use super::{
-    kind,
+    transfer::{
+        give_back,
+        BounceRead,
+        EagerWrite,
+        InlineWrite,
+        Issued,
+        NoData,
+        Registered,
+        RingFull,
+        Way, //
+    },
     Driver,
     Phase,
     Queue,
@@ -27,13 +31,9 @@ use super::{
 };
 use crate::{
     batching::Solicited,
-    failure::Failure,
-    shape::{
-        INLINE_SEGMENTS,
-        SLOTS_PER_REQUEST, //
-    },
-    stats::Marks,
+    stats::Marks, //
 };
+use core::convert::Infallible;
 use hcablk_core::{
     blkdev::{
         Op,
@@ -43,28 +43,15 @@ use hcablk_core::{
         RequestRef,
         Status, //
     },
-    broken,
     proto::message::{
         self,
-        Answer,
-        Extent,
-        Remote,
         Tag, //
     },
-    rdma::{
-        device::Direction,
-        mr,
-        wr::{
-            Chain,
-            Register,
-            Send,
-            Sge,
-            WorkId,
-            WorkRequest, //
-        },
+    rdma::wr::{
+        Chain,
+        Sge, //
     },
     report::trace, //
-    sglist::SegmentList,
     sync::IrqGuard,
 };
 use kernel::{
@@ -75,57 +62,33 @@ use kernel::{
     },
 };
 
-/// Gives back memory of a request, which the target cannot reach.
-#[inline]
-pub(super) fn give_back(list: &mut SegmentList) {
-    if list.release().is_err() {
-        broken!("memory that is given back is still registered");
-    }
+/// How a request's data is to move, if not into the eager ring.
+enum PlannedWay {
+    NoData(NoData),
+    ReadBounce(BounceRead),
+    Inline(InlineWrite),
+    Registered(Registered),
 }
 
-/// How the data of a request is transferred.
-enum Transfer {
-    /// There is none.
-    NoData,
-    /// It comes into a read bounce slot.
-    ReadBounce(mr::RemoteAddress),
-    /// It goes with the request.
-    Inline,
-    /// By the target's RDMA, to or from the request's memory.
-    Registered,
+/// What became of a request that was not rejected.
+enum Submitted<F> {
+    Sent,
+    /// There is no room for its data that way: it has to go another one.
+    NoRoom(Request<Driver>, F),
 }
 
-/// Returns the address and key of a region as the target gets them.
-#[inline]
-fn with(remote: mr::RemoteAddress, answer: Answer) -> Remote {
-    Remote {
-        address: remote.address,
-        key: remote.key,
-        answer,
+impl Submitted<Infallible> {
+    /// There is always room for it.
+    #[inline]
+    fn sent(self) {
+        match self {
+            Self::Sent => {}
+            Self::NoRoom(_, never) => match never {},
+        }
     }
 }
 
 impl Queue {
-    /// Chooses the cheapest way for a request's data.
-    #[inline]
-    fn transfer(&self, view: RequestRef<'_>, tag: Tag, extent: Extent) -> Transfer {
-        match view.op() {
-            Op::Read => self
-                .read_bounce
-                .as_ref()
-                .and_then(|slots| slots.remote(tag.index, extent.length))
-                .map_or(Transfer::Registered, Transfer::ReadBounce),
-            Op::Write
-                if extent.length <= self.inline_limit.load(Relaxed)
-                    && view.segments() <= self.inline_segments =>
-            {
-                Transfer::Inline
-            }
-            Op::Write => Transfer::Registered,
-            _ => Transfer::NoData,
-        }
-    }
-
     /// Gives a request to the target; it is the `last` for now.
     pub(super) fn issue(
         &self,
@@ -135,181 +98,123 @@ impl Queue {
         if !self.live.load(Acquire) {
             return Err(Rejected::new(request, self.refusal()));
         }
-        let tag = Tag {
-            index: request.tag(),
-            generation: request.generation(),
-        };
         trace::initiator::queued(|| self.about(&request));
         let Some((view, _)) = self.tags.of(&mut request) else {
             return Err(Rejected::new(request, Status::IoErr));
         };
-        let direction = match view.op() {
-            Op::Read => Some(Direction::FromDevice),
-            Op::Write => Some(Direction::ToDevice),
-            Op::Flush if self.owner.take_lost_writes() => {
-                pr_err!("a flush fails: its target has forgotten writes that it acknowledged\n");
-                return Err(Rejected::new(request, Status::IoErr));
-            }
-            Op::Flush | Op::Discard | Op::WriteZeroes => None,
-            _ => return Err(Rejected::new(request, Status::NotSupported)),
-        };
-        let extent = Extent {
-            offset: view.sector() << 9,
-            length: view.bytes(),
-        };
-        if let Some(eager) = self.eager(view, extent) {
-            match self.issue_eager(request, eager, tag, last)? {
-                Some(back) => request = back,
-                None => return Ok(()),
+        if let Some(eager) = EagerWrite::plan(self, view) {
+            match self.submit(request, eager, last)? {
+                Submitted::Sent => return Ok(()),
+                Submitted::NoRoom(back, RingFull) => request = back,
             }
         }
+        let Some((view, _)) = self.tags.of(&mut request) else {
+            return Err(Rejected::new(request, Status::IoErr));
+        };
+        if view.op() == Op::Flush && self.owner.take_lost_writes() {
+            pr_err!("a flush fails: its target has forgotten writes that it acknowledged\n");
+            return Err(Rejected::new(request, Status::IoErr));
+        }
+        let submitted = match self.plan(view) {
+            Some(PlannedWay::NoData(way)) => self.submit(request, way, last),
+            Some(PlannedWay::ReadBounce(way)) => self.submit(request, way, last),
+            Some(PlannedWay::Inline(way)) => self.submit(request, way, last),
+            Some(PlannedWay::Registered(way)) => self.submit(request, way, last),
+            None => Err(Rejected::new(request, Status::NotSupported)),
+        };
+        submitted.map(Submitted::sent)
+    }
+
+    /// Chooses the cheapest way for a request's data; `None`: there is no such operation.
+    #[inline]
+    fn plan(&self, view: RequestRef<'_>) -> Option<PlannedWay> {
+        Some(match view.op() {
+            Op::Read => match BounceRead::plan(self, view) {
+                Some(way) => PlannedWay::ReadBounce(way),
+                None => PlannedWay::Registered(Registered::plan(view)),
+            },
+            Op::Write => match InlineWrite::plan(self, view) {
+                Some(way) => PlannedWay::Inline(way),
+                None => PlannedWay::Registered(Registered::plan(view)),
+            },
+            _ => PlannedWay::NoData(NoData::plan(view)?),
+        })
+    }
+
+    /// Gives a request to the target by a way; it is the `last` for now.
+    #[inline]
+    fn submit<W: Way>(
+        &self,
+        mut request: Request<Driver>,
+        mut way: W,
+        last: bool,
+    ) -> Result<Submitted<W::Full>, Rejected<Driver>> {
+        let tag = Tag {
+            index: request.tag(),
+            generation: request.generation(),
+        };
         let Some((view, data)) = self.tags.of(&mut request) else {
             return Err(Rejected::new(request, Status::IoErr));
         };
-        let transfer = self.transfer(view, tag, extent);
-        data.eager = false;
-        data.read_bounce = matches!(transfer, Transfer::ReadBounce(_));
-        data.sending = matches!(transfer, Transfer::Inline);
-        let mut register = None;
-        let moved_by_hca = matches!(transfer, Transfer::Inline | Transfer::Registered);
-        if let (Some(direction), Transfer::Inline | Transfer::Registered) = (direction, &transfer) {
-            let mapped = if data.sending {
-                data.list.map_local(view, direction)
-            } else {
-                data.list.map(view, direction, tag.to_immediate())
-            };
-            match mapped {
-                Ok(()) => {}
-                // The IOMMU or bounce buffers are short; it will be tried again.
-                Err(e) if e == ENOMEM => return Err(Rejected::new(request, Status::Resource)),
-                Err(_) => return Err(Rejected::new(request, Status::IoErr)),
-            }
-        }
-        // The message and the data that goes with it, if any does.
-        let mut gathered = None;
-        let mut pieces = 1;
-        let fua = view.fua();
-        let op = match transfer {
-            Transfer::NoData => match view.op() {
-                Op::Discard => message::Op::Discard(extent),
-                Op::WriteZeroes => message::Op::WriteZeroes {
-                    extent,
-                    keep: view.no_unmap(),
-                },
-                _ => message::Op::Flush,
-            },
-            Transfer::ReadBounce(remote) => {
-                message::Op::Read(extent, with(remote, Answer::Immediate))
-            }
-            Transfer::Inline => {
-                let sges = gathered.insert([Sge::EMPTY; INLINE_SEGMENTS + 1]);
-                let Some(count) = data.list.sges(&mut sges[1..]) else {
-                    return Err(Self::unissued(request, &self.tags, Status::IoErr));
-                };
-                pieces += count;
-                message::Op::WriteInline { extent, fua }
-            }
-            Transfer::Registered => {
-                let write = view.op() == Op::Write;
-                let Ok((wr, remote)) = data.list.register() else {
-                    return Err(Self::unissued(request, &self.tags, Status::IoErr));
-                };
-                register
-                    .insert(wr)
-                    .name(WorkId::new(kind::REGISTER, tag.index.into()));
-                let remote = with(
-                    remote,
-                    if self.remote_invalidate {
-                        Answer::Invalidating
-                    } else {
-                        Answer::Response
-                    },
-                );
-                if write {
-                    message::Op::Write {
-                        extent,
-                        remote,
-                        fua,
-                    }
-                } else {
-                    message::Op::Read(extent, remote)
-                }
-            }
+        let slots = match way.map(self, view, &mut data.list, tag) {
+            Ok(slots) => slots,
+            Err(status) => return Err(Rejected::new(request, status)),
         };
-        let used = 1 + u32::from(register.is_some());
-        // Only what was registered has to be invalidated.
-        let slots = if used == 1 { 1 } else { SLOTS_PER_REQUEST };
-
         let mut send = self.send.lock();
         if !send.reserve(slots, || self.freed()) {
             self.sent.credit_waits.bump();
-            if let Some(proof) = register.and_then(Register::withdraw) {
-                data.list.withdrawn(proof);
-            }
             return Err(self.turned_away(request, send));
         }
-        data.solicited = send.batching.issue(last);
-        let quiet = data.solicited == Solicited::No;
-        let message = message::Request { tag, op, quiet }.encode();
-        let Ok(slice) = self.outgoing.write(tag.index.into(), &message) else {
-            // Not reached: each tag has a buffer.
-            send.withdraw(slots, data.solicited);
-            drop(send);
-            if let Some(proof) = register.and_then(Register::withdraw) {
-                data.list.withdrawn(proof);
+        let reserved = match way.reserve(self, &mut send, tag, slots) {
+            Ok(reserved) => reserved,
+            Err(full) => {
+                send.unreserve(slots);
+                let back = self.no_room(request, send)?;
+                return Ok(Submitted::NoRoom(back, full));
             }
-            return Err(Self::unissued(request, &self.tags, Status::IoErr));
         };
-        data.phase = Phase::Sent;
+        let solicited = send.batching.issue(last);
+        let quiet = solicited == Solicited::No;
+        data.phase = Phase::Sent {
+            transfer: W::transfer(&reserved),
+            solicited,
+        };
         data.marks = if self.timing.load(Relaxed) {
             Marks::sent(view.made_ns())
         } else {
             Marks::default()
         };
-        data.slots = slots - used;
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.update_notify(&send);
-        if used > 1 {
-            self.sent.registrations.bump();
-        }
-        if moved_by_hca {
-            self.sent.rdma_bytes.add(extent.length.into());
-        }
-        let request_sge = Sge::new(slice);
-        let posted = if let Some(sges) = &mut gathered {
-            sges[0] = request_sge;
-            let wr_seq = send.next_seq(used);
-            data.seq = wr_seq.seq;
-            self.sent.inline_writes.bump();
-            self.sent.sends.bump();
-            let mut wr = Send::new(sges.get(..pieces).unwrap_or(&[]));
-            wr.solicited();
-            self.post_or_queue(&mut send, &mut wr, wr_seq, !last)
-        } else if !last || !send.batch.is_empty() {
-            self.push(&mut send, tag.index, request_sge, register.as_mut(), last)
-        } else {
-            let sges = [request_sge];
-            let mut wr = self.message(&mut send.space, &sges, tag.index, used);
-            let mut chain = Chain::new();
-            if let Some(register) = &mut register {
-                chain.push(register);
-            }
-            chain.push(&mut wr);
-            self.ring(&mut send, &chain)
-        };
-        trace::initiator::sent(|| self.about_sent(tag, &op, 0));
+        let issued = Issued { tag, quiet, last };
+        let number = W::number(&reserved);
+        let encoded = way.encode(self, &mut data.list, issued);
+        let posted = encoded.and_then(|(op, encoded)| {
+            let posted = way.post(self, &mut send, reserved, encoded, issued);
+            trace::initiator::sent(|| self.about_sent(tag, &op, number));
+            posted
+        });
         // Whoever answers takes the lock first, so that the request is there.
         request.park();
         drop(send);
         self.issued(posted, quiet, reap);
-        Ok(())
+        Ok(Submitted::Sent)
+    }
+
+    /// Encodes a request into the message buffer of its tag.
+    #[inline]
+    pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
+        let Issued { tag, quiet, .. } = issued;
+        let message = message::Request { tag, op, quiet }.encode();
+        let slice = self.outgoing.write(tag.index.into(), &message)?;
+        Ok(Sge::new(slice))
     }
 
     /// Finishes issuing a request, without the lock: fails the session if posting failed, starts
     /// the timer for a quiet request, and polls if `reap`.
     #[inline]
-    pub(super) fn issued(&self, posted: Result, quiet: bool, reap: bool) {
+    fn issued(&self, posted: Result, quiet: bool, reap: bool) {
         self.check(posted);
         if quiet {
             // The handler may have armed the queue before it knew of this one.
@@ -321,7 +226,7 @@ impl Queue {
     }
 
     /// Gives back a request that has to wait for an answer to others.
-    pub(super) fn turned_away(
+    fn turned_away(
         &self,
         request: Request<Driver>,
         mut send: IrqGuard<'_, SendState>,
@@ -333,56 +238,22 @@ impl Queue {
         Self::unissued(request, &self.tags, Status::Resource)
     }
 
-    /// Posts what waits for its doorbell, and then `chain`. Everything that this
-    /// queue pair is given goes this way, for the account of slots is in the
-    /// order of posting.
-    #[inline]
-    pub(super) fn ring(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
-        if !send.batch.is_empty() {
-            if let Err(e) = self.flush(send) {
-                send.backlog.truncate(0);
-                return Err(e);
-            }
+    /// Gives back a request that finds no room for its data: to wait for an answer if it can go
+    /// no other way.
+    fn no_room(
+        &self,
+        mut request: Request<Driver>,
+        mut send: IrqGuard<'_, SendState>,
+    ) -> Result<Request<Driver>, Rejected<Driver>> {
+        if self.only_eager.load(Relaxed) {
+            send.starved = true;
+            return Err(self.turned_away(request, send));
         }
-        self.post(send, chain)
-    }
-
-    /// Posts the backlog and then `chain`, as [`Self::ring`] does, without flushing the message
-    /// batch.
-    #[inline]
-    pub(super) fn post(&self, send: &mut SendState, chain: &Chain<'_>) -> Result {
-        let requests = send.backlog.len() as u64 + u64::from(chain.len());
-        if requests != 0 {
-            self.sent.doorbells.bump();
-            self.sent.work_requests.add(requests);
-        }
-        let posted = send.backlog.post(&self.pair, chain);
-        send.waiting = None;
-        if posted.is_err() {
-            send.backlog.truncate(0);
-        }
-        posted
-    }
-
-    /// Fails the session if posting failed. The requests are ended when the queue pair is gone,
-    /// since some of the work may have been posted.
-    #[inline]
-    pub(super) fn check(&self, posted: Result) {
-        if posted.is_err() {
-            self.fail(Failure::Work(c"posting failed"));
-        }
-    }
-
-    /// Rings the doorbell for requests that others were to follow, but did not (`commit_rqs`).
-    pub(super) fn commit(&self) {
-        let mut send = self.send.lock();
-        let posted = self.ring(&mut send, &Chain::new());
-        let reap = send.batching.shall_reap();
         drop(send);
-        self.check(posted);
-        if reap {
-            self.reap();
+        if let Some((_, data)) = self.tags.of(&mut request) {
+            give_back(&mut data.list);
         }
+        Ok(request)
     }
 
     /// Gives back a request of which nothing was posted.

@@ -35,8 +35,8 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     fn errno(&self) -> i32;
 }
 
-/// Which queue it is, of which session.
-pub(crate) struct Place {
+/// Which queue it is, of which session, and how users want it.
+pub(crate) struct QueueConfig {
     pub(crate) session: SessionId,
     pub(crate) epoch: Epoch,
     pub(crate) index: u8,

@@ -2,7 +2,7 @@
 
 //! Where a request is: what the queue keeps for each tag, see the picture in `queue.rs`.
 
-use super::wr_seq;
+use super::transfer::Transfer;
 use crate::{
     batching::Solicited,
     stats::Marks, //
@@ -18,33 +18,38 @@ pub(super) enum Phase {
     /// Not given to the target.
     Idle,
     /// The target works on it.
-    Sent,
+    Sent {
+        /// How its data moves.
+        transfer: Transfer,
+        /// Whether its response raises an event.
+        solicited: Solicited,
+    },
     /// The target has answered; its key is being taken away.
-    Invalidating(Status),
+    Invalidating(Awaited),
     /// The target has answered; our HCA may still be sending the data.
-    Answered(Status),
+    Answered(Awaited),
+    /// It was to end while the target could reach its memory: it ends with the session.
+    Kept,
+}
+
+/// What an answered request awaits: the completion of a work request of our own. Such requests are
+/// a list, see `wr_seq.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Awaited {
+    /// With what the request ends.
+    pub(super) status: Status,
+    /// Sequence number of the work request.
+    pub(super) seq: u32,
+    /// The next tag in the list.
+    pub(super) next: u32,
 }
 
 /// What there is once for each tag.
 pub(super) struct TagData {
     pub(super) phase: Phase,
-    /// Slots reserved for this request that are still to be used.
-    pub(super) slots: u32,
-    /// The data comes into the read bounce slot of this tag.
-    pub(super) read_bounce: bool,
-    /// Whether its response raises an event.
-    pub(super) solicited: Solicited,
-    /// The data goes with the request, in the work request of `seq`.
-    pub(super) sending: bool,
-    /// Sequence number of the work request that must have completed before this request ends, if
-    /// there is one.
-    pub(super) seq: u32,
-    /// The next tag in the list of requests that await their send's completion.
-    pub(super) next: u32,
     /// When it came where it is, if that is measured.
     pub(super) marks: Marks,
-    /// It is an eager write, which is answered by its number.
-    pub(super) eager: bool,
+    /// The request's segments, in the state that its transfer demands.
     pub(super) list: SegmentList,
 }
 
@@ -53,14 +58,7 @@ impl TagData {
     pub(super) fn new(list: SegmentList) -> Self {
         Self {
             phase: Phase::Idle,
-            slots: 0,
-            read_bounce: false,
-            solicited: Solicited::Yes,
-            sending: false,
-            seq: 0,
-            next: wr_seq::NO_TAG,
             marks: Marks::default(),
-            eager: false,
             list,
         }
     }

@@ -4,18 +4,12 @@
 //! waits for its doorbell.
 
 use super::{
-    eager::EagerState,
     message_batch::MessageBatch,
     size::Size,
+    transfer::EagerState,
     wr_seq, //
 };
-use crate::{
-    batching::{
-        Batching,
-        Solicited, //
-    },
-    shape::INLINE_SEGMENTS,
-};
+use crate::{batching::Batching, shape::INLINE_SEGMENTS};
 use hcablk_core::{
     broken,
     proto::{
@@ -79,12 +73,5 @@ impl SendState {
         }
         // There is one now, so something can be asked.
         let _ = self.credits.answered();
-    }
-
-    /// Takes back a reservation, and a request that was counted as issued.
-    #[cold]
-    pub(super) fn withdraw(&mut self, slots: u32, solicited: Solicited) {
-        self.unreserve(slots);
-        self.batching.answered(solicited);
     }
 }

@@ -3,14 +3,14 @@
 //! The beginning of a queue: its queue pair and memory, and from when on it accepts requests.
 
 use super::{
-    eager::EagerState,
     kind,
     message_batch::MessageBatch,
     size::Size,
+    transfer::EagerState,
     wr_seq,
     Driver,
-    Place,
     Queue,
+    QueueConfig,
     QueueOwner,
     SendState,
     TagData,
@@ -84,20 +84,20 @@ impl Queue {
     /// posts its receive buffers. May sleep.
     pub(crate) fn new(
         owner: Arc<dyn QueueOwner>,
-        place: Place,
+        config: QueueConfig,
         requests: &Arc<Requests<Driver>>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         shape: Shape,
     ) -> Result<Arc<Self>> {
         let depth = usize::from(shape.depth);
-        let Place {
+        let QueueConfig {
             session,
             epoch,
             index,
             polled,
             settings,
-        } = place;
+        } = config;
         let capacity = shape.capacity();
         let cq = CompletionQueue::new(
             pd,

@@ -9,8 +9,8 @@
 //! completion, the last one's, since adding one silences the one before and takes over its send
 //! queue slots. A completion does not name a request: the handler stores the last completed
 //! number ([`Queue::is_completed`]), with which the answer compares. A request that is answered
-//! earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on through the
-//! data of its tag; each such completion ends the requests in the list that it covers.
+//! earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on through what
+//! each awaits ([`Awaited::next`]); each such completion ends the requests in the list that it covers.
 //!
 //! Invalidations wait for their doorbell in the backlog until the end of the round of completions
 //! in which the answers came, or until something else is posted.
@@ -18,14 +18,13 @@
 use super::{
     complete::Round,
     kind,
-    Driver,
+    request_state::Awaited,
     Phase,
     Queue,
-    SendState,
-    TagData, //
+    SendState, //
 };
 use hcablk_core::{
-    blkdev::Request,
+    blkdev::Status,
     rdma::{
         cq::Success,
         wr::{
@@ -34,6 +33,7 @@ use hcablk_core::{
             WorkId, //
         },
     },
+    sglist::SegmentList,
 };
 use kernel::{
     prelude::*,
@@ -101,18 +101,16 @@ impl Queue {
         self.ring(send, &chain)
     }
 
-    /// Queues the LOCAL_INV of an answered request's key, which is posted at the end of the round
-    /// at the latest. A send queue slot was reserved.
+    /// Queues the LOCAL_INV `wr_seq` of an answered request's key, which is posted at the end of
+    /// the round at the latest. A send queue slot was reserved.
     pub(super) fn invalidate(
         &self,
         send: &mut SendState,
         round: &mut Round,
-        data: &mut TagData,
+        list: &mut SegmentList,
+        wr_seq: WrSeq,
     ) -> Result {
-        let mut wr = data.list.invalidate()?;
-        let wr_seq = send.next_seq(1);
-        data.slots = 0;
-        data.seq = wr_seq.seq;
+        let mut wr = list.invalidate()?;
         self.done.local_invalidations.bump();
         round.invalidates = true;
         self.post_or_queue(send, &mut wr, wr_seq, true)
@@ -132,14 +130,22 @@ impl Queue {
         self.completed_seq.load(Relaxed).wrapping_sub(seq) as i32 >= 0
     }
 
-    /// Adds the request `tag`, which was answered, to those that await their send's completion.
-    /// Completion handler.
+    /// Adds the request `tag`, which was answered and ends with `status`, to those that await the
+    /// completion of a work request, `seq`. Returns what becomes part of its phase. Completion
+    /// handler.
     #[inline]
-    pub(super) fn await_send(&self, send: &mut SendState, tag: u16, data: &mut TagData) {
-        data.next = self.awaiting_send.load(Relaxed);
+    pub(super) fn await_send(
+        &self,
+        send: &mut SendState,
+        tag: u16,
+        status: Status,
+        seq: u32,
+    ) -> Awaited {
+        let next = self.awaiting_send.load(Relaxed);
         self.awaiting_send.store(tag.into(), Relaxed);
         send.batching.await_send();
         self.update_notify(send);
+        Awaited { status, seq, next }
     }
 
     /// Handles the completion of the work request `seq`, and so of all before it.
@@ -162,33 +168,25 @@ impl Queue {
             let Some((_, data)) = self.tags.of(&mut request) else {
                 return;
             };
-            next = data.next;
-            if !self.is_completed(data.seq) {
-                data.next = self.awaiting_send.load(Relaxed);
+            let awaited = match &mut data.phase {
+                Phase::Invalidating(awaited) | Phase::Answered(awaited) => awaited,
+                // Not reached: only those are in the list.
+                Phase::Idle | Phase::Sent { .. } | Phase::Kept => return request.park(),
+            };
+            next = awaited.next;
+            if !self.is_completed(awaited.seq) {
+                awaited.next = self.awaiting_send.load(Relaxed);
                 self.awaiting_send.store(tag.into(), Relaxed);
                 request.park();
                 continue;
             }
-            self.end_awaited(round, request, proof);
-        }
-    }
-
-    /// Ends one request that has awaited its send's completion.
-    fn end_awaited(&self, round: &mut Round, mut request: Request<Driver>, proof: Success) {
-        let Some((_, data)) = self.tags.of(&mut request) else {
-            return;
-        };
-        let status = match data.phase {
-            Phase::Invalidating(status) => {
+            let status = awaited.status;
+            if matches!(data.phase, Phase::Invalidating(_)) {
                 // What was not invalidated is not released either.
                 let _ = data.list.invalidated(proof);
-                status
             }
-            Phase::Answered(status) => status,
-            // Not reached: only those await a completion.
-            Phase::Idle | Phase::Sent => return request.park(),
-        };
-        self.send_awaited();
-        self.finish(round, request, status);
+            self.send_awaited();
+            self.finish(round, request, status);
+        }
     }
 }

@@ -11,8 +11,8 @@ use crate::{
     connect::ConnectionOwner,
     failure::Failure,
     queue::{
-        Place,
         Queue,
+        QueueConfig,
         QueueOwner,
         QueueSource, //
     },
@@ -28,7 +28,7 @@ use kernel::{
 
 impl ConnectionOwner for Session {
     fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
-        let place = Place {
+        let config = QueueConfig {
             session: self.id,
             epoch: self.epoch,
             index,
@@ -37,7 +37,7 @@ impl ConnectionOwner for Session {
         };
         Queue::new(
             self.clone(),
-            place,
+            config,
             &self.requests,
             id,
             &self.pd,

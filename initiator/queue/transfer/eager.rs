@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Eager writes: the initiator puts the data into the target's eager ring, by RDMA WRITE straight
+//! from the request's segments. Nothing is registered, and the target posts no RDMA READ. The
+//! slots of the ring are accounted for by [`grant`](hcablk_core::proto::grant), under the send
+//! lock.
+//!
+//! An eager write has one of two forms:
+//!
+//! - a *write-with-immediate*: one RDMA WRITE, whose immediate value says for which block it is.
+//!   For whole units of 4 KiB without FUA, in few segments, but not on iWARP.
+//! - a *write with a request*: RDMA WRITEs, and a request in a message behind them.
+//!
+//! A write that finds no free slot goes another way if the target posts RDMA READs. Otherwise it
+//! waits for an answer.
+//!
+//! The target registers the ring with its first answer on a queue pair: before that nothing is
+//! written. If the target posts no RDMA READ, the queue requests the volume's size at once to get
+//! that answer.
+
+use super::{
+    extent_of,
+    unmapped,
+    Issued,
+    Transfer,
+    Way, //
+};
+use crate::{
+    queue::{
+        kind,
+        wr_seq::WrSeq,
+        Queue,
+        SendState, //
+    },
+    shape::INLINE_SEGMENTS,
+};
+use hcablk_core::{
+    blkdev::{
+        Op,
+        RequestRef,
+        Status, //
+    },
+    proto::{
+        connect::Reply,
+        grant::{
+            Grant,
+            Immediate,
+            RingSlot, //
+        },
+        message::{
+            self,
+            Extent,
+            Tag, //
+        },
+    },
+    rdma::{
+        device::Direction,
+        wr::{
+            Chain,
+            Rdma,
+            Send,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    sglist::SegmentList,
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::Relaxed, //
+};
+
+/// Whether the initiator may write to the target's eager ring.
+#[derive(Clone, Copy)]
+pub(in crate::queue) enum EagerState {
+    /// The target has granted no ring.
+    Never,
+    /// From its first answer on.
+    AfterAnswer(Grant),
+    Now(Grant),
+}
+
+/// A write that can be an eager one.
+pub(in crate::queue) struct EagerWrite {
+    extent: Extent,
+    fua: bool,
+    /// It is a write-with-immediate, if its mapped segments are few enough.
+    immediate: bool,
+}
+
+impl EagerWrite {
+    /// Returns how a request goes as an eager write, `None` if it is to go another way.
+    #[inline]
+    pub(in crate::queue) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
+        let extent = extent_of(view);
+        if view.op() != Op::Write || extent.length > queue.eager_limit.load(Relaxed) {
+            return None;
+        }
+        let fua = view.fua();
+        let few = view.segments() <= queue.inline_segments;
+        let immediate = few
+            && !fua
+            && queue.immediates
+            && Immediate::new(extent.offset, extent.length, false).is_some();
+        let inline = few && extent.length <= queue.inline_limit.load(Relaxed);
+        (immediate || !inline).then_some(Self {
+            extent,
+            fua,
+            immediate,
+        })
+    }
+}
+
+/// Where the data of an eager write goes.
+pub(in crate::queue) struct Room {
+    grant: Grant,
+    slot: RingSlot,
+    /// Of the last work request.
+    wr_seq: WrSeq,
+}
+
+/// That the eager ring has no free slot, or may not be written to yet.
+pub(in crate::queue) struct RingFull;
+
+/// How an eager write is said to the target.
+pub(in crate::queue) enum Said {
+    /// By the immediate value of its RDMA WRITE.
+    Immediate(Immediate),
+    /// By this message, behind its RDMA WRITEs.
+    Request(Sge),
+}
+
+impl Way for EagerWrite {
+    type Reserved = Room;
+    type Full = RingFull;
+    type Encoded<'a> = (Said, &'a mut SegmentList);
+
+    #[inline]
+    fn map(
+        &mut self,
+        queue: &Queue,
+        view: RequestRef<'_>,
+        list: &mut SegmentList,
+        _tag: Tag,
+    ) -> Result<u32, Status> {
+        list.map_local(view, Direction::ToDevice)
+            .map_err(unmapped)?;
+        let pieces = list.mapped();
+        self.immediate &= pieces <= queue.inline_segments.into();
+        Ok(match self.immediate {
+            true => 1,
+            false => pieces.div_ceil(queue.inline_segments.max(1).into()) + 1,
+        })
+    }
+
+    #[inline]
+    fn reserve(
+        &self,
+        queue: &Queue,
+        send: &mut SendState,
+        tag: Tag,
+        slots: u32,
+    ) -> Result<Room, RingFull> {
+        let taken = match send.eager_state {
+            EagerState::Now(grant) => send
+                .ring
+                .take_slot(self.extent.length, tag.to_immediate())
+                .map(|slot| (grant, slot)),
+            EagerState::Never | EagerState::AfterAnswer(_) => None,
+        };
+        let Some((grant, slot)) = taken else {
+            queue.sent.eager_misses.bump();
+            return Err(RingFull);
+        };
+        let wr_seq = send.next_seq(slots);
+        Ok(Room {
+            grant,
+            slot,
+            wr_seq,
+        })
+    }
+
+    #[inline]
+    fn transfer(room: &Room) -> Transfer {
+        Transfer::Eager {
+            seq: room.wr_seq.seq,
+        }
+    }
+
+    fn number(room: &Room) -> u16 {
+        room.slot.number
+    }
+
+    #[inline]
+    fn encode<'a>(
+        &self,
+        queue: &Queue,
+        list: &'a mut SegmentList,
+        issued: Issued,
+    ) -> Result<(message::Op, Self::Encoded<'a>)> {
+        let Self { extent, fua, .. } = *self;
+        let op = message::Op::WriteEager { extent, fua };
+        let said = match self.immediate {
+            true => Said::Immediate(
+                Immediate::new(extent.offset, extent.length, issued.quiet).ok_or(EINVAL)?,
+            ),
+            false => Said::Request(queue.encode(issued, op)?),
+        };
+        Ok((op, (said, list)))
+    }
+
+    #[inline]
+    fn post(
+        &self,
+        queue: &Queue,
+        send: &mut SendState,
+        room: Room,
+        (said, list): Self::Encoded<'_>,
+        issued: Issued,
+    ) -> Result {
+        queue.sent.eager_writes.bump();
+        queue.sent.rdma_bytes.add(self.extent.length.into());
+        match said {
+            Said::Immediate(value) => queue.post_with_immediate(send, list, room, value, issued),
+            Said::Request(message) => queue.post_with_request(send, list, room, message, issued),
+        }
+    }
+}
+
+impl Queue {
+    /// Stores the ring of the target's reply. Before the queue is live.
+    pub(in crate::queue) fn take_ring(&self, send: &mut SendState, reply: &Reply) {
+        self.only_eager.store(reply.no_read, Relaxed);
+        if let Some(grant) = reply.grant {
+            let limit = if reply.no_read {
+                grant.bytes
+            } else {
+                self.settings.eager_write.min(grant.bytes)
+            };
+            if limit != 0 {
+                send.ring.begin(grant.bytes, reply.credits);
+                send.eager_state = EagerState::AfterAnswer(grant);
+                self.eager_limit.store(limit, Relaxed);
+            }
+        }
+    }
+
+    /// Allows eager writes, since the target has answered a request.
+    #[inline]
+    pub(in crate::queue) fn allow_eager(send: &mut SendState) {
+        if let EagerState::AfterAnswer(grant) = send.eager_state {
+            send.eager_state = EagerState::Now(grant);
+        }
+    }
+
+    /// Posts the write as one RDMA WRITE with an immediate value.
+    #[inline]
+    fn post_with_immediate(
+        &self,
+        send: &mut SendState,
+        list: &mut SegmentList,
+        room: Room,
+        value: Immediate,
+        issued: Issued,
+    ) -> Result {
+        let mut sges = [Sge::EMPTY; INLINE_SEGMENTS];
+        let count = list.part(0, &mut sges).0;
+        let sges = sges.get(..count).unwrap_or(&[]);
+        let mut wr = Rdma::write(sges, room.grant.address(room.slot.offset), room.grant.key);
+        wr.immediate(value.to_wire(), true);
+        self.post_or_queue(send, &mut wr, room.wr_seq, !issued.last)
+    }
+
+    /// Posts the write as RDMA WRITEs, and a request behind them.
+    fn post_with_request(
+        &self,
+        send: &mut SendState,
+        list: &mut SegmentList,
+        room: Room,
+        message: Sge,
+        issued: Issued,
+    ) -> Result {
+        let Room {
+            grant,
+            slot,
+            wr_seq,
+        } = room;
+        self.sent.sends.bump();
+        let per_part = usize::from(self.inline_segments).clamp(1, INLINE_SEGMENTS);
+        let mut sges = [Sge::EMPTY; INLINE_SEGMENTS];
+        let (mut first, mut offset) = (0, slot.offset);
+        while first < list.mapped() as usize {
+            let part_sges = sges.get_mut(..per_part).ok_or(EINVAL)?;
+            let (count, bytes) = list.part(first, part_sges);
+            if count == 0 {
+                return Err(EINVAL);
+            }
+            let part = sges.get(..count).unwrap_or(&[]);
+            let mut wr = Rdma::write(part, grant.address(offset), grant.key);
+            wr.name(WorkId::new(kind::SEND, issued.tag.index.into()));
+            if !send.backlog.push(&mut wr) {
+                let mut chain = Chain::new();
+                chain.push(&mut wr);
+                self.ring(send, &chain)?;
+            }
+            first += count;
+            offset += bytes;
+        }
+        let message = [message];
+        let mut wr = Send::new(&message);
+        wr.solicited();
+        self.post_or_queue(send, &mut wr, wr_seq, !issued.last)
+    }
+}

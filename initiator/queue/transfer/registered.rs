@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Registered transfers: the request's own pages are registered for it alone, and the target
+//! reaches them by RDMA READ or RDMA WRITE. Whatever goes no other way.
+
+use super::{
+    extent_of,
+    unmapped,
+    Issued,
+    Transfer,
+    Way, //
+};
+use crate::{
+    queue::{
+        kind,
+        Queue,
+        SendState, //
+    },
+    shape::SLOTS_PER_REQUEST,
+};
+use core::convert::Infallible;
+use hcablk_core::{
+    blkdev::{
+        Op,
+        RequestRef,
+        Status, //
+    },
+    proto::message::{
+        self,
+        Answer,
+        Extent,
+        Remote,
+        Tag, //
+    },
+    rdma::{
+        device::Direction,
+        mr,
+        wr::{
+            Register,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    sglist::SegmentList,
+};
+use kernel::prelude::*;
+
+/// Send queue slots that stay reserved after the REG_MR and the SEND, for a LOCAL_INV.
+pub(in crate::queue) const INVALIDATE_SLOTS: u32 = SLOTS_PER_REQUEST - 2;
+
+/// Returns the address and key of a region as the target gets them.
+#[inline]
+pub(super) fn remote_for(remote: mr::RemoteAddress, answer: Answer) -> Remote {
+    Remote {
+        address: remote.address,
+        key: remote.key,
+        answer,
+    }
+}
+
+/// A read or write whose memory is registered for it.
+pub(in crate::queue) struct Registered {
+    extent: Extent,
+    write: bool,
+    fua: bool,
+}
+
+impl Registered {
+    /// Returns how a read or write goes.
+    #[inline]
+    pub(in crate::queue) fn plan(view: RequestRef<'_>) -> Self {
+        Self {
+            extent: extent_of(view),
+            write: view.op() == Op::Write,
+            fua: view.fua(),
+        }
+    }
+}
+
+impl Way for Registered {
+    type Reserved = ();
+    type Full = Infallible;
+    type Encoded<'a> = (Sge, Register<'a>);
+
+    #[inline]
+    fn map(
+        &mut self,
+        _queue: &Queue,
+        view: RequestRef<'_>,
+        list: &mut SegmentList,
+        tag: Tag,
+    ) -> Result<u32, Status> {
+        let direction = match self.write {
+            true => Direction::ToDevice,
+            false => Direction::FromDevice,
+        };
+        list.map(view, direction, tag.to_immediate())
+            .map_err(unmapped)?;
+        Ok(SLOTS_PER_REQUEST)
+    }
+
+    #[inline]
+    fn reserve(&self, _: &Queue, _: &mut SendState, _: Tag, _: u32) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    #[inline]
+    fn transfer((): &()) -> Transfer {
+        Transfer::Registered
+    }
+
+    #[inline]
+    fn encode<'a>(
+        &self,
+        queue: &Queue,
+        list: &'a mut SegmentList,
+        issued: Issued,
+    ) -> Result<(message::Op, Self::Encoded<'a>)> {
+        let Self { extent, write, fua } = *self;
+        let (mut register, remote) = list.register()?;
+        register.name(WorkId::new(kind::REGISTER, issued.tag.index.into()));
+        let answer = match queue.remote_invalidate {
+            true => Answer::Invalidating,
+            false => Answer::Response,
+        };
+        let remote = remote_for(remote, answer);
+        let op = match write {
+            true => message::Op::Write {
+                extent,
+                remote,
+                fua,
+            },
+            false => message::Op::Read(extent, remote),
+        };
+        Ok((op, (queue.encode(issued, op)?, register)))
+    }
+
+    #[inline]
+    fn post(
+        &self,
+        queue: &Queue,
+        send: &mut SendState,
+        (): (),
+        (message, mut register): Self::Encoded<'_>,
+        issued: Issued,
+    ) -> Result {
+        queue.sent.registrations.bump();
+        queue.sent.rdma_bytes.add(self.extent.length.into());
+        queue.post_message(send, issued, message, Some(&mut register))
+    }
+}
