@@ -47,6 +47,7 @@ void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len
 bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
 u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len);
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len);
+int hcablk_c_ibdev_node(struct ib_device *device);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 
 /* faults.c */
@@ -59,6 +60,7 @@ bool hcablk_c_fail_map(void);
 
 /* kernel_helpers.c */
 unsigned int hcablk_c_num_online_cpus(void);
+unsigned int hcablk_c_numa_distance(int node);
 unsigned long hcablk_c_this_thread(void);
 u64 hcablk_c_get_random_u64(void);
 void *hcablk_c_page_address(struct page *page);
@@ -66,7 +68,9 @@ unsigned long hcablk_c_spin_lock_irqsave(spinlock_t *lock);
 void hcablk_c_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 bool hcablk_c_spin_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func);
-bool hcablk_c_queue_delayed_work(struct delayed_work *work, unsigned long delay);
+/* On the system's workqueue if wq is NULL. */
+bool hcablk_c_queue_delayed_work(struct workqueue_struct *wq, struct delayed_work *work,
+				 unsigned long delay);
 void hcablk_c_init_work(struct work_struct *work, work_func_t func);
 struct workqueue_struct *hcablk_c_alloc_workqueue(const char *name, unsigned int flags,
 						  int max_active);

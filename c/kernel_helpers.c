@@ -6,6 +6,12 @@
 
 #include "helpers.h"
 
+/* A node that nobody knows is as near as one's own. */
+unsigned int hcablk_c_numa_distance(int node)
+{
+	return node == NUMA_NO_NODE ? LOCAL_DISTANCE : node_distance(numa_mem_id(), node);
+}
+
 unsigned int hcablk_c_num_online_cpus(void)
 {
 	return num_online_cpus();
@@ -70,9 +76,10 @@ void hcablk_c_init_delayed_work(struct delayed_work *work, work_func_t func)
 	INIT_DELAYED_WORK(work, func);
 }
 
-bool hcablk_c_queue_delayed_work(struct delayed_work *work, unsigned long delay)
+bool hcablk_c_queue_delayed_work(struct workqueue_struct *wq, struct delayed_work *work,
+				 unsigned long delay)
 {
-	return queue_delayed_work(system_dfl_long_wq, work, delay);
+	return queue_delayed_work(wq ?: system_dfl_long_wq, work, delay);
 }
 
 /* WQ_PERCPU or WQ_UNBOUND must be among @flags. */

@@ -108,6 +108,11 @@ void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len)
 	sg_dma_len(sg) = len;
 }
 
+int hcablk_c_ibdev_node(struct ib_device *device)
+{
+	return ibdev_to_node(device);
+}
+
 /* rdma_create_id() is a macro: it records the calling module's name. */
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context)
 {

@@ -26,6 +26,14 @@ struct hcablk_trace_state {
 	u8 state;
 };
 
+/* Strings of who calls. */
+struct hcablk_trace_disk {
+	const char *disk;
+	const char *state;
+	int error;
+	u16 path;
+};
+
 /* The opcodes of the wire; 0 is a message that could not be understood. */
 #define HCABLK_TRACE_OPS		\
 	{ 0, "bad" },			\
@@ -34,7 +42,7 @@ struct hcablk_trace_state {
 	{ 3, "flush" },			\
 	{ 4, "discard" },		\
 	{ 5, "write_zeroes" },		\
-	{ 6, "size" }
+	{ 6, "nop" }
 
 /* How the data travels, as on the wire. */
 #define HCABLK_TRACE_WAYS		\

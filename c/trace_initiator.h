@@ -20,6 +20,33 @@ HCABLK_STATE_CLASS(hcablk_state);
 HCABLK_STATE_EVENT(hcablk_state, hcablk_session);
 HCABLK_STATE_EVENT(hcablk_state, hcablk_queue);
 
+DECLARE_EVENT_CLASS(hcablk_disk_state,
+	TP_PROTO(const struct hcablk_trace_disk *change),
+	TP_ARGS(change),
+	TP_STRUCT__entry(
+		__string(disk, change->disk)
+		__string(state, change->state)
+		__field(int, error)
+		__field(u16, path)
+	),
+	TP_fast_assign(
+		__assign_str(disk);
+		__assign_str(state);
+		__entry->error = change->error;
+		__entry->path = change->path;
+	),
+	TP_printk("disk=%s path=%d state=%s error=%d", __get_str(disk), (s16)__entry->path,
+		  __get_str(state), __entry->error)
+);
+DEFINE_EVENT(hcablk_disk_state, hcablk_disk,
+	TP_PROTO(const struct hcablk_trace_disk *change),
+	TP_ARGS(change)
+);
+DEFINE_EVENT(hcablk_disk_state, hcablk_path,
+	TP_PROTO(const struct hcablk_trace_disk *change),
+	TP_ARGS(change)
+);
+
 #endif
 
 /* Outside of the guard. */

@@ -5,6 +5,7 @@
 
 use crate::{
     export::{
+        connect,
         port::{
             Port,
             Settings, //
@@ -72,7 +73,7 @@ impl Node for Volumes {
 
     fn make_child(this: &Arc<Self>, name: &str) -> Result<Arc<Volume>> {
         let name = VolumeName::parse(name).map_err(|_| EINVAL)?;
-        let volume = Volume::new(name, &this.0)?;
+        let volume = Volume::new(name, this.0.clone())?;
         this.0.add_volume(&volume)?;
         Ok(volume)
     }
@@ -188,10 +189,25 @@ impl Node for Volume {
                 }
             },
         ),
+        Attribute::read_write(
+            c"evicted",
+            |volume, out| {
+                for (host, drains) in volume.evicted()?.iter() {
+                    writeln!(out, "{host}{}", if *drains { " draining" } else { "" })?;
+                }
+                Ok(())
+            },
+            |volume, _, text| volume.evict(HostId::parse(text).map_err(|_| EINVAL)?),
+        ),
+        Attribute::read_write(
+            c"admit",
+            |_, _| Ok(()),
+            |volume, _, text| volume.admit(HostId::parse(text).map_err(|_| EINVAL)?),
+        ),
         Attribute::read_only(c"size", |volume, out| writeln!(out, "{}", volume.size())),
         Attribute::read_only(c"clients", |volume, out| {
-            let of_volume = |s: &Session| core::ptr::eq(&**s.volume(), volume);
-            for session in volume.registry().sessions(of_volume)?.iter() {
+            let of_volume = |s: &Session| s.is_of(volume);
+            for session in volume.owner().sessions(&of_volume)?.iter() {
                 writeln!(
                     out,
                     "{} {:016x} {} {}",
@@ -204,8 +220,8 @@ impl Node for Volume {
             Ok(())
         }),
         Attribute::read_only(c"peers", |volume, out| {
-            let of_volume = |s: &Session| core::ptr::eq(&**s.volume(), volume);
-            for session in volume.registry().sessions(of_volume)?.iter() {
+            let of_volume = |s: &Session| s.is_of(volume);
+            for session in volume.owner().sessions(&of_volume)?.iter() {
                 show_peers(out, session)?;
             }
             Ok(())
@@ -233,7 +249,7 @@ impl Node for Volume {
     }
 
     fn removed(&self) {
-        self.registry().remove_volume(self);
+        self.owner().remove_volume(self);
     }
 }
 
@@ -279,7 +295,7 @@ impl Node for Ports {
     type Child = Port;
 
     fn make_child(this: &Arc<Self>, _name: &str) -> Result<Arc<Port>> {
-        Port::new(&this.0)
+        Port::new(&this.0, connect::begin)
     }
 }
 
@@ -318,12 +334,12 @@ impl Node for Port {
         ),
         Attribute::read_only(c"memory", |port, out| port.memory().show(out)),
         Attribute::read_only(c"shares", |port, out| {
-            for session in port.registry().sessions(|s| s.is_of(port))?.iter() {
+            for session in port.registry().sessions(|s| s.uses(port.memory()))?.iter() {
                 if let Some(client) = session.client() {
                     write!(
                         out,
                         "{} {} {:016x} ",
-                        session.volume().name(),
+                        session.volume_name(),
                         session.host(),
                         session.id().0
                     )?;
@@ -351,11 +367,11 @@ impl Node for Port {
             },
         ),
         Attribute::read_only(c"sessions", |port, out| {
-            for session in port.registry().sessions(|s| s.is_of(port))?.iter() {
+            for session in port.registry().sessions(|s| s.uses(port.memory()))?.iter() {
                 writeln!(
                     out,
                     "{} {} {:016x} {} {}",
-                    session.volume().name(),
+                    session.volume_name(),
                     session.host(),
                     session.id().0,
                     session.epoch().0,

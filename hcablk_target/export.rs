@@ -5,11 +5,14 @@
 //! - [`registry`]: which volumes and sessions there are.
 //! - [`volume`]: an exported device and who may use it.
 //! - [`port`]: an address that is listened on.
+//! - [`connect`]: how a queue pair comes up.
 //! - [`admission`]: whether a connection request is granted.
-//! - [`claims`]: what drives and files are exported.
+//! - [`hosts`]: who may use a volume, and who is evicted; [`instances`]: which start of a host is its newest.
 
 pub(crate) mod admission;
-pub(crate) mod claims;
+pub(crate) mod connect;
+pub(crate) mod hosts;
+pub(crate) mod instances;
 pub(crate) mod port;
 pub(crate) mod registry;
 pub(crate) mod volume;

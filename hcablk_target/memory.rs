@@ -3,12 +3,12 @@
 //! The memory of a port's sessions: all that a peer can cause, never more than `memory_mib`.
 //!
 //! Every session is a [`Client`]. Its *reservation* is what its queue pairs keep for themselves as
-//! long as they live: what each needs beside its data ([`Shape::overhead`](crate::queue::Shape::overhead):
+//! long as they live: what each needs beside its data (`Shape::overhead` of a queue:
 //! messages, pages for small writes, the books of its requests, the rings of the RDMA device), the eager ring, and transfer
 //! buffers for one request of the largest size that it agreed to. If that is not left any more the session is
 //! refused, before anything of a queue pair is made. What is beyond
 //! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as there
-//! is, in an [`Arena`] for each RDMA device. Who gets it is decided by
+//! is, in a [`SharedPool`] for each RDMA device. Who gets it is decided by
 //! [`fair_share`](hcablk_core::logic::fair_share).
 //!
 //! A queue pair that needs more than its session said (a peer may ask for more credits with a later
@@ -24,10 +24,10 @@
 //!
 //! # The limit
 //!
-//! What is in the [`account`] and the bytes of all arenas together are at most its limit, at all times:
+//! What is in the [`account`] and the bytes of all shared pools together are at most its limit, at all times:
 //! under `state` memory is first destroyed, and then made, and what is asked for is granted when
 //! there is room for it. Who needs room (a session that begins, a limit that is lowered)
-//! lowers what the arenas shall have. These give out nothing until they are small enough; queues
+//! lowers what the shared pools shall have. These give out nothing until they are small enough; queues
 //! give back what they do not use, and requests end. That is waited for, [`ROOM_MS`] at most, with nothing
 //! locked: others come and go meanwhile, and what waits is counted for each of them.
 //!
@@ -40,27 +40,30 @@
 
 mod account;
 mod choice;
+mod client;
 pub(crate) mod layout;
 pub(crate) mod pool;
 mod pool_handle;
 mod shared_pool;
 
-pub(crate) use self::{
-    account::Shortage,
-    pool_handle::PoolHandle, //
-};
 use self::{
-    account::{
-        Account,
-        Part,
-        Places, //
-    },
+    account::Account,
+    client::Membership,
     layout::{
         length_of,
         SIZE_CLASSES, //
         SMALL,
     },
-    shared_pool::Arena, //
+    shared_pool::SharedPool, //
+};
+pub(crate) use self::{
+    account::Shortage,
+    client::{
+        Charge,
+        Client, //
+    },
+    pool_handle::PoolHandle,
+    shared_pool::Waker, //
 };
 use hcablk_core::{
     configfs::Output,
@@ -117,15 +120,17 @@ pub(crate) struct Needs {
     pub(crate) queues: u64,
     /// Bytes that each of its queue pairs has for itself.
     pub(crate) reserved: u64,
+    /// Bytes of its admin queue pair.
+    pub(crate) admin: u64,
     /// Bytes that each may borrow.
     pub(crate) wish: u64,
     /// Bytes of data that each may have: what the port's settings say.
     pub(crate) data: usize,
 }
 
-/// An arena, and what is wished of it.
+/// A shared pool, and what is wished of it.
 struct Place {
-    arena: Arc<Arena>,
+    shared_pool: Arc<SharedPool>,
     clients: usize,
     /// Bytes that its clients may borrow.
     wishes: u64,
@@ -133,7 +138,7 @@ struct Place {
 
 struct State {
     account: Account,
-    arenas: KVec<Place>,
+    shared_pools: KVec<Place>,
 }
 
 /// See the module.
@@ -155,28 +160,31 @@ impl_has_work! {
 
 impl State {
     fn held(&self) -> u64 {
-        self.arenas.iter().map(|place| place.arena.bytes()).sum()
+        self.shared_pools
+            .iter()
+            .map(|place| place.shared_pool.bytes())
+            .sum()
     }
 
     /// Shares as much as there may be, and not more. `false`: the limit would be passed
     /// until something comes back.
     fn balance(&mut self, freed: &CondVar) -> bool {
-        let wishes = self.arenas.iter().map(|place| place.wishes).sum();
-        let lendable = layout::lendable(self.account.goal(), self.account.owned(), wishes);
-        for place in self.arenas.iter() {
-            let part = layout::part(lendable, place.wishes, wishes);
-            if place.arena.aim(layout::counts(part)) {
+        let wishes = self.shared_pools.iter().map(|place| place.wishes).sum();
+        let shareable = layout::shareable(self.account.goal(), self.account.owned(), wishes);
+        for place in self.shared_pools.iter() {
+            let part = layout::part(shareable, place.wishes, wishes);
+            if place.shared_pool.aim(layout::counts(part)) {
                 freed.notify_all();
             }
         }
         let Some(mut left) = self.account.left(self.held()) else {
             return false;
         };
-        for place in self.arenas.iter() {
-            left -= place.arena.grow(left);
+        for place in self.shared_pools.iter() {
+            left -= place.shared_pool.grow(left);
         }
-        self.arenas
-            .retain(|place| place.clients != 0 || place.arena.bytes() != 0);
+        self.shared_pools
+            .retain(|place| place.clients != 0 || place.shared_pool.bytes() != 0);
         true
     }
 }
@@ -189,7 +197,7 @@ impl Memory {
                 queue: queue.clone(),
                 state <- new_mutex!(State {
                     account: Account::new(limit),
-                    arenas: KVec::new(),
+                    shared_pools: KVec::new(),
                 }),
                 freed <- new_condvar!(),
                 work <- new_work!("hcablk_target::Memory"),
@@ -237,72 +245,71 @@ impl Memory {
         pd: &Arc<ProtectionDomain>,
         needs: Needs,
     ) -> Result<Arc<Client>, Denied> {
-        let reserved = needs.reserved.saturating_mul(needs.queues) + SESSION_BYTES;
+        let of_queues = needs.reserved.saturating_mul(needs.queues);
+        let reserved = of_queues.saturating_add(needs.admin + SESSION_BYTES);
         let wish = needs.wish * needs.queues;
-        let arena = self.enter(pd, reserved, wish)?;
+        let shared_pool = self.enter(pd, reserved, wish)?;
         let most = wish / PAGE_SIZE as u64;
         let taken = self.take(reserved);
-        let added =
-            taken.and_then(|()| Ok(arena.add_client(u32::try_from(most).unwrap_or(u32::MAX))?));
+        let added = taken
+            .and_then(|()| Ok(shared_pool.add_client(u32::try_from(most).unwrap_or(u32::MAX))?));
         match added {
             Ok((index, borrower)) => {
-                let places = Places::new(needs.queues, needs.reserved);
                 let part = Membership {
                     memory: self.clone(),
-                    arena,
+                    shared_pool,
                     index,
                     borrower,
                     reserved,
                     wish,
                     queue_bytes: needs.data,
                 };
-                // Without memory it is dropped, and has left.
-                Ok(Arc::pin_init(
-                    pin_init!(Client {
-                        part,
-                        places <- new_mutex!(places),
-                    }),
-                    GFP_KERNEL,
-                )?)
+                Ok(Client::new(part, needs.queues, needs.reserved)?)
             }
             Err(denied) => {
-                self.leave(&arena, if taken.is_ok() { reserved } else { 0 }, wish);
+                self.leave(&shared_pool, if taken.is_ok() { reserved } else { 0 }, wish);
                 Err(denied)
             }
         }
     }
 
     /// Adds a client that is to have `reserved` bytes, which are asked for, and may borrow `wish`,
-    /// to its arena.
+    /// to its shared pool.
     fn enter(
         self: &Arc<Self>,
         pd: &Arc<ProtectionDomain>,
         reserved: u64,
         wish: u64,
-    ) -> Result<Arc<Arena>, Denied> {
+    ) -> Result<Arc<SharedPool>, Denied> {
         let mut state = self.state.lock();
-        let found = state.arenas.iter().position(|p| p.arena.is_for(pd));
+        let found = state
+            .shared_pools
+            .iter()
+            .position(|p| p.shared_pool.is_for(pd));
         let at = match found {
             Some(at) => at,
             None => {
                 let place = Place {
-                    arena: Arena::new(pd, self)?,
+                    shared_pool: SharedPool::new(pd, self)?,
                     clients: 0,
                     wishes: 0,
                 };
-                state.arenas.push(place, GFP_KERNEL).map_err(Error::from)?;
-                state.arenas.len() - 1
+                state
+                    .shared_pools
+                    .push(place, GFP_KERNEL)
+                    .map_err(Error::from)?;
+                state.shared_pools.len() - 1
             }
         };
         if let Err(shortage) = state.account.reserve(reserved) {
-            // An arena that was made for nobody goes, and with it the protection domain.
+            // A shared pool that was made for nobody goes, and with it the protection domain.
             state.balance(&self.freed);
             return Err(Denied::Limit(shortage));
         }
-        let place = state.arenas.get_mut(at).ok_or(ENOMEM)?;
+        let place = state.shared_pools.get_mut(at).ok_or(ENOMEM)?;
         place.clients += 1;
         place.wishes += wish;
-        Ok(place.arena.clone())
+        Ok(place.shared_pool.clone())
     }
 
     /// Takes `bytes` bytes more for somebody who is there. Sleeps.
@@ -326,13 +333,13 @@ impl Memory {
     }
 
     /// Frees what a session had. May sleep.
-    fn leave(&self, arena: &Arc<Arena>, reserved: u64, wish: u64) {
+    fn leave(&self, shared_pool: &Arc<SharedPool>, reserved: u64, wish: u64) {
         let mut state = self.state.lock();
         state.account.refund(reserved);
         if let Some(place) = state
-            .arenas
+            .shared_pools
             .iter_mut()
-            .find(|p| Arc::ptr_eq(&p.arena, arena))
+            .find(|p| Arc::ptr_eq(&p.shared_pool, shared_pool))
         {
             place.clients -= 1;
             place.wishes -= wish;
@@ -388,12 +395,16 @@ impl Memory {
         writeln!(out, "limit {}", state.account.limit())?;
         writeln!(out, "used {}", reserved + state.held())?;
         writeln!(out, "reserved {reserved}")?;
-        let waiting: u32 = state.arenas.iter().map(|p| p.arena.waiting()).sum();
+        let waiting: u32 = state
+            .shared_pools
+            .iter()
+            .map(|p| p.shared_pool.waiting())
+            .sum();
         writeln!(out, "waiting {waiting}")?;
         for size_class in 0..SIZE_CLASSES {
             let (mut total, mut borrowed) = (0, 0);
-            for place in state.arenas.iter() {
-                let holds = place.arena.holds(size_class);
+            for place in state.shared_pools.iter() {
+                let holds = place.shared_pool.holds(size_class);
                 total += holds.total;
                 borrowed += holds.borrowed;
             }
@@ -412,95 +423,5 @@ impl WorkItem for Memory {
 
     fn run(this: Arc<Self>) {
         this.state.lock().balance(&this.freed);
-    }
-}
-
-/// A session's part of the memory. See the module for its end.
-struct Membership {
-    memory: Arc<Memory>,
-    arena: Arc<Arena>,
-    index: usize,
-    /// Its first entry in the account, which borrows nothing: the client exists as long as an entry does.
-    borrower: usize,
-    reserved: u64,
-    wish: u64,
-    queue_bytes: usize,
-}
-
-/// A session as a user of the memory, by which its queue pairs are charged.
-#[pin_data]
-pub(crate) struct Client {
-    part: Membership,
-    #[pin]
-    places: Mutex<Places>,
-}
-
-impl Client {
-    fn arena(&self) -> &Arena {
-        &self.part.arena
-    }
-
-    fn index(&self) -> usize {
-        self.part.index
-    }
-
-    /// Returns the bytes of data that each of its queue pairs may have, by the port's settings
-    /// when it began.
-    pub(crate) fn queue_bytes(&self) -> usize {
-        self.part.queue_bytes
-    }
-
-    fn most_pages(&self) -> u64 {
-        self.part.wish / PAGE_SIZE as u64
-    }
-
-    /// Takes the `bytes` bytes of a queue pair that is to be made. Sleeps.
-    pub(crate) fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, Denied> {
-        let part = self.places.lock().take(bytes);
-        if let Err(denied) = self.part.memory.charge(part.extra) {
-            self.places.lock().give(part);
-            return Err(denied);
-        }
-        Ok(Charge {
-            client: self.clone(),
-            part,
-        })
-    }
-
-    /// Tells what it has: bytes of its own, that it may borrow and has borrowed, and how
-    /// often it had to wait for others.
-    pub(crate) fn show(&self, out: &mut Output<'_>) -> Result {
-        let standing = self.arena().standing(self.index());
-        let page = PAGE_SIZE as u64;
-        writeln!(
-            out,
-            "{} {} {} {}",
-            self.part.reserved,
-            u64::from(standing.limit) * page,
-            u64::from(standing.borrowed) * page,
-            standing.waits
-        )
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.arena.remove_borrower(self.borrower);
-        self.memory.leave(&self.arena, self.reserved, self.wish);
-    }
-}
-
-/// The memory of one queue pair, in the account as long as this is there. Whoever makes the queue pair has
-/// it before anything is allocated, and the queue has it then as its last field: dropped, in
-/// process context, when all the rest of the queue is free.
-pub(crate) struct Charge {
-    client: Arc<Client>,
-    part: Part,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.client.part.memory.refund(self.part.extra);
-        self.client.places.lock().give(self.part);
     }
 }

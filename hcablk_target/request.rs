@@ -2,6 +2,13 @@
 
 //! One request under way.
 //!
+//! - [`owner`]: what it knows of whoever has it, and tells it.
+//! - [`buffers`]: its transfer buffers, and the memory that its data is in.
+//! - [`drive`]: a request as the block layer, file systems and workqueues have it.
+//! - [`peer`], [`in_lines`]: data in peer memory, and in lines of a cache there.
+//! - [`chunks`], [`split`]: the parts in which large requests move, and how they are split.
+//! - [`validate`]: whether a request fits its volume.
+//!
 //! ```text
 //!            ┌── read:  buffers ──► drive ──────────────┐
 //!  Idle ─────┼── write: buffers ──► RDMA READ ──► drive ├──► [RDMA WRITE +] response ──► Idle
@@ -10,50 +17,47 @@
 //! ```
 //!
 //! A large read or write moves in chunks, which go these ways by themselves: see
-//! `chunked`. Their request waits for all of them.
+//! [`chunks`]. Their request waits for all of them.
 //!
 //! At any time an [`Io`] is in one place, and whoever has it owns it: in the
 //! queue's list of idle ones, in the list of those that wait for buffers, in
 //! the table of work under way on the queue pair, with its chunks, or with the drive
-//! ([`submit`](crate::storage::submit): the block layer, a file system or a workqueue). Its
+//! (the block layer, a file system or a workqueue). Whose it is, a queue, is its [`Owner`]. Its
 //! buffers are its own from admission until it is idle again, its message
 //! buffer for the answer always.
 
+pub(crate) mod buffers;
+pub(crate) mod chunks;
+mod drive;
+pub(crate) mod in_lines;
+mod owner;
+mod peer;
 pub(crate) mod split;
 pub(crate) mod validate;
 
+pub(crate) use self::owner::Owner;
+
+use self::chunks::IoChunks;
 use crate::{
-    memory::{
-        layout::{
-            length_of,
-            BUFFERS_MAX,
-            MEDIUM, //
-        },
-        pool::Pool, //
+    memory::layout::{
+        BUFFERS_MAX,
+        MEDIUM, //
     },
-    queue::{
-        IoChunks,
-        Queue, //
-    },
-    stats::Marks,
-    storage::submit::Step, //
+    stats::Marks, //
 };
 use hcablk_core::{
     blkdev::{
-        BioOwner,
         BioSlot,
-        BlockDevice,
-        FileSlot,
-        Status, //
+        FileSlot, //
     },
     logic::mq::lines::Visit,
     memory::eager_ring::EagerRing,
-    memory::pages::PageRange,
     p2p::PeerMemory,
     proto::{
         grant::RingSlot,
         message::{
             self,
+            Extent,
             Op,
             Tag, //
         },
@@ -72,9 +76,22 @@ use kernel::{
     sync::Arc, //
 };
 
+/// What is to be done on the workqueue.
+#[derive(Clone, Copy)]
+pub(crate) enum Step {
+    /// What could not be done at once.
+    Start,
+    /// The file system has finished by itself.
+    Finished(Result),
+    /// There are pages in the cache beside what was written to a device.
+    Overtaken,
+    /// What was read is in peer memory, and must be copied.
+    Bounce,
+}
+
 /// See the module.
-pub(crate) struct Io {
-    pub(crate) queue: Arc<Queue>,
+pub(crate) struct Io<O: Owner> {
+    pub(crate) owner: Arc<O>,
     /// Place in the table of work under way, and message buffer.
     pub(crate) index: u32,
     /// The receive buffer that the request came in, to be posted again; `None`: another
@@ -96,8 +113,6 @@ pub(crate) struct Io {
     pub(crate) marks: Marks,
     /// Bytes that the HCA moves.
     pub(crate) moved: u64,
-    /// The size that is told, if that is what is asked for.
-    pub(crate) sectors: u64,
     /// Where write data is fetched to, if the device wants more than buffers.
     /// Locked while the work that uses it is posted.
     pub(crate) sink: Option<Arc<IrqLock<Sink>>>,
@@ -107,10 +122,9 @@ pub(crate) struct Io {
     pub(crate) cached: bool,
     /// What was to pass the page cache met pages there.
     pub(crate) met_pages: bool,
-    /// What [`rewritten`](crate::storage::submit) said before the drive was asked.
+    /// How often pages had been written back whole before the drive was asked.
     pub(crate) rewritten: u32,
-    /// The error of a flush that the answer tells of, or 0: see
-    /// [`flush_errors`](crate::storage::flush_errors).
+    /// The number of the error of a flush that the answer tells of, or 0.
     pub(crate) flush_error: u32,
     /// Its part in the volume's cache.
     pub(crate) visit: Visit,
@@ -118,8 +132,7 @@ pub(crate) struct Io {
     pub(crate) lined: u64,
     /// The drive's side of the buffers, if it is not their RAM.
     pub(crate) peer: Option<Arc<PeerMemory>>,
-    /// The memory of the cache's lines, while the data is in them: see
-    /// [`in_lines`](crate::storage::in_lines).
+    /// The memory of the cache's lines, while the data is in them: see [`in_lines`].
     pub(crate) lines: Option<Arc<PeerMemory>>,
     /// All of the data was found in lines of peer memory.
     pub(crate) peer_hit: bool,
@@ -134,16 +147,23 @@ pub(crate) struct Io {
     pub(crate) size_class: usize,
     slot: BioSlot,
     pub(crate) file: FileSlot,
-    pub(crate) work: WorkSlot<Io>,
+    pub(crate) work: WorkSlot<Io<O>>,
 }
 
-impl Io {
-    /// Makes an idle one. May sleep.
-    pub(crate) fn new(queue: &Arc<Queue>, index: u32) -> Result<KBox<Self>> {
-        let pieces = u16::try_from(queue.shape().pieces())?;
+impl<O: Owner> Io<O> {
+    /// Makes an idle one of requests of up to `pieces` pieces of memory, and of up to `buffers`
+    /// transfer buffers. May sleep.
+    pub(crate) fn new(
+        owner: &Arc<O>,
+        index: u32,
+        pieces: usize,
+        buffers: usize,
+        sink: Option<Arc<IrqLock<Sink>>>,
+    ) -> Result<KBox<Self>> {
+        let pieces = u16::try_from(pieces)?;
         Ok(KBox::new(
             Self {
-                queue: queue.clone(),
+                owner: owner.clone(),
                 index,
                 receive: None,
                 tag: Tag {
@@ -160,8 +180,7 @@ impl Io {
                 status: message::Status::Ok,
                 marks: Marks::default(),
                 moved: 0,
-                sectors: 0,
-                sink: queue.make_sink()?,
+                sink,
                 step: Step::Start,
                 cached: false,
                 met_pages: false,
@@ -173,7 +192,7 @@ impl Io {
                 lines: None,
                 peer_hit: false,
                 chunks: IoChunks::NONE,
-                shared: KVec::with_capacity(queue.shape().buffers_of_one(), GFP_KERNEL)?,
+                shared: KVec::with_capacity(buffers, GFP_KERNEL)?,
                 own: [0; BUFFERS_MAX],
                 own_count: 0,
                 size_class: MEDIUM,
@@ -183,6 +202,18 @@ impl Io {
             },
             GFP_KERNEL,
         )?)
+    }
+
+    /// Forgets the last request, before another one is read, which came in the receive buffer
+    /// `receive`.
+    #[inline]
+    pub(crate) fn reset(&mut self, receive: Option<u32>) {
+        self.receive = receive;
+        self.next = None;
+        self.moved = 0;
+        self.status = message::Status::Ok;
+        self.flush_error = 0;
+        self.quiet = false;
     }
 
     /// Returns the bytes of data.
@@ -198,12 +229,27 @@ impl Io {
         }
     }
 
+    /// Returns the blocks that it is about, if it is about any.
+    pub(crate) fn extent(&self) -> Option<Extent> {
+        match self.op {
+            Ok(
+                Op::Read(extent, _)
+                | Op::Write { extent, .. }
+                | Op::WriteInline { extent, .. }
+                | Op::WriteEager { extent, .. }
+                | Op::Discard(extent)
+                | Op::WriteZeroes { extent, .. },
+            ) => Some(extent),
+            Ok(Op::Flush | Op::Nop) | Err(_) => None,
+        }
+    }
+
     /// Returns what trace events report of it.
     #[cold]
     pub(crate) fn about(&self) -> trace::Request {
-        let queue = &self.queue;
-        let session = queue.session().id().0;
-        let about = trace::Request::of(session, queue.index(), self.tag, self.op.as_ref().ok());
+        let owner = &self.owner;
+        let session = owner.session_id().0;
+        let about = trace::Request::of(session, owner.index(), self.tag, self.op.as_ref().ok());
         trace::Request {
             number: match self.op {
                 Ok(Op::WriteEager { .. }) => self.ring_slot.number,
@@ -229,7 +275,7 @@ impl Io {
     /// Returns the buffer with the data that came with the request, if some did.
     fn inline(&self) -> Option<&DmaBuffer> {
         match self.op {
-            Ok(Op::WriteInline { .. }) => self.queue.inline_data(self.receive?),
+            Ok(Op::WriteInline { .. }) => self.owner.inline_data(self.receive?),
             _ => None,
         }
     }
@@ -238,27 +284,9 @@ impl Io {
     #[inline]
     fn eager_ring(&self) -> Option<&EagerRing> {
         match self.op {
-            Ok(Op::WriteEager { .. }) => self.queue.eager_ring(),
+            Ok(Op::WriteEager { .. }) => self.owner.eager_ring(),
             _ => None,
         }
-    }
-
-    /// Takes buffers out of `pool`; `false`: there are not enough.
-    #[inline]
-    pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
-        let length = match self.op {
-            Ok(Op::WriteInline { .. } | Op::WriteEager { .. }) => 0,
-            _ => self.length(),
-        };
-        let memory = self.queue.peer_memory();
-        let wants = memory.is_some();
-        let Some(took) = pool.take(length, wants, &mut self.own, &mut self.shared) else {
-            return false;
-        };
-        self.peer = memory.filter(|_| took.by_peer);
-        self.own_count = took.own;
-        self.size_class = took.size_class;
-        true
     }
 
     /// Returns whether the region over its buffers may still be valid: on iWARP the peer writes
@@ -266,181 +294,10 @@ impl Io {
     ///
     /// It is taken for valid while its work requests are being posted, which is under its lock: who
     /// posts them gives the request up if that fails. A request that was fetched is never asked
-    /// meanwhile, since [`fetched`](Queue) takes the lock first.
+    /// meanwhile, since who has fetched it takes the lock first.
     #[inline]
     pub(crate) fn is_exposed(&self) -> bool {
         let open = |sink: &Arc<IrqLock<Sink>>| sink.try_lock().is_none_or(|sink| sink.is_open());
         self.sink.as_ref().is_some_and(open)
-    }
-
-    /// Puts the buffers back into `pool`.
-    #[inline]
-    pub(crate) fn return_buffers(&mut self, pool: &mut Pool) {
-        for number in self.own.iter().take(self.own_count) {
-            pool.give(*number);
-        }
-        self.own_count = 0;
-        if !self.shared.is_empty() {
-            pool.give_shared(self.size_class, &mut self.shared);
-        }
-        self.peer = None;
-        self.lines = None;
-    }
-
-    /// Returns the bytes of each of the buffers.
-    #[inline]
-    pub(crate) fn unit(&self) -> usize {
-        length_of(self.size_class)
-    }
-
-    /// Returns the borrowed buffers, which come first.
-    #[inline]
-    pub(crate) fn shared(&self) -> &[Arc<DmaBuffer>] {
-        &self.shared
-    }
-
-    /// Returns the numbers of the queue's own ones.
-    #[inline]
-    pub(crate) fn own(&self) -> &[u16] {
-        self.own.get(..self.own_count).unwrap_or(&[])
-    }
-
-    /// Iterates over the buffers in order.
-    #[inline]
-    pub(crate) fn pieces(&self) -> Pieces<'_> {
-        Pieces {
-            shared: self.shared.iter(),
-            own: self.own().iter(),
-            queue: &self.queue,
-            unit: self.unit(),
-            left: self.length(),
-        }
-    }
-}
-
-/// What [`Io::pieces`] returns. A type with a name, since those of iterators made of others
-/// make symbols too long.
-pub(crate) struct Pieces<'a> {
-    shared: core::slice::Iter<'a, Arc<DmaBuffer>>,
-    own: core::slice::Iter<'a, u16>,
-    queue: &'a Queue,
-    /// Bytes of a buffer.
-    unit: usize,
-    /// Bytes of data that are to come.
-    left: usize,
-}
-
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Piece<'a>> {
-        let (buffer, number) = match self.shared.next() {
-            Some(shared) => (&**shared, Piece::SHARED),
-            None => {
-                let own = *self.own.next()?;
-                (self.queue.buffer(own)?, own)
-            }
-        };
-        let length = self.left.min(self.unit);
-        self.left -= length;
-        Some(Piece {
-            buffer,
-            number,
-            length,
-        })
-    }
-}
-
-/// A transfer buffer with a part of a request's data.
-#[derive(Clone, Copy)]
-pub(crate) struct Piece<'a> {
-    pub(crate) buffer: &'a DmaBuffer,
-    /// Of the queue's own, by which it has peer memory; else [`Self::SHARED`].
-    pub(crate) number: u16,
-    /// Bytes of it.
-    pub(crate) length: usize,
-}
-
-impl Piece<'_> {
-    pub(crate) const SHARED: u16 = u16::MAX;
-}
-
-impl Io {
-    /// Iterates over the data, where it is neither in peer memory nor in lines.
-    pub(crate) fn ram_pages(&self) -> impl Iterator<Item = PageRange<'_>> {
-        self.buffer_pages(None, false)
-    }
-
-    /// Returns the number of a transfer buffer, on a volume that shares none.
-    #[inline]
-    pub(crate) fn own_buffer(&self, place: usize) -> Option<u16> {
-        let used = self.own.get(..self.own_count)?;
-        used.get(place).copied()
-    }
-
-    /// Iterates over the data in buffers, with `peer` beside those for transfers; without these if
-    /// it is `in_lines`.
-    #[inline]
-    fn buffer_pages<'a>(
-        &'a self,
-        peer: Option<&'a PeerMemory>,
-        in_lines: bool,
-    ) -> impl Iterator<Item = PageRange<'a>> {
-        let inline = self
-            .inline()
-            .map(|buffer| buffer.pages().range(0, self.length()));
-        let eager_ring = self.eager_ring().map(|eager_ring| {
-            let offset = self.ring_slot.offset as usize;
-            eager_ring.ranges(offset, self.length())
-        });
-        let buffers = self.pieces().filter_map(move |piece| match peer {
-            _ if in_lines => None,
-            Some(memory) => memory.range(piece.number, 0, piece.length),
-            None => Some(piece.buffer.pages().range(0, piece.length)),
-        });
-        let here = Iterator::chain(inline.into_iter(), eager_ring.into_iter().flatten());
-        Iterator::chain(here, buffers)
-    }
-}
-
-hcablk_core::impl_has_slot!(Io, slot: BioSlot);
-hcablk_core::impl_has_slot!(Io, file: FileSlot);
-hcablk_core::impl_has_slot!(Io, work: WorkSlot<Io>);
-
-impl BioOwner for Io {
-    fn device(&self) -> Option<&BlockDevice> {
-        self.queue.backing().device()
-    }
-
-    #[inline]
-    fn piece(&self) -> Option<PageRange<'_>> {
-        if self.is_in_lines() || self.peer.is_some() {
-            return None;
-        }
-        let length = self.length();
-        let range = match self.op {
-            Ok(Op::WriteInline { .. }) => self.inline()?.pages().range(0, length),
-            Ok(Op::WriteEager { .. }) => {
-                let mut ranges = self
-                    .eager_ring()?
-                    .ranges(self.ring_slot.offset as usize, length);
-                ranges.next()?
-            }
-            _ => {
-                let piece = self.pieces().next()?;
-                piece.buffer.pages().range(0, piece.length)
-            }
-        };
-        (range.length() as usize == length).then_some(range)
-    }
-
-    fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
-        let buffers = self.buffer_pages(self.peer.as_deref(), self.is_in_lines());
-        Iterator::chain(buffers, self.line_pages())
-    }
-
-    fn done(self: KBox<Self>, result: Result<(), Status>) {
-        self.bio_done(result);
     }
 }

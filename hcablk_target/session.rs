@@ -12,28 +12,28 @@
 //! so that nothing of the session can reach the drive any more; what the drive
 //! has begun is waited for; then the session is forgotten.
 
-pub(crate) mod connect;
 pub(crate) mod end_reason;
+mod owner;
+mod queues;
+
+pub(crate) use self::owner::SessionOwner;
 
 use crate::{
-    export::{
-        admission,
-        port::Port,
-        registry::Registry,
-        volume::{
-            Printed,
-            Volume, //
-        }, //
+    admin::Admin,
+    memory::{
+        Client,
+        Memory, //
     },
-    memory::Client,
+    printed::Printed,
     queue::Queue,
-    session::end_reason::{
-        EndReason,
-        Fault, //
-    },
+    session::end_reason::EndReason,
     storage::{
         backing::Backing,
-        write_errors::WriteErrors, //
+        write_errors::{
+            Records,
+            WriteErrors,
+            WriteErrorsUse, //
+        },
     }, //
 };
 use hcablk_core::{
@@ -49,7 +49,10 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
-        name::HostId, //
+        name::{
+            HostId,
+            VolumeName, //
+        },
     },
     rdma::pd::ProtectionDomain,
     report::trace, //
@@ -59,8 +62,7 @@ use hcablk_core::{
         IrqLock,
         Periodic,
         Running,
-        Tick,
-        WorkQueue, //
+        Tick, //
     },
     system::{
         may_print,
@@ -91,26 +93,30 @@ type State = SessionState<EndReason>;
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    registry: Arc<Registry>,
-    port: Arc<Port>,
-    volume: Arc<Volume>,
+    owner: Arc<dyn SessionOwner>,
+    /// The memory of the port that it began at.
+    memory: Arc<Memory>,
+    volume: VolumeName,
     geometry: Geometry,
-    /// Bytes of the largest request; set with the first queue pair, which the others follow.
+    /// Bytes of the largest request; set with the admin queue pair, which the others follow.
     largest: Atomic<u32>,
     id: SessionId,
     epoch: Epoch,
     host: HostId,
     queue_count: u8,
     pd: Arc<ProtectionDomain>,
-    /// Its part of the port's memory; set with the first queue pair, and taken by the teardown.
+    /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
     #[pin]
     client: Mutex<Option<Arc<Client>>>,
     /// Taken by the teardown, so that the device is closed when that is done.
     #[pin]
     backing: Mutex<Option<Arc<Backing>>>,
-    write_errors: Arc<WriteErrors>,
+    write_errors: WriteErrorsUse,
     #[pin]
     state: IrqLock<State>,
+    /// Empty once the teardown is done with it.
+    #[pin]
+    admin: Mutex<Option<Arc<Admin>>>,
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
     /// Held by who closes queues: the teardown, or who replaces one.
@@ -129,22 +135,20 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queues, `EIO` when the volume is not exported
-    /// any more. May sleep.
+    /// Makes a session without queues, on what the volume `owner` exports. May sleep.
     pub(crate) fn new(
-        registry: &Arc<Registry>,
-        port: &Arc<Port>,
-        volume: &Arc<Volume>,
+        owner: Arc<dyn SessionOwner>,
+        (backing, geometry, records): (Arc<Backing>, Geometry, Arc<Records>),
+        memory: &Arc<Memory>,
         request: &Request,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
-        let (backing, geometry, records) = volume.export().ok_or(EIO)?;
         let write_errors = records.begin(request, &backing)?;
         let session = Arc::pin_init(
             pin_init!(Self {
-                registry: registry.clone(),
-                port: port.clone(),
-                volume: volume.clone(),
+                owner,
+                memory: memory.clone(),
+                volume: request.volume,
                 largest: Atomic::new(geometry.max_transfer),
                 geometry,
                 id: request.session,
@@ -156,6 +160,7 @@ impl Session {
                 backing <- new_mutex!(Some(backing)),
                 write_errors,
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
+                admin <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 keep_alive_timer <- new_mutex!(None),
@@ -170,18 +175,24 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns where completions are handled.
-    pub(crate) fn completions(&self) -> &Arc<WorkQueue> {
-        self.registry.completions(self.pd.is_software())
+    /// Returns the name of the volume, for messages.
+    pub(crate) fn volume(&self) -> &dyn kernel::fmt::Display {
+        self.owner.volume()
     }
 
-    pub(crate) fn volume(&self) -> &Arc<Volume> {
-        &self.volume
+    /// Returns the name of the volume.
+    pub(crate) fn volume_name(&self) -> VolumeName {
+        self.volume
     }
 
-    /// Returns whether the session began at `port`.
-    pub(crate) fn is_of(&self, port: &Port) -> bool {
-        core::ptr::eq(&*self.port, port)
+    /// Returns whether it is a session on the volume `owner`.
+    pub(crate) fn is_of<T: SessionOwner>(&self, owner: &T) -> bool {
+        core::ptr::addr_eq(&*self.owner, owner)
+    }
+
+    /// Returns whether the session has its memory of `memory`, which is that of one port.
+    pub(crate) fn uses(&self, memory: &Memory) -> bool {
+        core::ptr::eq(&*self.memory, memory)
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
@@ -193,7 +204,7 @@ impl Session {
         self.largest.load(Relaxed)
     }
 
-    /// Sets [`Self::largest`]. To be called by whoever makes the first queue pair.
+    /// Sets [`Self::largest`]. To be called by whoever makes the admin queue pair.
     pub(crate) fn set_largest(&self, bytes: u32) {
         self.largest.store(bytes, Relaxed);
     }
@@ -219,7 +230,7 @@ impl Session {
         self.client.lock().clone()
     }
 
-    /// Sets [`Self::client`]. To be called by whoever makes the first queue pair.
+    /// Sets [`Self::client`]. To be called by whoever makes the admin queue pair.
     pub(crate) fn set_client(&self, client: Arc<Client>) {
         *self.client.lock() = Some(client);
     }
@@ -230,28 +241,40 @@ impl Session {
     }
 
     /// Returns which errors of the session's writes are still to be told.
-    pub(crate) fn write_errors(&self) -> &WriteErrors {
+    pub(crate) fn write_errors(&self) -> &Arc<WriteErrors> {
         &self.write_errors
     }
 
     /// Returns whether `request` names this session, in whatever epoch.
     pub(crate) fn is_named_by(&self, request: &Request) -> bool {
-        self.id == request.session
-            && self.host == request.host
-            && self.volume.name() == request.volume
+        self.id == request.session && self.host == request.host && self.volume == request.volume
     }
 
-    /// Returns what matters for a request for queue `queue`.
-    pub(crate) fn admission(&self, queue: u8) -> admission::Session {
-        // One lock after the other: a guard in the literal would last until its end.
-        let has_queue = self.queues.lock().iter().any(|q| q.index() == queue);
-        let ending = !self.state.lock().is_live();
-        admission::Session {
-            epoch: self.epoch,
-            ending,
-            queues: self.queue_count,
-            has_queue,
-        }
+    /// Returns how many queue pairs it shall have beside the admin queue pair.
+    pub(crate) fn queue_count(&self) -> u8 {
+        self.queue_count
+    }
+
+    /// Returns whether the session is of the same host and volume as `request`, but of another instance of
+    /// that host; or of another path of the same disk, whose past `request` has forgotten: it goes on with nothing.
+    pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
+        let forgotten = !request.resume
+            && self.id != request.session
+            && self.id.on_path(0) == request.session.on_path(0)
+            && self.epoch < request.epoch;
+        self.host == request.host
+            && self.volume == request.volume
+            && (forgotten || self.id.instance() != request.session.instance())
+    }
+
+    /// Returns whether queue pair `index` is connected.
+    pub(crate) fn has_queue(&self, index: u8) -> bool {
+        self.queues.lock().iter().any(|q| q.index() == index)
+    }
+
+    /// Returns whether it is being torn down.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.state.lock().is_live()
     }
 
     /// Returns how many queue pairs are connected.
@@ -269,25 +292,6 @@ impl Session {
     /// Returns the queue that came after so many others.
     fn queue_at(&self, place: usize) -> Option<Arc<Queue>> {
         self.queues.lock().get(place).cloned()
-    }
-
-    /// Adds a queue pair. If the session is ending, or has this queue already,
-    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
-    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
-        let mut queues = self.queues.lock();
-        let result = if !self.state.lock().is_live() {
-            Err(EIO)
-        } else if queues.iter().any(|q| q.index() == queue.index()) {
-            Err(EEXIST)
-        } else {
-            queue.time(self.volume.timing());
-            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
-        };
-        drop(queues);
-        if result.is_err() {
-            queue.close();
-        }
-        result
     }
 
     /// Tells of a state to who listens.
@@ -317,20 +321,15 @@ impl Session {
         self.comes_to(trace::State::Ending);
         self.report_end(reason);
         // Queued once: the state never comes back.
-        if self.registry.work().enqueue(self.clone()).is_err() {
+        if self.owner.teardown().enqueue(self.clone()).is_err() {
             broken!("the teardown of a session was queued already");
         }
-    }
-
-    /// Ends the session because of queue pair `queue`.
-    pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
-        self.end(EndReason::Queue(queue, fault));
     }
 
     /// Logs why the session ends, with a rate limit, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
-        let (volume, id, host) = (&*self.volume, self.id.0, Printed(self.host));
+        let (volume, id, host) = (self.owner.volume(), self.id.0, Printed(self.host));
         if reason.is_usual() {
             if may_print(Lines::Ends) {
                 pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
@@ -344,7 +343,10 @@ impl Session {
     /// drive needs for what it has begun. Process context.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for a session to end\n", *self.volume);
+            pr_warn!(
+                "{}: still waiting for a session to end\n",
+                self.owner.volume()
+            );
         }
     }
 
@@ -353,33 +355,15 @@ impl Session {
         self.ended.wait_ms(ms).is_ok()
     }
 
-    /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
-    /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
-    /// the session is ending. `false`: another one is being taken down, which is not waited for: an
-    /// initiator replaces one after the other. Process context.
-    pub(crate) fn replace_queue(&self, index: u8) -> bool {
-        let Some(_alone) = self.closing.try_lock() else {
-            return !self.state.lock().is_live();
-        };
-        if !self.state.lock().is_live() {
-            return true;
-        }
-        let found = self
-            .queues
-            .lock()
-            .iter()
-            .find(|queue| queue.index() == index)
-            .cloned();
-        if let Some(queue) = found {
-            queue.comes_to(trace::State::Ending);
-            queue.close_alone();
-            drop(self.volume.retire_one(&self.queues, index));
-        }
-        true
-    }
-
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
+        let admin = self.admin.lock().clone();
+        if let Some(admin) = &admin {
+            if self.reason() == Some(EndReason::Withdrawn) {
+                admin.say_gone();
+            }
+            admin.shut();
+        }
         let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are
         // read there.
@@ -388,10 +372,12 @@ impl Session {
             queue.comes_to(trace::State::Ending);
             queue.shut();
         }
-        for queue in queues() {
-            queue.close();
+        Queue::close_all(queues);
+        if let Some(admin) = admin {
+            admin.close();
         }
-        let queues = self.volume.retire(&self.queues);
+        drop(self.admin.lock().take());
+        let queues = self.owner.retire(&self.queues);
         let count = queues.len();
         drop(queues);
         let client = self.client.lock().take();
@@ -399,11 +385,11 @@ impl Session {
         drop(self.backing.lock().take());
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
-        self.registry.remove_session(self);
+        self.owner.session_ended(self);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-                *self.volume,
+                self.owner.volume(),
                 self.id.0,
                 Printed(self.host)
             );

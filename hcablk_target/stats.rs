@@ -2,10 +2,7 @@
 
 //! What a queue counts and measures.
 
-use crate::{
-    memory::layout,
-    request::Io, //
-};
+use crate::memory::layout;
 use hcablk_core::{
     report::stats::{
         metrics,
@@ -117,17 +114,14 @@ metrics! {
 }
 
 impl Counters {
-    /// Returns what counts requests with buffers as `io` has; `None`: it has none.
+    /// Returns what counts requests with buffers of `size_class`.
     #[inline]
-    pub(crate) fn of_zone(&self, io: &Io) -> Option<&Counter> {
-        if io.shared().is_empty() && io.own().is_empty() {
-            return None;
-        }
-        Some(match io.size_class {
+    pub(crate) fn of_class(&self, size_class: usize) -> &Counter {
+        match size_class {
             layout::SMALL => &self.small_buffers,
             layout::MEDIUM => &self.medium_buffers,
             _ => &self.large_buffers,
-        })
+        }
     }
 }
 

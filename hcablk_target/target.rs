@@ -2,27 +2,33 @@
 
 //! The target: serves block devices and files to initiators.
 //!
-//! Each module names those below it only; what goes up goes by a trait or a callback.
+//! Each module names those that follow in this list only; what goes up goes by a trait or a callback.
+//! But for [`parameters`]: `module!` has them in this one.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
-//! - [`export`]: what is exported, where, and to whom.
-//! - [`session`]: an initiator's queue pairs, how they come up, and their end.
+//! - [`export`]: what is exported, where, and to whom, and how connections come up.
+//! - [`session`]: an initiator's queue pairs, and their end.
 //! - [`queue`]: the I/O path of one queue pair.
+//! - [`storage`]: what volumes are made of: drives, files, caches, peer memory; the drive's part of
+//!   requests.
 //! - [`request`]: one request under way.
-//! - [`storage`]: what volumes are made of: drives, files, caches, peer memory.
 //! - [`memory`]: the memory of all sessions, its limit, and who has how much of it.
 //! - [`stats`]: what is counted.
+//! - [`printed`]: host ids for the log.
+//! - [`parameters`]: the module's parameters.
 
+mod admin;
 mod config;
 mod export;
 mod memory;
+mod parameters;
+mod printed;
 mod queue;
 mod request;
 mod session;
 mod stats;
 mod storage;
 
-use core::borrow::Borrow;
 use hcablk_core::{
     configfs::Subsystem,
     proto, // `admission` and `validate` name it from the root, as their tests do.
@@ -60,29 +66,6 @@ module! {
             description: "1: give peer memory to soft-RoCE and siw as to an HCA; x86, for tests",
         },
     },
-}
-
-/// Returns whether write data is fetched into registered memory on every device.
-fn force_mr() -> bool {
-    // A value on some kernels, a reference on others.
-    *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
-}
-
-/// Returns whether write data may be fetched by RDMA READ.
-fn rdma_read() -> bool {
-    *Borrow::<u8>::borrow(&module_parameters::rdma_read.value()) != 0
-}
-
-/// Returns how many connection requests may wait for their turn at the same time; by default those
-/// of 32 initiators with 128 queue pairs each.
-fn pending_connects() -> u32 {
-    *Borrow::<u32>::borrow(&module_parameters::pending_connects.value())
-}
-
-/// Returns whether an RDMA device without DMA of its own is taken for one that does DMA
-/// among PCI devices.
-fn p2p_virtual() -> bool {
-    *Borrow::<u8>::borrow(&module_parameters::p2p_virtual.value()) != 0
 }
 
 /// What the module holds, dropped in this order: when the directories are gone

@@ -154,6 +154,12 @@ impl Batching {
         self.unseen = 0;
     }
 
+    /// Returns how many requests wait for their responses.
+    #[inline]
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.solicited + self.unsolicited
+    }
+
     /// Returns whether no request waits for its response.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {

@@ -4,12 +4,14 @@
 
 use crate::{
     device::{
+        path::Path,
         Device,
         WorkQueues,
         DISK_PREFIX, //
     },
     identity::Identities,
     settings::{
+        Policy,
         Settings,
         SMALL_READ_MAX, //
     },
@@ -20,12 +22,15 @@ use hcablk_core::{
         boolean,
         number,
         Attribute,
+        DefaultGroups,
         Directory,
         NoChild,
         Node,
         Output, //
     },
     proto::{
+        connect::PATHS_MAX,
+        message::KEEP_ALIVE_TMO_MAX,
         name::{
             HostId,
             VolumeId,
@@ -63,7 +68,7 @@ impl Root {
     }
 }
 
-/// Largest `ctrl_loss_tmo`, seconds: a week.
+/// Largest `ctrl_loss_tmo` and `fast_io_fail_tmo`, seconds: a week.
 const CTRL_LOSS_TMO_MAX: u32 = 604_800;
 
 /// Longest name of a device.
@@ -104,8 +109,79 @@ macro_rules! setting {
     };
 }
 
+/// The directory `paths` of a device: `mkdir` makes a further path, whose name is its number.
+pub(crate) struct Paths(Arc<Device>);
+
+impl Node for Paths {
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    type Child = PathDirectory;
+
+    fn make_child(this: &Arc<Self>, name: &str) -> Result<Arc<PathDirectory>> {
+        let number = number(name, 1, u32::from(PATHS_MAX) - 1)? as u8;
+        let path = this.0.add_path(number)?;
+        let directory = PathDirectory {
+            device: this.0.clone(),
+            path,
+        };
+        Ok(Arc::new(directory, GFP_KERNEL)?)
+    }
+}
+
+/// The directory of a path.
+pub(crate) struct PathDirectory {
+    device: Arc<Device>,
+    path: Arc<Path>,
+}
+
+impl Node for PathDirectory {
+    type Child = NoChild;
+
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::read_write(
+            c"address",
+            |this: &Self, out: &mut Output<'_>| optional(out, this.path.info().address),
+            |this: &Arc<Self>, _: &Directory<'_>, text: &str| {
+                let address = parse_ip(text)?;
+                this.path.configure(|info| info.address = Some(address))
+            },
+        ),
+        Attribute::read_write(
+            c"port",
+            |this: &Self, out: &mut Output<'_>| writeln!(out, "{}", this.path.info().port),
+            |this: &Arc<Self>, _: &Directory<'_>, text: &str| {
+                let port = number(text, 1, 65535)? as u16;
+                this.path.configure(|info| info.port = port)
+            },
+        ),
+        Attribute::read_write(
+            c"enable",
+            |this: &Self, out: &mut Output<'_>| {
+                writeln!(out, "{}", u8::from(this.path.info().enabled))
+            },
+            |this: &Arc<Self>, directory: &Directory<'_>, text: &str| match boolean(text)? {
+                true => this.device.enable_path(&this.path, directory),
+                false => this.device.disable_path(&this.path),
+            },
+        ),
+        Attribute::read_only(c"state", |this: &Self, out: &mut Output<'_>| {
+            writeln!(out, "{}", this.path.info().state)
+        }),
+        Attribute::read_only(c"error", |this: &Self, out: &mut Output<'_>| {
+            optional(out, this.path.info().failure)
+        }),
+    ];
+
+    fn removed(&self) {
+        self.device.forget_path(&self.path);
+    }
+}
+
 impl Node for Device {
     type Child = NoChild;
+
+    fn default_groups(this: &Arc<Self>, groups: &mut DefaultGroups) -> Result {
+        groups.add(c"paths", Arc::new(Paths(this.clone()), GFP_KERNEL)?)
+    }
 
     const ATTRIBUTES: &'static [Attribute<Self>] = &[
         setting!(c"address", address, optional, |text| parse_ip(text)
@@ -173,6 +249,31 @@ impl Node for Device {
                 "-1" => Ok(None),
                 text => number(text, 0, CTRL_LOSS_TMO_MAX).map(Some),
             }
+        ),
+        setting!(
+            c"fast_io_fail_tmo",
+            fast_io_fail_tmo_s,
+            |out: &mut Output<'_>, s| match s {
+                Some(s) => writeln!(out, "{s}"),
+                None => writeln!(out, "-1"),
+            },
+            |text| match text {
+                "-1" => Ok(None),
+                text => number(text, 0, CTRL_LOSS_TMO_MAX).map(Some),
+            }
+        ),
+        setting!(
+            c"keep_alive_tmo",
+            keep_alive_tmo_s,
+            |out: &mut Output<'_>, s| writeln!(out, "{s}"),
+            |text| number(text, 1, KEEP_ALIVE_TMO_MAX.into()).map(|s| s as u16)
+        ),
+        Attribute::read_write(
+            c"policy",
+            |device: &Device, out: &mut Output<'_>| writeln!(out, "{}", device.settings().policy),
+            |device: &Arc<Device>, _: &Directory<'_>, text: &str| {
+                device.set_policy(Policy::parse(text).ok_or(EINVAL)?)
+            },
         ),
         setting!(
             c"remote_invalidate",

@@ -50,6 +50,9 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// `ENOMEM`.
     fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>>;
 
+    /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
+    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<(), Failure>;
+
     /// Adds the next queue pair. It belongs to the teardown even if this fails
     /// because the session is ending: then it is torn down here.
     fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure>;
@@ -219,6 +222,13 @@ struct Rising {
 }
 
 impl Rising {
+    fn resolve_route(&self, deadline: Deadline) -> Result<(), Failure> {
+        self.id
+            .resolve_route(deadline.left_ms())
+            .map_err(|e| Failure::Step(Step::Route, e))?;
+        self.link.wait(Step::Route, deadline).map(drop)
+    }
+
     fn make_queue(&self, owner: &Arc<impl ConnectionOwner>) -> Result<Arc<Queue>, Failure> {
         owner
             .clone()
@@ -254,36 +264,39 @@ impl Rising {
     }
 }
 
-/// Connects the queue pairs in `range` of `owner`, `first` being the already
-/// resolved link of queue 0 when that is among them, and returns the replies.
+/// Connects the admin queue pair of `owner` by the already resolved `link`, and returns the reply.
+pub(crate) fn bring_up_admin(
+    owner: &Arc<impl ConnectionOwner>,
+    (link, id): (Arc<Link>, Arc<Id>),
+    request: Request,
+    deadline: Deadline,
+) -> Result<Reply, Failure> {
+    let one = Rising { link, id, request };
+    one.resolve_route(deadline)?;
+    owner.clone().make_admin(&one.id)?;
+    one.send_request(owner)?;
+    one.answer(deadline)
+}
+
+/// Connects the first `count` queue pairs of `owner`, and returns the replies.
 pub(crate) fn bring_up(
     owner: &Arc<impl ConnectionOwner>,
-    range: core::ops::Range<u8>,
-    mut first: Option<(Arc<Link>, Arc<Id>)>,
+    count: u8,
     address: &SocketAddr,
     request: &Request,
     deadline: Deadline,
 ) -> Result<KVec<(Arc<Queue>, Reply)>, Failure> {
     let memory = |e: kernel::alloc::AllocError| Failure::Setup("a connection", e.into());
     let mut rising = KVec::new();
-    let mut unresolved = KVec::new();
-    for queue in range {
-        let (link, id) = match first.take() {
-            Some(resolved) => resolved,
-            None => {
-                let (link, id) = Link::new()?;
-                link.begin_resolve(&id, address, deadline)?;
-                let both = (link.clone(), id.clone());
-                unresolved.push(both, GFP_KERNEL).map_err(memory)?;
-                (link, id)
-            }
-        };
+    for queue in 0..count {
+        let (link, id) = Link::new()?;
+        link.begin_resolve(&id, address, deadline)?;
         let request = Request { queue, ..*request };
         let one = Rising { link, id, request };
         rising.push(one, GFP_KERNEL).map_err(memory)?;
     }
-    for (link, id) in unresolved.iter() {
-        link.resolved(id, address, deadline)?;
+    for one in rising.iter() {
+        one.link.resolved(&one.id, address, deadline)?;
     }
     for one in rising.iter() {
         one.id
@@ -318,10 +331,8 @@ pub(crate) fn bring_up_instead(
 ) -> Result<(Arc<Queue>, Reply), Failure> {
     let (link, id) = Link::new()?;
     link.resolve(&id, address, deadline)?;
-    id.resolve_route(deadline.left_ms())
-        .map_err(|e| Failure::Step(Step::Route, e))?;
-    link.wait(Step::Route, deadline)?;
     let one = Rising { link, id, request };
+    one.resolve_route(deadline)?;
     let queue = one.make_queue(owner)?;
     match one.send_request(owner).and_then(|()| one.answer(deadline)) {
         Ok(reply) => Ok((queue, reply)),

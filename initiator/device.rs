@@ -3,11 +3,13 @@
 //! A configured disk.
 //!
 //! ```text
-//!        enable=1                connected              enable=0, closed
+//!        enable=1                a path connected       enable=0, closed
 //!  New ────────────► Connecting ──────────────► Live ─────────────────────► New
-//!   ▲                    │ failed                │▲ connection lost, ctrl_loss_tmo is not 0
+//!   ▲                    │ failed                │▲ last path lost, ctrl_loss_tmo is not 0
 //!   └────────────────────┘                       │└─────► Queueing ── enable=0, closed ──► New
-//!                            connection lost, or │          │ refused for good, or too late,
+//!                                                │          │ fast_io_fail_tmo is over: FailingFast, which is
+//!                                                │          │ the same but that requests fail
+//!                             last path lost, or │          │ refused for good, or too late,
 //!                              ended by force    ▼          │ or ended by force
 //!  Connecting ◄──────── Failed ◄───────────── Failing ◄─────┘
 //!     │      enable=1     ▲      disk removed
@@ -19,15 +21,16 @@
 //! target, which lets nothing of its past come after what is new ([`identity`](crate::identity)), and
 //! no other volume is taken for the lost one.
 //!
-//! While it is *queueing* the disk stays, its requests wait, and a worker connects it
-//! again ([`reconnect`]).
+//! A disk has one or several [`path`]s, each with a session of its own; it is *degraded* while it is live and
+//! one that is to be used is not. While no path is, the disk is *queueing*: it stays, its requests wait, and a worker
+//! for each path connects that again ([`reconnect`]).
 //!
 //! `control` serialises connecting, disconnecting and the removal of a disk
 //! whose session failed; it is held while those sleep. What attributes show is
 //! kept apart, so that reading them never waits.
 
 use crate::{
-    deadline::Deadline,
+    admin::Admin,
     failure::Failure,
     head::Head,
     identity::Identities,
@@ -51,13 +54,16 @@ use hcablk_core::{
     },
     printable,
     proto::{
-        connect::SessionId,
+        connect::{
+            SessionId,
+            PATHS_MAX, //
+        },
+        message::VolumeState,
         name::VolumeId, //
     },
     sync::WorkQueue, //
 };
 use kernel::{
-    impl_has_work,
     new_mutex,
     prelude::*,
     str::CString,
@@ -65,34 +71,33 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
-    workqueue::{
-        new_work,
-        Work, //
-    },
     ThisModule, //
 };
 
 mod bring_up;
 mod disk;
+mod events;
 mod past;
+pub(crate) mod path;
+mod paths;
+mod plan;
 mod reconnect;
 mod shown;
 
 pub(crate) use self::disk::DISK_PREFIX;
 use self::{
+    events::Told,
     past::Past,
+    path::{
+        session_of,
+        Path,
+        PathState, //
+    },
     shown::{
         Shown,
         State, //
     },
 };
-
-/// How long a connection that was refused as stale is not tried again.
-const STALE_RETRY_DELAY: Delta = Delta::from_millis(200);
 
 /// The module's workqueues.
 #[derive(Clone)]
@@ -101,17 +106,41 @@ pub(crate) struct WorkQueues {
     pub(crate) teardown: Arc<WorkQueue>,
     /// Connects again; waits for what is done on the other one.
     pub(crate) reconnect: Arc<WorkQueue>,
+    /// Sends keep-alives. Nothing waits there for anything, so that no target hears of them late.
+    pub(crate) keep_alive: Arc<WorkQueue>,
+}
+
+/// A session for each path.
+type Sessions = [Option<Arc<Session>>; PATHS_MAX as usize];
+
+fn no_sessions() -> Sessions {
+    [const { None }; PATHS_MAX as usize]
 }
 
 struct Active {
     head: Arc<Head>,
-    /// The last one, which has ended while the disk is queueing.
-    session: Arc<Session>,
+    /// The last of each path, which has ended while that is not live.
+    sessions: Sessions,
     disk: Disk<Driver>,
     volume: VolumeInfo,
+    /// What users have set, with path 0's address; the numbers of queues are those of the disk.
+    settings: Settings,
 }
 
 impl Active {
+    /// Returns whether `session` is the last of its path.
+    fn has(&self, session: &Session) -> bool {
+        session_of(&self.sessions, session.path()).is_some_and(|own| core::ptr::eq(&**own, session))
+    }
+
+    /// Returns whether a path is live.
+    fn has_live(&self) -> bool {
+        self.sessions
+            .iter()
+            .flatten()
+            .any(|session| session.is_live())
+    }
+
     /// Returns the bits that are 0 in every whole number of logical blocks, in bytes.
     fn block_mask(&self) -> u64 {
         (1 << self.volume.geometry.logical_block_shift) - 1
@@ -142,13 +171,12 @@ pub(crate) struct Device {
     #[pin]
     shown: Mutex<Shown>,
     #[pin]
-    past: Mutex<Past>,
+    told: Mutex<Told>,
     #[pin]
-    reconnect: Work<Device>,
-}
-
-impl_has_work! {
-    impl HasWork<Self> for Device { self.reconnect }
+    past: Mutex<Past>,
+    /// The paths that are configured, path 0 first.
+    #[pin]
+    paths: Mutex<KVec<Arc<Path>>>,
 }
 
 impl fmt::Display for Device {
@@ -167,6 +195,8 @@ impl Device {
         module: &'static ThisModule,
     ) -> Result<Arc<Self>> {
         let identity = identities.of(name)?;
+        let mut paths = KVec::new();
+        paths.push(Path::new(0)?, GFP_KERNEL)?;
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         Arc::pin_init(
             pin_init!(Self {
@@ -187,11 +217,12 @@ impl Device {
                     disk: None,
                     session: None,
                     wwid: None,
-                    live: None,
+                    live: no_sessions(),
                     timing: false,
                 }),
+                told <- new_mutex!(Told::new()),
                 past <- new_mutex!(Past::default()),
-                reconnect <- new_work!("hcablk::Device"),
+                paths <- new_mutex!(paths),
             }),
             GFP_KERNEL,
         )
@@ -219,7 +250,7 @@ impl Device {
         }
         let pin = directory.pin()?;
         // It is asked for once before the state changes, so that a failure leaves it.
-        let mut epoch = self.identities.next_epoch()?;
+        let epoch = self.identities.next_epoch()?;
         let (settings, before) = {
             let settings = self.settings.lock();
             let mut shown = self.shown.lock();
@@ -227,33 +258,22 @@ impl Device {
             shown.failure = None;
             (*settings, before)
         };
-        let deadline = Deadline::new(settings.connect_timeout_s.saturating_mul(1000));
-        let connected = loop {
-            match self.connect(settings, epoch, control.lost, deadline) {
-                // The target's connection manager ends what it has left as soon as it has refused.
-                Err(Failure::StaleConnection) if !deadline.has_passed() => {
-                    pr_info!("{}: {}; trying again\n", **self, Failure::StaleConnection);
-                    fsleep(STALE_RETRY_DELAY);
-                    match self.identities.next_epoch() {
-                        Ok(next) => epoch = next,
-                        Err(e) => break Err(Failure::Setup("a session", e)),
-                    }
-                }
-                result => break result,
-            }
-        };
-        match connected {
-            Ok(active) => {
-                self.show_session(&active);
+        self.tell_changes();
+        let result = match self.connect_first(settings, epoch, control.lost) {
+            Ok((path, active)) => {
+                path.set_state(PathState::Live, None);
+                self.set_announcer(Some(active.disk.announcer()));
+                self.show_sessions(&active, State::Live, None);
                 pr_info!(
                     "{}: connected as {} with {} queues\n",
                     **self,
                     active.disk.name(),
-                    active.session.queue_count()
+                    active.head.requests().hw_queues()
                 );
                 control.lost = None;
                 control.active = Some(active);
                 control.pin = Some(pin);
+                self.schedule_other_paths(&path);
                 Ok(())
             }
             Err(failure) => {
@@ -264,7 +284,9 @@ impl Device {
                 pr_warn!("{}: cannot connect: {failure}\n", **self);
                 Err(failure.errno())
             }
-        }
+        };
+        self.tell_changes();
+        result
     }
 
     /// Removes the disk, `EBUSY` while it is open, and disconnects. When there
@@ -278,17 +300,19 @@ impl Device {
         {
             return Err(EBUSY);
         }
-        let Some(Active {
-            head,
-            session,
-            disk,
-            volume,
-        }) = control.active.take()
-        else {
+        let Some(active) = control.active.take() else {
             control.lost = None;
             self.set_state(State::New);
+            self.tell_changes();
             return Ok(());
         };
+        let Active {
+            head,
+            sessions,
+            disk,
+            volume,
+            settings,
+        } = active;
         let queues = head.queues_if_no_path();
         if queues {
             // Nothing that the removal waits for may wait for a session. Whoever has opened it since sees
@@ -299,18 +323,20 @@ impl Device {
             head.queue_if_no_path(queues);
             control.active = Some(Active {
                 head,
-                session,
+                sessions,
                 disk,
                 volume,
+                settings,
             });
             return Err(e);
         }
         control.lost = None;
-        head.wake();
         self.set_state(State::Disconnecting);
-        session.finish();
-        session.let_go();
+        self.tell_changes();
+        self.set_announcer(None);
+        self.end_paths(&head, &sessions);
         self.forget_session(State::New, None);
+        self.tell_changes();
         control.pin = None;
         pr_info!("{self}: disconnected\n");
         Ok(())
@@ -323,13 +349,22 @@ impl Device {
         loop {
             // Not under `control`: who has it may wait for a request that this ends.
             let live = self.shown.lock().live.clone();
-            if let Some(session) = live {
+            for session in live.iter().flatten() {
                 session.fail(Failure::Forced);
+                session.for_each_queue(Queue::stop);
+            }
+            // Now nothing is acknowledged any more that what is given up could come behind.
+            for session in live.iter().flatten() {
+                session.requests().synchronize();
+                session.head().go();
+            }
+            for session in live.iter().flatten() {
                 session.wait();
                 // The teardown does the same; whoever comes first.
-                self.session_lost(&session, session.failure().unwrap_or(Failure::Forced));
+                self.session_lost(session, session.failure().unwrap_or(Failure::Forced));
             }
-            self.give_up(None, Failure::Forced);
+            // If a path is live by now the next round ends it.
+            let _ = self.give_up(Failure::Forced);
             // Whoever connects or removes the disk has it.
             if self.control.lock().active.is_none() {
                 return Ok(());
@@ -337,25 +372,42 @@ impl Device {
         }
     }
 
-    /// Removes the disk after the teardown of `session`, whose reason is `failure`, or has it wait
-    /// for another session. Process context.
+    /// Sees to what follows the teardown of `session`, whose reason is `failure`: its path is connected again, other
+    /// paths go on, or the disk waits for one, or is removed. Process context.
     fn session_lost(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
         let mut control = self.control.lock();
         // Not while connecting, when the disk was not made or is being given up.
-        if self.show(|shown| shown.state) != State::Live
-            || !control
-                .active
-                .as_ref()
-                .is_some_and(|active| Arc::ptr_eq(&active.session, session))
-        {
+        let Some(active) = control.active.as_mut().filter(|active| active.has(session)) else {
             return;
+        };
+        let Some(path) = self
+            .path(session.path())
+            .filter(|path| matches!(path.info().state, PathState::Live | PathState::Lost))
+        else {
+            return;
+        };
+        let again = session.is_to_be_followed();
+        let next = if again {
+            PathState::Waiting
+        } else {
+            PathState::Refused
+        };
+        path.set_state(next, Some(failure));
+        self.tell_changes();
+        let others = self.has_other_paths(session);
+        if again || others {
+            self.lose_session(active, session, failure);
         }
-        if session.is_to_be_followed() {
-            pr_warn!("{self}: connection lost: {failure}; requests wait for another one\n");
-            return self.begin_reconnect(session, failure);
+        if again {
+            path.schedule(self);
+        } else if others {
+            self.release_path(active, session.path());
         }
-        pr_warn!("{self}: connection lost: {failure}\n");
-        self.remove_lost(&mut control, failure);
+        if !again && !others {
+            pr_warn!("{self}: connection lost: {failure}\n");
+            self.remove_lost(&mut control, failure);
+        }
+        self.tell_changes();
     }
 
     /// Removes the disk, whoever has it open. By who has `control`.
@@ -366,14 +418,17 @@ impl Device {
             shown.state = State::Failing;
             shown.failure = Some(failure);
         }
+        self.tell_changes();
+        self.set_announcer(None);
         if let Some(active) = control.active.take() {
             control.lost = active.volume.wwid;
-            active.head.wake();
+            active.head.go();
             active.head.fail_waiting();
-            active.session.let_go();
             active.disk.remove();
+            self.end_paths(&active.head, &active.sessions);
         }
         self.forget_session(State::Failed, Some(failure));
+        self.tell_changes();
         control.pin = None;
     }
 }
@@ -383,19 +438,41 @@ impl SessionOwner for Device {
         &self.workqueues.teardown
     }
 
-    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>) {
-        self.retire(queues);
+    fn keep_alive(&self) -> &Arc<WorkQueue> {
+        &self.workqueues.keep_alive
+    }
+
+    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>) {
+        self.retire(queues, admin);
     }
 
     fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
         self.retire_one(queues, index, new);
     }
 
+    fn session_ending(&self, session: &Session, failure: Failure) {
+        if let Some(path) = self.path(session.path()) {
+            path.lose(failure);
+            self.show_ending(session);
+            self.tell_changes();
+        }
+    }
+
     fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure) {
         self.session_lost(session, failure);
     }
 
-    fn resized(&self, session: &Session, sectors: u64) {
-        self.resize(session, sectors);
+    fn has_other_paths(&self, session: &Session) -> bool {
+        Self::has_other_paths(self, session)
+    }
+
+    fn device_removed(&self, session: &Session) {
+        if let Some(path) = self.path(session.path()) {
+            path.woken.set();
+        }
+    }
+
+    fn follow(&self, session: &Session, now: VolumeState) -> bool {
+        self.follow_volume(session, now)
     }
 }

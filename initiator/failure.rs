@@ -11,7 +11,8 @@ use hcablk_core::{
             Reason,
             Reject, //
         },
-        message::Tag, //
+        message::Tag,
+        ADMIN_QUEUE, //
     },
     system::errno,
 };
@@ -43,7 +44,7 @@ impl fmt::Display for Step {
 pub(crate) struct Violation {
     /// What the target did.
     pub(crate) what: &'static str,
-    /// The queue by which it came; `None`: it is about several.
+    /// The queue by which it came, or [`ADMIN_QUEUE`]; `None`: it is about several.
     pub(crate) queue: Option<u8>,
     /// The request that was named.
     pub(crate) tag: Option<Tag>,
@@ -69,7 +70,10 @@ impl fmt::Display for Violation {
         let Some(queue) = self.queue else {
             return Ok(());
         };
-        write!(f, " (queue {queue}")?;
+        match queue {
+            ADMIN_QUEUE => f.write_str(" (admin queue pair")?,
+            queue => write!(f, " (queue {queue}")?,
+        }
         if let Some(Tag { index, generation }) = self.tag {
             write!(f, ", tag {index}, generation {generation}")?;
         }
@@ -113,6 +117,10 @@ pub(crate) enum Failure {
     Work(&'static CStr),
     /// A request was not answered in time.
     RequestTimeout,
+    /// A keep-alive was not answered for so many seconds.
+    KeepAlive(u16),
+    /// The target ends the export of the volume.
+    ExportEnds,
     /// The target broke the protocol.
     Protocol(Violation),
     /// An invariant of our own is broken.
@@ -121,6 +129,10 @@ pub(crate) enum Failure {
     OtherVolume,
     /// The volume of this name is not the one that was connected before.
     Exchanged,
+    /// The volume has no wwid, so that nobody knows whether another path leads to the same.
+    Unnamed,
+    /// The path leads to another export of the volume than those that are live.
+    OtherExport,
     /// The volume's limits are others than those that the block layer was told.
     OtherLimits,
 }
@@ -131,25 +143,30 @@ impl Failure {
         match self {
             Self::Unset(_) => EINVAL,
             Self::Step(_, e) | Self::Setup(_, e) => e,
-            Self::Timeout(_) | Self::RequestTimeout => ETIMEDOUT,
+            Self::Timeout(_) | Self::RequestTimeout | Self::KeepAlive(_) => ETIMEDOUT,
             Self::NotListening => errno::econnrefused(),
             Self::StaleConnection => EAGAIN,
             Self::Refused(reject) => match reject.reason {
                 Reason::Version => errno::eprotonosupport(),
                 Reason::UnknownVolume => ENOENT,
-                Reason::Forbidden => EACCES,
+                Reason::Forbidden | Reason::Evicted => EACCES,
                 Reason::NoResources | Reason::NoMemory => errno::enobufs(),
-                Reason::StaleEpoch | Reason::NoSession => errno::estale(),
+                Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => errno::estale(),
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
             },
             Self::NotATarget | Self::Protocol(_) => errno::eproto(),
             Self::Device(_) => ENODEV,
-            Self::Disconnected | Self::Forced | Self::Flushed | Self::Work(_) => {
-                errno::econnreset()
-            }
+            Self::Disconnected
+            | Self::Forced
+            | Self::Flushed
+            | Self::Work(_)
+            | Self::ExportEnds => errno::econnreset(),
             Self::DeviceRemoved => ENODEV,
             Self::Broken(_) => EIO,
-            Self::OtherVolume | Self::Exchanged | Self::OtherLimits => errno::estale(),
+            Self::OtherVolume | Self::Exchanged | Self::OtherLimits | Self::OtherExport => {
+                errno::estale()
+            }
+            Self::Unnamed => EINVAL,
         }
     }
 }
@@ -168,7 +185,11 @@ impl Failure {
             | Self::Disconnected
             | Self::Flushed
             | Self::Work(_)
-            | Self::RequestTimeout => true,
+            | Self::RequestTimeout
+            | Self::KeepAlive(_)
+            | Self::ExportEnds
+            // The other paths may lead to what was there before the target started again.
+            | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
                 Reason::UnknownVolume
                 | Reason::NoResources
@@ -176,7 +197,11 @@ impl Failure {
                 | Reason::StaleEpoch
                 | Reason::NoSession
                 | Reason::Withdrawn => true,
-                Reason::Version | Reason::Forbidden | Reason::Malformed => false,
+                Reason::Version
+                | Reason::Forbidden
+                | Reason::Malformed
+                | Reason::Evicted
+                | Reason::Superseded => false,
             },
             Self::Unset(_)
             | Self::Device(_)
@@ -187,6 +212,7 @@ impl Failure {
             | Self::Broken(_)
             | Self::OtherVolume
             | Self::Exchanged
+            | Self::Unnamed
             | Self::OtherLimits => false,
         }
     }
@@ -212,6 +238,10 @@ impl fmt::Display for Failure {
                 Reason::Forbidden => {
                     f.write_str("the target does not allow this host to use the volume")
                 }
+                Reason::Evicted => f.write_str("the target has evicted this host from the volume"),
+                Reason::Superseded => f.write_str(
+                    "a later instance of this host uses the volume: another host may have the same id",
+                ),
                 Reason::NoResources => f.write_str("the target is out of memory or queue pairs"),
                 Reason::NoMemory => f.write_str(
                     "the target has no memory left for another session: its memory_mib is used up",
@@ -237,9 +267,15 @@ impl fmt::Display for Failure {
             }
             Self::Broken(what) => write!(f, "BUG: {what}"),
             Self::RequestTimeout => f.write_str("a request was not answered in time"),
+            Self::KeepAlive(s) => write!(f, "the target has not answered a keep-alive for {s} s"),
+            Self::ExportEnds => f.write_str("the target ends the export of the volume"),
             Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
             Self::OtherLimits => f.write_str(
                 "the volume has other limits than before: disconnect, and connect it anew",
+            ),
+            Self::Unnamed => f.write_str("a volume without a wwid has one path only"),
+            Self::OtherExport => f.write_str(
+                "it leads to another target or export than the disk's other paths: nothing would fence one from the other",
             ),
             Self::Exchanged => f.write_str(
                 "the volume of this name is another one than before: disconnect to forget the old one",

@@ -7,13 +7,16 @@ use crate::{
     deadline::Deadline,
     queue::{
         Driver,
-        FirstQueues,
-        QueueSource, //
+        HwQueues,
+        NoPath,
+        Queue, //
     },
+    settings::Policy,
     shape::Shape, //
 };
 use hcablk_core::{
     blkdev::Requests,
+    proto::connect::Epoch,
     sync::Event, //
 };
 use kernel::{
@@ -31,17 +34,31 @@ use kernel::{
     },
 };
 
+mod fencing;
+mod last_sessions;
+
+use self::last_sessions::LastSessions;
+pub(crate) use self::last_sessions::Origin;
+
 /// Milliseconds for which a session must live so that its loss is another one than the loss before.
 const STABLE_MS: u32 = 10_000;
 
-/// How long there may be no session.
+/// How long there may be no session on any path.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Loss {
     /// When the disk goes; `None`: never.
     pub(crate) end: Option<Deadline>,
-    /// The session did not live long: the next attempt is not to come at once.
-    pub(crate) again: bool,
-    /// When the session that there is has lived long enough.
+    /// When requests begin to fail; `None`: not before the disk goes.
+    pub(crate) fail_fast: Option<Deadline>,
+}
+
+/// The loss of now or of last time.
+#[derive(Clone, Copy, Default)]
+struct LossState {
+    loss: Loss,
+    /// There is no session.
+    is_now: bool,
+    /// When the sessions that there are have lived long enough.
     stable: Option<Deadline>,
 }
 
@@ -50,35 +67,38 @@ pub(crate) struct Loss {
 pub(crate) struct Head {
     requests: Arc<Requests<Driver>>,
     shape: Shape,
-    /// A lost session's requests wait for the next one.
-    queues_if_no_path: Atomic<bool>,
+    no_path: Arc<NoPath>,
     /// The disk has been added: sessions to come go on with what was written.
     begun: Atomic<bool>,
     /// The target may have lost writes that it acknowledged: a flush has to fail.
     writes_lost: Atomic<bool>,
-    first: Arc<FirstQueues>,
+    hw_queues: Arc<HwQueues>,
     #[pin]
-    loss: Mutex<Loss>,
-    /// The disk goes, or has lost its RDMA device. Never taken back.
+    loss: Mutex<LossState>,
     #[pin]
-    woken: Event,
+    last_sessions: Mutex<LastSessions>,
+    /// The disk goes. Never taken back.
+    #[pin]
+    going: Event,
 }
 
 impl Head {
     /// Makes the head of a disk of `queues` hardware queues. May sleep.
     pub(crate) fn new(queues: u32, shape: Shape) -> Result<Arc<Self>> {
         let requests = Requests::new(queues, shape.depth.into())?;
-        let first = FirstQueues::new()?;
+        let no_path = NoPath::new()?;
+        let hw_queues = HwQueues::new(&requests, &no_path)?;
         Arc::pin_init(
             pin_init!(Self {
                 requests,
                 shape,
-                queues_if_no_path: Atomic::new(false),
+                no_path,
                 begun: Atomic::new(false),
                 writes_lost: Atomic::new(false),
-                first,
-                loss <- new_mutex!(Loss::default()),
-                woken <- Event::new(),
+                hw_queues,
+                loss <- new_mutex!(LossState::default()),
+                last_sessions <- new_mutex!(LastSessions::new()),
+                going <- Event::new(),
             }),
             GFP_KERNEL,
         )
@@ -107,15 +127,33 @@ impl Head {
         )
     }
 
-    /// Returns whether requests wait when there is no session, rather than fail.
+    /// Returns whether a lost session is followed by another one, for which requests wait.
     #[inline]
     pub(crate) fn queues_if_no_path(&self) -> bool {
-        self.queues_if_no_path.load(Acquire)
+        self.no_path.queues()
+    }
+
+    /// Returns whether requests wait now if there is no session, rather than fail.
+    pub(crate) fn requests_wait(&self) -> bool {
+        self.no_path.requests_wait()
+    }
+
+    /// Returns whether requests fail although there may be another session.
+    pub(crate) fn fails_fast(&self) -> bool {
+        self.no_path.fails_fast()
+    }
+
+    /// Fails requests that wait for a session, and all that come until there is one; there may be. Sleeps.
+    pub(crate) fn fail_fast(&self) {
+        self.no_path.set_fails_fast(true);
+        // As below.
+        self.requests.synchronize();
+        self.requests.run_hw_queues();
     }
 
     /// Sets that.
     pub(crate) fn queue_if_no_path(&self, on: bool) {
-        self.queues_if_no_path.store(on, Release);
+        self.no_path.set_queues(on);
     }
 
     /// Fails requests that wait for a session, and all that come until there is one. Sleeps.
@@ -126,39 +164,65 @@ impl Head {
         self.requests.run_hw_queues();
     }
 
-    /// Records that there is no session any more, for `ctrl_loss_tmo_s` seconds at most, counted from the
-    /// first loss if sessions do not live long.
-    pub(crate) fn begin_loss(&self, ctrl_loss_tmo_s: Option<u32>) {
-        let mut loss = self.loss.lock();
-        loss.again = loss.stable.is_some_and(|stable| !stable.has_passed());
-        if !loss.again {
-            loss.end = ctrl_loss_tmo_s.map(|s| Deadline::new(s.saturating_mul(1000)));
+    /// Records that there is no session any more, for `ctrl_loss_tmo_s` seconds at most, and that requests wait
+    /// for one for `fast_io_fail_tmo_s` seconds at most: counted from the first loss if sessions do not
+    /// live long.
+    pub(crate) fn begin_loss(&self, ctrl_loss_tmo_s: Option<u32>, fast_io_fail_tmo_s: Option<u32>) {
+        let mut state = self.loss.lock();
+        let again = state.stable.is_some_and(|stable| !stable.has_passed());
+        if !state.is_now && !again {
+            let deadline = |s: u32| Deadline::new(s.saturating_mul(1000));
+            state.loss = Loss {
+                end: ctrl_loss_tmo_s.map(deadline),
+                fail_fast: fast_io_fail_tmo_s.map(deadline),
+            };
         }
+        state.is_now = true;
     }
 
     /// Records that there is a session again.
     pub(crate) fn end_loss(&self) {
-        self.loss.lock().stable = Some(Deadline::new(STABLE_MS));
+        self.no_path.set_fails_fast(false);
+        let mut state = self.loss.lock();
+        if core::mem::take(&mut state.is_now) || state.stable.is_none() {
+            state.stable = Some(Deadline::new(STABLE_MS));
+        }
     }
 
+    /// Returns how long there may be no session; no limits while there is one.
     pub(crate) fn loss(&self) -> Loss {
-        *self.loss.lock()
+        let state = self.loss.lock();
+        match state.is_now {
+            true => state.loss,
+            false => Loss::default(),
+        }
     }
 
-    /// Makes [`Self::wait_ms`] return at once from here on. Any context.
-    pub(crate) fn wake(&self) {
-        self.woken.set();
+    /// Records that the disk goes: nothing waits for a path, or for a fence, from here on. Any context.
+    pub(crate) fn go(&self) {
+        self.going.set();
     }
 
-    /// Waits between two attempts; returns whether it was woken.
-    pub(crate) fn wait_ms(&self, ms: u32) -> bool {
-        self.woken.wait_ms(ms).is_ok()
+    /// Returns whether the disk goes, after `ms` milliseconds if not before. Sleeps.
+    pub(crate) fn goes_within(&self, ms: u32) -> bool {
+        self.going.wait_ms(ms).is_ok()
     }
 
-    /// Calls `add`, which adds the disk, with the queues of `source` to begin with.
-    pub(crate) fn with_first<R>(&self, source: Arc<dyn QueueSource>, add: impl FnOnce() -> R) -> R {
-        let result = self.first.during(source, add);
-        self.begun.store(true, Release);
+    /// Gives the hardware queues `first`, the queues of the session of `epoch` and `origin` on `path`, and
+    /// calls `add`, which adds the disk.
+    pub(crate) fn with_first<R>(
+        &self,
+        (path, epoch, origin): (u8, Epoch, Origin),
+        first: &[Arc<Queue>],
+        policy: Policy,
+        add: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.last_sessions.lock().admit(path, epoch, origin);
+        let result = self.hw_queues.begin(first, policy).and_then(|()| add());
+        match result {
+            Ok(_) => self.begun.store(true, Release),
+            Err(_) => self.hw_queues.clear(),
+        }
         result
     }
 
@@ -178,8 +242,8 @@ impl Head {
         self.writes_lost.load(Relaxed) && self.writes_lost.xchg(false, Acquire)
     }
 
-    /// Returns the queues that the disk begins with, which its tag set asks for.
-    pub(crate) fn first(&self) -> &Arc<FirstQueues> {
-        &self.first
+    /// Returns the hardware queues, which its tag set asks for.
+    pub(crate) fn hw_queues(&self) -> &Arc<HwQueues> {
+        &self.hw_queues
     }
 }

@@ -20,6 +20,7 @@
 //! - [`deadline`]: until when something is waited for.
 //! - [`failure`]: everything that can go wrong, in words and as error codes.
 
+mod admin;
 mod batching;
 mod config;
 mod connect;
@@ -37,6 +38,7 @@ mod stats;
 use device::WorkQueues;
 use hcablk_core::{
     configfs::Subsystem,
+    proto, // `last_sessions` names it from the root, as its tests do.
     sync::{
         Drained,
         WorkQueue, //
@@ -62,21 +64,25 @@ struct Initiator {
     _directories: Subsystem,
     _reconnect: Drained,
     _teardown: Drained,
+    _keep_alive: Drained,
 }
 
 impl kernel::Module for Initiator {
     fn init(module: &'static ThisModule) -> Result<Self> {
         let teardown = Arc::new(WorkQueue::new(c"hcablk")?, GFP_KERNEL)?;
         let reconnect = Arc::new(WorkQueue::new(c"hcablk_reconnect")?, GFP_KERNEL)?;
+        let keep_alive = Arc::new(WorkQueue::new(c"hcablk_keep_alive")?, GFP_KERNEL)?;
         let workqueues = WorkQueues {
             teardown: teardown.clone(),
             reconnect: reconnect.clone(),
+            keep_alive: keep_alive.clone(),
         };
         let root = Arc::new(config::Root::new(workqueues, module)?, GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk", root, module)?,
             _reconnect: Drained(reconnect),
             _teardown: Drained(teardown),
+            _keep_alive: Drained(keep_alive),
         })
     }
 }

@@ -99,12 +99,14 @@ use hcablk_core::{
             WorkId, //
         },
     },
-    sync::IrqLock, //
+    sync::IrqLock,
+    system::numa_distance, //
 };
 use kernel::{
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
             Relaxed, //
         },
@@ -112,27 +114,29 @@ use kernel::{
     },
 };
 
+mod answer;
 mod complete;
 mod doorbell;
 mod driver;
 mod end;
 mod events;
+mod hw_queue;
 mod issue;
+mod keep_alive;
 mod message_batch;
+mod no_path;
 mod owner;
 mod request_state;
 mod send_state;
 mod setup;
-mod size;
 mod status;
 mod transfer;
 mod wr_seq;
 
-pub(crate) use driver::{
-    Driver,
-    FirstQueues,
-    QueueSource, //
-};
+pub(crate) use driver::Driver;
+use hw_queue::HwQueue;
+pub(crate) use hw_queue::HwQueues;
+pub(crate) use no_path::NoPath;
 pub(crate) use owner::{
     QueueConfig,
     QueueOwner, //
@@ -164,12 +168,15 @@ const PLUG: usize = 64;
 #[pin_data]
 pub(crate) struct Queue {
     index: u8,
+    /// Number of the path that its session is.
+    path: u8,
+    /// The NUMA node of its RDMA device.
+    numa_node: i32,
+    /// Requests wait for their doorbell, as far as a disk of several paths knows, see `hw_queue.rs`.
+    unrung: Atomic<bool>,
     /// Completions are found by who polls for them: nothing interrupts.
     polled: bool,
-    /// A keep-alive that has completed does not prove that the target is there (iWARP): it has
-    /// to send something.
-    needs_rx: bool,
-    /// Tags of the block layer; the next one asks for the size.
+    /// Tags of the block layer; the next one asks for nothing, see `keep_alive.rs`.
     depth: u16,
     /// Whose queue it is, for trace events.
     session: SessionId,
@@ -218,6 +225,8 @@ pub(crate) struct Queue {
     /// What [`Batching::arm_for`](crate::batching::Batching::arm_for) returned last: an
     /// [`ArmFor`](crate::batching::ArmFor). Written under the lock.
     arm_for: Atomic<u32>,
+    /// Requests that wait for their answers. Written under the lock.
+    in_flight: Atomic<u32>,
     /// How long requests take is measured.
     timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
@@ -257,6 +266,24 @@ impl Queue {
     #[inline]
     fn update_notify(&self, send: &SendState) {
         self.arm_for.store(send.batching.arm_for() as u32, Relaxed);
+        self.in_flight.store(send.batching.outstanding(), Relaxed);
+    }
+
+    /// Returns how many requests waited for their answers a moment ago.
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Returns whether it accepts requests, at this moment.
+    #[inline]
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    /// Returns how far its RDMA device is from the processor that this runs on.
+    fn numa_distance(&self) -> u32 {
+        numa_distance(self.numa_node)
     }
 
     /// Returns how often the completion handler ran, by what started it.

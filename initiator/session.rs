@@ -14,18 +14,20 @@
 //! context, on the module's workqueue:
 //!
 //! 1. the queues stop to accept requests, and those being issued are waited for;
-//! 2. every queue pair is disconnected, failed and drained, so that no key of
-//!    this session works any more and no completion is outstanding;
+//! 2. every queue pair is disconnected and failed, and then they are drained, all within the same
+//!    time, so that no key of this session works any more and no completion is outstanding;
 //! 3. completion queues and connection identifiers let go of their handlers;
 //! 4. the requests that the target did not answer end with an error, each after
 //!    its memory region was destroyed; or they go back to the block layer, if the disk waits
-//!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path));
+//!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another
+//!    path; in that case the target has fenced this session before (`head/fencing.rs`);
 //! 5. the owner is told, a device, which removes the disk, or connects it again.
 //!
 //! A request that is not answered in time is the matter of its queue alone at
 //! first, see `session/replace.rs`.
 
 use crate::{
+    admin::Admin,
     failure::Failure,
     head::Head,
     queue::{
@@ -50,6 +52,7 @@ use hcablk_core::{
             Reply,
             SessionId, //
         },
+        message::VolumeState,
         name::VolumeId, //
     },
     rdma::{
@@ -57,7 +60,6 @@ use hcablk_core::{
         pd::ProtectionDomain, //
     },
     report::trace, //
-    sync::defer::without_io,
     sync::{
         new_irq_lock,
         Event,
@@ -74,20 +76,19 @@ use kernel::{
     sync::{
         atomic::{
             Acquire,
-            Atomic, //
+            Atomic,
+            Release, //
         },
         Arc,
         Mutex, //
     },
-    workqueue::{
-        new_work,
-        Work,
-        WorkItem, //
-    },
+    workqueue::{new_work, Work},
 };
 
 mod queues;
 mod replace;
+mod teardown;
+mod watch;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
 type State = SessionState<Option<Failure>>;
@@ -117,18 +118,32 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
     /// Returns the workqueue on which sessions end.
     fn teardown(&self) -> &Arc<WorkQueue>;
 
-    /// Takes a session's closed queues out of `queues` and keeps what they have counted.
-    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>);
+    /// Returns the workqueue from which keep-alives are sent.
+    fn keep_alive(&self) -> &Arc<WorkQueue>;
+
+    /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`, and keeps what they have
+    /// counted.
+    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>);
 
     /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
     fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>);
+
+    /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take as long as the
+    /// drive does. Process context.
+    fn session_ending(&self, session: &Session, failure: Failure);
 
     /// Tells that the teardown of `session` is done, which has ended because of `failure`. Process
     /// context.
     fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure);
 
-    /// Tells that the volume of `session` has `sectors` of 512 bytes now. Process context.
-    fn resized(&self, session: &Session, sectors: u64);
+    /// Returns whether the disk has another path than `session`, live or to be connected again. Process context.
+    fn has_other_paths(&self, session: &Session) -> bool;
+
+    /// Tells that the RDMA device of `session` goes away. Any context.
+    fn device_removed(&self, session: &Session);
+
+    /// Has the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.
+    fn follow(&self, session: &Session, now: VolumeState) -> bool;
 }
 
 /// A session. It and its queues hold each other until the teardown.
@@ -145,6 +160,9 @@ pub(crate) struct Session {
     teardown: Arc<WorkQueue>,
     #[pin]
     state: IrqLock<State>,
+    /// Until the teardown is done with it.
+    #[pin]
+    admin: Mutex<Option<Arc<Admin>>>,
     /// Empty once the teardown has begun.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
@@ -156,6 +174,8 @@ pub(crate) struct Session {
     volume: Mutex<Option<VolumeInfo>>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
+    /// It was made a path of the disk: requests may have gone by it.
+    admitted: Atomic<bool>,
     /// The RDMA device goes away, and waits for what refers to it.
     device_removed: Atomic<bool>,
     /// By which that is noticed once the session has ended, while the disk waits for another one.
@@ -167,15 +187,19 @@ pub(crate) struct Session {
     work: Work<Session, TEARDOWN>,
     #[pin]
     replacing: Work<Session, REPLACE>,
+    #[pin]
+    following: Work<Session, FOLLOW>,
 }
 
 /// A session's works.
 const TEARDOWN: u64 = 0;
 const REPLACE: u64 = 1;
+const FOLLOW: u64 = 2;
 
 impl_has_work! {
     impl HasWork<Self, TEARDOWN> for Session { self.work }
     impl HasWork<Self, REPLACE> for Session { self.replacing }
+    impl HasWork<Self, FOLLOW> for Session { self.following }
 }
 
 impl Session {
@@ -204,15 +228,18 @@ impl Session {
                 requests,
                 teardown,
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
+                admin <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 volume <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
+                admitted: Atomic::new(false),
                 device_removed: Atomic::new(false),
                 watched <- new_mutex!(None),
                 ended <- Event::new(),
                 work <- new_work!("hcablk::Session"),
                 replacing <- new_work!("hcablk::Session::replacing"),
+                following <- new_work!("hcablk::Session::following"),
             }),
             GFP_KERNEL,
         )?;
@@ -226,6 +253,26 @@ impl Session {
 
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Returns the number of the path that it is.
+    pub(crate) fn path(&self) -> u8 {
+        self.id.path()
+    }
+
+    /// Records that it is made a path of the disk.
+    pub(crate) fn admit(&self) {
+        self.admitted.store(true, Release);
+    }
+
+    /// Returns whether it was.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted.load(Acquire)
+    }
+
+    /// Returns whether it is live.
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.lock().is_live()
     }
 
     /// Returns what users have set; the numbers of queues are those of this session.
@@ -247,7 +294,7 @@ impl Session {
         &self.requests
     }
 
-    /// Returns how many queue pairs the session shall have.
+    /// Returns how many queue pairs the session shall have beside the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
         self.requests.hw_queues() as u8
     }
@@ -255,6 +302,15 @@ impl Session {
     /// Returns queue pair `index`, unless the teardown has begun.
     pub(crate) fn queue(&self, index: u32) -> Option<Arc<Queue>> {
         self.queues.lock().get(index as usize).cloned()
+    }
+
+    /// Returns its queue pairs, none once the teardown has begun. Fails with `ENOMEM`.
+    pub(crate) fn queues(&self) -> Result<KVec<Arc<Queue>>> {
+        let mut all = KVec::new();
+        for queue in self.queues.lock().iter() {
+            all.push(queue.clone(), GFP_KERNEL)?;
+        }
+        Ok(all)
     }
 
     /// Starts accepting requests, after all queue pairs were connected, and starts the keep-alive.
@@ -376,70 +432,10 @@ impl Session {
             id.detach();
         }
     }
-
-    fn tear_down(self: &Arc<Self>) {
-        drop(self.keep_alive_timer.lock().take());
-        let _alone = self.closing.lock();
-        // None comes any more, and these stay listed until they are closed: their counters are
-        // read there.
-        let queues = || (0..).map_while(|index| self.queue(index));
-        for queue in queues() {
-            queue.stop();
-            // Whether that is news or not.
-            let _ = queue.is_not_replaced();
-        }
-        self.requests.synchronize();
-        // Who was told to wait for another queue pair has put its requests back by now, and shall
-        // hear that none comes.
-        self.requests.run_hw_queues();
-        for queue in queues() {
-            queue.pair().id().disconnect();
-            // If it cannot be failed `drain()` says so.
-            let _ = queue.pair().fail();
-        }
-        for (index, queue) in queues().enumerate() {
-            if index == 0 && self.is_to_be_followed() {
-                queue.take_down();
-                *self.watched.lock() = Some(queue.pair().id().clone());
-            } else {
-                queue.close();
-            }
-        }
-        let again = self.is_to_be_followed();
-        for (index, queue) in queues().enumerate() {
-            self.requests.for_each_parked_of(index as u32, |request| {
-                if again {
-                    queue.requeue(request);
-                } else {
-                    queue.abandon(request);
-                }
-            });
-        }
-        self.owner.queues_closed(&self.queues);
-        let failure = self.failure();
-        self.state.lock().finish();
-        self.comes_to(trace::State::Ended);
-        self.ended.set();
-        if let Some(failure) = failure {
-            self.owner.clone().session_failed(self, failure);
-        }
-    }
-}
-
-impl WorkItem<TEARDOWN> for Session {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        // Who reclaims memory may wait for this disk's requests.
-        without_io(|| this.tear_down());
-    }
 }
 
 impl Tick for Session {
     fn tick(&self) {
-        if let Some(sectors) = self.queue(0).and_then(|queue| queue.take_size()) {
-            without_io(|| self.owner.resized(self, sectors));
-        }
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();
         }

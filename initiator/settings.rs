@@ -3,7 +3,10 @@
 //! What users set, and what it is when they do not.
 
 use crate::shape::BATCH_MAX;
-use core::net::IpAddr;
+use core::{
+    fmt,
+    net::IpAddr, //
+};
 use hcablk_core::proto::{
     name::{
         HostId,
@@ -25,12 +28,51 @@ const EAGER_WRITE: u32 = 32768;
 const MAX_IO_KIB: u32 = TRANSFER_USUAL >> 10;
 /// Default of `message_requests`.
 const MESSAGE_REQUESTS: u32 = BATCH_MAX as u32;
+/// Default of `ctrl_loss_tmo`, nvme's.
+const CTRL_LOSS_TMO_S: u32 = 600;
+/// Default of `keep_alive_tmo`, nvme's.
+const KEEP_ALIVE_TMO_S: u16 = 5;
 /// Default of `batch_upper`.
 const BATCH_UPPER: u32 = 32;
 /// Default of `batch_lower`.
 const BATCH_LOWER: u32 = 16;
 /// Largest `small_read`.
 pub(crate) const SMALL_READ_MAX: u32 = 65536;
+
+/// By which of a disk's paths a request goes, of those that are live; nvme's `iopolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Policy {
+    /// That with the fewest requests in flight.
+    #[default]
+    QueueDepth,
+    /// One after the other.
+    RoundRobin,
+    /// That whose RDMA device is nearest to the processor.
+    Numa,
+}
+
+impl Policy {
+    const ALL: [Self; 3] = [Self::QueueDepth, Self::RoundRobin, Self::Numa];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::QueueDepth => "queue-depth",
+            Self::RoundRobin => "round-robin",
+            Self::Numa => "numa",
+        }
+    }
+
+    /// Returns the policy of this name.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 /// What users set.
 #[derive(Clone, Copy)]
@@ -52,6 +94,10 @@ pub(crate) struct Settings {
     pub(crate) reconnect_delay_s: u32,
     /// Seconds for which a lost disk is connected again; 0: it is not; `None`: for ever.
     pub(crate) ctrl_loss_tmo_s: Option<u32>,
+    /// Seconds for which the target may leave a keep-alive unanswered.
+    pub(crate) keep_alive_tmo_s: u16,
+    /// Seconds for which requests of a lost disk wait; `None`: as long as it is connected again.
+    pub(crate) fast_io_fail_tmo_s: Option<u32>,
     pub(crate) remote_invalidate: bool,
     /// Bytes of the largest read that is answered without registering memory.
     pub(crate) small_read: u32,
@@ -67,6 +113,8 @@ pub(crate) struct Settings {
     pub(crate) batch_upper: u32,
     /// Requests outstanding below which they are batched no more.
     pub(crate) batch_lower: u32,
+    /// By which path requests go.
+    pub(crate) policy: Policy,
     /// Lowest and highest protocol version offered.
     pub(crate) protocol: (u8, u8),
 }
@@ -85,7 +133,9 @@ impl Default for Settings {
             io_timeout_s: 30,
             connect_timeout_s: 10,
             reconnect_delay_s: 1,
-            ctrl_loss_tmo_s: Some(0),
+            ctrl_loss_tmo_s: Some(CTRL_LOSS_TMO_S),
+            fast_io_fail_tmo_s: None,
+            keep_alive_tmo_s: KEEP_ALIVE_TMO_S,
             remote_invalidate: true,
             small_read: SMALL_READ,
             small_write: SMALL_WRITE,
@@ -94,6 +144,7 @@ impl Default for Settings {
             message_requests: MESSAGE_REQUESTS,
             batch_upper: BATCH_UPPER,
             batch_lower: BATCH_LOWER,
+            policy: Policy::default(),
             protocol: (VERSION_MIN, VERSION_MAX),
         }
     }

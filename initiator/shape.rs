@@ -50,11 +50,11 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Returns how many send queue slots there are: each request's, and as many as can be waiting
-    /// for the next signaled one, and two: for a keep-alive, and to register the read bounce slots.
+    /// for the next signaled one, and three: for a keep-alive, for a fence, and to register the read bounce slots.
     /// An eager write may need more.
     pub(crate) fn send_slots(self) -> u32 {
         let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
-        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 2
+        u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 3
     }
 
     /// Returns the send queue slots of the largest eager write: RDMA WRITEs and a message.

@@ -86,6 +86,16 @@ metrics! {
 }
 
 metrics! {
+    /// Written under the lock of the admin queue pair, or by its completion handler.
+    pub(crate) struct AdminCounts of Counter {
+        /// Keep-alives sent.
+        keep_alives,
+        /// Changes of the volume that the target has told.
+        notices,
+    }
+}
+
+metrics! {
     /// How answers were found. Not kept by the queue: made of what its
     /// completion queue counts.
     pub(crate) struct Wakeups of Counter {

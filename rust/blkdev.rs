@@ -45,7 +45,10 @@ pub use self::{
         BioOwner,
         BioSlot, //
     },
-    disk::Disk,
+    disk::{
+        Announcer,
+        Disk, //
+    },
     ending::Ending,
     file::{
         transfer,

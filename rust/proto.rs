@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The wire protocol, version 1. `docs/reference/protocol.md` is the specification.
+//! The wire protocol, version 2. `docs/reference/protocol.md` is the specification.
 //!
 //! This module uses nothing but `core`: the same code runs in the modules and
 //! in the unit tests on the host. Decoding is total: a decoder either returns
@@ -20,9 +20,9 @@ pub mod name;
 mod wire;
 
 /// Lowest protocol version that this implementation speaks.
-pub const VERSION_MIN: u8 = 1;
+pub const VERSION_MIN: u8 = 2;
 /// Highest protocol version that this implementation speaks.
-pub const VERSION_MAX: u8 = 1;
+pub const VERSION_MAX: u8 = 2;
 
 /// First bytes of everything in private data: "HCAB" read as a little-endian number.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
@@ -31,8 +31,12 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"HCAB");
 pub const DEPTH_MIN: u16 = 1;
 /// See [`DEPTH_MIN`].
 pub const DEPTH_MAX: u16 = 1024;
-/// Most queue pairs that one session may have.
-pub const QUEUES_MAX: u8 = 128;
+/// Most queue pairs that one session may have, beside its admin queue pair.
+pub const QUEUES_MAX: u8 = 127;
+/// The number of the admin queue pair in its connection request.
+pub const ADMIN_QUEUE: u8 = 0xff;
+/// Requests that may be in flight on the admin queue pair: more than one of each kind.
+pub const ADMIN_DEPTH: u16 = 8;
 /// Largest data in bytes that may follow a request in its message.
 pub const INLINE_MAX: u32 = 65536;
 /// Largest data length of one request in bytes, unless both sides know more.

@@ -33,8 +33,7 @@ use crate::{
         wr::{
             Invalidate,
             Register,
-            Sge,
-            Withdrawn, //
+            Sge, //
         },
     },
 };
@@ -208,15 +207,6 @@ impl SegmentList {
                 Ok(())
             }
             _ => Err(EINVAL),
-        }
-    }
-
-    /// Records that the peer has no access, since what [`Self::register`] has returned was never
-    /// posted.
-    #[inline]
-    pub fn withdrawn(&mut self, proof: Withdrawn) {
-        if let Some(region) = &mut self.region {
-            region.withdrawn(proof);
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub mod defer;
 pub mod embedded;
+pub mod unordered;
 
 use crate::{
     bindings,
@@ -255,6 +256,8 @@ pub struct Periodic<T: Tick> {
     #[pin]
     work: Opaque<bindings::delayed_work>,
     period: crate::ffi::c_ulong,
+    /// Where it runs; `None`: on the system's workqueue.
+    queue: Option<Arc<WorkQueue>>,
     of: Arc<T>,
 }
 
@@ -268,8 +271,17 @@ unsafe impl<T: Tick> Sync for Periodic<T> {}
 pub struct Running<T: Tick>(#[expect(dead_code)] Pin<KBox<Periodic<T>>>);
 
 impl<T: Tick> Periodic<T> {
-    /// Starts to run `of.tick()` every `ms` milliseconds.
+    /// Starts to run `of.tick()` every `ms` milliseconds, late when memory is short.
     pub fn start(of: Arc<T>, ms: u32) -> Result<Running<T>> {
+        Self::begin(of, ms, None)
+    }
+
+    /// Starts to run it as [`Self::start`] does, on `queue`, also when memory is short.
+    pub fn start_on(queue: &Arc<WorkQueue>, of: Arc<T>, ms: u32) -> Result<Running<T>> {
+        Self::begin(of, ms, Some(queue.clone()))
+    }
+
+    fn begin(of: Arc<T>, ms: u32, queue: Option<Arc<WorkQueue>>) -> Result<Running<T>> {
         // SAFETY: The conversion has no requirements.
         let period = unsafe { bindings::hcablk_c_msecs_to_jiffies(ms) };
         let this = KBox::pin_init(
@@ -279,13 +291,24 @@ impl<T: Tick> Periodic<T> {
                     unsafe { bindings::hcablk_c_init_delayed_work(slot, Some(Self::run)) };
                 }),
                 period,
+                queue,
                 of,
             }),
             GFP_KERNEL,
         )?;
-        // SAFETY: The work is initialised and stays pinned until the drop cancels it.
-        unsafe { bindings::hcablk_c_queue_delayed_work(this.work.get(), period) };
+        this.queue();
         Ok(Running(this))
+    }
+
+    /// Queues the next round.
+    fn queue(&self) {
+        let queue = self
+            .queue
+            .as_ref()
+            .map_or(core::ptr::null_mut(), |queue| queue.as_raw());
+        // SAFETY: The work is initialised and stays pinned until the drop cancels it, before which the queue stays;
+        // without one it is the system's.
+        unsafe { bindings::hcablk_c_queue_delayed_work(queue, self.work.get(), self.period) };
     }
 
     /// # Safety
@@ -299,8 +322,8 @@ impl<T: Tick> Periodic<T> {
             &*kernel::container_of!(opaque, Self, work)
         };
         this.of.tick();
-        // SAFETY: `cancel_delayed_work_sync()` also cancels work that queues itself.
-        unsafe { bindings::hcablk_c_queue_delayed_work(this.work.get(), this.period) };
+        // `cancel_delayed_work_sync()` also cancels work that queues itself.
+        this.queue();
     }
 }
 

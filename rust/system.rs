@@ -13,6 +13,15 @@ pub fn online_cpus() -> u32 {
     unsafe { bindings::hcablk_c_num_online_cpus() }
 }
 
+/// Returns how far the NUMA node `node` is from the processor that this runs on, as the firmware's table has it;
+/// a negative one, which nobody knows, is as near as the processor's own. Any context.
+///
+/// C: `node_distance()`.
+pub fn numa_distance(node: i32) -> u32 {
+    // SAFETY: No requirements; `node` is a device's.
+    unsafe { bindings::hcablk_c_numa_distance(node) }
+}
+
 /// Returns how many bytes of memory can be had without swapping, by the kernel's estimate.
 ///
 /// C: `si_mem_available()`.

@@ -17,6 +17,10 @@ pub(crate) struct View {
     /// The session that the request names, of the host that asks, on the
     /// volume that it asks for.
     pub(crate) session: Option<Session>,
+    /// The last epoch that the session had, as far as it is remembered; also if there is no session.
+    pub(crate) last_epoch: Option<Epoch>,
+    /// The host has sessions on the volume that are of another instance.
+    pub(crate) other_instance: bool,
 }
 
 /// What matters of a volume.
@@ -26,6 +30,10 @@ pub(crate) struct Volume {
     pub(crate) withdrawn: bool,
     /// The host that asks is among those allowed.
     pub(crate) allowed: bool,
+    /// It is evicted.
+    pub(crate) evicted: bool,
+    /// A later instance of it has come.
+    pub(crate) superseded: bool,
 }
 
 /// What matters of a session.
@@ -44,8 +52,11 @@ pub(crate) struct Session {
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Make a session with this as its first queue pair.
+    /// Make a session with this as its admin queue pair.
     Begin,
+    /// End the sessions of the host's other instances, wait until nothing of them is left, and
+    /// decide again.
+    Supersede,
     /// End the session that is there, of an older epoch, wait until nothing of
     /// it is left, and decide again.
     Replace,
@@ -62,7 +73,7 @@ pub(crate) enum Decision {
 ///
 /// A host that is not allowed learns nothing about a volume but that it cannot
 /// have it. A session's newer epoch replaces the older one only when nothing
-/// of that can write any more.
+/// of that can write any more, and a host's newer instance the older ones.
 pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     let refuse = Decision::Refuse;
     let Some(volume) = view.volume else {
@@ -71,12 +82,22 @@ pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     if !volume.allowed {
         return refuse(Reason::Forbidden);
     }
+    if volume.evicted {
+        return refuse(Reason::Evicted);
+    }
+    if volume.superseded {
+        return refuse(Reason::Superseded);
+    }
     if volume.withdrawn {
         return refuse(Reason::Withdrawn);
     }
-    let first = request.queue == 0 && !request.replace;
+    let first = request.is_admin();
     match (view.session, first) {
-        (None, true) => Decision::Begin,
+        (None, true) => match view.last_epoch {
+            Some(last) if request.epoch <= last => refuse(Reason::StaleEpoch),
+            _ if view.other_instance => Decision::Supersede,
+            _ => Decision::Begin,
+        },
         (None, false) => refuse(Reason::NoSession),
         (Some(session), true) => {
             if request.epoch > session.epoch {
@@ -112,12 +133,13 @@ mod tests {
             HostId,
             VolumeName, //
         },
+        ADMIN_QUEUE, //
     };
 
     fn request(queue: u8, epoch: u32) -> Request {
         Request {
-            version_min: 1,
-            version_max: 1,
+            version_min: 2,
+            version_max: 2,
             depth: 128,
             queue,
             replace: false,
@@ -134,6 +156,8 @@ mod tests {
     const VOLUME: Option<Volume> = Some(Volume {
         withdrawn: false,
         allowed: true,
+        evicted: false,
+        superseded: false,
     });
 
     fn session(epoch: u32) -> Option<Session> {
@@ -146,55 +170,129 @@ mod tests {
     }
 
     fn decide_with(queue: u8, epoch: u32, volume: Option<Volume>, s: Option<Session>) -> Decision {
-        decide(&request(queue, epoch), &View { volume, session: s })
+        let view = View {
+            volume,
+            session: s,
+            last_epoch: s.map(|s| s.epoch),
+            other_instance: false,
+        };
+        decide(&request(queue, epoch), &view)
+    }
+
+    fn decide_alone(epoch: u32, last_epoch: Option<u32>, other_instance: bool) -> Decision {
+        let view = View {
+            volume: VOLUME,
+            session: None,
+            last_epoch: last_epoch.map(Epoch),
+            other_instance,
+        };
+        decide(&request(ADMIN_QUEUE, epoch), &view)
     }
 
     #[test]
     fn volumes_and_hosts() {
         let refuse = Decision::Refuse;
-        assert_eq!(decide_with(0, 1, None, None), refuse(Reason::UnknownVolume));
-        let volume = |withdrawn, allowed| Some(Volume { withdrawn, allowed });
         assert_eq!(
-            decide_with(0, 1, volume(false, false), None),
+            decide_with(ADMIN_QUEUE, 1, None, None),
+            refuse(Reason::UnknownVolume)
+        );
+        let volume = |withdrawn, allowed| {
+            Some(Volume {
+                withdrawn,
+                allowed,
+                evicted: false,
+                superseded: false,
+            })
+        };
+        assert_eq!(
+            decide_with(ADMIN_QUEUE, 1, volume(false, false), None),
             refuse(Reason::Forbidden)
         );
         assert_eq!(
-            decide_with(0, 1, volume(true, false), None),
+            decide_with(ADMIN_QUEUE, 1, volume(true, false), None),
             refuse(Reason::Forbidden),
             "a stranger learns nothing more"
         );
         assert_eq!(
-            decide_with(0, 1, volume(true, true), None),
+            decide_with(ADMIN_QUEUE, 1, volume(true, true), None),
             refuse(Reason::Withdrawn)
         );
     }
 
     #[test]
-    fn the_first_queue_begins_and_the_others_join() {
-        assert_eq!(decide_with(0, 1, VOLUME, None), Decision::Begin);
-        assert_eq!(
-            decide_with(1, 1, VOLUME, None),
-            Decision::Refuse(Reason::NoSession)
-        );
+    fn the_admin_queue_pair_begins_and_the_others_join() {
+        assert_eq!(decide_with(ADMIN_QUEUE, 1, VOLUME, None), Decision::Begin);
+        for queue in [0, 1] {
+            let refused = Decision::Refuse(Reason::NoSession);
+            assert_eq!(decide_with(queue, 1, VOLUME, None), refused);
+        }
+        assert_eq!(decide_with(0, 1, VOLUME, session(1)), Decision::Join);
         assert_eq!(decide_with(3, 1, VOLUME, session(1)), Decision::Join);
     }
 
     #[test]
     fn an_older_epoch_never_comes_in() {
         let stale = Decision::Refuse(Reason::StaleEpoch);
-        for queue in 0..4 {
+        for queue in [0, 1, 2, 3, ADMIN_QUEUE] {
             assert_eq!(decide_with(queue, 4, VOLUME, session(5)), stale);
         }
-        assert_eq!(decide_with(0, 5, VOLUME, session(5)), stale, "in use");
+        assert_eq!(
+            decide_with(ADMIN_QUEUE, 5, VOLUME, session(5)),
+            stale,
+            "in use"
+        );
     }
 
     #[test]
-    fn a_newer_epoch_replaces_and_only_with_its_first_queue() {
-        assert_eq!(decide_with(0, 6, VOLUME, session(5)), Decision::Replace);
+    fn a_newer_epoch_replaces_and_only_with_its_admin_queue_pair() {
+        assert_eq!(
+            decide_with(ADMIN_QUEUE, 6, VOLUME, session(5)),
+            Decision::Replace
+        );
         assert_eq!(
             decide_with(1, 6, VOLUME, session(5)),
             Decision::Refuse(Reason::NoSession)
         );
+    }
+
+    #[test]
+    fn who_is_evicted_or_superseded_learns_that_and_others_do_not() {
+        for (allowed, evicted, superseded, withdrawn, reason) in [
+            (false, true, true, false, Reason::Forbidden),
+            (true, true, true, true, Reason::Evicted),
+            (true, true, false, false, Reason::Evicted),
+            (true, false, true, true, Reason::Superseded),
+        ] {
+            let volume = Some(Volume {
+                withdrawn,
+                allowed,
+                evicted,
+                superseded,
+            });
+            for (queue, s) in [
+                (ADMIN_QUEUE, None),
+                (ADMIN_QUEUE, session(1)),
+                (1, session(2)),
+            ] {
+                let decision = decide_with(queue, 2, volume, s);
+                assert_eq!(decision, Decision::Refuse(reason));
+            }
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_remembered_when_its_session_is_gone() {
+        let stale = Decision::Refuse(Reason::StaleEpoch);
+        assert_eq!(decide_alone(4, Some(5), false), stale);
+        assert_eq!(decide_alone(5, Some(5), true), stale);
+        assert_eq!(decide_alone(6, Some(5), false), Decision::Begin);
+        assert_eq!(decide_alone(1, None, false), Decision::Begin);
+    }
+
+    #[test]
+    fn an_instance_comes_behind_the_others() {
+        assert_eq!(decide_alone(1, None, true), Decision::Supersede);
+        assert_eq!(decide_alone(6, Some(5), true), Decision::Supersede);
     }
 
     #[test]
@@ -227,6 +325,8 @@ mod tests {
                     &View {
                         volume: VOLUME,
                         session: s,
+                        last_epoch: None,
+                        other_instance: false,
                     },
                 )
             };

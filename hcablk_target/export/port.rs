@@ -9,11 +9,8 @@
 //!
 //! Disabling a port ends no session: it only lets nobody in any more.
 
-use crate::{
-    export::registry::Registry,
-    memory::Memory,
-    session::connect, //
-};
+use super::registry::Registry;
+use crate::memory::Memory;
 use core::net::{
     IpAddr,
     Ipv4Addr,
@@ -67,6 +64,10 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
 }
 
+/// Takes a connection request out of the connection manager's hands, which refuses it otherwise.
+/// Short, and must not wait.
+pub(crate) type Begin = fn(&Arc<Registry>, &Arc<Port>, &mut Incoming<'_>) -> Result;
+
 struct Listening {
     /// Dropped first: no request comes after that.
     _listener: Listener,
@@ -83,6 +84,7 @@ struct State {
 #[pin_data]
 pub(crate) struct Port {
     registry: Arc<Registry>,
+    begin: Begin,
     #[pin]
     state: Mutex<State>,
     /// A copy for requests, which must not wait for `state`.
@@ -111,12 +113,14 @@ const DEFAULT: Settings = Settings {
 const MEMORY_MIB: (u64, u64) = (1024, 4096);
 
 impl Port {
-    pub(crate) fn new(registry: &Arc<Registry>) -> Result<Arc<Self>> {
+    /// Makes a port that does not listen; `begin` takes connection requests when it does. May sleep.
+    pub(crate) fn new(registry: &Arc<Registry>, begin: Begin) -> Result<Arc<Self>> {
         let mib = (system::available_memory() >> 21).clamp(MEMORY_MIB.0, MEMORY_MIB.1);
         let memory = Memory::new(registry.work(), mib << 20)?;
         Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
+                begin,
                 state <- new_mutex!(State {
                     settings: DEFAULT,
                     listening: None,
@@ -204,7 +208,7 @@ impl Port {
 
 impl Accept for Port {
     fn request(self: Arc<Self>, incoming: &mut Incoming<'_>) {
-        if connect::begin(&self.registry, &self, incoming).is_err() {
+        if (self.begin)(&self.registry, &self, incoming).is_err() {
             incoming.reject(&Reject::new(Reason::NoResources).encode());
         }
     }

@@ -9,14 +9,17 @@
 use crate::{
     export::{
         admission,
-        claims::Claims,
-        volume::Volume, //
+        volume::{
+            Volume,
+            VolumeOwner, //
+        },
     },
-    pending_connects,
+    parameters::pending_connects,
     session::{
         end_reason::EndReason,
         Session, //
-    }, //
+    },
+    storage::claims::Claims, //
 };
 use hcablk_core::{
     proto::{
@@ -36,6 +39,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
+    time::{
+        Instant,
+        Monotonic, //
+    },
 };
 
 /// The lists.
@@ -46,7 +53,7 @@ pub(crate) struct Lists {
 
 impl Lists {
     fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
-        let mine = |s: &&Arc<Session>| s.host() == host && Arc::ptr_eq(s.volume(), volume);
+        let mine = |s: &&Arc<Session>| s.host() == host && s.is_of(&**volume);
         self.sessions.iter().filter(mine).count()
     }
 }
@@ -137,20 +144,6 @@ impl Registry {
         &self.queues.control
     }
 
-    /// Returns where completions of a device are handled that is a program, or is not.
-    pub(crate) fn completions(&self, software: bool) -> &Arc<WorkQueue> {
-        if software {
-            &self.queues.software
-        } else {
-            &self.queues.completions
-        }
-    }
-
-    /// Returns what is exported.
-    pub(crate) fn claims(&self) -> &Arc<Claims> {
-        &self.claims
-    }
-
     /// Returns where connections come up.
     pub(crate) fn connect_work(&self) -> &Arc<WorkQueue> {
         &self.queues.connect
@@ -192,12 +185,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Forgets a volume.
-    pub(crate) fn remove_volume(&self, volume: &Volume) {
-        let mut lists = self.lists.lock();
-        lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
-    }
-
     /// Returns what admission must know of a request, with the volume and the session that it is
     /// about.
     pub(crate) fn view(&self, request: &Request) -> (admission::View, Found) {
@@ -205,9 +192,21 @@ impl Registry {
         let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
         let volume = lists.volumes.iter().find(exported);
         let session = lists.sessions.iter().find(|s| s.is_named_by(request));
+        let seen = volume.map(|v| v.admission(request));
         let view = admission::View {
-            volume: volume.map(|v| v.admission(request.host)),
-            session: session.map(|s| s.admission(request.queue)),
+            volume: seen.map(|(view, _)| view),
+            session: session.map(|s| admission::Session {
+                epoch: s.epoch(),
+                // One lock after the other.
+                has_queue: s.has_queue(request.queue),
+                ending: s.is_ending(),
+                queues: s.queue_count(),
+            }),
+            last_epoch: seen.and_then(|(_, last_epoch)| last_epoch),
+            other_instance: lists
+                .sessions
+                .iter()
+                .any(|s| s.is_of_other_instance(request)),
         };
         let found = Found {
             volume: volume.cloned(),
@@ -221,30 +220,35 @@ impl Registry {
         self.lists.lock().sessions_of(host, volume)
     }
 
-    /// Lists a new session; `EEXIST` when there is one of its name, `EMFILE` when its host has
-    /// `most` on the volume. Looked at and listed under one lock: of those that come at
-    /// the same time none is too many.
+    /// Lists a new session on `volume`, and has its epoch remembered; `EBUSY` when its host has sessions of
+    /// another instance there, `EEXIST` when there is one of its name, `EMFILE` when its host has `most`
+    /// there, `ESTALE` when it was fenced. Looked at and listed under one lock: of those that come at the same time none is too
+    /// many, and no two are of different instances.
     pub(crate) fn add_session(
         &self,
         session: &Arc<Session>,
+        volume: &Arc<Volume>,
         request: &Request,
         most: usize,
     ) -> Result {
         let mut lists = self.lists.lock();
-        if lists.sessions_of(session.host(), session.volume()) >= most {
+        if lists
+            .sessions
+            .iter()
+            .any(|s| s.is_of_other_instance(request))
+        {
+            return Err(EBUSY);
+        }
+        if lists.sessions_of(session.host(), volume) >= most {
             return Err(EMFILE);
         }
         if lists.sessions.iter().any(|s| s.is_named_by(request)) {
             return Err(EEXIST);
         }
+        lists.sessions.reserve(1, GFP_KERNEL)?;
+        volume.remember_epoch(request)?;
         lists.sessions.push(session.clone(), GFP_KERNEL)?;
         Ok(())
-    }
-
-    /// Forgets a session of which nothing is left.
-    pub(crate) fn remove_session(&self, session: &Session) {
-        let mut lists = self.lists.lock();
-        lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
     }
 
     /// Returns the sessions for which `f` holds.
@@ -256,17 +260,73 @@ impl Registry {
         Ok(found)
     }
 
-    /// Ends the sessions for which `f` holds, because of `reason`, and waits until nothing is left
-    /// of them. May sleep for as long as the drives take.
-    pub(crate) fn end_sessions(&self, reason: EndReason, f: impl Fn(&Session) -> bool) -> Result {
+    /// Ends the sessions for which `f` holds and returns them. Fails with `ENOMEM`; then none has ended.
+    pub(crate) fn ending_sessions(
+        &self,
+        reason: EndReason,
+        f: impl Fn(&Session) -> bool,
+    ) -> Result<KVec<Arc<Session>>> {
         let sessions = self.sessions(f)?;
         for session in sessions.iter() {
             session.end(reason);
         }
-        for session in sessions.iter() {
+        Ok(sessions)
+    }
+}
+
+impl VolumeOwner for Registry {
+    fn work(&self) -> &Arc<WorkQueue> {
+        Self::work(self)
+    }
+
+    fn completions(&self, software: bool) -> &Arc<WorkQueue> {
+        if software {
+            &self.queues.software
+        } else {
+            &self.queues.completions
+        }
+    }
+
+    fn claims(&self) -> &Arc<Claims> {
+        &self.claims
+    }
+
+    fn remove_volume(&self, volume: &Volume) {
+        let mut lists = self.lists.lock();
+        lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
+    }
+
+    fn remove_session(&self, session: &Session) {
+        let mut lists = self.lists.lock();
+        lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
+    }
+
+    fn sessions(&self, f: &dyn Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>> {
+        Self::sessions(self, f)
+    }
+
+    fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) -> Result {
+        for session in self.ending_sessions(reason, f)?.iter() {
             session.wait();
         }
         Ok(())
+    }
+
+    fn end_sessions_within(
+        &self,
+        reason: EndReason,
+        ms: u32,
+        f: &dyn Fn(&Session) -> bool,
+    ) -> Result<bool> {
+        let sessions = self.ending_sessions(reason, f)?;
+        let start: Instant<Monotonic> = Instant::now();
+        let left = || {
+            let passed = start.elapsed().as_millis();
+            ms.saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX))
+        };
+        Ok(sessions
+            .iter()
+            .all(|session| session.has_ended_within(left())))
     }
 }
 

@@ -9,19 +9,8 @@
 //! ```
 
 use crate::{
-    export::{
-        admission,
-        registry::Registry, //
-    },
-    queue::Queue,
-    session::{
-        end_reason::EndReason,
-        Session, //
-    },
-    stats::{
-        Counters,
-        Times, //
-    },
+    export::hosts::Hosts,
+    session::end_reason::EndReason,
     storage::{
         backing::{
             Backing,
@@ -40,7 +29,6 @@ use hcablk_core::{
     proto::{
         connect::Geometry,
         name::{
-            HostId,
             VolumeId,
             VolumeName, //
         },
@@ -51,20 +39,19 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
+        atomic::Atomic,
         Arc,
         Mutex, //
     },
-    time::{
-        delay::fsleep,
-        Delta,
-        Instant,
-        Monotonic, //
-    },
 };
+
+mod access;
+mod counters;
+mod owner;
+mod sessions;
+
+use self::counters::Past;
+pub(crate) use self::owner::VolumeOwner;
 
 /// Chunks that large requests move in, in KiB, if nobody says otherwise.
 const CHUNK_KIB: u32 = 128;
@@ -91,7 +78,7 @@ struct State {
     source: Source,
     wwid: Option<VolumeId>,
     export: Export,
-    hosts: KVec<HostId>,
+    hosts: Hosts,
     error: Option<(&'static str, Error)>,
 }
 
@@ -120,18 +107,12 @@ impl State {
     }
 }
 
-/// How long who reads counters waits for completions that are being handled, in milliseconds,
-/// and how long it sleeps between two looks.
-const SETTLE_MS: i64 = 200;
-/// See [`SETTLE_MS`].
-const SETTLE_LOOK_MS: i64 = 1;
-
 /// A volume. Its locks are never held while waiting for sessions, or for a drive: everybody who
 /// connects, whatever the volume, waits for who has them.
 #[pin_data]
 pub(crate) struct Volume {
     name: VolumeName,
-    registry: Arc<Registry>,
+    owner: Arc<dyn VolumeOwner>,
     #[pin]
     state: Mutex<State>,
     /// How long requests take is measured.
@@ -139,20 +120,6 @@ pub(crate) struct Volume {
     /// Of queues that are gone.
     #[pin]
     past: Mutex<Past>,
-}
-
-/// What queues have counted and measured.
-#[derive(Default)]
-struct Past {
-    counters: Counters,
-    times: Times,
-}
-
-impl Past {
-    fn absorb(&self, queue: &Queue) {
-        self.counters.absorb(queue.counters());
-        self.times.absorb(queue.times());
-    }
 }
 
 impl core::fmt::Display for Volume {
@@ -163,11 +130,11 @@ impl core::fmt::Display for Volume {
 printable!(Volume);
 
 impl Volume {
-    pub(crate) fn new(name: VolumeName, registry: &Arc<Registry>) -> Result<Arc<Self>> {
+    pub(crate) fn new(name: VolumeName, owner: Arc<dyn VolumeOwner>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 name,
-                registry: registry.clone(),
+                owner,
                 state <- new_mutex!(State {
                     path: None,
                     read_only: false,
@@ -177,7 +144,7 @@ impl Volume {
                     source: Source::Nearest,
                     wwid: None,
                     export: Export::Disabled,
-                    hosts: KVec::new(),
+                    hosts: Hosts::new(),
                     error: None,
                 }),
                 timing: Atomic::new(false),
@@ -191,8 +158,9 @@ impl Volume {
         self.name
     }
 
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+    /// Returns who lists it and its sessions.
+    pub(crate) fn owner(&self) -> &dyn VolumeOwner {
+        &*self.owner
     }
 
     /// Shows the path of the device or file.
@@ -339,7 +307,7 @@ impl Volume {
     fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
         let name = self.name.as_str();
         Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.chunk)?
-            .claim(self.registry.claims(), it.cache_mib)
+            .claim(self.owner.claims(), it.cache_mib)
     }
 
     /// Ends the export and every session on it, and waits for that. Nothing
@@ -355,9 +323,9 @@ impl Volume {
         };
         // Nobody begins a session now. Those that were being begun look again
         // once they are listed.
-        let result = self.registry.end_sessions(EndReason::Withdrawn, |session| {
-            core::ptr::eq(&**session.volume(), self)
-        });
+        let result = self
+            .owner
+            .end_sessions(EndReason::Withdrawn, &|session| session.is_of(self));
         if result.is_err() {
             // Nothing has ended for want of memory: it can be tried again.
             self.state.lock().export = exported;
@@ -367,39 +335,6 @@ impl Volume {
         drop(exported);
         pr_info!("{self}: no longer exported\n");
         result
-    }
-
-    /// Lets a host use the volume.
-    pub(crate) fn allow(&self, host: HostId) -> Result {
-        let mut state = self.state.lock();
-        if state.hosts.contains(&host) {
-            return Err(EEXIST);
-        }
-        state.hosts.push(host, GFP_KERNEL)?;
-        Ok(())
-    }
-
-    /// Lets a host use the volume no longer, and ends its sessions.
-    pub(crate) fn forbid(&self, host: HostId) {
-        self.state.lock().hosts.retain(|h| *h != host);
-        let ended = self.registry.end_sessions(EndReason::Forbidden, |session| {
-            core::ptr::eq(&**session.volume(), self) && session.host() == host
-        });
-        if ended.is_err() {
-            pr_warn!(
-                "{self}: no memory to end the sessions of {}\n",
-                Printed(host)
-            );
-        }
-    }
-
-    /// Returns what matters for a request of `host`.
-    pub(crate) fn admission(&self, host: HostId) -> admission::Volume {
-        let state = self.state.lock();
-        admission::Volume {
-            withdrawn: !matches!(state.export, Export::Exported { .. }),
-            allowed: state.hosts.contains(&host),
-        }
     }
 
     /// Returns what it is made of and what that can do, while it is exported.
@@ -420,98 +355,4 @@ impl Volume {
         let geometry = backing.geometry(state.read_only)?;
         Some((backing.clone(), geometry, records.clone()))
     }
-
-    /// Takes a session's closed queues away and keeps what they have counted: who sums up
-    /// meanwhile has each of them once.
-    pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
-        let past = self.past.lock();
-        let queues = core::mem::take(&mut *queues.lock());
-        for queue in queues.iter() {
-            past.absorb(queue);
-        }
-        queues
-    }
-
-    /// Takes one of them over, as [`Self::retire`].
-    pub(crate) fn retire_one(
-        &self,
-        queues: &Mutex<KVec<Arc<Queue>>>,
-        index: u8,
-    ) -> Option<Arc<Queue>> {
-        let past = self.past.lock();
-        let mut queues = queues.lock();
-        let place = queues.iter().position(|queue| queue.index() == index)?;
-        let queue = queues.remove(place).ok()?;
-        past.absorb(&queue);
-        Some(queue)
-    }
-
-    /// Calls `f` with each queue that the volume has.
-    fn for_each_queue(&self, mut f: impl FnMut(&Queue)) -> Result {
-        let mine = |s: &Session| core::ptr::eq(&**s.volume(), self);
-        for session in self.registry.sessions(mine)? {
-            session.for_each_queue(&mut f);
-        }
-        Ok(())
-    }
-
-    /// Waits until all completions that have come are counted, but not for a handler that a hung
-    /// drive keeps. Holds no lock while it sleeps.
-    fn settle(&self) -> Result {
-        let start: Instant<Monotonic> = Instant::now();
-        self.for_each_queue(|queue| queue.kick())?;
-        loop {
-            let mut settled = true;
-            self.for_each_queue(|queue| settled &= queue.is_settled())?;
-            if settled || start.elapsed().as_millis() >= SETTLE_MS {
-                return Ok(());
-            }
-            fsleep(Delta::from_millis(SETTLE_LOOK_MS));
-        }
-    }
-
-    /// Returns the sum of the counters of all queues that the volume ever had. What a queue handles
-    /// at this moment may be missing. Sleeps for [`SETTLE_MS`] at most.
-    pub(crate) fn counters(&self) -> Result<Counters> {
-        self.settle()?;
-        let sum = Counters::default();
-        // Held until the end: queues become past under it.
-        let past = self.past.lock();
-        self.for_each_queue(|queue| sum.absorb(queue.counters()))?;
-        sum.absorb(&past.counters);
-        Ok(sum)
-    }
-
-    /// Returns how long requests were in their states, on all queues that it ever had. As
-    /// [`Self::counters`].
-    pub(crate) fn times(&self) -> Result<Times> {
-        self.settle()?;
-        let sum = Times::default();
-        let past = self.past.lock();
-        self.for_each_queue(|queue| sum.absorb(queue.times()))?;
-        sum.absorb(&past.times);
-        Ok(sum)
-    }
-
-    /// Returns whether that is measured.
-    pub(crate) fn timing(&self) -> bool {
-        self.timing.load(Relaxed)
-    }
-
-    /// Returns whether to measure it from now on. A queue that comes meanwhile looks
-    /// under the lock that it is added under.
-    pub(crate) fn time(&self, on: bool) -> Result {
-        self.timing.store(on, Relaxed);
-        self.for_each_queue(|queue| queue.time(on))
-    }
 }
-
-/// A host id for the kernel's printing macros.
-pub(crate) struct Printed(pub(crate) HostId);
-
-impl core::fmt::Display for Printed {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        core::fmt::Display::fmt(&self.0, f)
-    }
-}
-printable!(Printed);

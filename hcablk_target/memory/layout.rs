@@ -101,15 +101,15 @@ pub(crate) fn data(set: usize, queues: usize, asked: usize) -> usize {
 
 /// Returns the bytes that are shared, of `limit` bytes for everything, when `reserved` bytes are
 /// somebody's own for ever and `wishes` is all that could be used.
-pub(crate) fn lendable(limit: u64, reserved: u64, wishes: u64) -> u64 {
+pub(crate) fn shareable(limit: u64, reserved: u64, wishes: u64) -> u64 {
     wishes.min(limit.saturating_sub(reserved))
 }
 
-/// Returns the part of `lendable` bytes for those whose wishes are `wish` of `wishes` bytes.
-pub(crate) fn part(lendable: u64, wish: u64, wishes: u64) -> u64 {
+/// Returns the part of `shareable` bytes for those whose wishes are `wish` of `wishes` bytes.
+pub(crate) fn part(shareable: u64, wish: u64, wishes: u64) -> u64 {
     // In pages, so that the product fits.
     let pages = |bytes: u64| bytes / PAGE as u64;
-    let part = pages(lendable).saturating_mul(pages(wish));
+    let part = pages(shareable).saturating_mul(pages(wish));
     part.checked_div(pages(wishes)).unwrap_or(0) * PAGE as u64
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_zones_are_not_more_than_the_whole() {
+    fn the_size_classes_are_not_more_than_the_whole() {
         for kib in (0..4096).chain([13 << 10, 1 << 20, 1 << 30]) {
             let whole = kib * 1024;
             let sum = bytes(counts(whole));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_has_its_zone() {
+    fn every_length_has_its_size_class() {
         for (length, size_class, buffers) in [
             (1, SMALL, 1),
             (4096, SMALL, 1),
@@ -179,13 +179,13 @@ mod tests {
     #[test]
     fn the_limit_is_not_passed() {
         let mib = 1 << 20;
-        assert_eq!(lendable(1024 * mib, 20 * mib, 13 * mib), 13 * mib);
-        assert_eq!(lendable(32 * mib, 20 * mib, 13 * mib), 12 * mib);
-        assert_eq!(lendable(32 * mib, 40 * mib, 13 * mib), 0);
-        for (lendable, wishes) in [(0, [0, 0]), (10, [3, 4]), (1 << 40, [1 << 40, 1 << 41])] {
+        assert_eq!(shareable(1024 * mib, 20 * mib, 13 * mib), 13 * mib);
+        assert_eq!(shareable(32 * mib, 20 * mib, 13 * mib), 12 * mib);
+        assert_eq!(shareable(32 * mib, 40 * mib, 13 * mib), 0);
+        for (shareable, wishes) in [(0, [0, 0]), (10, [3, 4]), (1 << 40, [1 << 40, 1 << 41])] {
             let all: u64 = wishes.iter().sum();
-            let parts: u64 = wishes.iter().map(|wish| part(lendable, *wish, all)).sum();
-            assert!(parts <= lendable);
+            let parts: u64 = wishes.iter().map(|wish| part(shareable, *wish, all)).sum();
+            assert!(parts <= shareable);
         }
     }
 }

@@ -3,16 +3,16 @@
 //! The transfer buffers that a queue has: its own, by number, and borrowed ones.
 //!
 //! ```text
-//!                    borrow()            take()
-//!  (the arena) ──────────────► Kept ──────────────► a request's
-//!        ▲                      │ ▲                      │ give()
-//!        └── give_back() ───────┘ └── nobody wants them ─┤
-//!        └──────────────────────────────── others wait ──┘
+//!                      borrow()            take()
+//!  (shared pool) ──────────────► Kept ──────────────► a request's
+//!        ▲                        │ ▲                      │ give()
+//!        └── give_back() ─────────┘ └── nobody wants them ─┤
+//!        └────────────────────────────────── others wait ──┘
 //! ```
 //!
 //! What was borrowed and is not used is kept, so that a queue in its regular course takes
 //! no lock but its own `Queue::work`, which guards this. It goes back when somebody else waits, when
-//! the arena shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that is
+//! the shared pool shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that is
 //! closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
 //! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of the
 //! session. If the device does not let go of such a region, they are not given back at all.

@@ -8,10 +8,10 @@
 
 use super::{
     layout::SIZE_CLASSES,
-    shared_pool::Arena,
-    Client, //
+    shared_pool::SharedPool,
+    Client,
+    Waker, //
 };
-use crate::queue::Queue;
 use hcablk_core::rdma::buffer::DmaBuffer;
 use kernel::{
     prelude::*,
@@ -29,15 +29,15 @@ impl PoolHandle {
     pub(crate) fn new(client: &Arc<Client>) -> Result<Arc<Self>> {
         let handle = Self {
             client: client.clone(),
-            index: client.arena().add_borrower(client.index())?,
+            index: client.shared_pool().add_borrower(client.index())?,
         };
         // Without memory it leaves again.
         Ok(Arc::new(handle, GFP_KERNEL)?)
     }
 
     #[inline]
-    fn arena(&self) -> &Arena {
-        self.client.arena()
+    fn shared_pool(&self) -> &SharedPool {
+        self.client.shared_pool()
     }
 
     /// Returns the pages that the client may borrow.
@@ -45,58 +45,60 @@ impl PoolHandle {
         self.client.most_pages()
     }
 
-    /// Lets `queue` be woken when it gets what it waits for, or others want what it does not use.
-    pub(crate) fn attach(&self, queue: &Arc<Queue>) {
-        self.arena().attach(self.index, queue);
+    /// Lets `waker` be woken when it gets what it waits for, or others want what it does not use.
+    pub(crate) fn attach(&self, waker: Arc<dyn Waker>) {
+        self.shared_pool().attach(self.index, waker);
     }
 
     /// Lets no queue be woken any more. Process context.
     pub(crate) fn detach(&self) {
-        self.arena().detach(self.index);
+        self.shared_pool().detach(self.index);
     }
 
     /// Returns whether others want what the queue does not use. Any context.
     #[inline]
     pub(crate) fn is_pressed(&self) -> bool {
-        self.arena().is_pressed()
+        self.shared_pool().is_pressed()
     }
 
     /// Borrows `count` buffers of `class`, which come to those in `into`; `false`: not now.
-    /// Any context; takes the arena's lock.
+    /// Any context; takes the shared pool's lock.
     pub(crate) fn borrow(
         &self,
         size_class: usize,
         count: usize,
         into: &mut KVec<Arc<DmaBuffer>>,
     ) -> bool {
-        self.arena().borrow(self.index, size_class, count, into)
+        self.shared_pool()
+            .borrow(self.index, size_class, count, into)
     }
 
     /// Waits for so many buffers of one size class or another; `false`: there will not be so
-    /// many. The queue is woken when it is worth another try. Any context; takes the arena's lock.
+    /// many. The queue is woken when it is worth another try. Any context; takes the shared pool's lock.
     pub(crate) fn wait(&self, wants: [u32; SIZE_CLASSES]) -> bool {
-        self.arena().wait(self.index, wants)
+        self.shared_pool().wait(self.index, wants)
     }
 
-    /// Takes back that the queue waits for buffers. Any context; takes the arena's lock.
+    /// Takes back that the queue waits for buffers. Any context; takes the shared pool's lock.
     pub(crate) fn cancel_wait(&self) {
-        self.arena().cancel_wait(self.index);
+        self.shared_pool().cancel_wait(self.index);
     }
 
-    /// Gives back all `buffers`, of `class`. Any context; takes the arena's lock.
+    /// Gives back all `buffers`, of `class`. Any context; takes the shared pool's lock.
     pub(crate) fn give_back(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
-        self.arena().give_back(self.index, size_class, buffers);
+        self.shared_pool()
+            .give_back(self.index, size_class, buffers);
     }
 
     /// Leaks all `buffers`, of `class`, which a peer may still write to. Any context; takes the
-    /// arena's lock.
+    /// shared pool's lock.
     pub(crate) fn lose(&self, size_class: usize, buffers: &mut KVec<Arc<DmaBuffer>>) {
-        self.arena().lose(self.index, size_class, buffers);
+        self.shared_pool().lose(self.index, size_class, buffers);
     }
 }
 
 impl Drop for PoolHandle {
     fn drop(&mut self) {
-        self.arena().remove_borrower(self.index);
+        self.shared_pool().remove_borrower(self.index);
     }
 }

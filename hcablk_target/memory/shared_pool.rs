@@ -13,7 +13,7 @@
 //!
 //! They are mapped by the protection domain of the session that was the first on the
 //! device. That only keeps the device: what uses a buffer names it by its own domain's
-//! key. The arena, and that domain with it, goes with the last session of the device: when a device is
+//! key. The shared pool, and that domain with it, goes with the last session of the device: when a device is
 //! removed all its sessions end, and nothing stays mapped.
 //!
 //! # Locks and contexts
@@ -21,7 +21,7 @@
 //! One irq lock, which guards the account and the lists; it is taken inside
 //! `Queue::work`, and nothing is locked inside. A queue is woken with it held: so what is woken
 //! is attached, and the reference to it never the last. The numbers of buffers change under
-//! `Memory::state` only.
+//! `Memory::state` only. Who is woken is a [`Waker`].
 
 use super::{
     layout::{
@@ -32,7 +32,6 @@ use super::{
     },
     Memory, //
 };
-use crate::queue::Queue;
 use core::mem;
 use hcablk_core::{
     logic::fair_share::{
@@ -74,15 +73,23 @@ type Tables = (KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>);
 
 struct Inner {
     shares: FairShare<KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>>,
-    /// The queues to wake, by index of the borrower.
-    queues: KVec<Option<Arc<Queue>>>,
+    /// Who is to be woken, by index of the borrower.
+    wakers: KVec<Option<Arc<dyn Waker>>>,
     /// What nobody has; room for all that there are.
     free: [KVVec<Arc<DmaBuffer>>; SIZE_CLASSES],
 }
 
+/// Who waits for shared buffers, or has some that it does not use: a queue, which is above this
+/// module.
+pub(crate) trait Waker: Send + Sync + 'static {
+    /// Tells that it is worth another try to borrow, or that others want what it does not use. Any
+    /// context; the shared pool's lock is held.
+    fn wake(&self);
+}
+
 /// The shared buffers of one RDMA device and their account.
 #[pin_data]
-pub(super) struct Arena {
+pub(super) struct SharedPool {
     pd: Arc<ProtectionDomain>,
     /// Which has a reference to this as long as it has clients or buffers.
     memory: Arc<Memory>,
@@ -104,13 +111,13 @@ fn tables(clients: usize, borrowers: usize) -> Result<Tables> {
     Ok(tables)
 }
 
-impl Arena {
-    /// Makes an arena without buffers for the device of `pd`. May sleep.
+impl SharedPool {
+    /// Makes a shared pool without buffers for the device of `pd`. May sleep.
     pub(super) fn new(pd: &Arc<ProtectionDomain>, memory: &Arc<Memory>) -> Result<Arc<Self>> {
         let (clients, borrowers) = tables(0, 0)?;
         let inner = Inner {
             shares: FairShare::new(PAGES, clients, borrowers),
-            queues: KVec::new(),
+            wakers: KVec::new(),
             free: [const { KVVec::new() }; SIZE_CLASSES],
         };
         Arc::pin_init(
@@ -118,7 +125,7 @@ impl Arena {
                 pd: pd.clone(),
                 memory: memory.clone(),
                 pressed: Atomic::new(false),
-                inner <- new_irq_lock!(inner, "hcablk_arena"),
+                inner <- new_irq_lock!(inner, "hcablk_shared_pool"),
             }),
             GFP_KERNEL,
         )
@@ -134,21 +141,21 @@ impl Arena {
         let (clients, borrowers) = self.inner.lock().shares.room();
         let (clients, borrowers) = (clients + PLACES, borrowers + PLACES);
         let new = tables(clients, borrowers)?;
-        let mut queues = KVec::with_capacity(borrowers, GFP_KERNEL)?;
+        let mut wakers = KVec::with_capacity(borrowers, GFP_KERNEL)?;
         let mut inner = self.inner.lock();
         if inner.shares.room() >= (clients, borrowers) {
             // Somebody else did.
             drop(inner);
             return Ok(());
         }
-        for queue in inner.queues.iter_mut() {
-            push_into_room(&mut queues, queue.take(), "a borrower has no place");
+        for waker in inner.wakers.iter_mut() {
+            push_into_room(&mut wakers, waker.take(), "a borrower has no place");
         }
-        while queues.len() < borrowers && queues.push_within_capacity(None).is_ok() {}
-        let old_queues = mem::replace(&mut inner.queues, queues);
+        while wakers.len() < borrowers && wakers.push_within_capacity(None).is_ok() {}
+        let old_wakers = mem::replace(&mut inner.wakers, wakers);
         let old = inner.shares.enlarge(new.0, new.1);
         drop(inner);
-        drop((old, old_queues));
+        drop((old, old_wakers));
         Ok(())
     }
 
@@ -182,19 +189,19 @@ impl Arena {
         self.wake_waiters(&mut inner);
     }
 
-    pub(super) fn attach(&self, borrower: usize, queue: &Arc<Queue>) {
-        if let Some(place) = self.inner.lock().queues.get_mut(borrower) {
-            *place = Some(queue.clone());
+    pub(super) fn attach(&self, borrower: usize, waker: Arc<dyn Waker>) {
+        if let Some(place) = self.inner.lock().wakers.get_mut(borrower) {
+            *place = Some(waker);
         }
     }
 
     pub(super) fn detach(&self, borrower: usize) {
         let mut inner = self.inner.lock();
-        let queue = inner.queues.get_mut(borrower).and_then(Option::take);
+        let waker = inner.wakers.get_mut(borrower).and_then(Option::take);
         inner.shares.cancel_wait(borrower);
         self.wake_waiters(&mut inner);
         drop(inner);
-        drop(queue);
+        drop(waker);
     }
 
     #[inline]
@@ -207,8 +214,8 @@ impl Arena {
     fn wake_waiters(&self, inner: &mut Inner) {
         let now = now_ns() / NSEC_PER_MSEC;
         while let Some(borrower) = inner.shares.next_to_wake(now) {
-            if let Some(Some(queue)) = inner.queues.get(borrower) {
-                queue.wake();
+            if let Some(Some(waker)) = inner.wakers.get(borrower) {
+                waker.wake();
             }
         }
         let pressed = inner.shares.is_pressed();
@@ -217,9 +224,9 @@ impl Arena {
         }
         self.pressed.store(pressed, Relaxed);
         if pressed {
-            for (borrower, queue) in inner.queues.iter().enumerate() {
-                match queue {
-                    Some(queue) if inner.shares.has(borrower) => queue.wake(),
+            for (borrower, waker) in inner.wakers.iter().enumerate() {
+                match waker {
+                    Some(waker) if inner.shares.has(borrower) => waker.wake(),
                     _ => {}
                 }
             }

@@ -4,8 +4,8 @@
 //! initiator. Who owns it when is described in [`chunked`](super::chunked).
 
 use super::{
-    chunked::Failure,
     kind,
+    Io,
     Queue, //
 };
 use crate::{
@@ -17,11 +17,11 @@ use crate::{
         MEDIUM, //
     },
     request::{
+        chunks::Failure,
         split::{
             ChunkSpan,
             CHUNK_MAX, //
         },
-        Io, //
     },
 };
 use hcablk_core::{
@@ -182,7 +182,7 @@ impl Chunk {
     /// Fills `sges` with the scatter-gather entries of the data, and returns how many these are.
     pub(super) fn sges(&self, sges: &mut [Sge]) -> usize {
         let mut count = 0;
-        let pd = self.queue.session.pd();
+        let pd = &self.queue.pd;
         for ((number, buffer, from, length), sge) in self.places().zip(sges) {
             let ram = || Some(Sge::new(buffer.slice_for(pd, from, length)?));
             let peer = self.peer.as_ref().and_then(|p| p.sge(number, from, length));
@@ -219,7 +219,7 @@ impl Chunk {
         }
         let mut chain = Chain::new();
         chain.push(&mut write);
-        self.queue.outbox.rang(1);
+        self.queue.batcher.rang(1);
         let posted = self.queue.pair.post(&chain);
         self.settle(true, posted.map_err(|_| Failure::Wire));
     }

@@ -43,6 +43,7 @@
 use super::{
     chunk::Chunk,
     kind,
+    Io,
     Queue,
     Work, //
 };
@@ -52,17 +53,25 @@ use crate::{
         BUFFER_BYTES, //
     },
     request::{
+        chunks::Failure,
         split::{
             ChunkProgress,
             CHUNKS_MAX,
             CHUNKS_USUAL,
             CHUNK_MAX, //
         },
-        Io, //
+        Step, //
     },
     storage::{
         backing::Route,
-        submit::Step, //
+        submit::{
+            bio_done,
+            finish, //
+        },
+        visit::{
+            enter_cache,
+            leave_cache, //
+        },
     }, //
 };
 use core::{
@@ -72,8 +81,7 @@ use core::{
 use hcablk_core::{
     blkdev::{
         plugged,
-        BioOp,
-        Status as DriveStatus, //
+        BioOp, //
     },
     containers::slots::SlotTable,
     proto::{
@@ -92,10 +100,7 @@ use hcablk_core::{
         WorkId,
         WorkRequest, //
     },
-    report::broken::{
-        keep,
-        push_into_room, //
-    },
+    report::broken::keep,
     report::trace, //
     sync::{
         new_irq_lock,
@@ -118,63 +123,6 @@ const ROUND_SGES: usize = {
     let chunk_buffers = CHUNK_MAX as usize / BUFFER_BYTES;
     BUFFERS_USUAL + chunk_buffers + ROUND + 1
 };
-
-/// Why a chunk did not move.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Failure {
-    Drive(DriveStatus),
-    /// The session is ending.
-    Wire,
-}
-
-/// A request's chunks.
-pub(crate) struct IoChunks {
-    numbers: [u16; CHUNKS_MAX],
-    count: usize,
-    progress: ChunkProgress<Failure>,
-}
-
-impl IoChunks {
-    pub(crate) const NONE: Self = Self {
-        numbers: [0; CHUNKS_MAX],
-        count: 0,
-        progress: ChunkProgress::NONE,
-    };
-
-    /// Returns whether the request has chunks.
-    #[inline]
-    pub(crate) fn is_some(&self) -> bool {
-        self.count != 0
-    }
-
-    /// Returns whether its data moves, or has moved, by them.
-    #[inline]
-    pub(crate) fn moves(&self) -> bool {
-        self.progress.chunks() != 0
-    }
-
-    /// Returns the chunks that its data has moved in, and how many of them were
-    /// passed on before the last had arrived.
-    pub(super) fn moved(&self) -> (u64, u64) {
-        (self.progress.chunks().into(), self.progress.early().into())
-    }
-
-    /// Gives the chunks back.
-    #[inline]
-    pub(super) fn give(&mut self, free: &mut KVec<u16>) {
-        if self.count != 0 {
-            for number in self.numbers.iter().take(self.count) {
-                push_into_room(free, *number, "the list of free chunks has no room");
-            }
-            self.count = 0;
-            self.progress = ChunkProgress::NONE;
-        }
-    }
-
-    fn numbers(&self) -> &[u16] {
-        self.numbers.get(..self.count).unwrap_or(&[])
-    }
-}
 
 /// Requests whose chunks are under way.
 struct Requests {
@@ -371,7 +319,7 @@ impl Queue {
             Ok(()) => true,
             Err(mut io) => {
                 self.broken("a request is there whose chunks are to begin");
-                self.leave_cache(&mut io, false);
+                leave_cache(self, &mut io, false);
                 self.give_up(io);
                 false
             }
@@ -380,7 +328,7 @@ impl Queue {
 
     /// Reads by chunks. Process context: submission may sleep.
     #[inline(never)]
-    pub(crate) fn read_chunks(&self, mut io: KBox<Io>) {
+    pub(super) fn read_chunks(&self, mut io: KBox<Io>) {
         let Ok(Op::Read(extent, remote)) = io.op else {
             return self.answer(io, message::Status::IoError);
         };
@@ -411,7 +359,7 @@ impl Queue {
         io.step = Step::Start;
         io.cached = false;
         io.met_pages = false;
-        self.enter_cache(&mut io, op, extent);
+        enter_cache(self, &mut io, op, extent);
         let chunks = self.fill_chunks(&mut io, op, extent, remote);
         let count = io.chunks.count as u32;
         self.fetching
@@ -464,7 +412,7 @@ impl Queue {
         for read in reads.iter_mut().flatten() {
             chain.push(read);
         }
-        self.outbox.rang(chain.len().into());
+        self.batcher.rang(chain.len().into());
         self.pair.post(&chain)
     }
 
@@ -504,13 +452,13 @@ impl Queue {
             Ok(()) => Ok(()),
             Err(Failure::Drive(status)) => Err(status),
             Err(Failure::Wire) => {
-                self.leave_cache(&mut io, false);
+                leave_cache(self, &mut io, false);
                 return self.give_up(io);
             }
         };
         match io.op {
-            Ok(Op::Read(..)) => self.finish(io, result),
-            _ => io.bio_done(result),
+            Ok(Op::Read(..)) => finish(self, io, result),
+            _ => bio_done(io, result),
         }
     }
 }

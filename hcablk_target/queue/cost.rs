@@ -142,6 +142,18 @@ pub(super) fn bytes(counts: &Counts, sizes: &Sizes) -> u64 {
         + rings
 }
 
+/// Returns the bytes that a queue pair of this module's is charged which has no data: an object of `object` bytes, and so many
+/// messages of `message` bytes each way.
+pub(crate) fn bytes_of_messages(receives: u64, sends: u64, object: u64, message: u64) -> u64 {
+    FIXED
+        + slab(object)
+        + messages(receives, message)
+        + messages(sends, message)
+        + ring(sends, SEND + ENTRY)
+        + ring(receives, RECEIVE + ENTRY)
+        + ring(sends + receives + 2, COMPLETION)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +210,14 @@ mod tests {
         assert_eq!(ring(546, SEND + 32 * ENTRY), 1024 * 1024);
         assert_eq!(ring(126, COMPLETION), 128 * 128, "draining needs places");
         assert_eq!(ring(127, COMPLETION), 256 * 128);
+    }
+
+    #[test]
+    fn a_queue_pair_without_data_has_its_messages() {
+        let few = bytes_of_messages(8, 32, 1000, 64);
+        assert!(few >= FIXED + 1024 + 2 * PAGE);
+        assert!(bytes_of_messages(8, 100, 1000, 64) > few);
+        assert!(few < bytes(&counts(1, false), &SIZES));
     }
 
     #[test]

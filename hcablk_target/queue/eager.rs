@@ -12,10 +12,11 @@
 use super::{
     kind,
     response_batch::ResponseBatch,
+    Io,
     Queue,
     Work, //
 };
-use crate::request::Io;
+use crate::storage::submit::begin;
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{
@@ -124,7 +125,7 @@ impl Queue {
         register.signal(WorkId::new(kind::EAGER_RING, 0));
         let mut chain = Chain::new();
         chain.push(&mut register);
-        self.outbox.rang(1);
+        self.batcher.rang(1);
         self.pair.post(&chain).is_ok()
     }
 
@@ -176,7 +177,7 @@ impl Queue {
         if let Some(eager_ring) = self.eager_ring() {
             eager_ring.sync_for_cpu(io.ring_slot.offset as usize, io.length());
         }
-        self.begin(io);
+        begin(self, io);
     }
 
     /// Answers an eager write, whose receive buffer was posted again.
@@ -185,7 +186,7 @@ impl Queue {
             eager_ring.sync_for_device(io.ring_slot.offset as usize, io.length());
         }
         self.answered_slots.set(io.ring_slot.number);
-        if self.outbox.gathers() {
+        if self.batcher.gathers() {
             return self.gather_eager(io);
         }
         let index = io.index;
@@ -207,7 +208,7 @@ impl Queue {
     /// Adds the answer to an eager write to those that the next message carries.
     fn gather_eager(&self, mut io: KBox<Io>) {
         let (index, number, status, quiet) = (io.index, io.ring_slot.number, io.status, io.quiet);
-        let mut waiting = self.outbox.waiting();
+        let mut waiting = self.batcher.waiting();
         io.next = waiting.first;
         if let Err(io) = self.inflight.park(index, io) {
             drop(waiting);

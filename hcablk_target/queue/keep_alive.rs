@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keep-alives: finds out whether the initiator is still there.
+//! Keep-alives: finds out whether the connection still works, and has what was left over found. Whether the initiator is there
+//! is the matter of the session's [admin queue pair](crate::admin).
 
 use super::{
     kind,
     Queue, //
 };
-use crate::session::end_reason::Fault;
 use hcablk_core::{
-    logic::session_state::KEEP_ALIVE_PERIOD_MS,
     rdma::wr::{
         Chain,
         Rdma,
@@ -23,9 +22,6 @@ use hcablk_core::{
 };
 use kernel::sync::atomic::Relaxed;
 
-/// Periods in which nothing was received after which the initiator is taken for dead,
-/// where nothing else tells: in that time it asks as often for the size.
-const RX_PERIODS_MAX: u32 = 6;
 /// Keep-alive periods without a completion after which a queue pair with chunks under way gets
 /// one. An RDMA
 /// READ that was not answered by then has been given up: that is 10 s, and its last repetition
@@ -42,8 +38,8 @@ impl Queue {
     /// Tells of a state to who listens.
     pub(crate) fn comes_to(&self, state: State) {
         trace::target::queue(|| Change {
-            session: self.session.id().0,
-            epoch: self.session.epoch().0,
+            session: self.session.0,
+            epoch: self.epoch.0,
             queue: Some(self.index),
             state,
             error: 0,
@@ -57,7 +53,7 @@ impl Queue {
         self.update_notify(&work);
     }
 
-    /// Sends a keep-alive, every [`KEEP_ALIVE_PERIOD_MS`]. Process context.
+    /// Sends a keep-alive, every [`KEEP_ALIVE_PERIOD_MS`](hcablk_core::logic::session_state::KEEP_ALIVE_PERIOD_MS). Process context.
     ///
     /// A queue pair with transfers or answers under way is left out: they tell as much. And a
     /// keep-alive must not meet an RDMA READ on soft-RoCE: with an empty write after it the responder
@@ -67,14 +63,8 @@ impl Queue {
     /// the former until nothing has completed for [`QUIET_MIN`] keep-alives, so that a drive that
     /// hangs does not hide an initiator that died meanwhile.
     ///
-    /// On iWARP it completes when TCP has taken it. There the initiator has to
-    /// ask for the size now and then, on its first queue pair.
+    /// On iWARP it completes when TCP has taken it; there the session's admin queue pair alone tells.
     pub(crate) fn send_keep_alive(&self) {
-        if self.needs_rx && self.index == 0 && self.is_rx_timed_out() {
-            return self.fail(Fault::NothingReceived(
-                RX_PERIODS_MAX * KEEP_ALIVE_PERIOD_MS / 1000,
-            ));
-        }
         let moved = self.moved.xchg(false, Relaxed);
         {
             let mut work = self.work.lock();
@@ -100,24 +90,10 @@ impl Queue {
         keep_alive.signal(WorkId::new(kind::KEEP_ALIVE, 0));
         let mut chain = Chain::new();
         chain.push(&mut keep_alive);
-        self.outbox.rang(1);
+        self.batcher.rang(1);
         if self.pair.post(&chain).is_err() {
             self.unposted("a keep-alive", None);
         }
         self.pair.cq().kick();
-    }
-
-    /// Returns whether the initiator has sent nothing for too long, and does not wait for the
-    /// drive. Called every period.
-    fn is_rx_timed_out(&self) -> bool {
-        let rx_seen = self.rx_seen.xchg(false, Relaxed);
-        let on_wire = !self.inflight.is_empty() || !self.chunked.is_empty();
-        let mut work = self.work.lock();
-        if rx_seen || (!on_wire && work.idle.len() != work.made) {
-            work.rx_periods = 0;
-        } else {
-            work.rx_periods += 1;
-        }
-        !work.closing && work.rx_periods > RX_PERIODS_MAX
     }
 }

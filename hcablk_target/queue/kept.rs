@@ -9,11 +9,11 @@
 //! the queue does, in process context: after the pair, before the [`PeerLease`](hcablk_core::p2p::PeerLease)s,
 //! which wait for them. Transfer buffers stay in the queue's [`Pool`](crate::memory::pool::Pool) as long.
 
-use super::Queue;
-use crate::{
-    request::Io,
-    storage::backing::Backing, //
+use super::{
+    Io,
+    Queue, //
 };
+use crate::storage::backing::Backing;
 use hcablk_core::{
     logic::mq::lines::Visit,
     p2p::PeerMemory, //
@@ -75,7 +75,7 @@ impl Drop for Kept {
         let Some(cache) = self.backing.cache() else {
             return;
         };
-        for held in self.held.iter_mut().filter(|held| !held.visit.is_out()) {
+        for held in self.held.iter_mut().filter(|held| !held.visit.is_outside()) {
             cache.leave(&mut held.visit, false);
         }
     }

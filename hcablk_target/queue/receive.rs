@@ -3,16 +3,16 @@
 //! Admission: from a message to a request with buffers.
 
 use super::{
+    kind,
+    Fault,
+    Io,
     Queue,
     Received,
     Work, //
 };
 use crate::{
-    request::{
-        validate::check,
-        Io, //
-    },
-    session::end_reason::Fault,
+    memory::Waker,
+    request::validate::check,
     stats::Marks, //
 };
 use hcablk_core::{
@@ -24,6 +24,13 @@ use hcablk_core::{
         BUFFER_LEN,
         MESSAGE_REQUESTS_MAX, //
         REQUEST_LEN,
+    },
+    rdma::{
+        buffer::DmaBuffer,
+        wr::{
+            Sge,
+            WorkId, //
+        },
     },
     report::trace, //
     sync::IrqGuard,
@@ -45,6 +52,16 @@ enum Admitted {
     Start(KBox<Io>),
     /// It waits, or the queue is closing.
     Later,
+}
+
+impl Waker for Queue {
+    /// Schedules the completion handler to start what waits for shared buffers, and to give back
+    /// those that others want. Any context.
+    fn wake(&self) {
+        // What the caller has changed is seen by who finds this.
+        self.woken.store(true, Release);
+        self.pair.cq().kick();
+    }
 }
 
 impl Queue {
@@ -77,7 +94,7 @@ impl Queue {
             return self.begin_waiting(work);
         };
         let (admitted, rest) = self.admit(&mut work, io, message);
-        self.outbox.gather_from(work.made - work.idle.len());
+        self.batcher.gather_from(work.made - work.idle.len());
         if let Some(rest) = rest {
             return self.receive_rest(work, admitted, rest);
         }
@@ -114,7 +131,7 @@ impl Queue {
             (admitted, rest) = self.admit(&mut work, io, message);
             put(admitted);
         }
-        self.outbox.gather_from(work.made - work.idle.len());
+        self.batcher.gather_from(work.made - work.idle.len());
         drop(work);
         for io in group.into_iter().flatten() {
             self.start(io);
@@ -167,6 +184,22 @@ impl Queue {
         (Request::decode(&bytes), more)
     }
 
+    /// Decodes the next request of a message. Returns it, or what is wrong with it, and what is left
+    /// of the message.
+    #[inline]
+    fn decode(&self, message: Received) -> (Result<Request, BadRequest>, Option<Received>) {
+        let (decoded, more) = match message.immediate {
+            Some(value) => (self.decode_immediate(value, message.length), 0),
+            None => self.read(message),
+        };
+        let admitted = message.admitted + 1;
+        let rest = (more != 0).then_some(Received {
+            admitted,
+            ..message
+        });
+        (decoded, rest)
+    }
+
     /// Reads the next request of a message into `io` and gives it transfer buffers, or its
     /// place; and what is left of the message.
     fn admit(
@@ -175,25 +208,9 @@ impl Queue {
         mut io: KBox<Io>,
         message: Received,
     ) -> (Admitted, Option<Received>) {
-        let (mut decoded, more) = match message.immediate {
-            Some(value) => (self.decode_immediate(value, message.length), 0),
-            None => self.read(message),
-        };
-        let (receive, rest) = match more {
-            0 => (Some(message.buffer), None),
-            _ => {
-                let admitted = message.admitted + 1;
-                (
-                    None,
-                    Some(Received {
-                        admitted,
-                        ..message
-                    }),
-                )
-            }
-        };
+        let (mut decoded, rest) = self.decode(message);
         io.marks = Marks::received(self.timing.load(Relaxed));
-        let mut no_place = None;
+        let mut no_slot = None;
         if let Ok(Request {
             tag,
             op: Op::WriteEager { extent, .. },
@@ -201,28 +218,14 @@ impl Queue {
         }) = decoded
         {
             if !self.take_ring_slot(work, &mut io, extent.length) {
-                no_place = Some(Fault::NoPlace(tag, extent.length));
+                no_slot = Some(Fault::NoRingSlot(tag, extent.length));
                 decoded = Err(BadRequest::Unanswerable);
             }
         }
-        io.receive = receive;
-        io.next = None;
-        io.moved = 0;
-        io.sectors = 0;
-        io.status = Status::Ok;
-        io.flush_error = 0;
-        io.quiet = false;
+        // The receive buffer is posted again with the answer to its last request.
+        io.reset(rest.is_none().then_some(message.buffer));
         match decoded {
-            Ok(request) => {
-                io.tag = request.tag;
-                io.quiet = request.quiet;
-                io.op = Ok(request.op);
-                if let Err(status) = check(&request.op, &self.geometry, self.capacity()) {
-                    io.status = status;
-                } else if let Some(status) = self.refuses(&request.op) {
-                    io.status = status;
-                }
-            }
+            Ok(request) => self.take_request(&mut io, request),
             Err(BadRequest::Answer(tag, status)) => {
                 self.counters.protocol_errors.bump();
                 io.tag = tag;
@@ -232,7 +235,7 @@ impl Queue {
             Err(BadRequest::Unanswerable) => {
                 self.counters.protocol_errors.bump();
                 self.keep_idle(work, io);
-                self.fail(no_place.unwrap_or(match message.immediate {
+                self.fail(no_slot.unwrap_or(match message.immediate {
                     Some(_) => Fault::Immediate(message.length),
                     None => Fault::Message(message.length),
                 }));
@@ -244,35 +247,46 @@ impl Queue {
         if io.status != Status::Ok {
             return (Admitted::Start(io), rest);
         }
+        (self.assign_buffers(work, io), rest)
+    }
+
+    /// Records what a request asks for, and with what status it is refused if it is.
+    #[inline]
+    fn take_request(&self, io: &mut Io, request: Request) {
+        io.tag = request.tag;
+        io.quiet = request.quiet;
+        io.op = Ok(request.op);
+        if let Err(status) = check(&request.op, &self.geometry, self.capacity()) {
+            io.status = status;
+        } else if let Some(status) = self.refuses(&request.op) {
+            io.status = status;
+        }
+    }
+
+    /// Gives a request its transfer buffers and chunks, or its place among those that wait for some.
+    #[inline]
+    fn assign_buffers(&self, work: &mut Work, mut io: KBox<Io>) -> Admitted {
         if work.waiting.is_empty() && io.take_buffers(&mut work.free) {
             self.count_buffers(&io);
             self.take_chunks(work, &mut io);
-            return (Admitted::Start(io), rest);
+            return Admitted::Start(io);
         }
         self.counters.buffer_waits.bump();
         if let Err(io) = work.waiting.push(io) {
             self.cannot_wait(work, io);
         }
-        (Admitted::Later, rest)
+        Admitted::Later
     }
 
     /// Counts a request that has its buffers.
     #[inline]
     fn count_buffers(&self, io: &Io) {
-        if let Some(counter) = self.counters.of_zone(io) {
-            counter.bump();
+        if !io.shared().is_empty() || !io.own().is_empty() {
+            self.counters.of_class(io.size_class).bump();
         }
     }
 
-    /// Schedules the completion handler to start what waits for shared buffers, and to give back
-    /// those that others want. Any context.
-    pub(crate) fn wake(&self) {
-        // What the caller has changed is seen by who finds this.
-        self.woken.store(true, Release);
-        self.pair.cq().kick();
-    }
-
-    /// Does what [`Self::wake`] was called for. Completion handler.
+    /// Does what [`Waker::wake`] was called for. Completion handler.
     #[inline]
     pub(super) fn handle_wake(&self) {
         if self.woken.load(Relaxed) && self.woken.xchg(false, Acquire) {
@@ -327,5 +341,32 @@ impl Queue {
                 return Some(io);
             }
         }
+    }
+
+    /// Posts receive buffer `buffer` again. Any context.
+    pub(super) fn post_receive(&self, buffer: u32) -> Result {
+        let id = WorkId::new(kind::RECEIVE, buffer);
+        let index = buffer as usize;
+        match self.inline.get(index) {
+            None => {
+                let slice = self.incoming.slice(index, BUFFER_LEN)?;
+                self.pair.post_receive(Sge::new(slice), id)
+            }
+            // The data begins a page of its own, from which the drive takes it.
+            Some(data) => {
+                let request = self.incoming.slice(index, REQUEST_LEN)?;
+                let length = self.shape.inline as usize;
+                data.sync_for_device(0, length);
+                let data = data.slice(0, length);
+                let parts = [Sge::new(request), Sge::new(data)];
+                self.pair.post_receive_parts(&parts, id)
+            }
+        }
+    }
+
+    /// Returns the inline data of the request in receive buffer `buffer`.
+    #[inline]
+    pub(super) fn inline_data(&self, buffer: u32) -> Option<&DmaBuffer> {
+        self.inline.get(buffer as usize)
     }
 }

@@ -13,18 +13,21 @@
 //! They stay in the table of work under way meanwhile. Only the completion handler does this.
 
 use super::{
+    Io,
     Queue,
     Work, //
 };
-use crate::request::Io;
-use hcablk_core::report::broken::keep;
+use crate::storage::visit::leave_lines;
+use hcablk_core::{
+    report::broken::keep,
+    sync::unordered::{
+        UnorderedU32,
+        UnorderedUsize, //
+    }, //
+};
 use kernel::{
     alloc::kvec::PushError,
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
+    prelude::*, //
 };
 
 /// The most answers that wait to be reclaimed.
@@ -33,28 +36,28 @@ const ROOM: usize = 16;
 /// The answers whose send has completed and which are still to be reclaimed. Changed by the
 /// completion handler only.
 pub(super) struct CompletedSends {
-    count: Atomic<usize>,
+    count: UnorderedUsize,
     /// The `Io` that each was posted as, which may be the first of a list.
-    first: [Atomic<u32>; ROOM],
+    first: [UnorderedU32; ROOM],
 }
 
 impl CompletedSends {
     pub(super) fn new() -> Self {
         Self {
-            count: Atomic::new(0),
-            first: [const { Atomic::new(0) }; ROOM],
+            count: UnorderedUsize::new(0),
+            first: [const { UnorderedU32::new(0) }; ROOM],
         }
     }
 
     /// Adds the list that begins with the `Io` number `first`. Returns `false` if there is no room.
     #[inline]
     fn push(&self, first: u32) -> bool {
-        let count = self.count.load(Relaxed);
+        let count = self.count.get();
         let Some(place) = self.first.get(count) else {
             return false;
         };
-        place.store(first, Relaxed);
-        self.count.store(count + 1, Relaxed);
+        place.set(first);
+        self.count.set(count + 1);
         true
     }
 }
@@ -90,12 +93,12 @@ impl Queue {
     #[inline]
     pub(super) fn take_completed(&self) -> Option<KBox<Io>> {
         loop {
-            let last = self.completed_sends.count.load(Relaxed).checked_sub(1)?;
+            let last = self.completed_sends.count.get().checked_sub(1)?;
             let place = self.completed_sends.first.get(last)?;
-            let io = self.inflight.take(place.load(Relaxed));
+            let io = self.inflight.take(place.get());
             match io.as_ref().and_then(|io| io.next) {
-                Some(next) => place.store(next, Relaxed),
-                None => self.completed_sends.count.store(last, Relaxed),
+                Some(next) => place.set(next),
+                None => self.completed_sends.count.set(last),
             }
             // Nobody is there if the queue gave up waiting for the HCA.
             if let Some(io) = io {
@@ -109,7 +112,7 @@ impl Queue {
     /// Reclaims all `Io`s whose answer's send has completed.
     #[inline]
     pub(super) fn reclaim_completed(&self) {
-        if self.completed_sends.count.load(Relaxed) != 0 {
+        if self.completed_sends.count.get() != 0 {
             self.reclaim_groups();
         }
     }
@@ -147,7 +150,7 @@ impl Queue {
     /// Unpins the cache lines of `io`.
     #[inline]
     pub(super) fn without_lines(&self, mut io: KBox<Io>) -> KBox<Io> {
-        self.leave_lines(&mut io);
+        leave_lines(self, &mut io);
         io
     }
 

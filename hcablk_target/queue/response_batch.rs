@@ -31,9 +31,9 @@
 
 use super::{
     kind,
+    Io,
     Queue, //
 };
-use crate::request::Io;
 use hcablk_core::{
     proto::grant::Answers,
     rdma::{
@@ -47,18 +47,16 @@ use hcablk_core::{
     },
     sync::{
         new_irq_lock,
+        unordered::{
+            UnorderedU64,
+            UnorderedUsize, //
+        },
         IrqGuard,
         IrqLock, //
     },
     system::this_thread,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Relaxed, //
-    },
-};
+use kernel::prelude::*;
 
 /// Work requests that wait at most.
 const ROOM: usize = 32;
@@ -69,13 +67,13 @@ const FROM: usize = 4;
 
 /// See the module.
 #[pin_data]
-pub(super) struct Outbox {
+pub(super) struct ResponseBatcher {
     /// The thread of the completion handler while it gathers, else 0. Changed by
     /// the handler only.
-    gathering: Atomic<usize>,
+    gathering: UnorderedUsize,
     /// Not yet counted: see [`Queue::round_over`].
-    doorbells: Atomic<u64>,
-    work_requests: Atomic<u64>,
+    doorbells: UnorderedU64,
+    work_requests: UnorderedU64,
     #[pin]
     waiting: IrqLock<ResponseBatch>,
 }
@@ -94,8 +92,8 @@ pub(super) struct ResponseBatch {
     pub(super) last: Option<u32>,
 }
 
-impl Outbox {
-    /// Allocates an empty outbox. May sleep.
+impl ResponseBatcher {
+    /// Allocates one without responses. May sleep.
     pub(super) fn new() -> Result<impl PinInit<Self>> {
         let waiting = ResponseBatch {
             backlog: Backlog::new(ROOM)?,
@@ -105,10 +103,10 @@ impl Outbox {
             last: None,
         };
         Ok(pin_init!(Self {
-            gathering: Atomic::new(0),
-            doorbells: Atomic::new(0),
-            work_requests: Atomic::new(0),
-            waiting <- new_irq_lock!(waiting, "hcablk_outbox"),
+            gathering: UnorderedUsize::new(0),
+            doorbells: UnorderedU64::new(0),
+            work_requests: UnorderedU64::new(0),
+            waiting <- new_irq_lock!(waiting, "hcablk_responses"),
         }))
     }
 
@@ -116,15 +114,15 @@ impl Outbox {
     /// Completion handler.
     #[inline]
     pub(super) fn gather_from(&self, under_way: usize) {
-        if under_way >= FROM && self.gathering.load(Relaxed) == 0 {
-            self.gathering.store(this_thread(), Relaxed);
+        if under_way >= FROM && self.gathering.get() == 0 {
+            self.gathering.set(this_thread());
         }
     }
 
     /// Returns whether the caller is the completion handler, and gathers answers.
     #[inline]
     pub(super) fn gathers(&self) -> bool {
-        let gathering = self.gathering.load(Relaxed);
+        let gathering = self.gathering.get();
         gathering != 0 && gathering == this_thread()
     }
 
@@ -135,8 +133,8 @@ impl Outbox {
     /// Counts a doorbell for `work_requests` work requests. Any context.
     #[inline]
     pub(super) fn rang(&self, work_requests: u64) {
-        self.doorbells.fetch_add(1, Relaxed);
-        self.work_requests.fetch_add(work_requests, Relaxed);
+        self.doorbells.add(1);
+        self.work_requests.add(work_requests);
     }
 }
 
@@ -150,7 +148,7 @@ impl Queue {
         writes: &mut [Option<Rdma<'_>>],
         send: Option<&mut Send<'_>>,
     ) {
-        if self.outbox.gathers() {
+        if self.batcher.gathers() {
             return self.gather(io, writes, send);
         }
         self.post(io, &chain(writes, send));
@@ -163,7 +161,7 @@ impl Queue {
         mut send: Option<&mut Send<'_>>,
     ) {
         let index = io.index;
-        let mut waiting = self.outbox.waiting.lock();
+        let mut waiting = self.batcher.waiting.lock();
         let last = waiting.last.filter(|_| !self.all_reported);
         io.next = last;
         if let Err(io) = self.inflight.park(index, io) {
@@ -197,10 +195,10 @@ impl Queue {
     pub(super) fn round_over(&self) {
         self.reclaim_completed();
         self.handle_wake();
-        let outbox = &self.outbox;
-        if outbox.gathering.load(Relaxed) != 0 {
-            outbox.gathering.store(0, Relaxed);
-            let mut waiting = outbox.waiting.lock();
+        let batcher = &self.batcher;
+        if batcher.gathering.get() != 0 {
+            batcher.gathering.set(0);
+            let mut waiting = batcher.waiting.lock();
             let mut failed = self.flush_answers(&mut waiting);
             let posted = self.ring(&mut waiting, &Chain::new());
             if posted.is_err() && failed.is_none() {
@@ -212,14 +210,14 @@ impl Queue {
             }
         }
         let c = &self.counters;
-        c.doorbells.add(taken(&outbox.doorbells));
-        c.work_requests.add(taken(&outbox.work_requests));
+        c.doorbells.add(batcher.doorbells.take());
+        c.work_requests.add(batcher.work_requests.take());
     }
 
     pub(super) fn ring(&self, waiting: &mut ResponseBatch, chain: &Chain<'_>) -> Result {
         let requests = waiting.backlog.len() as u64 + u64::from(chain.len());
         if requests != 0 {
-            self.outbox.rang(requests);
+            self.batcher.rang(requests);
         }
         waiting.last = None;
         waiting.backlog.post(&self.pair, chain)
@@ -236,7 +234,7 @@ impl Queue {
                 next = io.next;
                 self.give_up(io);
             }
-            first = self.outbox.waiting().backlog.pop().map(|id| id.index);
+            first = self.batcher.waiting().backlog.pop().map(|id| id.index);
         }
     }
 }
@@ -252,13 +250,4 @@ fn chain<'a>(writes: &'a mut [Option<Rdma<'_>>], send: Option<&'a mut Send<'_>>)
         chain.push(send);
     }
     chain
-}
-
-/// Returns a count, and sets it to 0.
-#[inline]
-fn taken(number: &Atomic<u64>) -> u64 {
-    match number.load(Relaxed) {
-        0 => 0,
-        _ => number.xchg(0, Relaxed),
-    }
 }

@@ -12,6 +12,7 @@ use super::{
         Counts,
         Sizes, //
     },
+    Io,
     Queue, //
 };
 use crate::{
@@ -19,12 +20,9 @@ use crate::{
         layout::BUFFER_BYTES,
         pool::MOST, //
     },
-    request::{
-        split::{
-            Split,
-            CHUNKS_USUAL, //
-        },
-        Io, //
+    request::split::{
+        Split,
+        CHUNKS_USUAL, //
     },
 };
 use core::mem::size_of;
@@ -108,35 +106,107 @@ pub(crate) struct Shape {
     slots: u32,
 }
 
+/// By which work requests data moves on a device.
+struct Parts {
+    /// Data is fetched by way of sinks.
+    sinks: bool,
+    /// Data is fetched straight into transfer buffers.
+    plain_reads: bool,
+    /// Scatter-gather entries of an RDMA WRITE.
+    write_sges: usize,
+    /// Scatter-gather entries of an RDMA READ.
+    read_sges: usize,
+    /// RDMA WRITEs of the largest request.
+    writes: usize,
+    /// RDMA READs of the largest request.
+    reads: usize,
+}
+
+impl Parts {
+    /// Computes what a device allows for requests of up to `largest` bytes, in `pieces` transfer
+    /// buffers; the error is what is lacking for that.
+    fn fit(
+        attributes: Attributes,
+        largest: u32,
+        pieces: usize,
+        options: QueueOptions,
+    ) -> Result<Self, &'static str> {
+        let sges = |max: u32| (max as usize).clamp(1, pieces);
+        let write_sges = sges(attributes.max_send_sge);
+        let read_sges = sges(attributes.max_sge_rd.min(attributes.max_send_sge));
+        let parts = Self {
+            sinks: options.sinks && !options.no_read,
+            plain_reads: !options.sinks && !options.no_read,
+            write_sges,
+            read_sges,
+            writes: pieces.div_ceil(write_sges),
+            reads: pieces.div_ceil(read_sges),
+        };
+        if parts.writes > PARTS_MAX || parts.plain_reads && parts.reads > PARTS_MAX {
+            return Err("the RDMA device takes too few scatter-gather entries");
+        }
+        if parts.sinks && !attributes.fast_registration {
+            return Err("the RDMA device cannot register memory by work requests");
+        }
+        if parts.sinks && attributes.max_fast_reg_pages < Sink::pages(largest) {
+            return Err("the RDMA device's memory regions are too small");
+        }
+        Ok(parts)
+    }
+
+    /// Returns the send queue slots of a request: its data is fetched, and that has completed before
+    /// the answer is posted; or it is written, together with the answer.
+    fn slots(&self) -> u32 {
+        let fetch = match (self.sinks, self.plain_reads) {
+            (true, _) => SINK_REQUESTS,
+            (_, true) => self.reads,
+            _ => 0,
+        };
+        fetch.max(self.writes + 1) as u32
+    }
+
+    /// Returns the scatter-gather entries of a chunk, which is one work request: written, or fetched
+    /// if that is by chunks.
+    fn chunk_sges(&self) -> usize {
+        if self.plain_reads {
+            self.write_sges.min(self.read_sges)
+        } else {
+            self.write_sges
+        }
+    }
+}
+
 impl Shape {
     /// Returns the bytes of the largest request of a session whose initiator would like to ask for
     /// `asked`, with `bytes` for the transfer buffers and the eager ring of each of its queues:
-    /// never less than the usual.
+    /// never less than the usual, unless the device cannot move so much by [`PARTS_MAX`] work
+    /// requests or register it for its own RDMA READ.
     pub(crate) fn largest(
         attributes: Attributes,
         bytes: usize,
         options: QueueOptions,
         asked: u32,
     ) -> u32 {
-        if asked <= TRANSFER_USUAL || options.no_read {
-            return TRANSFER_USUAL;
+        let sges = if options.sinks || options.no_read {
+            attributes.max_send_sge
+        } else {
+            attributes.max_send_sge.min(attributes.max_sge_rd)
+        };
+        let mut movable = (sges.max(1) as usize).saturating_mul(PARTS_MAX * BUFFER_BYTES);
+        if options.sinks && !options.no_read {
+            // If there is not even a page, that is what is lacking.
+            let pages = (attributes.max_fast_reg_pages as usize).max(1);
+            movable = movable.min(pages * PAGE_SIZE);
+        }
+        let movable = u32::try_from(movable).unwrap_or(u32::MAX);
+        let usual = TRANSFER_USUAL.min(movable);
+        if asked <= usual || options.no_read {
+            return usual;
         }
         let eager_ring = ring_bytes(attributes, bytes, options).unwrap_or(0);
-        let (sges, registered) = if options.sinks {
-            let pages = attributes.max_fast_reg_pages as usize;
-            (attributes.max_send_sge, pages * PAGE_SIZE)
-        } else {
-            let both = attributes.max_send_sge.min(attributes.max_sge_rd);
-            (both, usize::MAX)
-        };
-        let most = bytes
-            .saturating_sub(eager_ring)
-            .min((sges as usize).saturating_mul(PARTS_MAX * BUFFER_BYTES))
-            .min(registered);
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
-        asked
-            .min(most - most % PAGE_SIZE as u32)
-            .max(TRANSFER_USUAL)
+        let room = u32::try_from(bytes.saturating_sub(eager_ring)).unwrap_or(u32::MAX);
+        let most = movable.min(room);
+        asked.min(most - most % PAGE_SIZE as u32).max(usual)
     }
 
     /// Computes what a device allows of `credits` requests in flight of up to `largest` bytes, as
@@ -150,81 +220,53 @@ impl Shape {
         options: QueueOptions,
         split: Split,
     ) -> Result<Self, &'static str> {
-        let sinks = options.sinks && !options.no_read;
         let eager_ring = ring_bytes(attributes, bytes, options)?;
         let pieces = (largest as usize).div_ceil(BUFFER_BYTES);
-        let sges = |max: u32| (max as usize).clamp(1, pieces);
-        let write_sges = sges(attributes.max_send_sge);
-        let read_sges = sges(attributes.max_sge_rd.min(attributes.max_send_sge));
-        let write_parts = pieces.div_ceil(write_sges);
-        let read_parts = pieces.div_ceil(read_sges);
-        let plain_reads = !sinks && !options.no_read;
-        if write_parts > PARTS_MAX || plain_reads && read_parts > PARTS_MAX {
-            return Err("the RDMA device takes too few scatter-gather entries");
-        }
-        if sinks && !attributes.fast_registration {
-            return Err("the RDMA device cannot register memory by work requests");
-        }
-        if sinks && attributes.max_fast_reg_pages < Sink::pages(largest) {
-            return Err("the RDMA device's memory regions are too small");
-        }
-        // Data is fetched, and that has completed before the answer is posted;
-        // or it is written, together with the answer.
-        let fetch = match (sinks, plain_reads) {
-            (true, _) => SINK_REQUESTS,
-            (_, true) => read_parts,
-            _ => 0,
-        };
-        let slots = fetch.max(write_parts + 1) as u32;
+        let parts = Parts::fit(attributes, largest, pieces, options)?;
         let most = (bytes.saturating_sub(eager_ring) / BUFFER_BYTES).max(pieces);
-        let buffers = if options.shares { pieces } else { most };
-        // A chunk is one work request, written, or fetched if that is by chunks.
-        let least_entries = if plain_reads {
-            write_sges.min(read_sges)
-        } else {
-            write_sges
-        };
-        let split = split.within(least_entries.saturating_sub(1) * BUFFER_BYTES);
+        let split = split.within(parts.chunk_sges().saturating_sub(1) * BUFFER_BYTES);
         let chunks = split.most(most * BUFFER_BYTES).min(CHUNKS_LIMIT);
         let mut shape = Self {
             credits,
             largest,
             ios: u32::from(credits) * 2,
             shares: options.shares,
-            buffers,
+            buffers: if options.shares { pieces } else { most },
             bytes,
-            write_sges,
-            read_sges,
+            write_sges: parts.write_sges,
+            read_sges: parts.read_sges,
             // A receive has one piece for the request and one for its data.
             inline: if attributes.max_recv_sge < 2 {
                 0
             } else {
                 INLINE
             },
-            sinks,
+            sinks: parts.sinks,
             split,
             chunks: chunks as u16,
             eager_ring,
             no_read: options.no_read,
-            slots,
+            slots: parts.slots(),
         };
-        while shape.sends() + 1 > attributes.max_qp_wr || shape.completions() > attributes.max_cqe {
-            if usize::from(shape.chunks) > CHUNKS_USUAL {
-                shape.chunks /= 2;
-                continue;
-            }
-            if shape.credits == 1 {
-                return Err("the RDMA device takes too few work requests");
-            }
-            shape.credits /= 2;
-            shape.ios = u32::from(shape.credits) * 2;
-        }
+        shape.reduce_to(attributes)?;
         Ok(shape)
     }
 
-    /// Returns the pieces of memory that one RDMA WRITE takes.
-    pub(crate) fn write_sges(self) -> usize {
-        self.write_sges
+    /// Halves chunks, then credits, until the device's queues have room for the work requests and
+    /// their completions; the error is that they have not for one request.
+    fn reduce_to(&mut self, attributes: Attributes) -> Result<(), &'static str> {
+        while self.sends() + 1 > attributes.max_qp_wr || self.completions() > attributes.max_cqe {
+            if usize::from(self.chunks) > CHUNKS_USUAL {
+                self.chunks /= 2;
+                continue;
+            }
+            if self.credits == 1 {
+                return Err("the RDMA device takes too few work requests");
+            }
+            self.credits /= 2;
+            self.ios = u32::from(self.credits) * 2;
+        }
+        Ok(())
     }
 
     /// Returns the bytes of transfer buffers and the eager ring that it has for itself.

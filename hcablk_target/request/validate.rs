@@ -23,7 +23,7 @@ pub(crate) fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), S
         Op::Write { extent, .. }
         | Op::WriteInline { extent, .. }
         | Op::WriteEager { extent, .. } => fits(extent, geometry, capacity),
-        Op::Flush | Op::Size => Ok(()),
+        Op::Flush | Op::Nop => Ok(()),
         Op::Discard(extent) => empties(extent, geometry.max_discard, geometry, capacity),
         Op::WriteZeroes { extent, .. } => empties(extent, geometry.max_zeroes, geometry, capacity),
     }
@@ -231,6 +231,6 @@ mod tests {
             Err(Status::OutOfRange)
         );
         assert_eq!(check(&last, &geometry(), 0), Err(Status::OutOfRange));
-        assert_eq!(check(&Op::Size, &geometry(), 0), Ok(()));
+        assert_eq!(check(&Op::Nop, &geometry(), 0), Ok(()));
     }
 }

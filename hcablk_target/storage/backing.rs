@@ -18,13 +18,13 @@
 //! [`submit`](super::submit), which carries this out.
 
 use crate::{
-    export::claims::{
-        Claim,
-        Claims, //
-    },
     request::split::Split,
     storage::{
         cache::Cache,
+        claims::{
+            Claim,
+            Claims, //
+        },
         p2p::Source, //
     }, //
 };
@@ -181,7 +181,7 @@ impl Backing {
     /// that a drive does not answer keep no other volume's from a worker.
     ///
     /// Its work never drops it: the work has references to queues, which have the backing, and
-    /// [`Queue::close`](crate::queue::Queue::close) waits for it to return (the end of an
+    /// a queue that is closed waits for it to return (the end of an
     /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         &self.io_work
@@ -324,28 +324,23 @@ impl Backing {
         }
     }
 
+    /// Returns whether what it is refuses writes; that changes when the block device does.
+    pub(crate) fn refuses_writes(&self) -> bool {
+        match &self.store {
+            Store::Device(device) => device.read_only(),
+            Store::File(file) => !file.writable(),
+        }
+    }
+
     /// Returns what goes to initiators; `None` when the block size is beyond what the protocol
     /// knows.
     pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
-        let (logical, physical, fixed, cache) = match &self.store {
-            Store::Device(device) => (
-                device.logical_block_size(),
-                device.physical_block_size(),
-                device.read_only(),
-                device.write_cache(),
-            ),
-            // The unit of direct I/O in every mode, so that what is on it stays
-            // usable in another. Blocks may have yet to be allocated when a
-            // write is done: nothing is durable before a flush.
-            Store::File(file) => (
-                match file.direct_unit() {
-                    0 => 512,
-                    unit => unit.max(512),
-                },
-                file.block_size(),
-                !file.writable(),
-                true,
-            ),
+        let (logical, physical) = self.block_sizes();
+        let cache = match &self.store {
+            Store::Device(device) => device.write_cache(),
+            // Blocks may have yet to be allocated when a write is done: nothing is durable before a
+            // flush.
+            Store::File(_) => true,
         };
         let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
         let logical_block_shift = shift(logical)?;
@@ -355,10 +350,43 @@ impl Backing {
         }
         let block = 1u32 << logical_block_shift;
         let whole_blocks = !(u64::from(block) - 1);
+        let (granularity, discard, zeroes) = self.empty_limits(block);
+        let discards = granularity >= block && granularity % block == 0;
+        Some(Geometry {
+            capacity: size & whole_blocks,
+            logical_block_shift,
+            physical_block_shift: shift(physical)
+                .unwrap_or(logical_block_shift)
+                .clamp(logical_block_shift, 24),
+            read_only: read_only || self.refuses_writes(),
+            write_cache: cache || self.write_route() == Route::Cache,
+            // The block layer or the page cache flushes after the write when
+            // the device cannot.
+            fua: true,
+            max_transfer: TRANSFER_USUAL,
+            max_discard: if discards { discard } else { 0 },
+            discard_granularity: if discards { granularity } else { 0 },
+            max_zeroes: zeroes,
+        })
+    }
+
+    /// Returns the logical and the physical block size in bytes.
+    fn block_sizes(&self) -> (u32, u32) {
+        match &self.store {
+            Store::Device(device) => (device.logical_block_size(), device.physical_block_size()),
+            // The unit of direct I/O in every mode, so that what is on it stays
+            // usable in another.
+            Store::File(file) => (file.direct_unit().max(512), file.block_size()),
+        }
+    }
+
+    /// Returns the unit of discards in bytes, and the largest discard and write of zeroes, in whole
+    /// blocks of `block` bytes; 0: there is none.
+    fn empty_limits(&self, block: u32) -> (u32, u32, u32) {
         // What a request's length can say.
         let longest = |bytes: u64| bytes.min(u32::MAX.into()) as u32 & !(block - 1);
         let sectors = |sectors: u32| longest(u64::from(sectors) << 9);
-        let (granularity, discard, zeroes) = match &self.store {
+        match &self.store {
             Store::Device(device) => (
                 device.discard_granularity(),
                 sectors(device.max_discard_sectors()),
@@ -370,23 +398,6 @@ impl Backing {
                 longest(FILE_EMPTY_MAX),
             ),
             Store::File(_) => (0, 0, 0),
-        };
-        let discards = granularity >= block && granularity % block == 0;
-        Some(Geometry {
-            capacity: size & whole_blocks,
-            logical_block_shift,
-            physical_block_shift: shift(physical)
-                .unwrap_or(logical_block_shift)
-                .clamp(logical_block_shift, 24),
-            read_only: read_only || fixed,
-            write_cache: cache || self.write_route() == Route::Cache,
-            // The block layer or the page cache flushes after the write when
-            // the device cannot.
-            fua: true,
-            max_transfer: TRANSFER_USUAL,
-            max_discard: if discards { discard } else { 0 },
-            discard_granularity: if discards { granularity } else { 0 },
-            max_zeroes: zeroes,
-        })
+        }
     }
 }

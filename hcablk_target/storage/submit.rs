@@ -48,10 +48,14 @@
 //! What is *not* promised: anything about two writes to the same block that
 //! are under way at the same time.
 
-use crate::{
-    queue::Queue,
-    request::Io,
-    storage::backing::Route, //
+use super::{
+    backing::Route,
+    visit::enter_cache,
+    Completion, //
+};
+use crate::request::{
+    Io,
+    Step, //
 };
 use hcablk_core::{
     blkdev::{
@@ -60,7 +64,6 @@ use hcablk_core::{
         BioOp,
         FileAccess, //
         FileOp,
-        FileOwner,
         FileRef,
         Status as DriveStatus,
     },
@@ -70,10 +73,7 @@ use hcablk_core::{
         Status, //
     },
     report::trace, //
-    sync::defer::{
-        defer,
-        Deferred, //
-    },
+    sync::defer::defer,
 };
 use kernel::{
     page::PAGE_SIZE,
@@ -91,19 +91,6 @@ static REWRITTEN: Atomic<u32> = Atomic::new(0);
 /// Returns the number, in order with what is looked at before and after.
 fn rewritten() -> u32 {
     REWRITTEN.fetch_add(0, Full)
-}
-
-/// What is to be done on the workqueue.
-#[derive(Clone, Copy)]
-pub(crate) enum Step {
-    /// What could not be done at once.
-    Start,
-    /// The file system has finished by itself.
-    Finished(Result),
-    /// There are pages in the cache beside what was written to a device.
-    Overtaken,
-    /// What was read is in peer memory, and must be copied.
-    Bounce,
 }
 
 /// What a request for blocks is to the drive.
@@ -138,11 +125,11 @@ impl Task {
     }
 }
 
-impl Io {
+impl<O: Completion> Io<O> {
     /// Returns the request as a task; `None`: a flush.
     #[inline]
     fn task(&self) -> Option<Task> {
-        let backing = self.queue.backing();
+        let backing = self.owner.backing();
         let (extent, op, route) = match self.op {
             Ok(Op::Read(extent, _)) => (extent, BioOp::Read, backing.read_route()),
             Ok(
@@ -161,7 +148,7 @@ impl Io {
                 };
                 (extent, op, backing.direct())
             }
-            Ok(Op::Flush | Op::Size) | Err(_) => return None,
+            Ok(Op::Flush | Op::Nop) | Err(_) => return None,
         };
         Some(Task { extent, op, route })
     }
@@ -178,18 +165,13 @@ impl Io {
         )
     }
 
-    /// Returns the blocks that it is about, if it is about any.
-    pub(crate) fn extent(&self) -> Option<Extent> {
-        Some(self.task()?.extent)
-    }
-
     /// Returns whether the page cache has some of the blocks that it is about.
     pub(crate) fn is_cached(&self) -> bool {
-        let file = self.queue.backing().file();
+        let file = self.owner.backing().file();
         self.task().is_some_and(|task| task.is_cached_in(file))
     }
 
-    /// Remembers what was written back through pages so far, for [`Self::was_overtaken`].
+    /// Remembers what was written back through pages so far, for `was_overtaken`.
     #[inline]
     pub(crate) fn look_for_rewrites(&mut self) {
         if self
@@ -203,221 +185,214 @@ impl Io {
     /// Returns whether what was written past the page cache must be written again, through it.
     #[inline]
     fn was_overtaken(&self, task: Task) -> bool {
-        task.is_cached_in(self.queue.backing().file())
+        task.is_cached_in(self.owner.backing().file())
             || (task.shares_pages() && rewritten() != self.rewritten)
     }
-
-    /// Handles the end of a bio, or of those of all chunks of a write. Any context.
-    pub(crate) fn bio_done(mut self: KBox<Self>, result: Result<(), DriveStatus>) {
-        let queue = self.queue.clone();
-        let task = self.task().filter(|task| task.replaces());
-        if result.is_ok() && task.is_some_and(|task| self.was_overtaken(task)) {
-            self.step = Step::Overtaken;
-            return defer(self, queue.io_work());
-        }
-        // Too long for an interrupt handler.
-        if result.is_ok() && self.bounces() && matches!(self.op, Ok(Op::Read(..))) {
-            self.step = Step::Bounce;
-            return defer(self, queue.io_work());
-        }
-        queue.finish(self, result);
-    }
 }
 
-impl Queue {
-    /// Begins the drive's part of a request that has its buffers and, for a
-    /// write, its data. Process context.
-    pub(crate) fn begin(&self, mut io: KBox<Io>) {
-        io.marks.enter_drive();
-        io.step = Step::Start;
-        io.cached = false;
-        io.met_pages = false;
-        match io.task() {
-            Some(task) if self.enter_cache(&mut io, task.op, task.extent) => {
-                self.answer(io, Status::Ok);
-            }
-            task => {
-                // Before it is looked whether there are pages.
-                io.look_for_rewrites();
-                trace::target::drive_start(|| io.about());
-                self.to_drive(io, task);
-            }
-        }
+/// Handles the end of a bio, or of those of all chunks of a write. Any context.
+pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), DriveStatus>) {
+    let owner = io.owner.clone();
+    let task = io.task().filter(|task| task.replaces());
+    if result.is_ok() && task.is_some_and(|task| io.was_overtaken(task)) {
+        io.step = Step::Overtaken;
+        return defer(io, owner.backing().io_work());
     }
-
-    #[inline]
-    fn to_drive(&self, mut io: KBox<Io>, task: Option<Task>) {
-        let backing = self.backing();
-        match task {
-            Some(task) => match task.route {
-                Route::Device if !task.is_cached_in(backing.file()) => {
-                    if task.op == BioOp::Read && io.chunks.is_some() {
-                        return self.read_chunks(io);
-                    }
-                    io.bounce_to_drive();
-                    self.submit(io, task.op, task.extent.offset);
-                }
-                Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
-                    io.cached = true;
-                    match transfer(io, FileOp::Read, FileAccess::CachedNow, task.extent.offset) {
-                        Some((io, Ok(()))) => self.finish(io, Ok(())),
-                        Some((io, Err(_))) => defer(io, self.io_work()),
-                        None => {}
-                    }
-                }
-                _ => {
-                    io.leave_peer();
-                    defer(io, self.io_work());
-                }
-            },
-            None if backing.write_route() == Route::Device => self.submit(io, BioOp::Flush, 0),
-            None => defer(io, self.io_work()),
-        }
+    // Too long for an interrupt handler.
+    if result.is_ok() && io.bounces() && matches!(io.op, Ok(Op::Read(..))) {
+        io.step = Step::Bounce;
+        return defer(io, owner.backing().io_work());
     }
-
-    fn submit(&self, io: KBox<Io>, op: BioOp, offset: u64) {
-        if let Err((_, io)) = submit(io, op, offset >> 9) {
-            self.finish(io, Err(DriveStatus::IoErr));
-        }
-    }
-
-    /// Continues what [`Self::begin`] deferred to the workqueue. May sleep.
-    fn run_deferred(&self, mut io: KBox<Io>) {
-        let Some(task) = io.task() else {
-            let synced = self.backing().file().sync();
-            let result = self.check_wb_err().and(synced);
-            return self.finish_file(io, result);
-        };
-        let (file, offset) = (self.backing().file(), task.extent.offset);
-        let length = task.extent.length as usize;
-        io.met_pages = task.route != Route::Cache && task.is_cached_in(file);
-        match (task.op, task.route) {
-            (BioOp::Discard { .. }, Route::Device) => {
-                // What is left there is as good as anything.
-                let _ = file.write_back(offset, length);
-                // Pages that it has in part were written whole.
-                REWRITTEN.fetch_add(1, Full);
-                let _ = file.drop_pages(offset, length);
-                self.submit(io, task.op, offset);
-            }
-            (BioOp::Discard { .. } | BioOp::WriteZeroes { .. }, _) => self.empty(io, task),
-            (BioOp::Write { .. }, Route::Device | Route::File) if io.met_pages => {
-                self.write_through(io, task);
-            }
-            (_, Route::Device) => match file.write_back(offset, length) {
-                Ok(()) => self.submit(io, task.op, offset),
-                Err(e) => self.finish_file(io, Err(e)),
-            },
-            // The file system writes back what it must before it reads.
-            (_, Route::File | Route::Cache) => self.transfer(io, task),
-        }
-    }
-
-    /// Empties blocks, those in the page cache, too.
-    fn empty(&self, io: KBox<Io>, task: Task) {
-        let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
-        let (offset, length) = (task.extent.offset, task.extent.length as usize);
-        // File systems write back and drop the pages that it has in part.
-        REWRITTEN.fetch_add(1, Full);
-        let result = self.backing().file().empty(offset, length, keep);
-        REWRITTEN.fetch_add(1, Full);
-        self.finish_file(io, result);
-    }
-
-    fn transfer(&self, mut io: KBox<Io>, task: Task) {
-        io.cached = task.route == Route::Cache;
-        let done = transfer(io, task.file_op(), task.route.way(), task.extent.offset);
-        if let Some((io, result)) = done {
-            self.transferred(io, task, result);
-        }
-    }
-
-    /// Handles the end of direct or cached I/O of a file. May sleep.
-    fn transferred(&self, io: KBox<Io>, task: Task, result: Result) {
-        let direct = task.route == Route::File && task.replaces();
-        if result.is_ok() && direct && io.was_overtaken(task) {
-            return self.write_through(io, task);
-        }
-        let result = match task.op {
-            BioOp::Write { fua: true } if task.route == Route::Cache => {
-                self.check_wb_err().and(result)
-            }
-            _ => result,
-        };
-        self.finish_file(io, result);
-    }
-
-    /// Writes through the page cache to the drive, and drops the pages.
-    fn write_through(&self, io: KBox<Io>, task: Task) {
-        let (file, offset) = (self.backing().file(), task.extent.offset);
-        let length = task.extent.length as usize;
-        let Some((mut io, result)) = transfer(io, task.file_op(), FileAccess::Cached, offset)
-        else {
-            return;
-        };
-        io.met_pages = true;
-        let result = result.and_then(|()| file.write_back(offset, length));
-        REWRITTEN.fetch_add(1, Full);
-        // Those that somebody uses stay; they are right.
-        let _ = file.drop_pages(offset, length);
-        self.finish_file(io, result);
-    }
-
-    /// Returns the error of a write-back that has failed since the session got the last one.
-    fn check_wb_err(&self) -> Result {
-        self.session().write_errors().check_wb_err(self.backing())
-    }
-
-    fn finish_file(&self, io: KBox<Io>, result: Result) {
-        self.finish(io, result.map_err(DriveStatus::from_error));
-    }
-
-    /// Answers by what became of the drive's part. Any context.
-    pub(crate) fn finish(&self, mut io: KBox<Io>, result: Result<(), DriveStatus>) {
-        let mut status = match result {
-            Ok(()) => Status::Ok,
-            Err(DriveStatus::NoSpace) => Status::NoSpace,
-            Err(DriveStatus::Medium) => Status::Medium,
-            Err(DriveStatus::NotSupported) => Status::Unsupported,
-            Err(_) => Status::IoError,
-        };
-        if io.makes_durable() {
-            (status, io.flush_error) = self.session().write_errors().end_flush(status);
-        }
-        trace::target::drive_end(|| io.about().ended(status as i32));
-        self.answer(io, status);
-    }
+    finish(&*owner, io, result);
 }
 
-impl Deferred for Io {
-    fn run(mut self: KBox<Self>) {
-        let queue = self.queue.clone();
-        match (self.step, self.task()) {
-            (Step::Bounce, _) => {
-                self.bounce_to_wire();
-                queue.finish(self, Ok(()));
-            }
-            (Step::Finished(result), Some(task)) => queue.transferred(self, task, result),
-            (Step::Overtaken, Some(task)) => {
-                self.leave_peer();
-                match task.op {
-                    BioOp::WriteZeroes { .. } => queue.empty(self, task),
-                    _ => queue.write_through(self, task),
-                }
-            }
-            _ => queue.run_deferred(self),
+/// Begins the drive's part of a request that has its buffers and, for a
+/// write, its data. Process context.
+pub(crate) fn begin<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
+    io.marks.enter_drive();
+    io.step = Step::Start;
+    io.cached = false;
+    io.met_pages = false;
+    match io.task() {
+        Some(task) if enter_cache(owner, &mut io, task.op, task.extent) => {
+            owner.drive_done(io, Status::Ok);
+        }
+        task => {
+            // Before it is looked whether there are pages.
+            io.look_for_rewrites();
+            trace::target::drive_start(|| io.about());
+            to_drive(owner, io, task);
         }
     }
 }
 
-impl FileOwner for Io {
-    fn file(&self) -> FileRef<'_> {
-        self.queue.backing().file()
+#[inline]
+fn to_drive<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Option<Task>) {
+    let backing = owner.backing();
+    match task {
+        Some(task) => match task.route {
+            Route::Device if !task.is_cached_in(backing.file()) => {
+                if task.op == BioOp::Read && io.chunks.is_some() {
+                    return owner.read_chunks(io);
+                }
+                io.bounce_to_drive();
+                submit_bio(owner, io, task.op, task.extent.offset);
+            }
+            Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
+                io.cached = true;
+                match transfer(io, FileOp::Read, FileAccess::CachedNow, task.extent.offset) {
+                    Some((io, Ok(()))) => finish(owner, io, Ok(())),
+                    Some((io, Err(_))) => defer(io, owner.backing().io_work()),
+                    None => {}
+                }
+            }
+            _ => {
+                io.leave_peer();
+                defer(io, owner.backing().io_work());
+            }
+        },
+        None if backing.write_route() == Route::Device => submit_bio(owner, io, BioOp::Flush, 0),
+        None => defer(io, owner.backing().io_work()),
     }
+}
 
-    fn completed(mut self: KBox<Self>, result: Result) {
-        let queue = self.queue.clone();
-        self.step = Step::Finished(result);
-        defer(self, queue.io_work());
+fn submit_bio<O: Completion>(owner: &O, io: KBox<Io<O>>, op: BioOp, offset: u64) {
+    if let Err((_, io)) = submit(io, op, offset >> 9) {
+        finish(owner, io, Err(DriveStatus::IoErr));
     }
+}
+
+/// Continues what [`begin`] deferred to the workqueue. May sleep.
+fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
+    let Some(task) = io.task() else {
+        let synced = owner.backing().file().sync();
+        let result = check_wb_err(owner).and(synced);
+        return finish_file(owner, io, result);
+    };
+    let (file, offset) = (owner.backing().file(), task.extent.offset);
+    let length = task.extent.length as usize;
+    io.met_pages = task.route != Route::Cache && task.is_cached_in(file);
+    match (task.op, task.route) {
+        (BioOp::Discard { .. }, Route::Device) => {
+            // What is left there is as good as anything.
+            let _ = file.write_back(offset, length);
+            // Pages that it has in part were written whole.
+            REWRITTEN.fetch_add(1, Full);
+            let _ = file.drop_pages(offset, length);
+            submit_bio(owner, io, task.op, offset);
+        }
+        (BioOp::Discard { .. } | BioOp::WriteZeroes { .. }, _) => empty(owner, io, task),
+        (BioOp::Write { .. }, Route::Device | Route::File) if io.met_pages => {
+            write_through(owner, io, task);
+        }
+        (_, Route::Device) => match file.write_back(offset, length) {
+            Ok(()) => submit_bio(owner, io, task.op, offset),
+            Err(e) => finish_file(owner, io, Err(e)),
+        },
+        // The file system writes back what it must before it reads.
+        (_, Route::File | Route::Cache) => transfer_file(owner, io, task),
+    }
+}
+
+/// Empties blocks, those in the page cache, too.
+fn empty<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
+    let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
+    let (offset, length) = (task.extent.offset, task.extent.length as usize);
+    // File systems write back and drop the pages that it has in part.
+    REWRITTEN.fetch_add(1, Full);
+    let result = owner.backing().file().empty(offset, length, keep);
+    REWRITTEN.fetch_add(1, Full);
+    finish_file(owner, io, result);
+}
+
+fn transfer_file<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Task) {
+    io.cached = task.route == Route::Cache;
+    let done = transfer(io, task.file_op(), task.route.way(), task.extent.offset);
+    if let Some((io, result)) = done {
+        transferred(owner, io, task, result);
+    }
+}
+
+/// Handles the end of direct or cached I/O of a file. May sleep.
+fn transferred<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task, result: Result) {
+    let direct = task.route == Route::File && task.replaces();
+    if result.is_ok() && direct && io.was_overtaken(task) {
+        return write_through(owner, io, task);
+    }
+    let result = match task.op {
+        BioOp::Write { fua: true } if task.route == Route::Cache => check_wb_err(owner).and(result),
+        _ => result,
+    };
+    finish_file(owner, io, result);
+}
+
+/// Writes through the page cache to the drive, and drops the pages.
+fn write_through<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
+    let (file, offset) = (owner.backing().file(), task.extent.offset);
+    let length = task.extent.length as usize;
+    let Some((mut io, result)) = transfer(io, task.file_op(), FileAccess::Cached, offset) else {
+        return;
+    };
+    io.met_pages = true;
+    let result = result.and_then(|()| file.write_back(offset, length));
+    REWRITTEN.fetch_add(1, Full);
+    // Those that somebody uses stay; they are right.
+    let _ = file.drop_pages(offset, length);
+    finish_file(owner, io, result);
+}
+
+/// Returns the error of a write-back that has failed since the session got the last one.
+fn check_wb_err<O: Completion>(owner: &O) -> Result {
+    owner.write_errors().check_wb_err(owner.backing())
+}
+
+fn finish_file<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result) {
+    finish(owner, io, result.map_err(DriveStatus::from_error));
+}
+
+/// Answers by what became of the drive's part. Any context.
+pub(crate) fn finish<O: Completion>(
+    owner: &O,
+    mut io: KBox<Io<O>>,
+    result: Result<(), DriveStatus>,
+) {
+    let mut status = match result {
+        Ok(()) => Status::Ok,
+        Err(DriveStatus::NoSpace) => Status::NoSpace,
+        Err(DriveStatus::Medium) => Status::Medium,
+        Err(DriveStatus::NotSupported) => Status::Unsupported,
+        Err(_) => Status::IoError,
+    };
+    if io.makes_durable() {
+        (status, io.flush_error) = owner.write_errors().end_flush(status);
+    }
+    trace::target::drive_end(|| io.about().ended(status as i32));
+    owner.drive_done(io, status);
+}
+
+/// Continues with a request on the workqueue. May sleep.
+pub(crate) fn run_deferred<O: Completion>(mut io: KBox<Io<O>>) {
+    let owner = io.owner.clone();
+    match (io.step, io.task()) {
+        (Step::Bounce, _) => {
+            io.bounce_to_wire();
+            finish(&*owner, io, Ok(()));
+        }
+        (Step::Finished(result), Some(task)) => transferred(&*owner, io, task, result),
+        (Step::Overtaken, Some(task)) => {
+            io.leave_peer();
+            match task.op {
+                BioOp::WriteZeroes { .. } => empty(&*owner, io, task),
+                _ => write_through(&*owner, io, task),
+            }
+        }
+        _ => run_step(&*owner, io),
+    }
+}
+
+/// Handles the end of I/O that a file system has gone on with. Any context.
+pub(crate) fn file_done<O: Completion>(mut io: KBox<Io<O>>, result: Result) {
+    let owner = io.owner.clone();
+    io.step = Step::Finished(result);
+    defer(io, owner.backing().io_work());
 }

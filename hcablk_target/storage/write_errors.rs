@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume remembers of a session id's writes that were acknowledged and are not durable
-//! yet: which errors of their write-back the initiator has still to be told.
+//! What a volume remembers of a disk's writes that were acknowledged and are not durable
+//! yet: which errors of their write-back the initiator has still to be told. It is one for all paths
+//! of the disk, since a flush by one of them covers the writes by the others.
 //!
 //! It outlives the session, so that no error is lost with a connection, and dies with the
 //! export. Its number, the *export instance*, tells the initiator whether it is still the same: if
@@ -20,9 +21,11 @@ use hcablk_core::{
     blkdev::WbErrCursor,
     proto::{
         connect::{
+            Epoch,
             ExportInstance,
             Request,
-            SessionId, //
+            SessionId,
+            PATHS_MAX, //
         },
         message::Status,
         name::HostId, //
@@ -31,7 +34,10 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
-    system, //
+    system::{
+        self,
+        errno, //
+    }, //
 };
 use kernel::{
     new_mutex,
@@ -40,6 +46,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Relaxed,
             Release, //
         },
         Arc,
@@ -47,7 +54,7 @@ use kernel::{
     },
 };
 
-/// How many session ids of a host a volume remembers: more than a host may have sessions.
+/// How many disks of a host a volume remembers: more than a host may have sessions.
 const RECORDS_PER_HOST: usize = 32;
 
 /// See the module. Shared by the volume and, while there is one, by the session.
@@ -61,6 +68,8 @@ pub(crate) struct WriteErrors {
     flushes: IrqLock<FlushErrors>,
     /// Whether there is one of these that is still to be told.
     owes_error: Atomic<bool>,
+    /// Sessions that have it. It grows under the records' lock.
+    sessions: Atomic<u32>,
 }
 
 impl WriteErrors {
@@ -72,9 +81,15 @@ impl WriteErrors {
                 cursor <- new_mutex!(cursor),
                 flushes <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
                 owes_error: Atomic::new(false),
+                sessions: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Returns whether a session has it.
+    fn is_used(&self) -> bool {
+        self.sessions.load(Acquire) != 0
     }
 
     /// Returns the number by which an initiator knows it again.
@@ -109,10 +124,60 @@ impl WriteErrors {
     }
 }
 
+/// A session's use of a record, which stays as long as there is one: who forgets it would tell the initiator
+/// of another instance, and that nothing is left of what the session has begun.
+pub(crate) struct WriteErrorsUse(Arc<WriteErrors>);
+
+impl WriteErrorsUse {
+    fn new(errors: &Arc<WriteErrors>) -> Self {
+        errors.sessions.fetch_add(1, Relaxed);
+        Self(errors.clone())
+    }
+}
+
+impl core::ops::Deref for WriteErrorsUse {
+    type Target = Arc<WriteErrors>;
+
+    fn deref(&self) -> &Arc<WriteErrors> {
+        &self.0
+    }
+}
+
+impl Drop for WriteErrorsUse {
+    fn drop(&mut self) {
+        self.0.sessions.fetch_sub(1, Release);
+    }
+}
+
 struct Record {
     host: HostId,
-    session: SessionId,
+    /// The id of the disk's sessions on path 0.
+    disk: SessionId,
+    /// For each path the highest epoch that a session had, or that was fenced; 0: there was none yet.
+    epochs: [Epoch; PATHS_MAX as usize],
     errors: Arc<WriteErrors>,
+}
+
+impl Record {
+    /// Returns whether it is of the disk whose session of `host` is `session`.
+    fn is_of(&self, host: HostId, session: SessionId) -> bool {
+        self.host == host && self.disk == session.on_path(0)
+    }
+
+    /// Returns the last epoch of a path.
+    fn epoch(&self, path: u8) -> Epoch {
+        self.epochs
+            .get(usize::from(path))
+            .copied()
+            .unwrap_or(Epoch(0))
+    }
+
+    /// Remembers an epoch of a path.
+    fn remember(&mut self, path: u8, epoch: Epoch) {
+        if let Some(last) = self.epochs.get_mut(usize::from(path)) {
+            *last = epoch.max(*last);
+        }
+    }
 }
 
 /// The records of an export, the one that was used last at the end.
@@ -131,31 +196,71 @@ impl Records {
         )
     }
 
-    /// Returns the record for the session that `request` begins: that of its session id if it goes
-    /// on with former epochs and there is one, else a new one. May sleep. Fails with `ENOMEM`.
-    pub(crate) fn begin(&self, request: &Request, backing: &Backing) -> Result<Arc<WriteErrors>> {
+    /// Returns the last epoch of the session that `request` names, if it is remembered.
+    pub(crate) fn last_epoch(&self, request: &Request) -> Option<Epoch> {
+        let list = self.list.lock();
+        let found = list
+            .iter()
+            .find(|record| record.is_of(request.host, request.session));
+        found
+            .map(|record| record.epoch(request.session.path()))
+            .filter(|epoch| epoch.0 != 0)
+    }
+
+    /// Remembers that `session` of `host` has begun with `epoch`. May sleep. Fails with `ESTALE` if it had that
+    /// one or a later one, or was fenced with it.
+    pub(crate) fn remember_epoch(&self, host: HostId, session: SessionId, epoch: Epoch) -> Result {
+        let mut list = self.list.lock();
+        if let Some(record) = list.iter_mut().find(|r| r.is_of(host, session)) {
+            if epoch <= record.epoch(session.path()) {
+                return Err(errno::estale());
+            }
+            record.remember(session.path(), epoch);
+        }
+        Ok(())
+    }
+
+    /// Lets no session of this id begin with `epoch` or one before. May sleep.
+    pub(crate) fn fence(&self, host: HostId, session: SessionId, epoch: Epoch) {
+        // There is nothing to remember if it had that one.
+        let _ = self.remember_epoch(host, session, epoch);
+    }
+
+    /// Returns the record for the session that `request` begins: that of its disk if it goes
+    /// on with former epochs and there is one, else a new one. May sleep. Fails with `ESTALE` if that id had
+    /// this epoch or a later one, and with `ENOMEM`.
+    pub(crate) fn begin(&self, request: &Request, backing: &Backing) -> Result<WriteErrorsUse> {
         let mut list = self.list.lock();
         let found = list
             .iter()
-            .position(|record| record.host == request.host && record.session == request.session);
-        let former = found.and_then(|place| list.remove(place).ok());
-        let errors = match former.filter(|_| request.resume) {
-            Some(record) => record.errors,
+            .position(|record| record.is_of(request.host, request.session));
+        let known = found.and_then(|place| list.get(place));
+        if known.is_some_and(|record| request.epoch <= record.epoch(request.session.path())) {
+            return Err(errno::estale());
+        }
+        let goes_on = known.filter(|_| request.resume);
+        let errors = match goes_on {
+            Some(record) => record.errors.clone(),
             None => WriteErrors::new(backing)?,
         };
+        let former = found.and_then(|place| list.remove(place).ok());
+        let epochs = former.map_or([Epoch(0); PATHS_MAX as usize], |record| record.epochs);
         let own = |record: &Record| record.host == request.host;
         if list.iter().filter(|record| own(record)).count() >= RECORDS_PER_HOST {
-            let oldest = list.iter().position(own);
+            let oldest = list
+                .iter()
+                .position(|record| own(record) && !record.errors.is_used());
             drop(oldest.and_then(|place| list.remove(place).ok()));
         }
         list.push(
             Record {
                 host: request.host,
-                session: request.session,
+                disk: request.session.on_path(0),
+                epochs,
                 errors: errors.clone(),
             },
             GFP_KERNEL,
         )?;
-        Ok(errors)
+        Ok(WriteErrorsUse::new(&errors))
     }
 }

@@ -3,6 +3,8 @@
 //! From settings to a live session with its disk.
 
 use super::{
+    no_sessions,
+    path::Path,
     Active,
     Device, //
 };
@@ -29,6 +31,7 @@ use hcablk_core::{
     proto::{
         connect::Epoch,
         name::VolumeId,
+        ADMIN_QUEUE,
         QUEUES_MAX, //
     },
     rdma::{
@@ -46,30 +49,47 @@ use kernel::{
 pub(super) type First = (Arc<Link>, Arc<Id>);
 
 impl Device {
-    /// Connects to a volume that is `lost`, if that is known, and makes its disk.
+    /// Connects a path to a volume that is `lost`, if that is known, and makes its disk.
     pub(super) fn connect(
         self: &Arc<Self>,
+        path: &Path,
         settings: Settings,
         epoch: Epoch,
         lost: Option<VolumeId>,
         deadline: Deadline,
     ) -> Result<Active, Failure> {
-        let (session, first, head) = self.begin_session(settings, epoch, None, deadline)?;
+        let (session, first, head) =
+            self.begin_session(path.number(), settings, epoch, None, deadline)?;
         let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
-            let disk = head
-                .with_first(session.clone(), || self.add_disk(&session, &head, &volume))
+            session.admit();
+            let first = (path.number(), epoch, session.origin(&volume)?);
+            let disk = session
+                .queues()
+                .and_then(|queues| {
+                    head.with_first(first, &queues, settings.policy, || {
+                        self.add_disk(&session, &head, &volume)
+                    })
+                })
                 .map_err(|e| Failure::Setup("the disk", e))?;
             // Not before: whoever reads partitions would wait, and this for them.
             head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
             Ok((disk, volume))
         });
         match result {
-            Ok((disk, volume)) => Ok(Active {
-                head,
-                session,
-                disk,
-                volume,
-            }),
+            Ok((disk, volume)) => {
+                let settings = *session.settings();
+                let mut sessions = no_sessions();
+                if let Some(place) = sessions.get_mut(usize::from(path.number())) {
+                    *place = Some(session);
+                }
+                Ok(Active {
+                    head,
+                    sessions,
+                    disk,
+                    volume,
+                    settings,
+                })
+            }
             Err(failure) => {
                 // What broke the session comes before what that broke.
                 let failure = session.failure().unwrap_or(failure);
@@ -79,10 +99,11 @@ impl Device {
         }
     }
 
-    /// Makes a session without queue pairs, for the disk of `head` or for a new one, and resolves
+    /// Makes a session of path `path` without queue pairs, for the disk of `head` or for a new one, and resolves
     /// the target's address.
     pub(super) fn begin_session(
         self: &Arc<Self>,
+        path: u8,
         settings: Settings,
         epoch: Epoch,
         head: Option<Arc<Head>>,
@@ -122,7 +143,7 @@ impl Device {
         };
         let session = Session::new(
             self.clone(),
-            self.identity,
+            self.identity.on_path(path),
             epoch,
             settings,
             shape,
@@ -141,13 +162,11 @@ impl Device {
         lost: Option<VolumeId>,
     ) -> Result<VolumeInfo, Failure> {
         let (address, request) = session
-            .connection_request(0, false)
+            .connection_request(ADMIN_QUEUE, false)
             .ok_or(Failure::Unset("address"))?;
-        // The first queue makes the session at the target, the others join it.
-        let first = connect::bring_up(session, 0..1, Some(first), &address, &request, deadline)?;
-        let Some(volume) = first.first().map(|(_, reply)| VolumeInfo::of(reply)) else {
-            return Err(Failure::NotATarget);
-        };
+        // The admin queue pair makes the session at the target, the others join it.
+        let reply = connect::bring_up_admin(session, first, request, deadline)?;
+        let volume = VolumeInfo::of(&reply);
         let expected = session.settings().expect_wwid;
         if expected.is_some() && volume.wwid != expected {
             return Err(Failure::OtherVolume);
@@ -155,15 +174,10 @@ impl Device {
         if lost.is_some() && volume.wwid != lost {
             return Err(Failure::Exchanged);
         }
-        let rest = connect::bring_up(
-            session,
-            1..session.queue_count(),
-            None,
-            &address,
-            &request,
-            deadline,
-        )?;
-        for (queue, reply) in Iterator::chain(first.iter(), rest.iter()) {
+        session.watch(&volume)?;
+        let queues =
+            connect::bring_up(session, session.queue_count(), &address, &request, deadline)?;
+        for (queue, reply) in queues.iter() {
             if VolumeInfo::of(reply) != volume {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",

@@ -2,7 +2,10 @@
 
 //! The disk of a session: what the block layer is told of the volume.
 
-use super::Device;
+use super::{
+    path::session_of,
+    Device, //
+};
 use crate::{
     failure::{
         Failure,
@@ -22,6 +25,10 @@ use hcablk_core::{
         Limits,
         TagSet,
         TagSetConfig, //
+    },
+    proto::{
+        message::VolumeState,
+        ADMIN_QUEUE, //
     },
     rdma::mr::REGION_PAGE,
 };
@@ -48,7 +55,7 @@ impl Device {
             no_scheduler: false,
             poll_queues: settings.poll_queues.into(),
         };
-        let tag_set = TagSet::new(&config, session.requests(), head.first().clone())?;
+        let tag_set = TagSet::new(&config, session.requests(), head.hw_queues().clone())?;
         let bytes = session.shape().bytes.min(geometry.max_transfer);
         if bytes >> 10 < settings.max_io_kib {
             pr_info!(
@@ -91,26 +98,38 @@ impl Device {
         )
     }
 
-    /// Resizes the disk to the volume's `sectors` of 512 bytes, as the target has sent. Does
-    /// nothing while the device is busy with something else, since the target will send it again.
-    /// Process context.
-    pub(super) fn resize(&self, session: &Session, sectors: u64) {
-        let Some(control) = self.control.try_lock() else {
-            return;
+    /// Has the disk follow the volume, as the target has told of it by `session`. Returns `false` while the device is busy with
+    /// something else, or the session is not the disk's yet: then it is to be tried again. Process context.
+    pub(super) fn follow_volume(&self, session: &Session, now: VolumeState) -> bool {
+        let VolumeState { sectors, read_only } = now;
+        let Some(mut control) = self.control.try_lock() else {
+            return false;
         };
-        let Some(active) = control.active.as_ref() else {
-            return;
+        let Some(active) = control.active.as_mut() else {
+            return false;
         };
-        if !core::ptr::eq(&*active.session, session) || active.disk.capacity() == sectors {
-            return;
-        }
+        let Some(session) = session_of(&active.sessions, session.path())
+            .filter(|own| core::ptr::eq(&***own, session))
+        else {
+            return false;
+        };
         if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask() != 0 {
-            return active.session.fail(Failure::Protocol(Violation::new(
+            session.fail(Failure::Protocol(Violation::new(
                 "the size that it told is none",
-                Some(0),
+                Some(ADMIN_QUEUE),
             )));
+            return false;
         }
-        pr_info!("{self}: the volume has {sectors} sectors now\n");
-        active.disk.set_capacity_and_notify(sectors);
+        if active.disk.capacity() != sectors {
+            pr_info!("{self}: the volume has {sectors} sectors now\n");
+            active.disk.set_capacity_and_notify(sectors);
+        }
+        if active.volume.geometry.read_only != read_only {
+            let what = if read_only { "read-only" } else { "writable" };
+            pr_info!("{self}: the volume is {what} now\n");
+            active.volume.geometry.read_only = read_only;
+            active.disk.set_read_only(read_only);
+        }
+        true
     }
 }

@@ -5,8 +5,10 @@
 
 use super::Device;
 use crate::{
+    admin::Admin,
     queue::Queue,
     stats::{
+        AdminCounts,
         Done,
         Sent,
         Times,
@@ -27,6 +29,7 @@ use kernel::{
 pub(super) struct Past {
     sent: Sent,
     done: Done,
+    admin: AdminCounts,
     wakeups: Wakeups,
     times: Times,
 }
@@ -38,16 +41,29 @@ impl Past {
         self.wakeups.absorb(&queue.wakeups());
         self.times.absorb(&queue.times);
     }
+
+    fn absorb_admin(&self, admin: &Admin) {
+        self.admin.absorb(&admin.counts);
+        self.done.protocol_errors.add(admin.protocol_errors.get());
+    }
 }
 
 impl Device {
-    /// Takes a session's closed queues away and keeps what they have counted: who sums up
+    /// Takes a session's closed queues and its admin queue pair away and keeps what they have counted: who sums up
     /// meanwhile has each of them once.
-    pub(super) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) {
+    pub(super) fn retire(
+        &self,
+        queues: &Mutex<KVec<Arc<Queue>>>,
+        admin: &Mutex<Option<Arc<Admin>>>,
+    ) {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
             past.absorb(queue);
+        }
+        let admin = admin.lock().take();
+        if let Some(admin) = &admin {
+            past.absorb_admin(admin);
         }
         drop(past);
     }
@@ -68,11 +84,15 @@ impl Device {
         // Held until the end: queues become past under it.
         let past = self.past.lock();
         let live = self.shown.lock().live.clone();
-        if let Some(session) = live {
+        for session in live.iter().flatten() {
             session.for_each_queue(|queue| sum.absorb(queue));
+            if let Some(admin) = session.admin() {
+                sum.absorb_admin(&admin);
+            }
         }
         sum.sent.absorb(&past.sent);
         sum.done.absorb(&past.done);
+        sum.admin.absorb(&past.admin);
         sum.wakeups.absorb(&past.wakeups);
         sum.times.absorb(&past.times);
         sum
@@ -83,6 +103,7 @@ impl Device {
         let sum = self.sum();
         sum.done.for_each(&mut f)?;
         sum.sent.for_each(&mut f)?;
+        sum.admin.for_each(&mut f)?;
         sum.wakeups.for_each(&mut f)
     }
 
@@ -95,7 +116,7 @@ impl Device {
     pub(crate) fn time(&self, on: bool) {
         let mut shown = self.shown.lock();
         shown.timing = on;
-        if let Some(session) = &shown.live {
+        for session in shown.live.iter().flatten() {
             session.for_each_queue(|queue| queue.time(on));
         }
     }

@@ -1,21 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A disk whose session was lost gets another one, while its requests wait.
+//! A path gets a session, the first or another one, while requests go by other paths or wait.
 //!
-//! The teardown of the lost session has given its requests back to the block layer, each
-//! after its memory region was destroyed. The worker makes attempts, [`delay_ms`] apart, until one
-//! succeeds, `ctrl_loss_tmo` is over, or a failure cannot pass
-//! ([`Failure::may_pass`]). A new session has the disk's id and a later epoch: the target admits it
+//! The teardown of a lost session has given its requests back to the block layer, each
+//! after its memory region was destroyed. The path's worker makes attempts, [`delay_ms`] apart, until one
+//! succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no session on any path for
+//! `ctrl_loss_tmo`. A new session has the path's id and a later epoch: the target admits it
 //! when nothing of the lost one can reach the drive any more, so that a write of the past never
-//! comes after its retry.
+//! comes after its retry; other paths are fenced before it is used. If `fast_io_fail_tmo` is over before, requests
+//! fail from then on until there is a session.
 //!
 //! # Locks and contexts
 //!
-//! The worker runs on a workqueue of its own, since it waits for teardowns. It does not hold
-//! `control` during an attempt, so that commands never wait for that; it looks afterwards, under
-//! `control`, whether the disk is still there. It allocates without I/O: what reclaims memory may wait for this disk.
+//! The workers run on a workqueue of their own, since they wait for teardowns. They do not hold
+//! `control` during an attempt, so that commands never wait for that; they look afterwards, under
+//! `control`, whether the disk is still there. They allocate without I/O: what reclaims memory may wait for this disk.
 
 use super::{
+    path::{
+        session_of,
+        Path,
+        PathState, //
+    },
+    plan::Plan,
     Active,
     Control,
     Device,
@@ -28,17 +35,13 @@ use crate::{
         Failure,
         Step, //
     },
-    head::Head,
     session::{
         Session,
         VolumeInfo, //
     },
 };
 use hcablk_core::{
-    proto::connect::{
-        Epoch,
-        Geometry, //
-    },
+    proto::connect::Epoch,
     sync::defer::without_io,
     system, //
 };
@@ -49,7 +52,6 @@ use kernel::{
         delay::fsleep,
         Delta, //
     },
-    workqueue::WorkItem, //
 };
 
 /// Returns the milliseconds that an attempt may take: half of the connect timeout, 5 s by default.
@@ -62,35 +64,6 @@ enum Attempt {
     /// There is a session, or nobody wants one any more.
     Over,
     Failed(Failure),
-}
-
-/// What an attempt starts from.
-struct Plan {
-    settings: Settings,
-    head: Arc<Head>,
-    lost: Arc<Session>,
-    volume: VolumeInfo,
-}
-
-impl Plan {
-    /// Returns `geometry` if it keeps what the block layer was told; the size may be another one, and
-    /// requests may be larger.
-    fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
-        let (geometry, former) = (volume.geometry, self.volume.geometry);
-        if geometry.max_transfer < former.max_transfer {
-            // The target has less memory left; that may pass.
-            return Err(Failure::Setup("requests as large as before", ENOSPC));
-        }
-        let same = Geometry {
-            capacity: former.capacity,
-            max_transfer: former.max_transfer,
-            ..geometry
-        };
-        match same == former {
-            true => Ok(volume),
-            false => Err(Failure::OtherLimits),
-        }
-    }
 }
 
 /// How often the delay is doubled at most.
@@ -124,112 +97,120 @@ impl Device {
         false
     }
 
-    /// Schedules the worker to connect again, after session `lost` ended because of `failure`. To
-    /// be called with `control` held.
-    pub(super) fn begin_reconnect(self: &Arc<Self>, lost: &Session, failure: Failure) {
-        lost.head().begin_loss(lost.settings().ctrl_loss_tmo_s);
-        self.forget_live(failure);
-        // If it is queued already it has yet to look.
-        let _ = self.workqueues.reconnect.enqueue(self.clone());
-    }
-
-    /// Lets attributes show that the disk is queueing, because of `failure`.
-    fn forget_live(&self, failure: Failure) {
-        let mut shown = self.shown.lock();
-        shown.state = State::Queueing;
-        shown.failure = Some(failure);
-        shown.session = None;
-        let live = shown.live.take();
-        drop(shown);
-        drop(live);
-    }
-
-    /// Removes the disk if it is queueing, since `lost` was lost if that is given: no other attempt is
-    /// made.
-    pub(super) fn give_up(&self, lost: Option<&Arc<Session>>, failure: Failure) {
+    /// Removes the disk if no path of it is live; returns whether it has: no other attempt is made then. Sleeps.
+    pub(super) fn give_up(&self, failure: Failure) -> bool {
         let mut control = self.control.lock();
-        let waits = |active: &Active| lost.is_none_or(|lost| Arc::ptr_eq(&active.session, lost));
-        if self.show(|shown| shown.state) != State::Queueing
-            || !control.active.as_ref().is_some_and(waits)
-        {
-            return;
+        if !self.show(|shown| shown.state.is_reconnecting()) || control.active.is_none() {
+            return false;
         }
         pr_warn!("{self}: no other connection: {failure}\n");
         self.remove_lost(&mut control, failure);
+        true
     }
 
-    /// Returns whether the disk still waits for a session after the one of `plan`; then it shows
+    /// Makes no other attempt for the path of `plan`, because of `failure`. The disk goes if it has no other.
+    fn refuse(&self, plan: &Plan, failure: Failure) {
+        let mut control = self.control.lock();
+        if !self.is_wanted(&control, plan) {
+            return;
+        }
+        plan.path.set_state(PathState::Refused, Some(failure));
+        if self.for_all_wanted_paths(|path| !path.info().state.is_of_use()) {
+            pr_warn!("{self}: no other connection: {failure}\n");
+            return self.remove_lost(&mut control, failure);
+        }
+        pr_warn!(
+            "{self}: path {} is given up: {failure}\n",
+            plan.path.number()
+        );
+        if let Some(active) = control.active.as_mut() {
+            self.release_path(active, plan.path.number());
+            self.show_sessions(active, State::Queueing, Some(failure));
+        }
+        self.tell_changes();
+    }
+
+    /// Returns whether the path still is to get the session after the one of `plan`; then it shows
     /// `failure` as the reason why there is none.
     fn still_waits(&self, plan: &Plan, failure: Failure) -> bool {
         let control = self.control.lock();
         let waits = self.is_wanted(&control, plan);
         if waits {
-            self.shown.lock().failure = Some(failure);
+            plan.path.set_state(PathState::Waiting, Some(failure));
+            let mut shown = self.shown.lock();
+            if shown.state.is_reconnecting() {
+                shown.failure = Some(failure);
+            }
         }
+        drop(control);
+        self.tell_changes();
         waits
     }
 
-    /// Returns whether the disk waits for a session after the one of `plan`.
+    /// Returns whether the path is to get the session after the one of `plan`.
     fn is_wanted(&self, control: &Control, plan: &Plan) -> bool {
-        self.show(|shown| shown.state) == State::Queueing
-            && control
-                .active
-                .as_ref()
-                .is_some_and(|active| Arc::ptr_eq(&active.session, &plan.lost))
+        Self::has_disk(control, &plan.head)
+            && plan.is_for(&plan.path.info())
+            && control.active.as_ref().is_some_and(|active| {
+                let last = session_of(&active.sessions, plan.path.number());
+                match (last, &plan.lost) {
+                    (None, None) => true,
+                    (Some(last), Some(lost)) => Arc::ptr_eq(last, lost),
+                    _ => false,
+                }
+            })
     }
 
-    /// Returns what attempts start from, `None` if the disk does not wait for a session.
-    fn plan(&self) -> Option<Plan> {
+    /// Returns what attempts start from, `None` if the path is not to get a session.
+    fn plan(&self, path: &Arc<Path>) -> Option<Plan> {
         let control = self.control.lock();
-        if self.show(|shown| shown.state) != State::Queueing {
+        let info = path.info();
+        if !info.enabled || !info.state.is_reconnecting() {
             return None;
         }
         control.active.as_ref().map(|active| Plan {
-            settings: *active.session.settings(),
+            path: path.clone(),
+            settings: path.settings(active.settings),
             head: active.head.clone(),
-            lost: active.session.clone(),
+            lost: session_of(&active.sessions, path.number()).cloned(),
             volume: active.volume,
+            usage: info.usage,
         })
     }
 
-    /// Makes attempts until the disk has a session or is gone. The worker; sleeps.
-    fn reconnect(self: &Arc<Self>) {
-        let Some(plan) = self.plan() else {
+    /// Makes attempts until the path has a session or is not wanted. The path's worker; sleeps.
+    pub(super) fn reconnect(self: &Arc<Self>, path: &Arc<Path>) {
+        let Some(plan) = self.plan(path) else {
             return;
         };
-        let loss = plan.head.loss();
-        let mut failure = plan.lost.failure().unwrap_or(Failure::Disconnected);
+        let last = plan.lost.as_ref().and_then(|lost| lost.failure());
+        let mut failure = last.unwrap_or(Failure::Disconnected);
         let mut unanswered = 0;
-        let mut at_once = !loss.again;
+        let mut at_once = !path.was_lost_soon();
         loop {
             if !at_once {
-                let mut delay = delay_ms(
-                    plan.settings.reconnect_delay_s,
-                    unanswered,
-                    system::random_u64(),
-                );
-                if let Some(end) = loss.end {
-                    delay = delay.min(end.left_ms());
-                }
-                let woken = plan.head.wait_ms(delay);
-                if plan.lost.lacks_device() {
-                    return self.give_up(Some(&plan.lost), Failure::DeviceRemoved);
+                self.wait_between_attempts(&plan, unanswered);
+                if plan.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
+                    return self.refuse(&plan, Failure::DeviceRemoved);
                 }
                 if !self.still_waits(&plan, failure) {
                     return;
                 }
-                if woken {
-                    // By the device of an attempt's session.
-                    fsleep(Delta::from_millis(delay.into()));
-                }
+                self.fail_fast_if_due(&plan);
             }
             at_once = false;
+            path.set_connecting();
+            self.tell_changes();
             failure = match without_io(|| self.attempt(&plan)) {
                 Attempt::Over => return,
                 Attempt::Failed(failure) => failure,
             };
-            if !failure.may_pass() || loss.end.is_some_and(Deadline::has_passed) {
-                return self.give_up(Some(&plan.lost), failure);
+            // Another path may have come back since: then this one goes on trying.
+            if plan.head.loss().end.is_some_and(Deadline::has_passed) && self.give_up(failure) {
+                return;
+            }
+            if !failure.may_pass() {
+                return self.refuse(&plan, failure);
             }
             if !self.still_waits(&plan, failure) {
                 return;
@@ -239,6 +220,70 @@ impl Device {
                 _ => 0,
             };
         }
+    }
+
+    /// Waits until the next attempt, the last so many of which the target left without an answer. It ends at once when
+    /// the path, its device or the disk goes.
+    fn wait_between_attempts(&self, plan: &Plan, unanswered: u32) {
+        let mut delay = delay_ms(
+            plan.settings.reconnect_delay_s,
+            unanswered,
+            system::random_u64(),
+        );
+        if let Some(end) = plan.head.loss().end {
+            delay = delay.min(end.left_ms());
+        }
+        let woken = self.wait_before_attempt(plan, delay, |ms| plan.path.woken.wait_ms(ms).is_ok());
+        let is_over = || {
+            plan.head.goes_within(0) || plan.lost.as_ref().is_some_and(|lost| lost.lacks_device())
+        };
+        if woken && !is_over() {
+            // By the device of an attempt's session, or the path was disabled.
+            plan.path.woken.reset();
+            self.wait_before_attempt(plan, delay, |ms| {
+                fsleep(Delta::from_millis(ms.into()));
+                false
+            });
+        }
+    }
+
+    /// Waits for `delay` milliseconds by `wait`, and has requests fail when it is time for that; returns
+    /// whether it was woken.
+    fn wait_before_attempt(&self, plan: &Plan, delay: u32, wait: impl Fn(u32) -> bool) -> bool {
+        let fail_fast = plan.head.loss().fail_fast;
+        let Some(fail_fast) = fail_fast.filter(|_| plan.head.requests_wait()) else {
+            return wait(delay);
+        };
+        let first = delay.min(fail_fast.left_ms());
+        if wait(first) {
+            return true;
+        }
+        self.fail_fast_if_due(plan);
+        delay > first && wait(delay - first)
+    }
+
+    /// Fails the requests that wait for a path, and all that come until there is one, if it is time for that.
+    fn fail_fast_if_due(&self, plan: &Plan) {
+        let is_due = plan.head.loss().fail_fast.is_some_and(Deadline::has_passed);
+        if !is_due || !plan.head.requests_wait() {
+            return;
+        }
+        let control = self.control.lock();
+        if self.is_wanted(&control, plan) && self.show(|shown| shown.state == State::Queueing) {
+            pr_warn!("{self}: still no connection: requests fail until there is one\n");
+            self.set_state(State::FailingFast);
+            self.tell_changes();
+            plan.head.fail_fast();
+        }
+    }
+
+    /// Returns when an attempt that begins now has failed: not after the moment from which on requests fail,
+    /// since that is seen to between attempts.
+    fn attempt_end(&self, plan: &Plan) -> Deadline {
+        let limit = attempt_ms(plan.settings.connect_timeout_s);
+        let fail_fast = plan.head.loss().fail_fast;
+        let fail_fast = fail_fast.filter(|_| plan.head.requests_wait());
+        Deadline::new(fail_fast.map_or(limit, |end| limit.min(end.left_ms())))
     }
 
     /// Returns the epoch of the next attempt, `None` if nobody wants one any more. Whoever enables
@@ -251,12 +296,16 @@ impl Device {
         }
     }
 
-    /// Connects a session and gives the disk its queues.
+    /// Connects a session and makes it a path of the disk.
     fn attempt(self: &Arc<Self>, plan: &Plan) -> Attempt {
-        let deadline = Deadline::new(attempt_ms(plan.settings.connect_timeout_s));
+        if plan.volume.wwid.is_none() {
+            return Attempt::Failed(Failure::Unnamed);
+        }
+        let deadline = self.attempt_end(plan);
         let head = Some(plan.head.clone());
+        let number = plan.path.number();
         let begun = match self.epoch_for(plan) {
-            Ok(Some(epoch)) => self.begin_session(plan.settings, epoch, head, deadline),
+            Ok(Some(epoch)) => self.begin_session(number, plan.settings, epoch, head, deadline),
             Ok(None) => return Attempt::Over,
             Err(e) => Err(Failure::Setup("a session", e)),
         };
@@ -266,10 +315,13 @@ impl Device {
         };
         let result = Self::bring_up(&session, first, deadline, plan.volume.wwid)
             .and_then(|volume| plan.check(volume));
-        let installed = result.and_then(|volume| self.install(&session, plan, volume));
+        let installed = result.and_then(|volume| self.fence_and_install(&session, plan, volume));
         match installed {
             Ok(true) => {
                 // It may have been lost before it was the disk's.
+                if !session.is_live() {
+                    plan.head.set_unfenced(number, session.epoch());
+                }
                 if let Some(failure) = session.has_ended() {
                     self.session_lost(&session, failure);
                 }
@@ -283,64 +335,111 @@ impl Device {
             Err(failure) => {
                 // What broke the session comes before what that broke.
                 let failure = session.failure().unwrap_or(failure);
-                session.finish();
+                // Its queue pairs may take long to drain.
+                self.fail_fast_if_due(plan);
+                // Not as if somebody wanted it so: if some requests went by it they are issued again.
+                session.fail(failure);
+                session.wait();
                 session.let_go();
+                if session.is_admitted() {
+                    self.remove_queues(&plan.head, number);
+                }
                 Attempt::Failed(failure)
             }
         }
     }
 
-    /// Makes `session` the disk's; returns `false` if nobody wants it any more. Sleeps.
-    fn install(
+    /// Makes `session` a path of the disk when all other paths that were lost are fenced; returns `false` if nobody
+    /// wants it any more. Sleeps, as long as the drive takes for what it has begun.
+    fn fence_and_install(
         &self,
         session: &Arc<Session>,
         plan: &Plan,
         volume: VolumeInfo,
     ) -> Result<bool, Failure> {
-        let mut control = self.control.lock();
-        let wanted = self.is_wanted(&control, plan);
-        let Some(active) = control.active.as_mut().filter(|_| wanted) else {
-            return Ok(false);
-        };
-        // Before the first request goes out again.
+        let admin = session.admin().ok_or(Failure::Disconnected)?;
+        let origin = session.origin(&volume)?;
+        plan.head.granted(session.path(), &origin);
+        loop {
+            plan.head.fence_others(&admin, &origin, || {
+                self.fail_fast_if_due(plan);
+                plan.goes_on()?;
+                session.failure().map_or(Ok(()), Err)
+            })?;
+            let mut control = self.control.lock();
+            if !self.is_wanted(&control, plan) {
+                return Ok(false);
+            }
+            let Some(active) = control.active.as_mut() else {
+                return Ok(false);
+            };
+            let (path, epoch) = (session.path(), session.epoch());
+            let installed = plan.head.try_admit(path, epoch, origin, || {
+                self.install(session, plan, active, volume)
+            });
+            drop(control);
+            if let Some(result) = installed {
+                result?;
+                self.tell_changes();
+                plan.head.requests().run_hw_queues();
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Makes `session` a path of the disk. With `control` held, while all other paths are fenced. Sleeps.
+    fn install(
+        &self,
+        session: &Arc<Session>,
+        plan: &Plan,
+        active: &mut Active,
+        volume: VolumeInfo,
+    ) -> Result<(), Failure> {
+        // From here on its end is one of the disk's, also if what follows fails.
+        session.admit();
+        let is_other = volume.instance != active.volume.instance;
+        // Before the first request goes out by it.
         let sectors = volume.geometry.capacity >> 9;
         if active.disk.capacity() != sectors {
             active.disk.set_capacity_and_notify(sectors);
         }
-        if volume.geometry.write_cache && volume.instance != active.volume.instance {
+        if volume.geometry.write_cache && is_other {
             pr_warn!(
                 "{self}: the target has forgotten writes that it acknowledged: a flush will fail\n"
             );
             plan.head.lose_writes();
         }
         active.volume = volume;
-        for index in 0..u32::from(session.queue_count()) {
-            let queue = session.queue(index).ok_or(Failure::Disconnected)?;
-            let former = plan
-                .head
-                .requests()
-                .exchange(index, queue)
+        for queue in session
+            .queues()
+            .map_err(|e| Failure::Setup("the disk's queues", e))?
+        {
+            plan.head
+                .hw_queues()
+                .put(&queue)
                 .map_err(|e| Failure::Setup("the disk's queues", e))?;
-            drop(former);
         }
-        active.session = session.clone();
-        plan.lost.let_go();
+        if let Some(place) = active.sessions.get_mut(usize::from(session.path())) {
+            *place = Some(session.clone());
+        }
+        if let Some(lost) = &plan.lost {
+            lost.let_go();
+        }
         plan.head.end_loss();
-        self.show_session(active);
-        pr_info!(
-            "{self}: connected again with {} queues\n",
-            session.queue_count()
-        );
-        drop(control);
-        plan.head.requests().run_hw_queues();
-        Ok(true)
-    }
-}
-
-impl WorkItem for Device {
-    type Pointer = Arc<Self>;
-
-    fn run(this: Arc<Self>) {
-        Self::reconnect(&this);
+        plan.path.set_state(PathState::Live, None);
+        self.show_sessions(active, State::Queueing, None);
+        if session.path() == 0 && plan.lost.is_some() {
+            pr_info!(
+                "{self}: connected again with {} queues\n",
+                session.queue_count()
+            );
+        } else {
+            pr_info!(
+                "{self}: path {} is connected with {} queues\n",
+                session.path(),
+                session.queue_count()
+            );
+        }
+        Ok(())
     }
 }

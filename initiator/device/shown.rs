@@ -4,8 +4,10 @@
 //! sleep, so that reading never waits.
 
 use super::{
+    no_sessions,
     Active,
-    Device, //
+    Device,
+    Sessions, //
 };
 use crate::{
     failure::Failure,
@@ -19,7 +21,10 @@ use hcablk_core::proto::{
     },
     name::VolumeId, //
 };
-use kernel::sync::Arc;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// See the picture in `device.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,23 +32,42 @@ pub(crate) enum State {
     New,
     Connecting,
     Live,
+    /// Not all paths that are to be used are live.
+    Degraded,
     Queueing,
+    FailingFast,
     Failing,
     Failed,
     Disconnecting,
 }
 
+impl State {
+    /// Returns whether there is a disk that is to get another session.
+    pub(super) fn is_reconnecting(self) -> bool {
+        matches!(self, Self::Queueing | Self::FailingFast)
+    }
+}
+
+impl State {
+    /// Returns its name in attributes and events.
+    pub(super) fn name(self) -> &'static CStr {
+        match self {
+            Self::New => c"new",
+            Self::Connecting => c"connecting",
+            Self::Live => c"live",
+            Self::Degraded => c"degraded",
+            Self::Queueing => c"queueing",
+            Self::FailingFast => c"failing-fast",
+            Self::Failing => c"failing",
+            Self::Failed => c"failed",
+            Self::Disconnecting => c"disconnecting",
+        }
+    }
+}
+
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::New => "new",
-            Self::Connecting => "connecting",
-            Self::Live => "live",
-            Self::Queueing => "queueing",
-            Self::Failing => "failing",
-            Self::Failed => "failed",
-            Self::Disconnecting => "disconnecting",
-        })
+        f.write_str(self.name().to_str().unwrap_or("?"))
     }
 }
 
@@ -56,8 +80,8 @@ pub(crate) struct Shown {
     pub(crate) session: Option<(SessionId, Epoch)>,
     /// Which volume it is.
     pub(crate) wwid: Option<VolumeId>,
-    /// Where counters of live queues are.
-    pub(super) live: Option<Arc<Session>>,
+    /// The live sessions by path, where counters of live queues are.
+    pub(super) live: Sessions,
     /// How long requests take is measured.
     pub(crate) timing: bool,
 }
@@ -80,22 +104,48 @@ impl Device {
         shown.disk = None;
         shown.session = None;
         shown.wwid = None;
-        let live = shown.live.take();
+        let live = core::mem::replace(&mut shown.live, no_sessions());
         drop(shown);
         drop(live);
     }
 
-    /// Lets attributes show the session of `active`.
-    pub(super) fn show_session(&self, active: &Active) {
+    /// Lets attributes show that `session` ends, if the disk has others.
+    pub(super) fn show_ending(&self, session: &Session) {
         let mut shown = self.shown.lock();
-        shown.state = State::Live;
-        shown.failure = None;
+        let is_other = |other: &&Arc<Session>| other.path() != session.path() && other.is_live();
+        if shown.state == State::Live && shown.live.iter().flatten().any(|s| is_other(&s)) {
+            shown.state = State::Degraded;
+        }
+    }
+
+    /// Lets attributes show the sessions of `active`: `state` if none is live, because of `failure`.
+    pub(super) fn show_sessions(&self, active: &Active, state: State, failure: Option<Failure>) {
+        let mut live = no_sessions();
+        for (place, session) in live.iter_mut().zip(&active.sessions) {
+            *place = session.clone().filter(|session| session.is_live());
+        }
+        let all = self.for_all_wanted_paths(|path| {
+            live.get(usize::from(path.number()))
+                .is_some_and(Option::is_some)
+        });
+        let mut shown = self.shown.lock();
+        let first = live.iter().flatten().next();
+        shown.state = match first {
+            None if state == State::Queueing && active.head.fails_fast() => State::FailingFast,
+            None => state,
+            Some(_) if all => State::Live,
+            Some(_) => State::Degraded,
+        };
+        // While it works, nothing is wrong with it.
+        shown.failure = failure.filter(|_| first.is_none());
         shown.disk = Some(active.disk.number());
-        shown.session = Some((active.session.id(), active.session.epoch()));
+        shown.session = first.map(|session| (session.id(), session.epoch()));
         shown.wwid = active.volume.wwid;
-        active
-            .session
-            .for_each_queue(|queue| queue.time(shown.timing));
-        shown.live = Some(active.session.clone());
+        for session in live.iter().flatten() {
+            session.for_each_queue(|queue| queue.time(shown.timing));
+        }
+        let former = core::mem::replace(&mut shown.live, live);
+        drop(shown);
+        drop(former);
     }
 }

@@ -68,7 +68,7 @@ impl Queue {
     /// another session, or fail.
     #[cold]
     pub(super) fn refusal(&self) -> Status {
-        if self.is_timed_out() || self.owner.queues_if_no_path() {
+        if self.is_timed_out() || self.owner.requests_wait() {
             Status::DevResource
         } else {
             Status::Transport
@@ -84,6 +84,13 @@ impl Queue {
         }
     }
 
+    /// Fails the queue pair, so that it begins to drain. For who closes several; nothing new may be
+    /// issued. Sleeps.
+    pub(crate) fn begin_close(&self) {
+        self.pair.id().disconnect();
+        self.pair.begin_drain();
+    }
+
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
         self.take_down();
@@ -93,7 +100,7 @@ impl Queue {
     /// Closes the queue as [`Self::close`], but events of its connection identifier are still
     /// reported. Whoever calls this detaches that.
     pub(crate) fn take_down(&self) {
-        self.pair.id().disconnect();
+        self.begin_close();
         self.pair.drain();
         // The pair takes nothing any more; a region is destroyed only when its registration
         // does not wait.

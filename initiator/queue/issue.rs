@@ -195,6 +195,7 @@ impl Queue {
             trace::initiator::sent(|| self.about_sent(tag, &op, number));
             posted
         });
+        request.set_path(self.path);
         // Whoever answers takes the lock first, so that the request is there.
         request.park();
         drop(send);

@@ -4,6 +4,7 @@
 
 use super::Queue;
 use crate::{
+    admin::Admin,
     failure::Failure,
     settings::Settings, //
 };
@@ -15,6 +16,9 @@ use kernel::sync::Arc;
 
 /// Who has a queue.
 pub(crate) trait QueueOwner: Send + Sync + 'static {
+    /// Returns the session's admin queue pair, unless its teardown is done with it. May sleep.
+    fn admin(&self) -> Option<Arc<Admin>>;
+
     /// Ends the session because of `failure`. Any context.
     fn queue_failed(self: Arc<Self>, failure: Failure);
 
@@ -22,7 +26,7 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     fn queue_timed_out(self: Arc<Self>, queue: &Queue);
 
     /// Returns whether requests wait for another session when this one has ended.
-    fn queues_if_no_path(&self) -> bool;
+    fn requests_wait(&self) -> bool;
 
     /// Has requests wait for no other session. Any context.
     fn no_other_session(&self);

@@ -4,17 +4,25 @@
 //! waits for its doorbell.
 
 use super::{
+    keep_alive::Nop,
     message_batch::MessageBatch,
-    size::Size,
     transfer::EagerState,
-    wr_seq, //
+    wr_seq,
+    PLUG, //
 };
-use crate::{batching::Batching, shape::INLINE_SEGMENTS};
+use crate::{
+    batching::Batching,
+    shape::{
+        Shape,
+        INLINE_SEGMENTS, //
+    },
+};
 use hcablk_core::{
     broken,
     proto::{
         credits::Credits,
         grant::{
+            open_writes,
             Ring,
             Taken, //
         },
@@ -34,7 +42,7 @@ pub(super) struct SendState {
     pub(super) starved: bool,
     /// See [`Queue::stop`].
     pub(super) stopped: bool,
-    pub(super) size: Size,
+    pub(super) nop: Nop,
     pub(super) batching: Batching,
     pub(super) eager_state: EagerState,
     /// Which slots of the eager ring are taken, and by which tags.
@@ -50,6 +58,26 @@ pub(super) struct SendState {
 }
 
 impl SendState {
+    /// Makes the state of a queue that was granted nothing and has sent nothing. May sleep.
+    pub(super) fn new(shape: Shape) -> Result<Self> {
+        let mut taken = KVec::new();
+        taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
+        Ok(Self {
+            space: SendSpace::new(shape.send_slots(), shape.signal_period()),
+            credits: Credits::new(0),
+            starved: false,
+            stopped: false,
+            nop: Nop::Nothing,
+            batching: Batching::new(0, 0),
+            eager_state: EagerState::Never,
+            ring: Ring::new(0, 0, taken),
+            backlog: Backlog::new(usize::from(shape.depth).min(PLUG))?,
+            waiting: None,
+            batch: MessageBatch::new(),
+            last_seq: 0,
+        })
+    }
+
     /// Takes a credit and `slots`, or neither and remembers that somebody waits.
     #[inline]
     pub(super) fn reserve(&mut self, slots: u32, freed: impl FnOnce() -> u32) -> bool {

@@ -4,17 +4,13 @@
 
 use super::{
     kind,
-    message_batch::MessageBatch,
-    size::Size,
-    transfer::EagerState,
     wr_seq,
     Driver,
     Queue,
     QueueConfig,
     QueueOwner,
     SendState,
-    TagData,
-    PLUG, //
+    TagData, //
 };
 use crate::{
     batching::{
@@ -37,15 +33,9 @@ use hcablk_core::{
     proto::{
         connect::Reply,
         credits::Credits,
-        grant::{
-            open_writes,
-            Ring,
-            Taken, //
-        },
         message::BUFFER_LEN, //
     },
     rdma::{
-        backlog::Backlog,
         buffer::MessageBuffers,
         cm::Id,
         cq::{
@@ -55,7 +45,6 @@ use hcablk_core::{
         device::Direction,
         pd::ProtectionDomain,
         qp::QueuePair,
-        space::SendSpace,
         wr::{
             Chain,
             WorkId,
@@ -79,6 +68,55 @@ use kernel::{
     },
 };
 
+/// What a queue has of the device and of memory.
+struct Parts {
+    numa_node: i32,
+    pair: QueuePair<Queue>,
+    tags: PerTag<Driver, TagData>,
+    read_bounce: Option<ReadBounce>,
+    outgoing: MessageBuffers,
+    incoming: MessageBuffers,
+    send: SendState,
+}
+
+impl Parts {
+    /// Makes the parts of the connection `id`'s queue. May sleep.
+    // Its stack frame is gone when the queue is put together.
+    #[inline(never)]
+    fn new(
+        config: &QueueConfig,
+        requests: &Arc<Requests<Driver>>,
+        id: &Arc<Id>,
+        pd: &Arc<ProtectionDomain>,
+        shape: Shape,
+    ) -> Result<Self> {
+        let depth = usize::from(shape.depth);
+        let index = config.index.into();
+        let context = if config.polled {
+            CqContext::Direct
+        } else {
+            CqContext::SoftIrq
+        };
+        let capacity = shape.capacity();
+        let cq = CompletionQueue::new(pd, capacity.completions(), index, context)?;
+        Ok(Self {
+            numa_node: pd.attributes().numa_node,
+            pair: QueuePair::new(id, pd, &cq, capacity)?,
+            tags: PerTag::new(requests, index, |_| {
+                let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
+                Ok(TagData::new(list))
+            })?,
+            read_bounce: match shape.read_bounce_slots {
+                0 => None,
+                slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
+            },
+            outgoing: MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?,
+            incoming: MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?,
+            send: SendState::new(shape)?,
+        })
+    }
+}
+
 impl Queue {
     /// Makes the queue pair of the connection `id` with all its memory, and
     /// posts its receive buffers. May sleep.
@@ -90,97 +128,67 @@ impl Queue {
         pd: &Arc<ProtectionDomain>,
         shape: Shape,
     ) -> Result<Arc<Self>> {
-        let depth = usize::from(shape.depth);
-        let QueueConfig {
-            session,
-            epoch,
-            index,
-            polled,
-            settings,
-        } = config;
-        let capacity = shape.capacity();
-        let cq = CompletionQueue::new(
-            pd,
-            capacity.completions(),
-            index.into(),
-            if polled {
-                CqContext::Direct
-            } else {
-                CqContext::SoftIrq
-            },
-        )?;
-        let pair = QueuePair::new(id, pd, &cq, capacity)?;
-        let tags = PerTag::new(requests, index.into(), |_| {
-            let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
-            Ok(TagData::new(list))
-        })?;
-        let read_bounce = match shape.read_bounce_slots {
-            0 => None,
-            slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
-        };
-        let mut taken = KVec::new();
-        taken.resize(open_writes(shape.depth), Taken::default(), GFP_KERNEL)?;
-        let backlog = Backlog::new(depth.min(PLUG))?;
-        let outgoing = MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?;
-        let incoming = MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?;
-        let queue = Arc::pin_init(
-            pin_init!(Self {
-                index,
-                polled,
-                needs_rx: id.is_iwarp(),
-                depth: shape.depth,
-                session,
-                epoch,
-                settings,
-                owner,
-                pair,
-                requests: requests.clone(),
-                tags,
-                live: Atomic::new(false),
-                timed_out: Atomic::new(false),
-                remote_invalidate: settings.remote_invalidate,
-                read_bounce,
-                inline_limit: Atomic::new(0),
-                inline_segments: shape.inline_segments,
-                eager_limit: Atomic::new(0),
-                only_eager: Atomic::new(false),
-                immediates: !id.is_iwarp(),
-                outgoing,
-                incoming,
-                freed: Atomic::new(0),
-                completed_seq: Atomic::new(0),
-                awaiting_send: Atomic::new(wr_seq::NO_TAG),
-                awaited_sends: Atomic::new(0),
-                keep_alive_pending: Atomic::new(false),
-                arm_for: Atomic::new(ArmFor::Solicited as u32),
-                timing: Atomic::new(false),
-                reaps: Atomic::new(0),
-                send <- new_irq_lock!(SendState {
-                    space: SendSpace::new(shape.send_slots(), shape.signal_period()),
-                    credits: Credits::new(0),
-                    starved: false,
-                    stopped: false,
-                    size: Size::Nothing,
-                    batching: Batching::new(0, 0),
-                    eager_state: EagerState::Never,
-                    ring: Ring::new(0, 0, taken),
-                    backlog,
-                    waiting: None,
-                    batch: MessageBatch::new(),
-                    last_seq: 0,
-                }, "hcablk_send"),
-                sent: Sent::default(),
-                done: Done::default(),
-                times: Times::default(),
-            }),
-            GFP_KERNEL,
-        )?;
+        let parts = Parts::new(&config, requests, id, pd, shape)?;
+        let requests = requests.clone();
+        let init = Self::init(owner, config, requests, id.is_iwarp(), shape, parts);
+        let queue = Arc::pin_init(init, GFP_KERNEL)?;
         for buffer in 0..u32::from(shape.depth) {
             queue.post_receive(buffer)?;
         }
-        cq.start(queue.clone());
+        queue.pair.cq().start(queue.clone());
         queue.comes_to(State::Connecting);
         Ok(queue)
+    }
+
+    /// Puts a queue together that has posted nothing and accepts no requests.
+    fn init(
+        owner: Arc<dyn QueueOwner>,
+        config: QueueConfig,
+        requests: Arc<Requests<Driver>>,
+        iwarp: bool,
+        shape: Shape,
+        parts: Parts,
+    ) -> impl PinInit<Self> {
+        let settings = config.settings;
+        pin_init!(Self {
+            index: config.index,
+            path: config.session.path(),
+            numa_node: parts.numa_node,
+            unrung: Atomic::new(false),
+            polled: config.polled,
+            depth: shape.depth,
+            session: config.session,
+            epoch: config.epoch,
+            settings,
+            owner,
+            pair: parts.pair,
+            requests,
+            tags: parts.tags,
+            live: Atomic::new(false),
+            timed_out: Atomic::new(false),
+            remote_invalidate: settings.remote_invalidate,
+            read_bounce: parts.read_bounce,
+            inline_limit: Atomic::new(0),
+            inline_segments: shape.inline_segments,
+            eager_limit: Atomic::new(0),
+            only_eager: Atomic::new(false),
+            immediates: !iwarp,
+            outgoing: parts.outgoing,
+            incoming: parts.incoming,
+            freed: Atomic::new(0),
+            completed_seq: Atomic::new(0),
+            awaiting_send: Atomic::new(wr_seq::NO_TAG),
+            awaited_sends: Atomic::new(0),
+            keep_alive_pending: Atomic::new(false),
+            arm_for: Atomic::new(ArmFor::Solicited as u32),
+            in_flight: Atomic::new(0),
+            timing: Atomic::new(false),
+            reaps: Atomic::new(0),
+            send <- new_irq_lock!(parts.send, "hcablk_send"),
+            sent: Sent::default(),
+            done: Done::default(),
+            times: Times::default(),
+        })
     }
 
     /// Starts accepting requests, after the target has accepted the connection and granted its
@@ -226,7 +234,7 @@ impl Queue {
         }
         if reply.no_read && send.space.reserve(1, || self.freed()) {
             // Nothing can be written before something was answered.
-            self.post_size_request(&mut send).ok_or(EIO)??;
+            self.post_nop(&mut send)?;
         }
         self.live.store(true, Release);
         drop(send);

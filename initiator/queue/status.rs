@@ -16,8 +16,10 @@ pub(super) fn to_block(status: message::Status) -> Status {
         message::Status::NoSpace => Status::NoSpace,
         message::Status::Medium => Status::Medium,
         message::Status::Gone => Status::Offline,
-        message::Status::Invalid | message::Status::OutOfRange | message::Status::IoError => {
-            Status::IoErr
-        }
+        // The last one answers no request of the block layer.
+        message::Status::Invalid
+        | message::Status::OutOfRange
+        | message::Status::IoError
+        | message::Status::Draining => Status::IoErr,
     }
 }

@@ -162,7 +162,8 @@ impl Queue {
         let mut next = self.awaiting_send.load(Relaxed);
         self.awaiting_send.store(NO_TAG, Relaxed);
         while let Ok(tag) = u16::try_from(next) {
-            let Some(mut request) = self.requests.take_any(self.index.into(), tag) else {
+            let Some(mut request) = self.requests.take_any(self.index.into(), self.path, tag)
+            else {
                 return;
             };
             let Some((_, data)) = self.tags.of(&mut request) else {

@@ -8,13 +8,13 @@ use super::{
     REPLACE, //
 };
 use crate::{
+    admin::Admin,
     connect::ConnectionOwner,
     failure::Failure,
     queue::{
         Queue,
         QueueConfig,
-        QueueOwner,
-        QueueSource, //
+        QueueOwner, //
     },
 };
 use hcablk_core::rdma::cm::Id;
@@ -43,6 +43,20 @@ impl ConnectionOwner for Session {
             &self.pd,
             self.shape,
         )
+    }
+
+    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<(), Failure> {
+        let setup = |e| Failure::Setup("the admin queue pair", e);
+        let tmo_s = self.settings.keep_alive_tmo_s;
+        let admin = Admin::new(self.clone(), self.id, tmo_s, id, &self.pd).map_err(setup)?;
+        let mut place = self.admin.lock();
+        if *self.state.lock() == State::Connecting {
+            *place = Some(admin);
+            return Ok(());
+        }
+        drop(place);
+        admin.close();
+        Err(self.failure().unwrap_or(Failure::Disconnected))
     }
 
     fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
@@ -75,25 +89,32 @@ impl ConnectionOwner for Session {
     fn device_removed(self: Arc<Self>) {
         self.device_removed.store(true, Release);
         self.fail(Failure::DeviceRemoved);
-        self.head.wake();
+        self.owner.device_removed(&self);
     }
 }
 
 impl QueueOwner for Session {
+    fn admin(&self) -> Option<Arc<Admin>> {
+        Self::admin(self)
+    }
+
     fn queue_failed(self: Arc<Self>, failure: Failure) {
         self.fail(failure);
     }
 
     /// Starts replacing the queue pair of `queue`.
     fn queue_timed_out(self: Arc<Self>, queue: &Queue) {
-        if queue.mark_timed_out() {
+        if !self.is_admitted() {
+            // Its replacement would be a path of the disk without having been admitted.
+            self.fail(Failure::RequestTimeout);
+        } else if queue.mark_timed_out() {
             // If that is queued already it has yet to look.
             let _ = self.teardown.enqueue::<_, REPLACE>(self.clone());
         }
     }
 
-    fn queues_if_no_path(&self) -> bool {
-        self.head.queues_if_no_path()
+    fn requests_wait(&self) -> bool {
+        self.head.requests_wait()
     }
 
     fn no_other_session(&self) {
@@ -106,11 +127,5 @@ impl QueueOwner for Session {
 
     fn errno(&self) -> i32 {
         Self::errno(self)
-    }
-}
-
-impl QueueSource for Session {
-    fn queue(&self, index: u32) -> Option<Arc<Queue>> {
-        Self::queue(self, index)
     }
 }

@@ -6,10 +6,10 @@
 //! may be well. So only that queue pair is given up, and another one takes its place:
 //!
 //! ```text
-//!         timeout            connected          closed, exchanged
-//!  Live ──────────► Late ──────────────► Left ──────────────────► (the new one is Live)
-//!                    │
-//!                    └── the session ends, or no other queue pair in time: the session fails
+//!         timeout                 connected              closed, exchanged
+//!  Live ──────────► Timed out ──────────────► Replaced ──────────────────► (the new one is Live)
+//!                       │
+//!                       └── the session ends, or no other queue pair in time: the session fails
 //! ```
 //!
 //! 1. The queue accepts nothing: the block layer keeps what it has for it. What the target
@@ -38,6 +38,7 @@ use crate::{
         Failure,
         Violation, //
     },
+    head::Origin,
     queue::Queue,
 };
 use core::net::SocketAddr;
@@ -95,6 +96,9 @@ impl Session {
 
     fn replace(self: &Arc<Self>, index: u8, old: &Arc<Queue>) -> Result<(), Failure> {
         old.stop();
+        // Who was refused just now may go by another path meanwhile.
+        self.requests.synchronize();
+        self.requests.run_hw_queue(index.into());
         // What the target does to the old one is no news any more.
         old.pair().id().detach();
         let (address, request) = self
@@ -119,17 +123,31 @@ impl Session {
         self.requests.synchronize();
         old.close();
         self.requests
-            .for_each_parked_of(index.into(), |request| old.requeue(request));
+            .for_each_parked_of(index.into(), self.path(), |request| old.requeue(request));
         old.was_replaced();
         // The teardown has it from here on.
         self.owner
             .queue_replaced(&self.queues, index.into(), new.clone());
         // Who was refused by the old queue is waiting when this returns.
-        self.requests
-            .exchange(index.into(), new)
+        self.head
+            .hw_queues()
+            .put(&new)
             .map_err(|e| Failure::Setup("yet another queue pair", e))?;
         self.requests.run_hw_queue(index.into());
         Ok(())
+    }
+
+    /// Returns the target's address.
+    fn address(&self) -> Option<SocketAddr> {
+        let settings = &self.settings;
+        Some(SocketAddr::new(settings.address?, settings.port))
+    }
+
+    /// Returns of which export it is, by what the target has told of the volume. Fails if the address is not set.
+    pub(crate) fn origin(&self, volume: &VolumeInfo) -> Result<Origin, Failure> {
+        let instance = volume.instance;
+        let address = self.address().ok_or(Failure::Unset("address"))?;
+        Ok(Origin { address, instance })
     }
 
     /// Returns the target's address and the connection request of a queue pair, in place of another
@@ -154,7 +172,7 @@ impl Session {
             host: settings.host?,
             volume: settings.volume?,
         };
-        Some((SocketAddr::new(settings.address?, settings.port), request))
+        Some((self.address()?, request))
     }
 
     /// Returns whether it is what the disk was made of; it may have another size by now.

@@ -134,6 +134,25 @@ unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
     unsafe { KBox::from_raw((*disk).private_data.cast::<Shared>()) }.free();
 }
 
+/// Adds a disk of `capacity` sectors to the system.
+///
+/// # Safety
+///
+/// `disk` was made by `hcablk_c_alloc_disk`, is alive and was not added; its `private_data` is a
+/// [`Shared`].
+unsafe fn show(disk: *mut bindings::gendisk, capacity: u64, read_only: bool) -> Result {
+    // SAFETY: By the safety requirement.
+    to_result(unsafe {
+        bindings::set_capacity(disk, capacity);
+        bindings::set_disk_ro(disk, read_only);
+        bindings::device_add_disk(
+            core::ptr::null_mut(),
+            disk,
+            bindings::hcablk_c_disk_groups(),
+        )
+    })
+}
+
 /// Frees a disk that was not added, and what it was to keep.
 ///
 /// # Safety
@@ -144,6 +163,52 @@ unsafe fn put_unadded(disk: *mut bindings::gendisk, shared: *mut Shared) {
     unsafe { bindings::put_disk(disk) };
     // SAFETY: By the safety requirement; the disk that used it is gone.
     unsafe { KBox::from_raw(shared) }.free();
+}
+
+/// A reference to a disk's device, for uevents.
+///
+/// # Invariants
+///
+/// It has a reference to the device.
+pub struct Announcer(*mut bindings::device);
+
+// SAFETY: The driver core locks what it needs.
+unsafe impl Send for Announcer {}
+
+// SAFETY: As above.
+unsafe impl Sync for Announcer {}
+
+impl Announcer {
+    /// The most variables of an event of ours.
+    const VARIABLES_MAX: usize = 8;
+
+    /// Tells user space, by an event `change` of the disk with these `NAME=value`, that something is new; without
+    /// effect once the disk was removed. Sleeps. Fails with `E2BIG` for too many variables, else as
+    /// `kobject_uevent_env()`, which this calls.
+    pub fn announce(&self, variables: &[&CStr]) -> Result {
+        let mut strings = [core::ptr::null_mut(); Self::VARIABLES_MAX + 1];
+        if variables.len() > Self::VARIABLES_MAX {
+            return Err(E2BIG);
+        }
+        for (place, variable) in strings.iter_mut().zip(variables) {
+            *place = variable.as_char_ptr().cast_mut();
+        }
+        // SAFETY: By the type invariant; the strings are only read, and end with a null pointer.
+        to_result(unsafe {
+            bindings::kobject_uevent_env(
+                &raw mut (*self.0).kobj,
+                bindings::kobject_action_KOBJ_CHANGE,
+                strings.as_mut_ptr(),
+            )
+        })
+    }
+}
+
+impl Drop for Announcer {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::put_device(self.0) };
+    }
 }
 
 /// A disk that was added and not yet removed. Dropping removes it at once.
@@ -210,27 +275,14 @@ impl<T: Operations> Disk<T> {
         let result = write_name(name, prefix, number).and_then(|()| {
             // SAFETY: The queue is set up and lives until `put_disk()`, which
             // comes after `clear_queue()`.
-            unsafe { tag_set.requests().set_queue(queue) }
+            unsafe { tag_set.requests().set_queue(queue) }?;
+            // SAFETY: The disk is alive and not yet added; `private_data` is what
+            // its attributes want.
+            unsafe { show(disk, capacity, read_only) }
+                .inspect_err(|_| tag_set.requests().clear_queue())
         });
         if let Err(e) = result {
             // SAFETY: The disk was not added, `shared` is from `into_raw`.
-            unsafe { put_unadded(disk, shared) };
-            return Err(e);
-        }
-        // SAFETY: The disk is alive and not yet added; `private_data` is what
-        // its attributes want.
-        let result = to_result(unsafe {
-            bindings::set_capacity(disk, capacity);
-            bindings::set_disk_ro(disk, read_only);
-            bindings::device_add_disk(
-                core::ptr::null_mut(),
-                disk,
-                bindings::hcablk_c_disk_groups(),
-            )
-        });
-        if let Err(e) = result {
-            tag_set.requests().clear_queue();
-            // SAFETY: As above.
             unsafe { put_unadded(disk, shared) };
             return Err(e);
         }
@@ -287,6 +339,23 @@ impl<T: Operations> Disk<T> {
     pub fn set_capacity_and_notify(&self, capacity: u64) {
         // SAFETY: By the type invariant.
         unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), capacity) };
+    }
+
+    /// Returns a reference by which user space can be told of what happens to the disk, also while it is being
+    /// removed.
+    pub fn announcer(&self) -> Announcer {
+        // SAFETY: By the type invariant; a disk keeps its whole block device, which it is released with.
+        let device = unsafe { &raw mut (*(*self.disk.as_ptr()).part0).bd_device };
+        // SAFETY: As above.
+        unsafe { bindings::get_device(device) };
+        // INVARIANT: The reference was taken just now.
+        Announcer(device)
+    }
+
+    /// Sets whether writes are refused before they reach the driver, and tells user space. May sleep. C: `set_disk_ro()`.
+    pub fn set_read_only(&self, read_only: bool) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) };
     }
 
     /// Stops dispatch: when this has returned, no `queue_rq` runs, and none

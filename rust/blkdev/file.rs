@@ -297,7 +297,43 @@ pub fn transfer<T: FileOwner>(
     let Ok(ki_pos) = i64::try_from(position) else {
         return Some((owner, Err(EINVAL)));
     };
+    let Some(length) = fill_table(&mut owner) else {
+        return Some((owner, Err(EINVAL)));
+    };
     let file = owner.file().file.as_ptr();
+    let slot: &mut FileSlot = owner.slot_mut();
+    let (table, segments) = (slot.table.as_ptr(), slot.table.len());
+    let inner = slot.inner.get();
+    let write = op != FileOp::Read;
+    let iter = Opaque::<bindings::iov_iter>::uninit();
+    // SAFETY: The slot is unused, so its state is ours to write; the table lives
+    // as long as the owner, which stays in its box until it is given back.
+    unsafe {
+        inner.write(Inner {
+            kiocb: new_kiocb::<T>(file, ki_pos, op, way),
+            owner: null_mut(),
+            length,
+        });
+        // ITER_DEST is 0, ITER_SOURCE 1.
+        bindings::iov_iter_bvec(iter.get(), c_uint::from(write), table, segments, length);
+    }
+    if !write && way != FileAccess::Direct {
+        // SAFETY: The file is open as long as the owner has it.
+        unsafe { bindings::hcablk_c_follow_read_ahead(file) };
+    }
+    let raw = KBox::into_raw(owner);
+    // SAFETY: Written above; whoever completes the I/O gets the owner back.
+    unsafe { (*inner).owner = raw.cast() };
+    // SAFETY: All of it was set up above, and the owner is in its box.
+    let result = unsafe { carry_out(inner, iter.get(), write, way) }?;
+    // SAFETY: The file system has not kept it.
+    Some((unsafe { KBox::from_raw(raw) }, result))
+}
+
+/// Puts the owner's memory into its table of segments and returns how many bytes that is; `None` if
+/// the table is too short.
+#[inline]
+fn fill_table<T: FileOwner>(owner: &mut KBox<T>) -> Option<usize> {
     let slot: &mut FileSlot = owner.slot_mut();
     let mut table = core::mem::replace(&mut slot.table, KVec::new());
     table.clear();
@@ -314,93 +350,92 @@ pub fn transfer<T: FileOwner>(
     }
     let slot: &mut FileSlot = owner.slot_mut();
     slot.table = table;
-    if !fits {
-        return Some((owner, Err(EINVAL)));
-    }
-    let (table, segments) = (slot.table.as_ptr(), slot.table.len());
-    let inner = slot.inner.get();
+    fits.then_some(length)
+}
 
-    let (write, durable) = match op {
-        FileOp::Read => (false, false),
-        FileOp::Write { durable } => (true, durable),
+/// Returns the structure of one I/O. Only of [direct](FileAccess::Direct) I/O the file system calls
+/// `complete` at the end.
+#[inline]
+fn new_kiocb<T: FileOwner>(
+    file: *mut bindings::file,
+    position: i64,
+    op: FileOp,
+    way: FileAccess,
+) -> bindings::kiocb {
+    let op_flags = match op {
+        FileOp::Read => 0,
+        FileOp::Write { durable: false } => bindings::IOCB_WRITE as c_int,
+        FileOp::Write { durable: true } => bindings::IOCB_WRITE as c_int | bindings::IOCB_DSYNC,
     };
-    let ki_flags = match way {
+    let way_flags = match way {
         FileAccess::Direct => bindings::IOCB_DIRECT as c_int,
         FileAccess::Cached => 0,
         FileAccess::CachedNow => bindings::IOCB_NOWAIT,
-    } | if durable { bindings::IOCB_DSYNC } else { 0 }
-        | if write {
-            bindings::IOCB_WRITE as c_int
-        } else {
-            0
-        };
-    let iter = Opaque::<bindings::iov_iter>::uninit();
-    // SAFETY: The slot is unused, so its state is ours to write; the table lives
-    // as long as the owner, which stays in its box until it is given back.
-    unsafe {
-        inner.write(Inner {
-            kiocb: bindings::kiocb {
-                ki_filp: file,
-                ki_pos,
-                ki_complete: match way {
-                    FileAccess::Direct => Some(complete::<T>),
-                    // Without it the call waits, or does not try.
-                    FileAccess::Cached | FileAccess::CachedNow => None,
-                },
-                private: null_mut(),
-                ki_flags,
-                ki_ioprio: 0,
-                ki_write_stream: 0,
-                ki_waitq: null_mut(),
-            },
-            owner: null_mut(),
-            length,
-        });
-        // ITER_DEST is 0, ITER_SOURCE 1.
-        bindings::iov_iter_bvec(iter.get(), c_uint::from(write), table, segments, length);
+    };
+    bindings::kiocb {
+        ki_filp: file,
+        ki_pos: position,
+        ki_complete: match way {
+            FileAccess::Direct => Some(complete::<T>),
+            // Without it the call waits, or does not try.
+            FileAccess::Cached | FileAccess::CachedNow => None,
+        },
+        private: null_mut(),
+        ki_flags: op_flags | way_flags,
+        ki_ioprio: 0,
+        ki_write_stream: 0,
+        ki_waitq: null_mut(),
     }
-    if !write && way != FileAccess::Direct {
-        // SAFETY: The file is open as long as the owner has it.
-        unsafe { bindings::hcablk_c_follow_read_ahead(file) };
-    }
-    let raw = KBox::into_raw(owner);
-    // SAFETY: Written above; whoever completes the I/O gets the owner back.
-    unsafe { (*inner).owner = raw.cast() };
+}
+
+/// Has the file system do the I/O, with further calls for what one leaves over. `None`: the file
+/// system goes on by itself.
+///
+/// # Safety
+///
+/// `inner` and `iter` are set up for I/O of this kind to an open file, and `inner.owner` is a
+/// pointer by [`KBox::into_raw`], which is the file system's when this returns `None`.
+#[inline]
+unsafe fn carry_out(
+    inner: *mut Inner,
+    iter: *mut bindings::iov_iter,
+    write: bool,
+    way: FileAccess,
+) -> Option<Result> {
+    // SAFETY: By the safety requirement.
+    let (file, length) = unsafe { ((*inner).kiocb.ki_filp, (*inner).length) };
     let mut done = 0;
-    let result = loop {
-        // SAFETY: The file is open as long as the owner has it; the rest was
-        // set up above. Nothing of the owner is touched after the file system
-        // has gone on by itself.
+    loop {
+        // SAFETY: The file is open as long as the owner has it; the rest is set up by the safety
+        // requirement. Nothing of the owner is touched after the file system has gone on by itself.
         let moved = without_io(|| unsafe {
             let kiocb = &raw mut (*inner).kiocb;
             if write {
-                bindings::vfs_iocb_iter_write(file, kiocb, iter.get())
+                bindings::vfs_iocb_iter_write(file, kiocb, iter)
             } else {
-                bindings::vfs_iocb_iter_read(file, kiocb, iter.get())
+                bindings::vfs_iocb_iter_read(file, kiocb, iter)
             }
         });
         if moved == -(bindings::EIOCBQUEUED as isize) {
             return None;
         }
         let Ok(moved) = usize::try_from(moved) else {
-            break to_result(moved as c_int);
+            return Some(to_result(moved as c_int));
         };
         done += moved;
         if done >= length {
-            break Ok(());
+            return Some(Ok(()));
         }
         match way {
-            FileAccess::CachedNow => break Err(EAGAIN),
-            _ if moved == 0 => break Err(EIO),
+            FileAccess::CachedNow => return Some(Err(EAGAIN)),
+            _ if moved == 0 => return Some(Err(EIO)),
             // The rest by itself says why it was not done.
             _ => {
                 // SAFETY: The call has returned; the state is ours.
                 unsafe { (*inner).length = length - done };
             }
         }
-    };
-    // SAFETY: The file system has not kept it.
-    Some((unsafe { KBox::from_raw(raw) }, result))
+    }
 }
 
 /// # Safety

@@ -106,6 +106,13 @@ impl<T: Operations> Request<T> {
         unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
     }
 
+    /// Records by which of the driver's paths the request goes; it is 0 when it starts. It
+    /// is parked there from here on.
+    #[inline]
+    pub fn set_path(&mut self, path: u8) {
+        self.slot().set_path(path);
+    }
+
     /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: it
     /// is [`Held`](super::Held), and stays as it is for ever.
     #[inline]
@@ -277,6 +284,16 @@ impl<T: Operations> Rejected<T> {
     #[inline]
     pub fn new(request: Request<T>, status: Status) -> Self {
         Self { request, status }
+    }
+
+    /// Returns why.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Returns the same for another reason.
+    pub fn with_status(self, status: Status) -> Self {
+        Self { status, ..self }
     }
 }
 

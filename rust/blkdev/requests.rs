@@ -30,6 +30,10 @@
 //!
 //! The generation goes over the wire with the tag, so that an answer to an
 //! earlier use of the tag takes nothing.
+//!
+//! A driver may have several paths to its device. A parked request is on one of them, and only who
+//! names that path takes it: neither an answer that came by another path nor the end of
+//! another path does.
 
 use super::{
     operations::place_of,
@@ -64,15 +68,17 @@ use kernel::{
 const IDLE: u32 = 0;
 const OWNED: u32 = 1;
 const PARKED: u32 = 2;
-const STATE_MASK: u32 = 0xffff;
+const STATE_MASK: u32 = 0xff;
+const PATH_SHIFT: u32 = 8;
+const PATH_MASK: u32 = 0xff << PATH_SHIFT;
 const GENERATION_SHIFT: u32 = 16;
 
 /// What is known of one (hardware queue, tag).
 ///
 /// # Invariants
 ///
-/// - The lower half of `word` is `IDLE`, `OWNED` or `PARKED`, the upper half
-///   is the generation.
+/// - The lowest byte of `word` is `IDLE`, `OWNED` or `PARKED`, the next one the path by which the request
+///   went last, the upper half is the generation.
 /// - While it is `OWNED`, only the owner touches `request`; while it is
 ///   `PARKED`, `request` points to a started request of this slot.
 pub(super) struct Slot {
@@ -144,25 +150,34 @@ impl Slot {
         self.word.store(generation | PARKED, Release);
     }
 
-    /// Changes Parked with this generation to Owned.
+    /// Sets the path. The caller is the owner.
     #[inline]
-    fn take(&self, generation: u16) -> Option<NonNull<bindings::request>> {
-        let generation = u32::from(generation) << GENERATION_SHIFT;
+    pub(super) fn set_path(&self, path: u8) {
+        let word = self.word.load(Relaxed) & !PATH_MASK;
         self.word
-            .cmpxchg(generation | PARKED, generation | OWNED, Acquire)
+            .store(word | (u32::from(path) << PATH_SHIFT), Relaxed);
+    }
+
+    /// Changes Parked on this path and with this generation to Owned.
+    #[inline]
+    fn take(&self, path: u8, generation: u16) -> Option<NonNull<bindings::request>> {
+        let place = (u32::from(generation) << GENERATION_SHIFT) | (u32::from(path) << PATH_SHIFT);
+        self.word
+            .cmpxchg(place | PARKED, place | OWNED, Acquire)
             .ok()?;
         // SAFETY: The state just went from Parked to Owned and this caller did
         // it, so it alone may look at the cell.
         NonNull::new(unsafe { *self.request.get() })
     }
 
-    /// Changes Parked, whatever the generation, to Owned.
+    /// Changes Parked on this path, whatever the generation, to Owned.
     #[inline]
-    fn take_any(&self) -> Option<NonNull<bindings::request>> {
+    fn take_any(&self, path: u8) -> Option<NonNull<bindings::request>> {
+        let parked = (u32::from(path) << PATH_SHIFT) | PARKED;
         let mut word = self.word.load(Relaxed);
-        while word & STATE_MASK == PARKED {
+        while word & (PATH_MASK | STATE_MASK) == parked {
             let generation = word >> GENERATION_SHIFT;
-            if let Some(request) = self.take(generation as u16) {
+            if let Some(request) = self.take(path, generation as u16) {
                 return Some(request);
             }
             word = self.word.load(Relaxed);
@@ -253,24 +268,24 @@ impl<T: Operations> Requests<T> {
             .get(hw_queue as usize * self.depth as usize + tag as usize)
     }
 
-    /// Takes the parked request with this tag and generation.
+    /// Takes the request with this tag and generation that is parked on `path`.
     ///
-    /// `None` if it is not parked: never started, already taken, already
-    /// ended, or of another generation. All values may come from a peer that
-    /// is not trusted.
+    /// `None` if it is not parked there: never started, already taken, already
+    /// ended, on another path, or of another generation. Tag and generation may come from a peer
+    /// that is not trusted.
     #[inline]
-    pub fn take(&self, hw_queue: u32, tag: u16, generation: u16) -> Option<Request<T>> {
-        let request = self.slot(hw_queue, tag.into())?.take(generation)?;
+    pub fn take(&self, hw_queue: u32, path: u8, tag: u16, generation: u16) -> Option<Request<T>> {
+        let request = self.slot(hw_queue, tag.into())?.take(path, generation)?;
         // SAFETY: The slot went from Parked to Owned by our hand, so `request`
         // is a started request and no other owner exists.
         Some(unsafe { Request::from_owned(request) })
     }
 
-    /// Takes the parked request with this tag, whatever its generation: for
+    /// Takes the request with this tag that is parked on `path`, whatever its generation: for
     /// the driver's own knowledge that the tag's request failed.
     #[inline]
-    pub fn take_any(&self, hw_queue: u32, tag: u16) -> Option<Request<T>> {
-        let request = self.slot(hw_queue, tag.into())?.take_any()?;
+    pub fn take_any(&self, hw_queue: u32, path: u8, tag: u16) -> Option<Request<T>> {
+        let request = self.slot(hw_queue, tag.into())?.take_any(path)?;
         // SAFETY: As in `take`.
         Some(unsafe { Request::from_owned(request) })
     }
@@ -282,22 +297,28 @@ impl<T: Operations> Requests<T> {
             .is_none_or(|slot| slot.word.load(Acquire) & STATE_MASK == IDLE)
     }
 
-    /// Takes every parked request of one hardware queue and gives it to `f`.
-    pub fn for_each_parked_of(&self, hw_queue: u32, mut f: impl FnMut(Request<T>)) {
+    /// Returns on which path the request with this tag is parked, at some moment during the call.
+    pub fn path_of(&self, hw_queue: u32, tag: u16) -> Option<u8> {
+        let word = self.slot(hw_queue, tag.into())?.word.load(Acquire);
+        (word & STATE_MASK == PARKED).then_some((word >> PATH_SHIFT) as u8)
+    }
+
+    /// Takes every request of one hardware queue that is parked on `path` and gives it to `f`.
+    ///
+    /// For teardown: set a flag that makes `queue_rq` reject, call
+    /// [`synchronize`](Self::synchronize), stop the completions, then this.
+    pub fn for_each_parked_of(&self, hw_queue: u32, path: u8, mut f: impl FnMut(Request<T>)) {
         for tag in 0..self.depth {
-            if let Some(request) = self.take_any(hw_queue, tag as u16) {
+            if let Some(request) = self.take_any(hw_queue, path, tag as u16) {
                 f(request);
             }
         }
     }
 
-    /// Takes every parked request and gives it to `f`.
-    ///
-    /// For teardown: set a flag that makes `queue_rq` reject, call
-    /// [`synchronize`](Self::synchronize), stop the completions, then this.
-    pub fn for_each_parked(&self, mut f: impl FnMut(Request<T>)) {
+    /// Takes every request that is parked on `path` and gives it to `f`.
+    pub fn for_each_parked(&self, path: u8, mut f: impl FnMut(Request<T>)) {
         for hw_queue in 0..self.hw_queues {
-            self.for_each_parked_of(hw_queue, &mut f);
+            self.for_each_parked_of(hw_queue, path, &mut f);
         }
     }
 

@@ -8,7 +8,6 @@ use super::{
     operations::Vtable,
     request::Pdu,
     Operations,
-    Request,
     Requests, //
 };
 use crate::bindings;
@@ -149,23 +148,6 @@ impl<T: Operations> TagSet<T> {
     /// Returns the table of started requests.
     pub fn requests(&self) -> &Arc<Requests<T>> {
         &self.context.requests
-    }
-
-    /// Takes a parked request by tag and generation, as [`Requests::take`].
-    #[inline]
-    pub fn take(&self, hw_queue: u32, tag: u16, generation: u16) -> Option<Request<T>> {
-        self.context.requests.take(hw_queue, tag, generation)
-    }
-
-    /// Takes a parked request by tag, as [`Requests::take_any`].
-    #[inline]
-    pub fn take_any(&self, hw_queue: u32, tag: u16) -> Option<Request<T>> {
-        self.context.requests.take_any(hw_queue, tag)
-    }
-
-    /// Takes every parked request and hands it to `f`, as [`Requests::for_each_parked`].
-    pub fn for_each_parked(&self, f: impl FnMut(Request<T>)) {
-        self.context.requests.for_each_parked(f);
     }
 
     pub(super) fn as_raw(&self) -> *mut bindings::blk_mq_tag_set {

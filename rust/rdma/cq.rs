@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     bindings,
+    report::stats::Counter,
     sync::{
         synchronize_completions,
         Event,
@@ -56,6 +57,7 @@ use kernel::{
     types::Opaque,
 };
 
+mod arming;
 mod callbacks;
 mod completion;
 mod direct;
@@ -123,7 +125,7 @@ pub struct CompletionQueue<H: Handler> {
     direct: SpinLock<()>,
     /// Where a batch is put. Only the one poller uses it.
     batch: UnsafeCell<[bindings::ib_wc; BATCH]>,
-    events: Atomic<u64>,
+    events: Counter,
     /// Completions that were the device's driver's own. Only the poller counts.
     handed_over: Atomic<u64>,
     /// The queue is armed for any completion, whatever the handler says.
@@ -131,7 +133,7 @@ pub struct CompletionQueue<H: Handler> {
     /// Polls the queue if no event comes: see [`CqNotify::SolicitedOrTimer`].
     #[pin]
     guard: Opaque<bindings::timer_list>,
-    guards: Atomic<u64>,
+    guards: Counter,
     #[pin]
     pub(super) sends_drained: Event,
     #[pin]
@@ -179,7 +181,7 @@ impl<H: Handler> CompletionQueue<H> {
                 }),
                 direct <- new_spinlock!((), "hcablk_direct"),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
-                events: Atomic::new(0),
+                events: Counter::new(),
                 handed_over: Atomic::new(0),
                 // Soft-iWARP takes no message for one that asks for being
                 // reported (siw_rqe_complete() forgets the flag).
@@ -188,31 +190,34 @@ impl<H: Handler> CompletionQueue<H> {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_timer_setup(slot, Some(Self::on_guard)) };
                 }),
-                guards: Atomic::new(0),
+                guards: Counter::new(),
                 sends_drained <- Event::new(),
                 receives_drained <- Event::new(),
             }),
             GFP_KERNEL,
         )?;
-        let this: *const Self = &*cq;
-        // SAFETY: The device is alive through `pd`; the context lives until
-        // the drop destroys the queue.
-        let raw = from_err_ptr(unsafe {
-            bindings::hcablk_c_ib_create_cq(
-                pd.device(),
-                Some(Self::on_event),
-                None,
-                this.cast_mut().cast(),
-                entries,
-                vector
-                    .checked_rem(pd.attributes().completion_vectors)
-                    .unwrap_or(0) as c_int,
-            )
-        })?;
+        let raw = cq.create(entries, vector)?;
         // SAFETY: Nobody else has the object yet: the device does not report
         // before the queue is armed.
         unsafe { *cq.raw.get() = raw };
         Ok(cq)
+    }
+
+    /// Has the device make its queue, which reports to this object once it is armed.
+    fn create(&self, entries: u32, vector: u32) -> Result<*mut bindings::ib_cq> {
+        let vectors = self.pd.attributes().completion_vectors;
+        // SAFETY: The device is alive through `pd`; the context lives until
+        // the drop destroys the queue.
+        from_err_ptr(unsafe {
+            bindings::hcablk_c_ib_create_cq(
+                self.pd.device(),
+                Some(Self::on_event),
+                None,
+                ptr::from_ref(self).cast_mut().cast(),
+                entries,
+                vector.checked_rem(vectors).unwrap_or(0) as c_int,
+            )
+        })
     }
 
     #[inline]
@@ -223,7 +228,7 @@ impl<H: Handler> CompletionQueue<H> {
 
     /// Returns how many completion events (interrupts) this queue had.
     pub fn events(&self) -> u64 {
-        self.events.load(Relaxed)
+        self.events.get()
     }
 
     /// Returns how many completions were handed over to the device's driver.
@@ -233,7 +238,7 @@ impl<H: Handler> CompletionQueue<H> {
 
     /// Returns how often the timer of [`CqNotify::SolicitedOrTimer`] has expired.
     pub fn guards(&self) -> u64 {
-        self.guards.load(Relaxed)
+        self.guards.get()
     }
 
     /// Begins to report to `handler`; once in the life of a queue. A second call is refused: the
@@ -266,23 +271,6 @@ impl<H: Handler> CompletionQueue<H> {
     pub fn notify_all(&self) {
         self.notify_all.store(true, Release);
         self.schedule();
-    }
-
-    /// Starts the timer that polls the queue after [`GUARD_MS`] and a tick, whether there is an
-    /// event or not. For a caller that turns [`CqNotify::SolicitedOnly`] into
-    /// [`CqNotify::SolicitedOrTimer`] while the queue is armed already. Handlers in
-    /// [`CqContext::SoftIrq`] only. Any context.
-    ///
-    /// Does nothing before [`Self::start`], and after [`Self::stop`], which waits for the timer
-    /// and shuts it down: none runs that outlives the queue.
-    #[inline]
-    pub fn guard(&self) {
-        if !self.running.load(Acquire) {
-            return;
-        }
-        // SAFETY: The timer was initialised; all it does is to schedule. The queue was started,
-        // so `stop` will shut the timer down, or has: then this does nothing.
-        unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
     }
 
     /// Schedules the poller as [`Self::kick`] does, and when called in process context runs it
@@ -357,54 +345,6 @@ impl<H: Handler> CompletionQueue<H> {
         drop(handler);
     }
 
-    /// Asks for an event at the next completion, or the next solicited one. Returns whether
-    /// there may be completions already that will not cause one.
-    #[inline]
-    fn arm(&self, solicited_only: bool) -> bool {
-        let which = if solicited_only && !self.notify_all.load(Acquire) {
-            bindings::ib_cq_notify_flags_IB_CQ_SOLICITED
-        } else {
-            bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
-        };
-        let flags = which | bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
-        let cq = self.as_raw();
-        // SAFETY: The queue and its device are valid; every device has this operation.
-        let missed = unsafe {
-            (*(*cq).device)
-                .ops
-                .req_notify_cq
-                .map_or(0, |notify| notify(cq, flags))
-        };
-        missed > 0
-    }
-
-    /// Ends a round: asks for the event that begins the next. Returns whether that must begin now.
-    ///
-    /// # Safety
-    ///
-    /// Called by a poller, which runs between `start` and `stop` only.
-    #[inline]
-    unsafe fn rest(&self) -> bool {
-        // SAFETY: By the safety requirement.
-        let handler = unsafe { &*self.handler.get() };
-        let notify = handler.as_ref().map_or(CqNotify::Any, |h| h.cq_notify());
-        let missed = self.arm(notify != CqNotify::Any);
-        match (notify, &self.context) {
-            (CqNotify::Any, _) | (_, CqContext::Process(_) | CqContext::Direct) => missed,
-            (_, CqContext::SoftIrq) => {
-                if notify == CqNotify::SolicitedOrTimer {
-                    self.guard();
-                }
-                // Another poller may have run meanwhile and have armed before us, for any
-                // completion.
-                missed
-                    || handler
-                        .as_ref()
-                        .is_some_and(|h| h.cq_notify() == CqNotify::Any)
-            }
-        }
-    }
-
     /// Schedules the poller. Any context, also with the device's lock held, since it polls nothing
     /// itself.
     ///
@@ -462,9 +402,11 @@ impl<H: Handler> CompletionQueue<H> {
                 match completion.work() {
                     WorkId::SENDS_DRAINED => self.sends_drained.set(),
                     WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
-                    id if id.is_drain() && completion.hand_over(cq) => {
+                    id if id.is_drain() => {
+                        // Before: who waits for it may look at once.
                         self.handed_over
                             .store(self.handed_over.load(Relaxed) + 1, Release);
+                        completion.hand_over(cq);
                     }
                     _ => handler.complete(&mut round, completion),
                 }

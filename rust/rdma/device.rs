@@ -29,6 +29,8 @@ pub struct Attributes {
     pub completion_vectors: u32,
     /// Memory can be registered with work requests.
     pub fast_registration: bool,
+    /// The NUMA node that the device is on; negative: nobody knows.
+    pub numa_node: i32,
 }
 
 impl Attributes {
@@ -55,6 +57,8 @@ impl Attributes {
             max_qp_init_rd_atom: small(i64::from(attrs.max_qp_init_rd_atom)),
             completion_vectors: u32::try_from(vectors).unwrap_or(1).max(1),
             fast_registration: caps & extensions != 0,
+            // SAFETY: By the safety requirement.
+            numa_node: unsafe { bindings::hcablk_c_ibdev_node(device) },
         }
     }
 }

@@ -8,8 +8,7 @@ use super::{
     wr::{
         Invalidate,
         Key,
-        Register,
-        Withdrawn, //
+        Register, //
     },
 };
 use crate::{
@@ -199,7 +198,10 @@ impl MemoryRegion {
     /// Returns the work requests that make the region valid and invalid again, and its first byte's
     /// address and key, for use by work that is posted between the two.
     #[inline]
-    pub(super) fn lend(&mut self, rights: Rights) -> Result<(Register<'_>, Invalidate, u64, Key)> {
+    pub(super) fn register_once(
+        &mut self,
+        rights: Rights,
+    ) -> Result<(Register<'_>, Invalidate, u64, Key)> {
         if self.state != State::Mapped {
             return Err(EINVAL);
         }
@@ -255,14 +257,6 @@ impl MemoryRegion {
             self.state = State::Invalid;
         }
         ours
-    }
-
-    /// Records that the registration was never posted.
-    #[inline]
-    pub(crate) fn withdrawn(&mut self, proof: Withdrawn) {
-        if self.state == State::Registered && self.key() == proof.0 {
-            self.state = State::Invalid;
-        }
     }
 
     /// Records that the work request of [`Self::invalidate`] has completed, or that the region was

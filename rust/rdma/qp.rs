@@ -11,10 +11,8 @@ use super::{
     pd::ProtectionDomain,
     wr::{
         Chain,
-        Rdma,
         Sge,
-        WorkId,
-        WorkRequest, //
+        WorkId, //
     },
 };
 use crate::{
@@ -34,17 +32,12 @@ use core::{
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
+
+mod drain;
+
+use self::drain::Draining;
 
 /// Sizes of a queue pair, counted in work requests and entries. One more of
 /// each work request is added for draining.
@@ -68,26 +61,6 @@ impl Capacity {
     }
 }
 
-/// How long a flushed queue pair may take to report its work, in milliseconds.
-/// After that the pair is destroyed, which ends the work as well.
-const DRAIN_TIMEOUT_MS: u32 = 30_000;
-
-/// One of a pair's queues.
-#[derive(Clone, Copy)]
-enum Side {
-    Sends,
-    Receives,
-}
-
-impl Side {
-    fn name(self) -> &'static CStr {
-        match self {
-            Self::Sends => c"send",
-            Self::Receives => c"receive",
-        }
-    }
-}
-
 /// A reliable connection's queue pair, both of whose queues complete into one
 /// completion queue.
 ///
@@ -98,9 +71,7 @@ pub struct QueuePair<H: Handler> {
     raw: NonNull<bindings::ib_qp>,
     cq: Arc<CompletionQueue<H>>,
     id: Arc<Id>,
-    drained: Atomic<bool>,
-    /// It did not drain and was not reset.
-    stuck: Atomic<bool>,
+    draining: Draining,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -138,8 +109,7 @@ impl<H: Handler> QueuePair<H> {
             raw,
             cq: cq.clone(),
             id: id.clone(),
-            drained: Atomic::new(false),
-            stuck: Atomic::new(false),
+            draining: Draining::new(),
         })
     }
 
@@ -241,54 +211,6 @@ impl<H: Handler> QueuePair<H> {
         failed
     }
 
-    /// Fails the pair and waits until what was posted before has completed:
-    /// then the device touches no memory of it any more. Does nothing the
-    /// second time. May sleep; not from a completion handler.
-    ///
-    /// A device may fail to flush. The log reports that after a while, and the pair is
-    /// reset, which ends all its work without completions. If the device refuses that, too, the
-    /// pair [is stuck](Self::is_stuck): only dropping it, or a memory region, is sure to end access.
-    ///
-    /// A device may also be in a state in which it neither fails a pair nor takes
-    /// work, as mlx4, mlx5 and hns are after a fatal error. It has operations of its
-    /// own for that: see [`Self::drain_by_device`].
-    pub fn drain(&self) {
-        if self.drained.xchg(true, Full) {
-            return;
-        }
-        let failed = self.fail();
-        let mut drained_all = true;
-        for side in [Side::Sends, Side::Receives] {
-            let posted = failed.and_then(|()| self.post_last(side));
-            let drained = match side {
-                Side::Sends => &self.cq.sends_drained,
-                Side::Receives => &self.cq.receives_drained,
-            };
-            let result = match posted {
-                Ok(()) => self.cq.wait_for(drained, DRAIN_TIMEOUT_MS),
-                Err(refused) => self.drain_by_device(side).ok_or(refused),
-            };
-            if let Err(e) = result {
-                drained_all = false;
-                pr_warn!(
-                    "BUG: {} queue did not drain (error {})\n",
-                    side.name(),
-                    e.to_errno()
-                );
-            }
-        }
-        if !drained_all && self.modify(bindings::ib_qp_state_IB_QPS_RESET).is_err() {
-            pr_warn!("BUG: a queue pair that did not drain cannot be reset\n");
-            self.stuck.store(true, Release);
-        }
-    }
-
-    /// Returns whether the device may still read or write memory that was posted, after
-    /// [`Self::drain`].
-    pub fn is_stuck(&self) -> bool {
-        self.stuck.load(Acquire)
-    }
-
     fn modify(&self, state: bindings::ib_qp_state) -> Result {
         let mut attr: bindings::ib_qp_attr = zeroed();
         attr.qp_state = state;
@@ -300,51 +222,6 @@ impl<H: Handler> QueuePair<H> {
                 bindings::ib_qp_attr_mask_IB_QP_STATE as i32,
             )
         })
-    }
-
-    /// Posts the request, or the buffer, whose completion says that all before have.
-    fn post_last(&self, side: Side) -> Result {
-        match side {
-            Side::Sends => {
-                let mut last = Rdma::empty_write();
-                last.signal(WorkId::SENDS_DRAINED);
-                let mut chain = Chain::new();
-                chain.push(&mut last);
-                // SAFETY: By `Chain`'s invariant. No fault is asked for here: a device that refuses
-                // this, too, does not drain.
-                unsafe { self.give(chain.head()) }
-            }
-            Side::Receives => self.post_receive(Sge::EMPTY, WorkId::RECEIVES_DRAINED),
-        }
-    }
-
-    /// Drains a queue by the device's own operation, if it has one: `None` if not, or if the
-    /// operation gave up.
-    ///
-    /// The operation posts a request past the device's own refusal, has the completion
-    /// queue polled, and waits, without a limit, until our poller has handed the
-    /// completion to it ([`Completion::hand_over`](super::cq::Completion)). So it is
-    /// used only where the device refuses ours, in a state in which the driver makes
-    /// completions itself; on a device that works it would do what we do. Not for
-    /// a queue that is polled by whoever asks: nobody would while it waits.
-    ///
-    /// C: `ib_drain_sq()`, `ib_drain_rq()`.
-    fn drain_by_device(&self, side: Side) -> Option<()> {
-        if self.cq.is_direct() {
-            return None;
-        }
-        let qp = self.raw.as_ptr();
-        // SAFETY: The queue pair is valid, and so is its device.
-        unsafe {
-            let ops = &(*(*qp).device).ops;
-            let drain = match side {
-                Side::Sends => ops.drain_sq,
-                Side::Receives => ops.drain_rq,
-            };
-            let before = self.cq.handed_over();
-            drain?(qp);
-            (self.cq.handed_over() != before).then_some(())
-        }
     }
 
     /// Returns the connection that the pair belongs to.
@@ -370,7 +247,7 @@ impl<H: Handler> Drop for QueuePair<H> {
         // `Id::paired` allows one at a time. Who posts has a reference to this object: nobody does.
         unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
         self.id.paired().clear();
-        if !self.drained.load(Relaxed) {
+        if !self.draining.has_begun() {
             self.cq.paired().clear();
         }
     }

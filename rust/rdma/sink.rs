@@ -132,7 +132,7 @@ impl Sink {
     #[inline]
     pub fn register(&mut self) -> Result<SinkRegistration<'_>> {
         let length = self.length;
-        let (register, mut invalidate, address, key) = self.region.lend(self.rights)?;
+        let (register, mut invalidate, address, key) = self.region.register_once(self.rights)?;
         invalidate.fence();
         Ok(SinkRegistration {
             register,

@@ -338,8 +338,6 @@ unsafe impl CanWait for Rdma<'_> {
 pub struct Register<'a> {
     wr: bindings::ib_reg_wr,
     waiting: &'a Arc<PendingRegistrations>,
-    /// It was put where it is posted from.
-    given: bool,
 }
 
 impl<'a> Register<'a> {
@@ -361,23 +359,9 @@ impl<'a> Register<'a> {
         wr.key = key.0;
         wr.access = access as i32;
         // INVARIANT: By the safety requirement.
-        Self {
-            wr,
-            waiting,
-            given: false,
-        }
-    }
-
-    /// Gives the request up before it was put into a chain or a backlog: the proof for
-    /// [`MemoryRegion::withdrawn`](super::mr::MemoryRegion). `None`: it was.
-    #[inline]
-    pub fn withdraw(self) -> Option<Withdrawn> {
-        (!self.given).then_some(Withdrawn(Key(self.wr.key)))
+        Self { wr, waiting }
     }
 }
-
-/// A registration that was never posted.
-pub struct Withdrawn(pub(super) Key);
 
 impl WorkRequest for Register<'_> {
     fn base(&mut self) -> &mut bindings::ib_send_wr {
@@ -385,7 +369,6 @@ impl WorkRequest for Register<'_> {
     }
 
     fn whole(&mut self) -> *mut bindings::ib_send_wr {
-        self.given = true;
         (&raw mut self.wr).cast()
     }
 }

@@ -2,27 +2,24 @@
 
 //! Counters that cost one addition each.
 
+use crate::sync::unordered::UnorderedU64;
 use core::fmt;
-use kernel::sync::atomic::{
-    Atomic,
-    Relaxed, //
-};
 
 /// A number that goes up. It has one writer at a time (the context that its
 /// owner documents) and any number of readers, so that no locked instruction
 /// is needed.
-pub struct Counter(Atomic<u64>);
+pub struct Counter(UnorderedU64);
 
 impl Counter {
     /// Starts at 0.
     pub const fn new() -> Self {
-        Self(Atomic::new(0))
+        Self(UnorderedU64::new(0))
     }
 
     /// Adds `n`.
     #[inline(always)]
     pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+        self.0.set(self.0.get().wrapping_add(n));
     }
 
     /// Adds 1.
@@ -33,7 +30,7 @@ impl Counter {
 
     /// Returns the value.
     pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.get()
     }
 
     /// Adds the other's value.

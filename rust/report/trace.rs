@@ -20,7 +20,10 @@ use crate::{
         Tag, //
     },
 };
-use kernel::macros::paste;
+use kernel::{
+    macros::paste,
+    prelude::*, //
+};
 
 /// The path of a request's data (the field `way`), by the numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +57,8 @@ pub enum Kind {
     Discard = 4,
     /// Blocks shall read as zeroes.
     WriteZeroes = 5,
-    /// How large the volume is.
-    Size = 6,
+    /// Nothing but an answer.
+    Nop = 6,
 }
 
 /// What an event tells of a request.
@@ -100,7 +103,7 @@ impl Request {
             Some(Op::WriteZeroes { extent, .. }) => {
                 (Kind::WriteZeroes, DataPath::None, Some(extent))
             }
-            Some(Op::Size) => (Kind::Size, DataPath::None, None),
+            Some(Op::Nop) => (Kind::Nop, DataPath::None, None),
         };
         Self {
             session,
@@ -180,14 +183,38 @@ impl From<Change> for bindings::hcablk_trace_state {
     }
 }
 
+/// What an event tells of a disk or one of its paths.
+#[derive(Clone, Copy)]
+pub struct DiskChange<'a> {
+    /// The disk's name in configfs.
+    pub disk: &'a CStr,
+    /// The path's number, if it is about one.
+    pub path: Option<u8>,
+    /// Where it has come, as its attribute `state` says it.
+    pub state: &'static CStr,
+    /// Why, as a negative errno; 0: nothing is wrong.
+    pub error: i32,
+}
+
+impl From<DiskChange<'_>> for bindings::hcablk_trace_disk {
+    fn from(change: DiskChange<'_>) -> Self {
+        Self {
+            disk: change.disk.as_char_ptr(),
+            state: change.state.as_char_ptr(),
+            error: change.error,
+            path: change.path.map_or(u16::MAX, u16::from),
+        }
+    }
+}
+
 /// Makes the function that emits one event, from the names of its tracepoint's key and function.
 macro_rules! event {
-    ($(#[$doc:meta])* $name:ident($what:ident): $point:ident, $trace:ident) => {
+    ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? ($what:ty): $point:ident, $trace:ident) => {
         $(#[$doc])*
         #[inline(always)]
-        pub fn $name(make: impl FnOnce() -> $what) {
+        pub fn $name$(<$life>)?(make: impl FnOnce() -> $what) {
             #[cold]
-            fn emit(what: $what) {
+            fn emit$(<$life>)?(what: $what) {
                 let what = what.into();
                 // SAFETY: The tracepoint reads the structure while it is called.
                 unsafe { bindings::$trace(&what) };
@@ -204,12 +231,13 @@ macro_rules! event {
     };
 }
 
-/// Makes the module of one side's events: the requests' that are listed, and those of sessions and
-/// queue pairs, which both sides have. A tracepoint's name is that of its event behind the prefix.
+/// Makes the module of one side's events: those of requests and of disks that are listed, and those of sessions
+/// and queue pairs, which both sides have. A tracepoint's name is that of its event behind the prefix.
 macro_rules! events {
     (
         $(#[$mod_doc:meta])* mod $side:ident, prefix $prefix:ident;
-        $($(#[$doc:meta])* $name:ident;)*
+        requests { $($(#[$doc:meta])* $name:ident;)* }
+        disks { $($(#[$disk_doc:meta])* $disk:ident;)* }
     ) => {
         paste! {
             $(#[$mod_doc])*
@@ -233,6 +261,10 @@ macro_rules! events {
                     /// Reports that a queue pair has reached a state.
                     queue(Change): [<__tracepoint_ $prefix queue>], [<rust_do_trace_ $prefix queue>]
                 }
+                $(event! {
+                    $(#[$disk_doc])*
+                    $disk<'a>(super::DiskChange<'a>): [<__tracepoint_ $prefix $disk>], [<rust_do_trace_ $prefix $disk>]
+                })*
             }
         }
     };
@@ -242,28 +274,39 @@ events! {
     /// The events of the initiator.
     mod initiator, prefix hcablk_;
 
-    /// Reports that the block layer has handed over a request, once more if it had to wait.
-    queued;
-    /// Reports that a request was given to the HCA, or waits for its doorbell.
-    sent;
-    /// Reports that the target's answer has arrived.
-    answered;
-    /// Reports that a request ends: no peer can reach its memory any more.
-    completed;
+    requests {
+        /// Reports that the block layer has handed over a request, once more if it had to wait.
+        queued;
+        /// Reports that a request was given to the HCA, or waits for its doorbell.
+        sent;
+        /// Reports that the target's answer has arrived.
+        answered;
+        /// Reports that a request ends: no peer can reach its memory any more.
+        completed;
+    }
+    disks {
+        /// Reports that a disk has reached a state.
+        disk;
+        /// Reports that a path of a disk has reached a state.
+        path;
+    }
 }
 
 events! {
     /// The events of the target.
     mod target, prefix hcablk_target_;
 
-    /// Reports that a request has arrived.
-    received;
-    /// Reports that a request is handed to the drive, to a file or to the page cache.
-    drive_start;
-    /// Reports that the drive, the file or the page cache has finished it.
-    drive_end;
-    /// Reports that the answer is about to be given to the HCA.
-    answered;
-    /// Reports that the completion of the answer's send was found.
-    completed;
+    requests {
+        /// Reports that a request has arrived.
+        received;
+        /// Reports that a request is handed to the drive, to a file or to the page cache.
+        drive_start;
+        /// Reports that the drive, the file or the page cache has finished it.
+        drive_end;
+        /// Reports that the answer is about to be given to the HCA.
+        answered;
+        /// Reports that the completion of the answer's send was found.
+        completed;
+    }
+    disks {}
 }

@@ -21,16 +21,17 @@ pub unsafe trait HasSlot<S> {
     fn slot_mut(&mut self) -> &mut S;
 }
 
-/// Says in which field of a type its slot of a type is.
+/// Says in which field of a type its slot of a type is. The parameters of a generic type, with their
+/// bounds, go before it: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
 #[macro_export]
 macro_rules! impl_has_slot {
-    ($type:ty, $field:ident: $slot:ty) => {
+    ($({$($parameters:tt)*})? $type:ty, $field:ident: $slot:ty) => {
         // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to it is one to
         // a slot only if it is a slot, not if it is something that gives one out.
-        unsafe impl $crate::sync::embedded::HasSlot<$slot> for $type {
+        unsafe impl $(<$($parameters)*>)? $crate::sync::embedded::HasSlot<$slot> for $type {
             #[inline]
             fn slot_mut(&mut self) -> &mut $slot {
-                const _: usize = ::core::mem::offset_of!($type, $field);
+                let _: usize = ::core::mem::offset_of!($type, $field);
                 let slot: *mut $slot = &raw mut self.$field;
                 // SAFETY: From a unique reference just now.
                 unsafe { &mut *slot }

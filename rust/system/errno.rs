@@ -27,6 +27,8 @@ errno! {
     econnreset = ECONNRESET
     /// No way to the peer.
     ehostunreach = EHOSTUNREACH
+    /// Somebody has taken it back.
+    ecanceled = ECANCELED
     /// It has been done.
     ealready = EALREADY
     /// The session or its epoch is over.

@@ -386,7 +386,7 @@ mod tests {
         queue.try_spawn(GFP_KERNEL, move || {
             pause(100);
             state.look(|state| state.mode = Mode::Reject(Status::Transport));
-            requests.for_each_parked(|request| request.end(Status::Transport));
+            requests.for_each_parked(0, |request| request.end(Status::Transport));
         })?;
         let disk = desk.disk.take().ok_or(ENODEV)?;
         disk.remove();

@@ -78,7 +78,7 @@ impl cm::Handler for Both {
 }
 
 /// A domain whose identifier nobody else has, and whether that is gone.
-fn told_domain() -> Result<(Arc<ProtectionDomain>, Arc<Watched<bool>>)> {
+fn watched_domain() -> Result<(Arc<ProtectionDomain>, Arc<Watched<bool>>)> {
     loop {
         let gone = Watched::new(false)?;
         let news = Watched::new(News::default())?;
@@ -267,21 +267,21 @@ mod tests {
     #[test]
     fn whatever_is_made_in_a_domain_keeps_it() -> Result {
         balanced(|| {
-            let (pd, gone) = told_domain()?;
+            let (pd, gone) = watched_domain()?;
             let first = DmaBuffer::new(&pd, 0, Direction::ToDevice)?;
             drop(pd);
             ensure!(!is(&gone));
             drop(first);
             ensure!(is(&gone));
 
-            let (pd, gone) = told_domain()?;
+            let (pd, gone) = watched_domain()?;
             let region = MemoryRegion::new(&pd, 1)?;
             drop(pd);
             ensure!(!is(&gone));
             drop(region);
             ensure!(is(&gone));
 
-            let (pd, gone) = told_domain()?;
+            let (pd, gone) = watched_domain()?;
             let cq = CompletionQueue::<Log>::new(&pd, 4, 0, CqContext::SoftIrq)?;
             drop(pd);
             ensure!(!is(&gone));
@@ -289,7 +289,7 @@ mod tests {
             ensure!(is(&gone));
 
             // The last of several.
-            let (pd, gone) = told_domain()?;
+            let (pd, gone) = watched_domain()?;
             let region = MemoryRegion::new(&pd, 1)?;
             let messages = MessageBuffers::new(&pd, 4, 64, Direction::ToDevice)?;
             let cq = CompletionQueue::<Log>::new(&pd, 4, 0, CqContext::SoftIrq)?;
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_queue_pair_keeps_its_queue_and_that_its_domain() -> Result {
         balanced(|| {
-            let (pd, gone) = told_domain()?;
+            let (pd, gone) = watched_domain()?;
             let (id, _news) = link::bound_identifier()?;
             let cq = CompletionQueue::<Log>::new(&pd, 16, 0, CqContext::SoftIrq)?;
             let capacity = Capacity {

@@ -12,7 +12,7 @@
 //!     fails              an error, read and written
 //!     pin                write: refused, as for the root
 //!   NAME/                by mkdir; not "bad", and "halfway" fails when its data was made
-//!     a00 … a29          with the other two as many as there may be
+//!     a00 … a37          with the other two as many as there may be
 //!     echo               what was written
 //!     pin                1 holds off rmdir, 0 does not
 //!     inner/             a default group of it
@@ -151,7 +151,8 @@ impl Node for Item {
         c"a08" = 8 c"a09" = 9 c"a10" = 10 c"a11" = 11 c"a12" = 12 c"a13" = 13 c"a14" = 14
         c"a15" = 15 c"a16" = 16 c"a17" = 17 c"a18" = 18 c"a19" = 19 c"a20" = 20 c"a21" = 21
         c"a22" = 22 c"a23" = 23 c"a24" = 24 c"a25" = 25 c"a26" = 26 c"a27" = 27 c"a28" = 28
-        c"a29" = 29
+        c"a29" = 29 c"a30" = 30 c"a31" = 31 c"a32" = 32 c"a33" = 33 c"a34" = 34 c"a35" = 35
+        c"a36" = 36 c"a37" = 37
     );
     type Child = NoChild;
 

@@ -248,7 +248,7 @@ impl Operations for Driver {
         queue.state.change(|state| {
             let _ = state.timeouts.push_within_capacity((hw_queue, tag));
         });
-        if let Some(request) = queue.requests.take_any(hw_queue, tag) {
+        if let Some(request) = queue.requests.take_any(hw_queue, 0, tag) {
             request.end(Status::Timeout);
         }
         Timeout::Done
@@ -420,7 +420,7 @@ impl Desk {
         let seen = self.next()?;
         let request = self
             .requests
-            .take(seen.hw_queue, seen.tag, seen.generation)
+            .take(seen.hw_queue, 0, seen.tag, seen.generation)
             .ok_or(ENOENT)?;
         self.set(Mode::Answer);
         Ok((request, pending))
@@ -437,7 +437,7 @@ impl Drop for Desk {
     fn drop(&mut self) {
         self.set(Mode::Answer);
         self.requests
-            .for_each_parked(|request| request.end(Status::IoErr));
+            .for_each_parked(0, |request| request.end(Status::IoErr));
         self.device = None;
         self.disk = None;
     }

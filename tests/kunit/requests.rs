@@ -66,8 +66,8 @@ mod tests {
             (3, 0),
             (u32::MAX, u16::MAX),
         ] {
-            ensure!(requests.take(hw_queue, tag, 0).is_none());
-            ensure!(requests.take_any(hw_queue, tag).is_none());
+            ensure!(requests.take(hw_queue, 0, tag, 0).is_none());
+            ensure!(requests.take_any(hw_queue, 0, tag).is_none());
         }
         // Without a disk nothing happens.
         requests.run_hw_queues();
@@ -85,29 +85,32 @@ mod tests {
             let pending = desk.begin(&memory, READ, 0)?;
             let seen = desk.next()?;
             let (queue, tag, generation) = (seen.hw_queue, seen.tag, seen.generation);
-            let take = |q, t, g: u16| desk.requests.take(q, t, g).is_some();
+            let take = |q, t, g: u16| desk.requests.take(q, 0, t, g).is_some();
             ensure!(!take(queue, tag, generation.wrapping_add(1)));
             ensure!(!take(queue, tag, generation.wrapping_sub(1)));
             ensure!(!take(queue, tag ^ 1, generation));
             ensure!(!take(queue ^ 1, tag, generation));
             ensure!(!take(queue, DEPTH as u16, generation));
             ensure!(!take(queue + 2, tag, generation));
-            let request = desk.requests.take(queue, tag, generation).ok_or(EINVAL)?;
+            let request = desk
+                .requests
+                .take(queue, 0, tag, generation)
+                .ok_or(EINVAL)?;
             ensure_eq!(
                 (request.hw_queue(), request.tag(), request.generation()),
                 (queue, tag, generation)
             );
             // It is owned.
             ensure!(!take(queue, tag, generation));
-            ensure!(desk.requests.take_any(queue, tag).is_none());
+            ensure!(desk.requests.take_any(queue, 0, tag).is_none());
             request.park();
-            let request = desk.requests.take_any(queue, tag).ok_or(EINVAL)?;
+            let request = desk.requests.take_any(queue, 0, tag).ok_or(EINVAL)?;
             ensure!(!pending.has_ended());
             request.end(Status::Ok);
             ensure_eq!(pending.end()?, Ok(()));
             // It is over.
             ensure!(!take(queue, tag, generation));
-            ensure!(desk.requests.take_any(queue, tag).is_none());
+            ensure!(desk.requests.take_any(queue, 0, tag).is_none());
             if let Some((same, before)) = last.replace(((queue, tag), generation)) {
                 if same == (queue, tag) {
                     ensure_eq!(generation, u16::wrapping_add(before, 1));
@@ -139,12 +142,12 @@ mod tests {
                             request.end(Status::Ok);
                         };
                         if worker % 2 == 1 {
-                            requests.for_each_parked(end);
+                            requests.for_each_parked(0, end);
                             continue;
                         }
                         for tag in 0..2 * DEPTH as u16 {
                             let (hw_queue, tag) = (u32::from(tag % 2), tag / 2);
-                            if let Some(request) = requests.take_any(hw_queue, tag) {
+                            if let Some(request) = requests.take_any(hw_queue, 0, tag) {
                                 end(request);
                             }
                         }
@@ -181,23 +184,23 @@ mod tests {
             *per_queue.get_mut(seen.hw_queue as usize).ok_or(EINVAL)? += 1;
         }
         let mut found = 0;
-        desk.requests.for_each_parked_of(2, |request| {
+        desk.requests.for_each_parked_of(2, 0, |request| {
             found += 1;
             request.end(Status::IoErr);
         });
         ensure_eq!(found, 0);
-        desk.requests.for_each_parked_of(1, |request| {
+        desk.requests.for_each_parked_of(1, 0, |request| {
             found += 1;
             request.park();
         });
         ensure_eq!(found, per_queue[1]);
         found = 0;
-        desk.requests.for_each_parked(|request| {
+        desk.requests.for_each_parked(0, |request| {
             found += 1;
             request.end(Status::Transport);
         });
         ensure_eq!(found, 6);
-        desk.requests.for_each_parked(|_| found += 1);
+        desk.requests.for_each_parked(0, |_| found += 1);
         ensure_eq!(found, 6);
         for pending in pending {
             ensure_eq!(pending.end()?, Err(Status::Transport));
@@ -240,7 +243,7 @@ mod tests {
         let (queue, tag) = (request.hw_queue(), request.tag());
         drop(request);
         ensure_eq!(pending.end()?, Err(Status::IoErr));
-        ensure!(desk.requests.take_any(queue, tag).is_none());
+        ensure!(desk.requests.take_any(queue, 0, tag).is_none());
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
         Ok(())
     }
@@ -309,7 +312,7 @@ mod tests {
         // The answer that comes too late.
         ensure!(desk
             .requests
-            .take(seen.hw_queue, seen.tag, seen.generation)
+            .take(seen.hw_queue, 0, seen.tag, seen.generation)
             .is_none());
         desk.set(Mode::Answer);
         ensure_eq!(desk.run(&memory, READ, 0)?, Ok(()));
@@ -331,7 +334,7 @@ mod tests {
         });
         ensure_eq!(refused.err(), Some(ENOSPC));
         desk.requests
-            .for_each_parked(|request| request.end(Status::Ok));
+            .for_each_parked(0, |request| request.end(Status::Ok));
         for round in 0..20 {
             let (mut request, pending) = desk.caught_one()?;
             let (queue, tag) = (request.hw_queue(), request.tag());

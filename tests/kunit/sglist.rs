@@ -84,24 +84,6 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_never_posted_is_withdrawn() -> Result {
-        on_bench(|bench| {
-            let (request, pending) = bench.caught(SHAPES[0], WRITE)?;
-            bench.map(&request, WRITE)?;
-            let (register, _) = bench.list.register()?;
-            let proof = register.withdraw().ok_or(EINVAL)?;
-            ensure_eq!(bench.list.release(), Err(EBUSY));
-            bench.list.withdrawn(proof);
-            bench.list.release()?;
-            bench.map(&request, WRITE)?;
-            let (mut register, _) = bench.list.register()?;
-            ensure!(bench.link.near.carry_out(&mut register)?);
-            ensure!(register.withdraw().is_none());
-            bench.hide(request, &pending)
-        })
-    }
-
-    #[test]
     fn a_list_is_not_revoked_while_its_registration_waits() -> Result {
         on_bench(|bench| {
             let (request, pending) = bench.caught(SHAPES[0], WRITE)?;

@@ -153,7 +153,7 @@ mod tests {
             sink.map(pieces(), 1)?;
             ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
             ensure!(sink.register().is_ok());
-            // Lent already.
+            // Registered already.
             ensure_eq!(sink.register().err(), Some(EINVAL));
             ensure_eq!(sink.map(pieces(), 1), Err(EBUSY));
             sink.completed(

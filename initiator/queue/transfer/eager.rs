@@ -123,8 +123,8 @@ pub(in crate::queue) struct Room {
 /// That the eager ring has no free slot, or may not be written to yet.
 pub(in crate::queue) struct RingFull;
 
-/// How an eager write is said to the target.
-pub(in crate::queue) enum Said {
+/// The message of an eager write.
+pub(in crate::queue) enum EagerMessage {
     /// By the immediate value of its RDMA WRITE.
     Immediate(Immediate),
     /// By this message, behind its RDMA WRITEs.
@@ -134,7 +134,7 @@ pub(in crate::queue) enum Said {
 impl Way for EagerWrite {
     type Reserved = Room;
     type Full = RingFull;
-    type Encoded<'a> = (Said, &'a mut SegmentList);
+    type Encoded<'a> = (EagerMessage, &'a mut SegmentList);
 
     #[inline]
     fn map(
@@ -201,13 +201,13 @@ impl Way for EagerWrite {
     ) -> Result<(message::Op, Self::Encoded<'a>)> {
         let Self { extent, fua, .. } = *self;
         let op = message::Op::WriteEager { extent, fua };
-        let said = match self.immediate {
-            true => Said::Immediate(
+        let message = match self.immediate {
+            true => EagerMessage::Immediate(
                 Immediate::new(extent.offset, extent.length, issued.quiet).ok_or(EINVAL)?,
             ),
-            false => Said::Request(queue.encode(issued, op)?),
+            false => EagerMessage::Request(queue.encode(issued, op)?),
         };
-        Ok((op, (said, list)))
+        Ok((op, (message, list)))
     }
 
     #[inline]
@@ -216,14 +216,18 @@ impl Way for EagerWrite {
         queue: &Queue,
         send: &mut SendState,
         room: Room,
-        (said, list): Self::Encoded<'_>,
+        (message, list): Self::Encoded<'_>,
         issued: Issued,
     ) -> Result {
         queue.sent.eager_writes.bump();
         queue.sent.rdma_bytes.add(self.extent.length.into());
-        match said {
-            Said::Immediate(value) => queue.post_with_immediate(send, list, room, value, issued),
-            Said::Request(message) => queue.post_with_request(send, list, room, message, issued),
+        match message {
+            EagerMessage::Immediate(value) => {
+                queue.post_with_immediate(send, list, room, value, issued)
+            }
+            EagerMessage::Request(message) => {
+                queue.post_with_request(send, list, room, message, issued)
+            }
         }
     }
 }

@@ -307,68 +307,94 @@ impl Random {
     }
 }
 
-/// A world of clients that want something all the time, hold it for a while, and give it
-/// back; who is woken tries again. What everyone has got, in pages and steps.
-fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
-    let mut random = Random(seed);
-    let mut a = account([0, total, 0]);
-    let mut borrowers = Vec::new();
-    for (client, (queues, size)) in jobs.iter().enumerate() {
-        let (place, borrower) = a.add_client(u32::MAX).unwrap();
-        borrowers.push((client, borrower, *size));
-        for _ in 1..*queues {
-            borrowers.push((client, a.add_borrower(place).unwrap(), *size));
+/// Clients that want something all the time, hold it for a while, and give it back; who is woken
+/// tries again.
+struct Overload {
+    account: Account,
+    /// Each with its client and how many buffers it wants at a time.
+    borrowers: Vec<(usize, usize, u32)>,
+    held: Vec<(usize, u32)>,
+    waits: Vec<bool>,
+}
+
+impl Overload {
+    fn new(jobs: &[(usize, u32)], total: u32) -> Self {
+        let mut account = account([0, total, 0]);
+        let mut borrowers = Vec::new();
+        for (client, (queues, size)) in jobs.iter().enumerate() {
+            let (place, borrower) = account.add_client(u32::MAX).unwrap();
+            borrowers.push((client, borrower, *size));
+            for _ in 1..*queues {
+                borrowers.push((client, account.add_borrower(place).unwrap(), *size));
+            }
+        }
+        Self {
+            account,
+            borrowers,
+            held: Vec::new(),
+            waits: vec![false; 16],
         }
     }
+
+    /// Has a borrower ask for `size` buffers, and wait if it does not get them.
+    fn ask(&mut self, borrower: usize, size: u32) {
+        let gets = self.account.borrow(borrower, MEDIUM, size);
+        if gets {
+            self.held.push((borrower, size));
+        } else {
+            assert!(self.account.wait(borrower, only(MEDIUM, size)));
+        }
+        self.waits[borrower] = !gets;
+    }
+
+    /// Has everybody ask again and again until they have to wait.
+    fn all_ask(&mut self) {
+        for (_, borrower, size) in self.borrowers.clone() {
+            while !self.waits[borrower] {
+                self.ask(borrower, size);
+            }
+        }
+    }
+
+    /// Ends something that is held, and has who is woken by that ask again.
+    fn end_one(&mut self, random: &mut Random) {
+        if !self.held.is_empty() {
+            let which = random.below(self.held.len() as u32) as usize;
+            let (borrower, count) = self.held.swap_remove(which);
+            self.account.give_back(borrower, MEDIUM, count);
+        }
+        while let Some(woken) = self.account.next_to_wake(0) {
+            let is_woken = |(_, borrower, _): &&(usize, usize, u32)| *borrower == woken;
+            let (_, _, size) = *self.borrowers.iter().find(is_woken).unwrap();
+            self.ask(woken, size);
+        }
+    }
+
+    /// Returns how many buffers each of `clients` clients holds.
+    fn holds(&self, clients: usize) -> Vec<u64> {
+        let mut holds = vec![0; clients];
+        for (borrower, count) in &self.held {
+            let client = self.borrowers.iter().find(|(_, s, _)| s == borrower);
+            holds[client.unwrap().0] += u64::from(*count);
+        }
+        holds
+    }
+}
+
+/// What everyone has got of an overload, in pages and steps.
+fn overload(seed: u64, jobs: &[(usize, u32)], total: u32) -> Vec<u64> {
+    let mut random = Random(seed);
+    let mut world = Overload::new(jobs, total);
     let mut got = vec![0u64; jobs.len()];
-    let mut held: Vec<(usize, u32)> = Vec::new();
-    let mut waits = vec![false; 16];
     for step in 0..4_000 {
-        // Everybody asks again and again until they have to wait; then something ends.
-        let mut ready = Vec::new();
-        for (_, borrower, size) in &borrowers {
-            while !waits[*borrower] {
-                if a.borrow(*borrower, MEDIUM, *size) {
-                    held.push((*borrower, *size));
-                } else {
-                    assert!(a.wait(*borrower, only(MEDIUM, *size)));
-                    waits[*borrower] = true;
-                }
-            }
-        }
-        if !held.is_empty() {
-            let (borrower, count) = held.swap_remove(random.below(held.len() as u32) as usize);
-            a.give_back(borrower, MEDIUM, count);
-        }
-        loop {
-            for (borrower, size) in ready.drain(..) {
-                if a.borrow(borrower, MEDIUM, size) {
-                    held.push((borrower, size));
-                    waits[borrower] = false;
-                } else {
-                    assert!(a.wait(borrower, only(MEDIUM, size)));
-                    waits[borrower] = true;
-                }
-            }
-            match a.next_to_wake(0) {
-                Some(woken) => {
-                    let size = borrowers
-                        .iter()
-                        .find(|(_, borrower, _)| *borrower == woken)
-                        .unwrap()
-                        .2;
-                    ready.push((woken, size));
-                }
-                None => break,
-            }
-        }
-        let borrowed: u32 = held.iter().map(|(_, count)| count).sum();
-        assert_eq!(a.holds(MEDIUM).borrowed, borrowed);
+        world.all_ask();
+        world.end_one(&mut random);
+        let borrowed: u32 = world.held.iter().map(|(_, count)| count).sum();
+        assert_eq!(world.account.holds(MEDIUM).borrowed, borrowed);
         assert!(borrowed <= total);
         if step > 400 {
-            for (borrower, count) in &held {
-                let client = borrowers.iter().find(|(_, s, _)| s == borrower).unwrap().0;
-                got[client] += u64::from(*count);
+            for (got, holds) in got.iter_mut().zip(world.holds(jobs.len())) {
+                *got += holds;
             }
         }
     }

@@ -158,7 +158,7 @@ impl Visit {
     }
 
     /// Returns whether it has left, or has never been there.
-    pub fn is_out(&self) -> bool {
+    pub fn is_outside(&self) -> bool {
         self.kind == Kind::Out
     }
 
@@ -232,7 +232,7 @@ impl<M: Memory> Lines<M> {
     pub fn read(&mut self, offset: u64, length: u32, size: u64) -> Visit {
         self.look(size);
         let mut visit = Visit::new(Kind::Fill, offset, length.into());
-        if !visit.is_small() || visit.is_out() {
+        if !visit.is_small() || visit.is_outside() {
             return Visit::NONE;
         }
         let numbers = visit.first..visit.first + visit.count;

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-use super::*;
+use super::{
+    super::{
+        grant::Grant,
+        message,
+        name::{HostId, VolumeId, VolumeName},
+        ADMIN_DEPTH, ADMIN_QUEUE, DEPTH_MAX, QUEUES_MAX, TRANSFER_USUAL,
+    },
+    reply::*,
+    *,
+};
 
 fn request() -> Request {
     Request {
@@ -21,7 +30,7 @@ fn request() -> Request {
 
 fn reply() -> Reply {
     Reply {
-        version: 1,
+        version: 2,
         credits: 128,
         session: request().session,
         epoch: request().epoch,
@@ -57,7 +66,7 @@ fn requests_round_trip() {
     let mut padded = request().encode().to_vec();
     padded.extend([0; 36]);
     assert_eq!(Request::decode(&padded), Ok(request()));
-    assert_eq!(request().version(), 1);
+    assert_eq!(request().version(), 2);
 }
 
 #[test]
@@ -111,9 +120,32 @@ fn a_queue_pair_in_place_of_another_says_so_beside_its_number() {
     let mut bytes = instead.encode();
     bytes[8] = 0x84;
     assert_eq!(Request::decode(&bytes), Err(Reason::Malformed));
-    bytes[8..10].copy_from_slice(&[0xff, 128]);
+    bytes[8..10].copy_from_slice(&[0xfe, 127]);
     let last = Request::decode(&bytes).map(|r| (r.queue, r.replace));
-    assert_eq!(last, Ok((127, true)));
+    assert_eq!(last, Ok((126, true)));
+}
+
+#[test]
+fn the_admin_queue_pair_has_a_number_of_its_own() {
+    for queues in [1, QUEUES_MAX] {
+        let admin = Request {
+            queue: ADMIN_QUEUE,
+            queues,
+            ..request()
+        };
+        let bytes = admin.encode();
+        assert_eq!(bytes[8..10], [0xff, queues]);
+        assert_eq!(Request::decode(&bytes), Ok(admin));
+        assert!(admin.is_admin() && !request().is_admin());
+        for (credits, good) in [(ADMIN_DEPTH, true), (1, false), (128, false)] {
+            let reply = Reply { credits, ..reply() };
+            let decoded = Reply::decode(&reply.encode(), &admin);
+            assert_eq!(decoded.is_some(), good, "{credits}");
+        }
+    }
+    let mut bytes = request().encode();
+    bytes[8..10].copy_from_slice(&[0x7f, 127]);
+    assert_eq!(Request::decode(&bytes), Err(Reason::Malformed));
 }
 
 #[test]

@@ -70,6 +70,31 @@ pub(super) unsafe fn private_data(event: &bindings::rdma_cm_event) -> &[u8] {
     unsafe { slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()) }
 }
 
+/// Returns what the peer's user sent along with a refusal; empty if the device refused.
+///
+/// # Safety
+///
+/// `id` is valid, and `event` is an event of its that a connection was rejected.
+unsafe fn reject_data(id: *mut bindings::rdma_cm_id, event: &bindings::rdma_cm_event) -> &[u8] {
+    let mut len = 0;
+    // SAFETY: Both are valid; the function looks whether the user or the device rejected.
+    let data = unsafe {
+        bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len)
+    };
+    if !data.is_null() {
+        // SAFETY: `data` points to `len` bytes, valid during the callback.
+        return unsafe { slice::from_raw_parts(data.cast(), len.into()) };
+    }
+    // SAFETY: By the safety requirement.
+    if !unsafe { is_iwarp(id) } {
+        return &[];
+    }
+    // siw reports a refusal as a reset, which the function takes for the device's own; what came
+    // along is there all the same.
+    // SAFETY: The event is about a connection.
+    unsafe { private_data(event) }
+}
+
 /// # Safety
 ///
 /// Called by the connection manager for an identifier whose context is an [`IdContext`].
@@ -86,8 +111,6 @@ pub(super) unsafe extern "C" fn on_event(
     let Some(handler) = handler else {
         return 0;
     };
-    // SAFETY: `id` is valid during the callback.
-    let is_iwarp = || unsafe { is_iwarp(id) };
     let failed = |otherwise: Error| match event.status {
         status if status < 0 => Error::from_errno(status),
         _ => otherwise,
@@ -105,27 +128,10 @@ pub(super) unsafe extern "C" fn on_event(
         {
             Event::StaleConnection
         }
-        bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => {
-            let mut len = 0;
-            // SAFETY: Both are valid; the function looks whether the user or the
-            // device rejected.
-            let data = unsafe {
-                bindings::rdma_consumer_reject_data(id, ptr::from_ref(event).cast_mut(), &mut len)
-            };
-            Event::Rejected {
-                private: if data.is_null() && is_iwarp() {
-                    // siw reports a refusal as a reset, which the function takes
-                    // for the device's own; what came along is there all the same.
-                    // SAFETY: The event is about a connection.
-                    unsafe { private_data(event) }
-                } else if data.is_null() {
-                    &[]
-                } else {
-                    // SAFETY: `data` points to `len` bytes, valid during the callback.
-                    unsafe { slice::from_raw_parts(data.cast(), len.into()) }
-                },
-            }
-        }
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED => Event::Rejected {
+            // SAFETY: `id` is valid during the callback, and the event is of this kind.
+            private: unsafe { reject_data(id, event) },
+        },
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_ERROR => {
             Event::Failed(failed(errno::ehostunreach()))
         }

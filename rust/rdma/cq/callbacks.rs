@@ -9,10 +9,7 @@ use super::{
 };
 use crate::bindings;
 use core::ffi::c_int;
-use kernel::{
-    sync::atomic::Relaxed,
-    types::Opaque, //
-};
+use kernel::types::Opaque;
 
 impl<H: Handler> CompletionQueue<H> {
     /// # Safety
@@ -25,7 +22,7 @@ impl<H: Handler> CompletionQueue<H> {
         // SAFETY: The object outlives its completion queue.
         let this = unsafe { &*context.cast::<Self>() };
         // Only a statistic: events of one queue do not overlap.
-        this.events.store(this.events.load(Relaxed) + 1, Relaxed);
+        this.events.bump();
         this.schedule();
     }
 
@@ -49,7 +46,7 @@ impl<H: Handler> CompletionQueue<H> {
         // SAFETY: `timer` is the field of an object that outlives it.
         let this = unsafe { &*kernel::container_of!(timer, Self, guard) };
         // Only a statistic: a timer runs on one processor at a time.
-        this.guards.store(this.guards.load(Relaxed) + 1, Relaxed);
+        this.guards.bump();
         this.schedule();
     }
 

@@ -28,15 +28,15 @@ impl Completion {
     }
 
     /// Hands the completion to the device's driver if it is that of a request which the
-    /// driver has posted for itself, to drain a queue; `true`: it was.
+    /// driver has posted for itself, to drain a queue.
     ///
     /// Such a request has no `wr_id` but the address of a `struct ib_cqe`, a kernel address, whose
     /// highest bit is set. No [`WorkId`] of ours has it but the two of draining, which the poller
     /// looks for first.
     #[cold]
-    pub(super) fn hand_over(&self, cq: *mut bindings::ib_cq) -> bool {
+    pub(super) fn hand_over(&self, cq: *mut bindings::ib_cq) {
         if !self.work().is_drain() {
-            return false;
+            return;
         }
         // SAFETY: Nobody but the device's driver posts requests with such an id, which
         // are `ib_cqe`s that stay until they were called.
@@ -46,7 +46,6 @@ impl Completion {
                 done(cq, ptr::from_ref(&self.0).cast_mut());
             }
         }
-        true
     }
 
     /// Returns whether the work request succeeded. When it was not, only [`Self::work`] means

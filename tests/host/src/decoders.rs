@@ -9,7 +9,7 @@ use crate::proto::{
     credits::Credits,
     grant::{Answers, Grant},
     message::{
-        Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag, MORE_OFFSET,
+        AdminOp, AdminRequest, AdminResponse, Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag, VolumeState, MORE_OFFSET,
         REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
@@ -37,6 +37,16 @@ pub const ALL: &[Decoder] = &[
         name: "response",
         check: response,
         seeds: responses,
+    },
+    Decoder {
+        name: "admin_request",
+        check: admin_request,
+        seeds: admin_requests,
+    },
+    Decoder {
+        name: "admin_response",
+        check: admin_response,
+        seeds: admin_responses,
     },
     Decoder {
         name: "answers",
@@ -114,7 +124,7 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
             true
         }
         Err(BadRequest::Unanswerable) => {
-            assert!(bytes.len() < 8 || bytes[32] == 4);
+            assert!(bytes.len() < 8 || bytes[32] == 4 || (0x21..=0x23).contains(&bytes[0]));
             false
         }
         Err(BadRequest::Answer(tag, status)) => {
@@ -187,7 +197,7 @@ fn requests() -> Vec<Vec<u8>> {
         inline,
         Op::WriteEager { extent, fua: true },
         Op::Flush,
-        Op::Size,
+        Op::Nop,
         Op::Discard(extent),
         Op::WriteZeroes { extent, keep: true },
     ]
@@ -229,19 +239,80 @@ fn responses() -> Vec<Vec<u8>> {
                 credits: 1,
                 tag,
                 status,
-                sectors: 1 << 40,
             };
             response.encode().to_vec()
         })
         .into()
 }
 
+fn admin_request(bytes: &[u8]) -> bool {
+    let Some(request) = AdminRequest::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(request.encode()[..], *bytes);
+    // On another queue pair it ends the session.
+    assert_eq!(Request::decode(bytes), Err(BadRequest::Unanswerable));
+    match request.op {
+        AdminOp::KeepAlive { tmo_s } => assert!((1..=600).contains(&tmo_s)),
+        AdminOp::Fence { path, epoch } => assert!(path < 16 && epoch.0 > 0),
+        AdminOp::Watch { known } => assert!(known.sectors > 0),
+    }
+    true
+}
+
+fn admin_requests() -> Vec<Vec<u8>> {
+    let tag = Tag {
+        index: 2,
+        generation: 9,
+    };
+    let known = VolumeState {
+        sectors: 1 << 40,
+        read_only: true,
+    };
+    [
+        AdminOp::KeepAlive { tmo_s: 5 },
+        AdminOp::Fence {
+            path: 3,
+            epoch: Epoch(7),
+        },
+        AdminOp::Watch { known },
+    ]
+    .map(|op| AdminRequest { tag, op }.encode().to_vec())
+    .to_vec()
+}
+
+fn admin_response(bytes: &[u8]) -> bool {
+    let Some(response) = AdminResponse::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(response.encode()[..], *bytes);
+    assert!(response.volume.is_none_or(|volume| volume.sectors > 0));
+    // On another queue pair it ends the session.
+    assert_eq!(Response::decode(bytes), None);
+    true
+}
+
+fn admin_responses() -> Vec<Vec<u8>> {
+    let tag = Tag {
+        index: 2,
+        generation: 9,
+    };
+    let changed = VolumeState {
+        sectors: 1 << 40,
+        read_only: true,
+    };
+    [(Status::Ok, Some(changed)), (Status::Draining, None), (Status::Gone, None)]
+        .map(|(status, volume)| AdminResponse { tag, status, volume }.encode().to_vec())
+        .to_vec()
+}
+
 fn connect(bytes: &[u8]) -> bool {
     match Connect::decode(bytes) {
         Ok(request) => {
             assert_eq!(request.encode()[..], bytes[..REQUEST_LEN]);
-            assert_eq!(request.version(), 1);
-            assert!(request.queue < request.queues && request.depth > 0);
+            assert_eq!(request.version(), 2);
+            assert!(request.depth > 0 && request.queues > 0);
+            assert!(request.queue < request.queues || (request.is_admin() && !request.replace));
             true
         }
         Err(reason) => {
@@ -254,8 +325,8 @@ fn connect(bytes: &[u8]) -> bool {
 /// What is answered by [`replies`].
 fn connection() -> Connect {
     Connect {
-        version_min: 1,
-        version_max: 1,
+        version_min: 2,
+        version_max: 2,
         depth: 128,
         queue: 0,
         replace: false,
@@ -285,7 +356,7 @@ fn reply(bytes: &[u8]) -> bool {
 
 fn replies() -> Vec<Vec<u8>> {
     let reply = Reply {
-        version: 1,
+        version: 2,
         credits: 16,
         session: SessionId(7),
         epoch: Epoch(1),

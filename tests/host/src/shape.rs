@@ -13,6 +13,7 @@ mod chunk {
         chunk / crate::layout::BUFFER_BYTES + 2
     }
 }
+struct Io([u8; 1100]);
 struct Queue([u8; 4000]);
 
 #[path = "../../../initiator/shape.rs"]
@@ -182,6 +183,43 @@ fn the_largest_request_is_what_the_device_can_move() {
         5 * MIB - 5 * MIB / 4,
         "what is granted is not for requests"
     );
+}
+
+/// Whatever a device has of entries and pages, one or many, it moves as much as these allow, and is not refused.
+#[test]
+fn few_entries_or_pages_make_smaller_requests() {
+    let no_read = target::QueueOptions { no_read: true, ..OPTIONS };
+    for asked in [MIB as u32, 4 * MIB as u32] {
+        for sges in 1..40 {
+            for (attributes, options) in [
+                (Attributes { max_send_sge: sges, max_sge_rd: sges, ..LARGE }, OPTIONS),
+                (Attributes { max_sge_rd: sges, ..LARGE }, OPTIONS),
+                (Attributes { max_send_sge: sges, ..LARGE }, OPTIONS),
+                (Attributes { max_send_sge: sges, max_sge_rd: 1, ..LARGE }, SINKS),
+                (Attributes { max_send_sge: sges, max_sge_rd: 1, ..LARGE }, no_read),
+            ] {
+                let largest = target::Shape::largest(attributes, 64 * MIB, options, asked);
+                let regions = if options.sinks { 2 * MIB } else { usize::MAX };
+                let asked = if options.no_read { MIB } else { asked as usize };
+                let most = sges as usize * 8 * (32 << 10);
+                assert_eq!(largest as usize, asked.min(most).min(regions), "{sges} {options:?}");
+                let split = Split::new(64 << 10, 0, 0);
+                let shape = target::Shape::new(attributes, 128, 16 * MIB, largest, options, split).unwrap();
+                let capacity = shape.capacity();
+                assert!(capacity.send_entries <= attributes.max_send_sge && shape.read_sges <= sges.max(1) as usize);
+                assert!(shape.split.chunk() <= (sges as usize - 1) * (32 << 10));
+            }
+        }
+        for pages in (1..600).step_by(7) {
+            let attributes = Attributes { max_fast_reg_pages: pages, ..LARGE };
+            let largest = target::Shape::largest(attributes, 64 * MIB, SINKS, asked);
+            assert_eq!(largest, asked.min(pages * 4096));
+            assert!(target::Shape::new(attributes, 128, 16 * MIB, largest, SINKS, Split::NONE).is_ok());
+        }
+    }
+    let none = Attributes { max_fast_reg_pages: 0, ..LARGE };
+    let largest = target::Shape::largest(none, 64 * MIB, SINKS, MIB as u32);
+    assert!(target::Shape::new(none, 128, 16 * MIB, largest, SINKS, Split::NONE).is_err());
 }
 
 #[test]

@@ -113,6 +113,4 @@ pub(crate) mod failure {
 /// The target's.
 pub(crate) mod request {
     pub(crate) use crate::split;
-
-    pub(crate) struct Io([u8; 1100]);
 }

@@ -131,12 +131,11 @@ impl World {
         let size = self.size();
         let which = self.rng.below(self.requests.len() as u64) as usize;
         let mut request = self.requests.swap_remove(which);
-        let range = request.first as usize..(request.first + request.count) as usize;
         if !request.entered {
             request.entered = self.lines.enter(&mut request.visit, size);
         } else if request.visit.is_hit() {
             if request.data.is_empty() {
-                request.data = vec![0; range.len()];
+                request.data = vec![0; request.count as usize];
                 for (i, at) in Self::copies(&request) {
                     request.data[i] = self.memory[at];
                 }
@@ -149,51 +148,61 @@ impl World {
                 return self.end(request, true);
             }
         } else if request.done.is_none() {
-            let good = self.rng.below(20) != 0;
-            request.done = Some(good);
-            if let Op::Write { value } | Op::Empty { value } = &mut request.op {
-                // What failed may have been done all the same.
-                if good || self.rng.below(2) == 0 {
-                    self.clock += 1;
-                    *value = self.clock;
-                    self.drive[range].fill(self.clock);
-                }
-            } else {
-                request.data = self.drive[range].to_vec();
-                if matches!(request.op, Op::Read { in_lines: true, .. }) && request.visit.is_owner()
-                {
-                    for (i, at) in Self::copies(&request) {
-                        self.memory[at] = request.data[i];
-                    }
-                }
-            }
+            self.use_drive(&mut request);
         } else {
-            let good = request.done == Some(true);
-            let in_lines = matches!(request.op, Op::Read { in_lines: true, .. });
-            if good && request.visit.is_owner() && in_lines {
-                self.lines.stay(&mut request.visit);
-                self.stayed += 1;
-                self.requests.push(request);
-                return;
-            }
-            if good && request.visit.is_owner() {
-                let data = match request.op {
-                    Op::Write { value } => vec![value; range.len()],
-                    _ => request.data.clone(),
-                };
-                for (i, at) in Self::copies(&request) {
-                    self.memory[at] = data[i];
-                    self.kept += 1;
-                }
-            }
-            return self.end(request, good);
+            return self.settle(request);
         }
         self.requests.push(request);
     }
 
+    /// Has the drive carry out a request, or fail.
+    fn use_drive(&mut self, request: &mut Request) {
+        let range = request.first as usize..(request.first + request.count) as usize;
+        let good = self.rng.below(20) != 0;
+        request.done = Some(good);
+        if let Op::Write { value } | Op::Empty { value } = &mut request.op {
+            // What failed may have been done all the same.
+            if good || self.rng.below(2) == 0 {
+                self.clock += 1;
+                *value = self.clock;
+                self.drive[range].fill(self.clock);
+            }
+            return;
+        }
+        request.data = self.drive[range].to_vec();
+        if matches!(request.op, Op::Read { in_lines: true, .. }) && request.visit.is_owner() {
+            for (i, at) in Self::copies(request) {
+                self.memory[at] = request.data[i];
+            }
+        }
+    }
+
+    /// Ends a request that the drive has done, or has it stay in its lines.
+    fn settle(&mut self, mut request: Request) {
+        let good = request.done == Some(true);
+        let in_lines = matches!(request.op, Op::Read { in_lines: true, .. });
+        if good && request.visit.is_owner() && in_lines {
+            self.lines.stay(&mut request.visit);
+            self.stayed += 1;
+            self.requests.push(request);
+            return;
+        }
+        if good && request.visit.is_owner() {
+            let data = match request.op {
+                Op::Write { value } => vec![value; request.count as usize],
+                _ => request.data.clone(),
+            };
+            for (i, at) in Self::copies(&request) {
+                self.memory[at] = data[i];
+                self.kept += 1;
+            }
+        }
+        self.end(request, good)
+    }
+
     fn end(&mut self, mut request: Request, good: bool) {
         while !self.lines.leave(&mut request.visit, good) {}
-        assert!(request.visit.is_out());
+        assert!(request.visit.is_outside());
         if !good {
             return;
         }
@@ -384,7 +393,7 @@ fn ranges_of_any_length_are_dropped() {
 fn what_is_long_goes_past_and_part_of_a_line_does_not_fill_it() {
     let mut lines = Lines::<Heap>::new(100).unwrap();
     let long = (SPAN as u32 + 1) * FOUR;
-    assert!(lines.read(0, long, SIZE).is_out());
+    assert!(lines.read(0, long, SIZE).is_outside());
     let mut visit = lines.read(512, 2 * FOUR, SIZE);
     let filled: Vec<_> = visit.slots().map(|(number, _)| number).collect();
     assert_eq!(filled, [1]);

@@ -29,18 +29,17 @@
 //!
 //! # Lifetime
 //!
-//! `Io::lines` is the reference to the lines' memory, from `Queue::enter_cache`
+//! `Io::lines` is the reference to the lines' memory, from when the request enters the cache
 //! until the request is idle; a provider that is unbound waits for it. If the HCA
 //! sends from there, the request's visit has its lines pinned until the
-//! answer's send has completed: reclaiming calls `Queue::leave_lines`. That completion
-//! may be found as late as the next keep-alive ([`queue`](crate::queue),
-//! CQ notification); a line that is written meanwhile is of no use until then.
+//! answer's send has completed: reclaiming unpins them. That completion
+//! may be found as late as the next keep-alive (see the queue's CQ notification); a line that is written meanwhile is of no use until then.
 
-use crate::{
-    memory::layout::BUFFER_BYTES,
-    request::Io,
-    storage::cache::place_of, //
+use super::{
+    Io,
+    Owner, //
 };
+use crate::memory::layout::BUFFER_BYTES;
 use core::cmp::min;
 use hcablk_core::{
     logic::mq::lines::{
@@ -51,6 +50,19 @@ use hcablk_core::{
     p2p::PeerMemory,
     rdma::wr::Sge, //
 };
+use kernel::page::PAGE_SIZE;
+
+/// Pages that are allocated together for lines, as a power of two.
+pub(crate) const BLOCK_ORDER: u32 = 3;
+/// Lines in them.
+pub(crate) const BLOCK_LINES: usize = (PAGE_SIZE << BLOCK_ORDER) >> LINE_SHIFT;
+
+/// Returns the piece of the lines' memory that the line in `slot` is in, and the byte there of the
+/// line's byte `within`.
+pub(crate) fn place_of(slot: u32, within: usize) -> (u32, usize) {
+    let lines = BLOCK_LINES as u32;
+    (slot / lines, (slot % lines) as usize * LINE + within)
+}
 
 /// A part of a request's data, that does not reach into another line or transfer buffer.
 #[derive(Clone, Copy)]
@@ -69,9 +81,9 @@ impl Part {
     }
 }
 
-impl Io {
+impl<O: Owner> Io<O> {
     /// Iterates over the data in order, split at the borders of lines and of transfer buffers.
-    pub(crate) fn parts(&self) -> Parts<'_> {
+    pub(crate) fn parts(&self) -> Parts<'_, O> {
         Parts {
             io: self,
             at: 0,
@@ -87,7 +99,7 @@ impl Io {
     }
 
     /// Iterates over the data as a drive takes it, if it is in lines; else over nothing.
-    pub(crate) fn line_pages(&self) -> LinePages<'_> {
+    pub(crate) fn line_pages(&self) -> LinePages<'_, O> {
         LinePages(self.lines.as_deref().map(|lines| (lines, self.parts())))
     }
 
@@ -119,7 +131,7 @@ impl Io {
         let mut copied = 0;
         for part in self.parts() {
             let (buffer, skip) = part.buffer;
-            let Some(ram) = self.queue.buffer(buffer) else {
+            let Some(ram) = self.owner.buffer(buffer) else {
                 continue;
             };
             let ram = ram.pages().range(skip, part.length);
@@ -138,8 +150,8 @@ impl Io {
 
 /// What [`Io::parts`] returns. It has a name, since those of types that are made of
 /// many iterators are too long for the kernel's symbols.
-pub(crate) struct Parts<'a> {
-    io: &'a Io,
+pub(crate) struct Parts<'a, O: Owner> {
+    io: &'a Io<O>,
     /// Bytes that are done with, of how many.
     at: usize,
     length: usize,
@@ -147,7 +159,7 @@ pub(crate) struct Parts<'a> {
     offset: u64,
 }
 
-impl Iterator for Parts<'_> {
+impl<O: Owner> Iterator for Parts<'_, O> {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
@@ -168,9 +180,9 @@ impl Iterator for Parts<'_> {
 }
 
 /// What [`Io::line_pages`] returns.
-pub(crate) struct LinePages<'a>(Option<(&'a PeerMemory, Parts<'a>)>);
+pub(crate) struct LinePages<'a, O: Owner>(Option<(&'a PeerMemory, Parts<'a, O>)>);
 
-impl<'a> Iterator for LinePages<'a> {
+impl<'a, O: Owner> Iterator for LinePages<'a, O> {
     type Item = PageRange<'a>;
 
     fn next(&mut self) -> Option<PageRange<'a>> {

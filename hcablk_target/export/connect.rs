@@ -7,28 +7,24 @@
 //! the same time, and sessions can end meanwhile. A request that has to wait for what is left of
 //! an earlier session does so as long as its initiator does, at most.
 
-use crate::{
-    export::{
-        admission::{
-            decide,
-            Decision, //
-        },
-        port::Port,
-        registry::{
-            DriveWaiter,
-            Pending,
-            Registry, //
-        },
-        volume::{
-            Printed,
-            Volume, //
-        }, //
+use super::{
+    admission::{
+        decide,
+        Decision, //
     },
+    port::Port,
+    registry::{
+        DriveWaiter,
+        Pending,
+        Registry, //
+    },
+    volume::Volume, //
+};
+use crate::{
+    printed::Printed,
+    queue::Fault,
     session::{
-        end_reason::{
-            EndReason,
-            Fault, //
-        },
+        end_reason::EndReason,
         Session, //
     }, //
 };
@@ -36,7 +32,6 @@ use hcablk_core::{
     proto::connect::{
         Reason,
         Reject,
-        Reply,
         Request,
         REQUEST_LEN, //
     },
@@ -44,8 +39,7 @@ use hcablk_core::{
         cm::{
             self,
             Id,
-            Incoming,
-            Parameters, //
+            Incoming, //
         },
         pd::ProtectionDomain, //
     },
@@ -74,6 +68,7 @@ use kernel::{
     },
 };
 
+mod grant;
 mod refusal;
 mod sizing;
 
@@ -241,81 +236,28 @@ impl Connect {
         id.detach();
     }
 
-    fn grant(&self, request: &Request, link: &Link, id: &Arc<Id>) -> Result<(), Refusal> {
-        let session = self.find_session(request, link, id)?;
-        let queue = self
-            .add_queue(&session, request, id)
-            .inspect_err(|refusal| {
-                // A session lives and dies with its first queue pair, and with each that it had.
-                if request.queue == 0 || request.replace {
-                    session.end_by(request.queue, Fault::Refused(refusal.why()));
-                }
-            })?;
-        link.attach(&session, request.queue);
-        let reads = self
-            .peer_reads
-            .min(session.pd().attributes().max_qp_init_rd_atom);
-        if reads == 0 && !queue.no_read() {
-            let why = "one of the RDMA devices does no RDMA READ";
-            session.end_by(request.queue, Fault::Refused(why));
-            return Err(Refusal::new(Reason::NoResources, why));
-        }
-        let parameters = Parameters {
-            responder_resources: 0,
-            initiator_depth: reads,
-        };
-        let reply = Reply {
-            version: request.version(),
-            credits: queue.shape().credits,
-            session: request.session,
-            epoch: request.epoch,
-            geometry: *queue.geometry(),
-            inline: queue.inline_limit(),
-            quiet: true,
-            no_read: queue.no_read(),
-            message_batches: queue.takes_batches(),
-            grant: queue.grant(),
-            id: session.volume().wwid(),
-            instance: session.write_errors().instance(),
-        };
-        if id.accept(parameters, &reply.encode()).is_err() {
-            // The initiator is gone; nobody is left to be refused.
-            session.end_by(request.queue, Fault::Unaccepted);
-            return Ok(());
-        }
-        queue.go_live();
-        Self::report_begin(request, session.volume());
-        Ok(())
-    }
-
-    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can cause it.
-    #[cold]
-    fn report_begin(request: &Request, volume: &Volume) {
-        let (id, host) = (request.session.0, Printed(request.host));
-        if (request.queue != 0 && !request.replace) || !may_print(Lines::Begins) {
-            return;
-        }
-        if request.replace {
-            let queue = request.queue;
-            pr_info!("{volume}: session {id:016x} of {host} has queue {queue} anew\n");
-        } else {
-            let epoch = request.epoch.0;
-            pr_info!("{volume}: session {id:016x} of {host} begun, epoch {epoch}\n");
-        }
-    }
-
-    /// Returns the session that the queue pair belongs to, a new one for the first queue pair.
+    /// Returns the session that the queue pair belongs to, a new one for an admin queue pair, and
+    /// the volume.
     fn find_session(
         &self,
         request: &Request,
         link: &Link,
         id: &Arc<Id>,
-    ) -> Result<Arc<Session>, Refusal> {
+    ) -> Result<(Arc<Session>, Arc<Volume>), Refusal> {
         loop {
             let (view, found) = self.registry.view(request);
             match (decide(request, &view), found.volume, found.session) {
                 (Decision::Begin, Some(volume), _) => {
-                    return self.begin_session(request, id, &volume)
+                    volume.enter(request);
+                    if let Some(session) = self.begin_session(request, id, &volume)? {
+                        return Ok((session, volume));
+                    }
+                }
+                (Decision::Supersede, Some(volume), _) => {
+                    let _waits = self.wait_for_drive(request)?;
+                    // From now on the others are refused, whatever comes of this one.
+                    volume.enter(request);
+                    self.end_other_instances(request, link)?;
                 }
                 (Decision::Join | Decision::ReplaceQueue, _, Some(session))
                     if !session.pd().same_device(id) =>
@@ -325,7 +267,7 @@ impl Connect {
                         "it came over another device than its session",
                     ))
                 }
-                (Decision::Join, _, Some(session)) => return Ok(session),
+                (Decision::Join, Some(volume), Some(session)) => return Ok((session, volume)),
                 (Decision::ReplaceQueue, _, Some(session)) => {
                     let _waits = self.wait_for_drive(request)?;
                     if !session.replace_queue(request.queue) {
@@ -342,19 +284,7 @@ impl Connect {
                     old.end(EndReason::Replaced);
                     Self::wait_for(&old, link)?;
                 }
-                (Decision::Refuse(reason), ..) => {
-                    return Err(Refusal::new(
-                        reason,
-                        match reason {
-                            Reason::UnknownVolume => "there is no such volume",
-                            Reason::Forbidden => "this host is not allowed",
-                            Reason::Withdrawn => "the volume is being disabled",
-                            Reason::StaleEpoch => "its session is in use or was replaced",
-                            Reason::NoSession => "its session is gone",
-                            _ => "it does not fit its session",
-                        },
-                    ))
-                }
+                (Decision::Refuse(reason), ..) => return Err(Refusal::not_admitted(reason)),
                 _ => return Err(Refusal::NO_MEMORY),
             }
         }
@@ -365,6 +295,20 @@ impl Connect {
         self.registry
             .wait_for_drive(request.host)
             .map_err(|_| Refusal::CROWD)
+    }
+
+    /// Ends the sessions of the host's other instances on the volume, and waits for that as [`Self::wait_for`].
+    fn end_other_instances(&self, request: &Request, link: &Link) -> Result<(), Refusal> {
+        let others = self
+            .registry
+            .ending_sessions(EndReason::Superseded, |session| {
+                session.is_of_other_instance(request)
+            })
+            .map_err(|_| Refusal::NO_MEMORY)?;
+        for session in others.iter() {
+            Self::wait_for(session, link)?;
+        }
+        Ok(())
     }
 
     /// Waits until nothing is left of an older session, as long as its initiator waits for us.
@@ -383,43 +327,53 @@ impl Connect {
         ))
     }
 
+    /// Makes the session and lists it; `None` if there are sessions of another instance of its host by then:
+    /// that is to be decided about again.
     fn begin_session(
         &self,
         request: &Request,
         id: &Arc<Id>,
         volume: &Arc<Volume>,
-    ) -> Result<Arc<Session>, Refusal> {
+    ) -> Result<Option<Arc<Session>>, Refusal> {
         // Before anything is made; what counts is looked at when it is listed.
         if self.registry.sessions_of(request.host, volume) >= SESSIONS_PER_HOST {
             return Err(Refusal::TOO_MANY);
         }
         let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
-        let session = Session::new(&self.registry, &self.port, volume, request, pd)
-            .map_err(|_| Refusal::NO_MEMORY)?;
+        let exported = volume.export().ok_or(Refusal::NO_MEMORY)?;
+        let session = Session::new(volume.clone(), exported, self.port.memory(), request, pd)
+            .map_err(Refusal::of_session)?;
         let listed = self
             .registry
-            .add_session(&session, request, SESSIONS_PER_HOST);
+            .add_session(&session, volume, request, SESSIONS_PER_HOST);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
-        let allowed = volume.admission(request.host);
+        let (now, _) = volume.admission(request);
+        let allowed = now.allowed && !now.evicted && !now.superseded && !now.withdrawn;
         let same_backing = match (volume.backing(), session.backing()) {
             (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
             _ => false,
         };
-        if listed.is_ok() && allowed.allowed && !allowed.withdrawn && same_backing {
-            return Ok(session);
+        if listed.is_ok() && allowed && same_backing {
+            return Ok(Some(session));
         }
         session.end(match listed {
             Ok(()) => EndReason::Withdrawn,
             Err(_) => EndReason::Second,
         });
         match listed {
+            // The volume was withdrawn, or the host forbidden or evicted: that is found then.
+            Ok(()) if !allowed => Ok(None),
             Ok(()) => Err(Refusal::new(
                 Reason::Withdrawn,
                 "the volume was just withdrawn",
             )),
+            Err(EBUSY) => Ok(None),
             Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
             Err(EMFILE) => Err(Refusal::TOO_MANY),
+            Err(e) if e == errno::estale() => {
+                Err(Refusal::new(Reason::StaleEpoch, "it has been fenced"))
+            }
             Err(_) => Err(Refusal::NO_MEMORY),
         }
     }

@@ -7,19 +7,22 @@ use super::{
     Refusal, //
 };
 use crate::{
+    admin::Admin,
     memory::{
         layout,
         Client,
         Denied,
         Needs, //
     },
+    parameters,
     queue::{
         Queue,
         QueueOptions,
         Shape, //
     },
     request::split::Split,
-    session::Session, //
+    session::Session,
+    storage::backing::Backing, //
 };
 use hcablk_core::{
     proto::{
@@ -68,49 +71,67 @@ impl Frame<'_> {
     }
 }
 
+const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
+
 impl Connect {
+    /// Returns what the sizes of the session's queue pairs follow from.
+    fn frame<'a>(
+        &self,
+        session: &Session,
+        backing: &Backing,
+        request: &'a Request,
+        id: &Id,
+    ) -> Frame<'a> {
+        let credits = match self.port.limits().queue_credits {
+            0 => request.depth,
+            limit => limit.min(request.depth),
+        };
+        let options = QueueOptions {
+            sinks: id.is_iwarp() || parameters::force_mr(),
+            writes: !session.geometry().read_only,
+            grants: backing.bears_change(),
+            no_read: !parameters::rdma_read(),
+            // Peer memory is beside a queue's own buffers.
+            shares: !backing.wants_peers(),
+        };
+        Frame {
+            request,
+            attributes: session.pd().attributes(),
+            credits,
+            options,
+            split: backing.split(),
+        }
+    }
+
+    /// Charges a session that begins for all its queue pairs, and makes its admin queue pair.
+    pub(super) fn add_admin(
+        &self,
+        session: &Arc<Session>,
+        request: &Request,
+        id: &Arc<Id>,
+    ) -> Result<Arc<Admin>, Refusal> {
+        let backing = session.backing().ok_or(ENDED)?;
+        self.begin_client(session, &self.frame(session, &backing, request, id))?;
+        let client = session.client().ok_or(ENDED)?;
+        session
+            .make_admin(id, client)
+            .map_err(|_| Refusal::NO_MEMORY)
+    }
+
     pub(super) fn add_queue(
         &self,
         session: &Arc<Session>,
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
-        const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
-        let credits = match self.port.limits().queue_credits {
-            0 => request.depth,
-            limit => limit.min(request.depth),
-        };
         let backing = session.backing().ok_or(ENDED)?;
-        let options = QueueOptions {
-            sinks: id.is_iwarp() || crate::force_mr(),
-            writes: !session.geometry().read_only,
-            grants: backing.bears_change(),
-            no_read: !crate::rdma_read(),
-            // Peer memory is beside a queue's own buffers.
-            shares: !backing.wants_peers(),
-        };
-        let frame = Frame {
-            request,
-            attributes: session.pd().attributes(),
-            credits,
-            options,
-            split: backing.split(),
-        };
-        if request.queue == 0 && !request.replace {
-            self.begin_client(session, &frame)?;
-        }
+        let frame = self.frame(session, &backing, request, id);
         let client = session.client().ok_or(ENDED)?;
         let shape = frame.shape(session.largest(), client.queue_bytes())?;
         let charge = client.charge(shape.reserved()).map_err(Refusal::denied)?;
-        let queue = Queue::new(
-            session,
-            backing,
-            request.queue,
-            id,
-            shape,
-            (&client, charge),
-        )
-        .map_err(|_| Refusal::NO_MEMORY)?;
+        let queue = session
+            .make_queue(request.queue, id, backing, shape, (&client, charge))
+            .map_err(|_| Refusal::NO_MEMORY)?;
         session.add_queue(&queue).map_err(|_| ENDED)?;
         Ok(queue)
     }
@@ -130,14 +151,14 @@ impl Connect {
         if largest < asked && lacks {
             pr_info!(
                 "{}: no memory for requests larger than {} KiB, of {} KiB that were asked for\n",
-                **session.volume(),
+                session.volume(),
                 largest >> 10,
                 asked >> 10
             );
         } else if largest < asked {
             pr_info!(
                 "{}: requests of {} KiB at most, not of {} KiB: the RDMA device or buffer_mib has no more for {} queue pairs\n",
-                **session.volume(),
+                session.volume(),
                 largest >> 10,
                 asked >> 10,
                 frame.queues()
@@ -161,6 +182,7 @@ impl Connect {
         let needs = Needs {
             queues: frame.queues() as u64,
             reserved: shape.reserved(),
+            admin: Admin::bytes(),
             wish: shape.wish(),
             data,
         };

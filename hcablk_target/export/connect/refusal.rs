@@ -10,7 +10,9 @@ use core::fmt;
 use hcablk_core::{
     printable,
     proto::connect::Reason, //
+    system::errno,
 };
+use kernel::error::Error;
 
 /// Why a request is not granted.
 #[derive(Clone, Copy)]
@@ -40,6 +42,32 @@ impl Refusal {
             reason,
             why,
             shortage: None,
+        }
+    }
+
+    /// Makes the refusal of a request that is [not admitted](crate::export::admission).
+    pub(super) const fn not_admitted(reason: Reason) -> Self {
+        Self::new(
+            reason,
+            match reason {
+                Reason::UnknownVolume => "there is no such volume",
+                Reason::Forbidden => "this host is not allowed",
+                Reason::Evicted => "this host is evicted",
+                Reason::Superseded => "a later instance of this host has come",
+                Reason::Withdrawn => "the volume is being disabled",
+                Reason::StaleEpoch => "its session is in use or was replaced",
+                Reason::NoSession => "its session is gone",
+                _ => "it does not fit its session",
+            },
+        )
+    }
+
+    /// Makes the refusal of a session that could not be made because of `error`.
+    pub(super) fn of_session(error: Error) -> Self {
+        if error == errno::estale() {
+            Self::new(Reason::StaleEpoch, "its session had a later epoch")
+        } else {
+            Self::NO_MEMORY
         }
     }
 

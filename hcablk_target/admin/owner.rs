@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an admin queue pair knows of whoever has it, and tells it: a session, which is above this module.
+
+use crate::queue::Fault;
+use hcablk_core::proto::{
+    connect::Epoch,
+    message::VolumeState, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Who has an admin queue pair.
+pub(crate) trait AdminOwner: Send + Sync + 'static {
+    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep, but does not wait for the
+    /// drive.
+    fn volume_state(&self) -> Option<VolumeState>;
+
+    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets none
+    /// begin with these; returns whether nothing of it can reach the drive any more, `EINVAL` if the path is
+    /// the session's own. May sleep, but does not wait for the drive.
+    fn fence(&self, path: u8, epoch: Epoch) -> Result<bool>;
+
+    /// Ends the session because of `fault`. Any context.
+    fn admin_failed(self: Arc<Self>, fault: Fault);
+}

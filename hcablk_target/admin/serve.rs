@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What comes by an admin queue pair, and how it is answered.
+
+use super::{
+    kind,
+    silence_ms,
+    Admin,
+    State,
+    Watch,
+    ANSWERS,
+    GONE_MS,
+    LOOK_MS, //
+};
+use crate::queue::Fault;
+use hcablk_core::{
+    proto::message::{
+        AdminOp,
+        AdminRequest,
+        AdminResponse,
+        Status,
+        Tag,
+        VolumeState,
+        BUFFER_LEN, //
+    },
+    rdma::{
+        cq::{
+            Completion,
+            Handler, //
+        },
+        wr::{
+            Chain,
+            Send,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    sync::{
+        defer::without_io,
+        Tick, //
+    },
+};
+use kernel::sync::atomic::{
+    Acquire,
+    Release, //
+};
+
+/// No answer is being sent.
+const ALL_FREE: u32 = u32::MAX;
+const _: () = assert!(ANSWERS == u32::BITS);
+
+impl Admin {
+    /// Handles a received message. Completion handler.
+    fn receive(&self, buffer: u32, completion: &Completion) {
+        let length = completion.byte_len();
+        let mut bytes = [0; BUFFER_LEN];
+        let request = match completion.immediate() {
+            Some(_) => return self.fail(Fault::Immediate(length)),
+            None => self.incoming.read(buffer as usize, length, &mut bytes).ok(),
+        };
+        let Some(request) = request.and_then(AdminRequest::decode) else {
+            return self.fail(Fault::Admin(length));
+        };
+        self.heard.store(true, Release);
+        if self.post_receive(buffer).is_err() {
+            return self.fail(Fault::Unposted("a receive buffer", None));
+        }
+        self.serve(request);
+    }
+
+    fn serve(&self, AdminRequest { tag, op }: AdminRequest) {
+        match op {
+            AdminOp::KeepAlive { tmo_s } => {
+                self.state.lock().limit_ms = silence_ms(tmo_s);
+                self.answer(tag, Status::Ok, None);
+            }
+            AdminOp::Fence { path, epoch } => {
+                // What reclaims memory may wait for this volume's requests.
+                let status = match without_io(|| self.owner.fence(path, epoch)) {
+                    Ok(true) => Status::Ok,
+                    Ok(false) => Status::Draining,
+                    Err(_) => Status::Invalid,
+                };
+                self.answer(tag, status, None);
+            }
+            AdminOp::Watch { known } => {
+                let second = {
+                    let mut state = self.state.lock();
+                    let second = matches!(state.watch, Watch::Kept(..));
+                    state.watch = Watch::Kept(tag, known);
+                    second
+                };
+                if second {
+                    return self.fail(Fault::SecondWatch);
+                }
+                self.look_at_volume();
+            }
+        }
+    }
+
+    /// Answers the watch if there is one, and the volume is not what its initiator knows. May sleep.
+    fn look_at_volume(&self) {
+        let Watch::Kept(tag, known) = self.state.lock().watch else {
+            return;
+        };
+        let now = self.owner.volume_state().filter(|now| *now != known);
+        if now.is_some() && self.take_watch(tag) {
+            self.answer(tag, Status::Ok, now);
+        }
+    }
+
+    /// Takes the watch of this tag, to answer it; `false`: somebody else does.
+    fn take_watch(&self, tag: Tag) -> bool {
+        let mut state = self.state.lock();
+        let there = matches!(state.watch, Watch::Kept(kept, _) if kept == tag);
+        if there {
+            state.watch = Watch::Unwatched;
+        }
+        there
+    }
+
+    /// Tells the initiator that the export ends, if it watches, and gives the answer time to leave. Sleeps.
+    pub(crate) fn say_gone(&self) {
+        let watch = self.state.lock().watch;
+        if let Watch::Kept(tag, _) = watch {
+            self.all_sent.reset();
+            if self.take_watch(tag) {
+                self.answer(tag, Status::Gone, None);
+                // The end of the session comes in any case.
+                let _ = self.all_sent.wait_ms(GONE_MS);
+            }
+        }
+    }
+
+    /// Sends an answer. Any context.
+    fn answer(&self, tag: Tag, status: Status, volume: Option<VolumeState>) {
+        let response = AdminResponse {
+            tag,
+            status,
+            volume,
+        };
+        let mut state = self.state.lock();
+        if state.closing {
+            return;
+        }
+        let Some(buffer) = state.take_buffer() else {
+            drop(state);
+            return self.fail(Fault::Flood);
+        };
+        let posted = self
+            .outgoing
+            .write(buffer as usize, &response.encode())
+            .and_then(|slice| {
+                let message = [Sge::new(slice)];
+                let mut send = Send::new(&message);
+                send.solicited();
+                send.signal(WorkId::new(kind::ANSWER, buffer));
+                let mut chain = Chain::new();
+                chain.push(&mut send);
+                self.pair.post(&chain)
+            });
+        drop(state);
+        if posted.is_err() {
+            self.fail(Fault::Unposted("an answer", None));
+        }
+    }
+
+    /// Handles the completion of an answer's send.
+    fn sent(&self, buffer: u32) {
+        let mut state = self.state.lock();
+        state.free |= 1 << (buffer % ANSWERS);
+        if state.free == ALL_FREE {
+            self.all_sent.set();
+        }
+    }
+
+    /// Returns whether the initiator has been silent for too long, and for how many seconds. Called every [`LOOK_MS`].
+    fn is_silent(&self) -> Option<u32> {
+        let heard = self.heard.xchg(false, Acquire);
+        let mut state = self.state.lock();
+        state.silent_ms = match heard {
+            true => 0,
+            false => state.silent_ms + LOOK_MS,
+        };
+        (state.silent_ms > state.limit_ms && !state.closing).then_some(state.silent_ms / 1000)
+    }
+}
+
+impl State {
+    fn take_buffer(&mut self) -> Option<u32> {
+        let buffer = self.free.trailing_zeros();
+        (buffer < ANSWERS).then(|| {
+            self.free &= !(1 << buffer);
+            buffer
+        })
+    }
+}
+
+impl Handler for Admin {
+    type Round = ();
+
+    fn complete(&self, (): &mut (), completion: &Completion) {
+        let work = completion.work();
+        let ok = completion.is_ok();
+        match work.kind {
+            kind::ANSWER => self.sent(work.index),
+            kind::RECEIVE if ok => self.receive(work.index, completion),
+            _ => {}
+        }
+        if !ok {
+            self.fail(if completion.is_flushed() {
+                Fault::Flushed
+            } else {
+                let what = match work.kind {
+                    kind::ANSWER => "an answer",
+                    _ => "receiving",
+                };
+                Fault::Work(what, completion.status(), None)
+            });
+        }
+    }
+}
+
+impl Tick for Admin {
+    fn tick(&self) {
+        self.look_at_volume();
+        if let Some(seconds) = self.is_silent() {
+            self.fail(Fault::NothingReceived(seconds));
+        }
+    }
+}

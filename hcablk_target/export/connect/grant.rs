@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a connection request is granted: the queue pair that is made, and the reply.
+
+use super::{
+    Connect,
+    Link,
+    Refusal, //
+};
+use crate::{
+    export::volume::Volume,
+    printed::Printed,
+    queue::Fault,
+    session::Session, //
+};
+use hcablk_core::{
+    proto::{
+        connect::{
+            Geometry,
+            Reason,
+            Reply,
+            Request, //
+        },
+        ADMIN_DEPTH, //
+    },
+    rdma::cm::{
+        Id,
+        Parameters, //
+    },
+    system::{
+        may_print,
+        Lines, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+impl Connect {
+    pub(super) fn grant(
+        &self,
+        request: &Request,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<(), Refusal> {
+        let (session, volume) = self.find_session(request, link, id)?;
+        match request.is_admin() {
+            true => self.grant_admin(request, &session, &volume, link, id),
+            false => self.grant_queue(request, &session, &volume, link, id),
+        }
+    }
+
+    /// Makes the admin queue pair of a session that has just begun, and replies.
+    fn grant_admin(
+        &self,
+        request: &Request,
+        session: &Arc<Session>,
+        volume: &Volume,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<(), Refusal> {
+        let admin = self
+            .add_admin(session, request, id)
+            .inspect_err(|refusal| {
+                session.end_by(request.queue, Fault::Refused(refusal.why()));
+            })?;
+        link.attach(session, request.queue);
+        let reply = Reply {
+            credits: ADMIN_DEPTH,
+            geometry: Geometry {
+                max_transfer: session.largest(),
+                ..*session.geometry()
+            },
+            ..Self::reply(request, session, volume)
+        };
+        let parameters = Parameters {
+            responder_resources: 0,
+            initiator_depth: 0,
+        };
+        if id.accept(parameters, &reply.encode()).is_err() {
+            // The initiator is gone; nobody is left to be refused.
+            session.end_by(request.queue, Fault::Unaccepted);
+            return Ok(());
+        }
+        if admin.go_live().is_err() {
+            session.end_by(request.queue, Fault::Refused("out of memory"));
+        }
+        Self::report_begin(request, volume);
+        Ok(())
+    }
+
+    /// Returns what the replies to all queue pairs of a session have in common; nothing is granted by it.
+    fn reply(request: &Request, session: &Session, volume: &Volume) -> Reply {
+        Reply {
+            version: request.version(),
+            credits: 0,
+            session: request.session,
+            epoch: request.epoch,
+            geometry: *session.geometry(),
+            inline: 0,
+            quiet: false,
+            no_read: false,
+            message_batches: false,
+            grant: None,
+            id: volume.wwid(),
+            instance: session.write_errors().instance(),
+        }
+    }
+
+    /// Makes a queue pair of a session that is there, and replies.
+    fn grant_queue(
+        &self,
+        request: &Request,
+        session: &Arc<Session>,
+        volume: &Volume,
+        link: &Link,
+        id: &Arc<Id>,
+    ) -> Result<(), Refusal> {
+        let queue = self
+            .add_queue(session, request, id)
+            .inspect_err(|refusal| {
+                // A session lives and dies with each queue pair that it had.
+                if request.replace {
+                    session.end_by(request.queue, Fault::Refused(refusal.why()));
+                }
+            })?;
+        link.attach(session, request.queue);
+        let reads = self
+            .peer_reads
+            .min(session.pd().attributes().max_qp_init_rd_atom);
+        if reads == 0 && !queue.no_read() {
+            let why = "one of the RDMA devices does no RDMA READ";
+            session.end_by(request.queue, Fault::Refused(why));
+            return Err(Refusal::new(Reason::NoResources, why));
+        }
+        let parameters = Parameters {
+            responder_resources: 0,
+            initiator_depth: reads,
+        };
+        let reply = Reply {
+            credits: queue.shape().credits,
+            geometry: *queue.geometry(),
+            inline: queue.inline_limit(),
+            quiet: true,
+            no_read: queue.no_read(),
+            message_batches: queue.takes_batches(),
+            grant: queue.grant(),
+            ..Self::reply(request, session, volume)
+        };
+        if id.accept(parameters, &reply.encode()).is_err() {
+            // The initiator is gone; nobody is left to be refused.
+            session.end_by(request.queue, Fault::Unaccepted);
+            return Ok(());
+        }
+        queue.go_live();
+        Self::report_begin(request, volume);
+        Ok(())
+    }
+
+    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can cause it.
+    #[cold]
+    fn report_begin(request: &Request, volume: &Volume) {
+        let (id, host) = (request.session.0, Printed(request.host));
+        if !(request.is_admin() || request.replace) || !may_print(Lines::Begins) {
+            return;
+        }
+        if request.replace {
+            let queue = request.queue;
+            pr_info!("{volume}: session {id:016x} of {host} has queue {queue} anew\n");
+        } else {
+            let epoch = request.epoch.0;
+            pr_info!("{volume}: session {id:016x} of {host} begun, epoch {epoch}\n");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The hosts of a volume: which may use it, which of their instances is the newest, and which are evicted.
+//!
+//! Both are the administrator's words. A host that is *allowed* may use the volume by configuration. One
+//! that is *evicted* may not until it is admitted again, allowed or not: a cluster manager evicts a host that
+//! it does not trust to have stopped.
+
+use super::instances::Instances;
+use hcablk_core::proto::{
+    connect::HostInstance,
+    name::HostId, //
+};
+use kernel::prelude::*;
+
+/// How many hosts may be evicted from a volume.
+const EVICTED_MAX: usize = 64;
+
+struct Allowed {
+    host: HostId,
+    instances: Instances,
+}
+
+/// See the module. It is guarded by the lock of its volume.
+pub(crate) struct Hosts {
+    allowed: KVec<Allowed>,
+    evicted: KVec<HostId>,
+}
+
+impl Hosts {
+    pub(crate) const fn new() -> Self {
+        Self {
+            allowed: KVec::new(),
+            evicted: KVec::new(),
+        }
+    }
+
+    fn find(&self, host: HostId) -> Option<&Allowed> {
+        self.allowed.iter().find(|allowed| allowed.host == host)
+    }
+
+    /// Lets a host use the volume. Fails with `EEXIST` if it may, and with `ENOMEM`.
+    pub(crate) fn allow(&mut self, host: HostId) -> Result {
+        if self.find(host).is_some() {
+            return Err(EEXIST);
+        }
+        let instances = Instances::new();
+        self.allowed.push(Allowed { host, instances }, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Lets a host use the volume no longer, and forgets its instances.
+    pub(crate) fn forbid(&mut self, host: HostId) {
+        self.allowed.retain(|allowed| allowed.host != host);
+    }
+
+    /// Returns whether a host may use the volume, unless it is evicted.
+    pub(crate) fn allows(&self, host: HostId) -> bool {
+        self.find(host).is_some()
+    }
+
+    /// Returns whether a later instance of the host has come than `instance`.
+    pub(crate) fn has_superseded(&self, host: HostId, instance: HostInstance) -> bool {
+        self.find(host)
+            .is_some_and(|allowed| allowed.instances.is_former(instance))
+    }
+
+    /// Makes `instance` the newest of its host, unless it is a former one or the host is not allowed.
+    pub(crate) fn enter(&mut self, host: HostId, instance: HostInstance) {
+        let found = self.allowed.iter_mut().find(|allowed| allowed.host == host);
+        if let Some(Allowed { instances, .. }) = found {
+            if !instances.is_former(instance) {
+                instances.enter(instance);
+            }
+        }
+    }
+
+    /// Evicts a host. Nothing happens if it is evicted. Fails with `ENOSPC` when [`EVICTED_MAX`]
+    /// are, and with `ENOMEM`.
+    pub(crate) fn evict(&mut self, host: HostId) -> Result {
+        if self.is_evicted(host) {
+            return Ok(());
+        }
+        if self.evicted.len() >= EVICTED_MAX {
+            return Err(ENOSPC);
+        }
+        self.evicted.push(host, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Ends that. Fails with `ENOENT` if the host is not evicted.
+    pub(crate) fn admit(&mut self, host: HostId) -> Result {
+        if !self.is_evicted(host) {
+            return Err(ENOENT);
+        }
+        self.evicted.retain(|evicted| *evicted != host);
+        Ok(())
+    }
+
+    /// Returns whether a host is evicted.
+    pub(crate) fn is_evicted(&self, host: HostId) -> bool {
+        self.evicted.contains(&host)
+    }
+
+    /// Returns the evicted hosts, the one that was evicted first at the front. Fails with `ENOMEM`.
+    pub(crate) fn evicted(&self) -> Result<KVec<HostId>> {
+        let mut hosts = KVec::with_capacity(self.evicted.len(), GFP_KERNEL)?;
+        hosts.extend_from_slice(&self.evicted, GFP_KERNEL)?;
+        Ok(hosts)
+    }
+}

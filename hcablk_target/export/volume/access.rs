@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which hosts may use a volume, and what becomes of their sessions when that changes.
+
+use super::{
+    Export,
+    Volume, //
+};
+use crate::{
+    export::admission,
+    printed::Printed,
+    session::{
+        end_reason::EndReason,
+        Session, //
+    }, //
+};
+use hcablk_core::proto::{
+    connect::{
+        Epoch,
+        Request,
+        SessionId, //
+    },
+    name::HostId, //
+};
+use hcablk_core::system::errno;
+use kernel::prelude::*;
+
+/// How long [`Volume::evict`] waits for the drive, in milliseconds.
+const EVICT_WAIT_MS: u32 = 1000;
+
+impl Volume {
+    /// Lets a host use the volume.
+    pub(crate) fn allow(&self, host: HostId) -> Result {
+        self.state.lock().hosts.allow(host)
+    }
+
+    /// Lets a host use the volume no longer, and ends its sessions.
+    pub(crate) fn forbid(&self, host: HostId) {
+        self.state.lock().hosts.forbid(host);
+        let ended = self.owner.end_sessions(EndReason::Forbidden, &|session| {
+            session.is_of(self) && session.host() == host
+        });
+        if ended.is_err() {
+            pr_warn!(
+                "{self}: no memory to end the sessions of {}\n",
+                Printed(host)
+            );
+        }
+    }
+
+    /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it can reach
+    /// the drive any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`]: the host is
+    /// evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
+    /// meanwhile, with `ENOSPC` when too many are evicted, and with
+    /// `ENOMEM`, when its sessions may go on. Process context.
+    pub(crate) fn evict(&self, host: HostId) -> Result {
+        self.state.lock().hosts.evict(host)?;
+        let of_host = |session: &Session| session.is_of(self) && session.host() == host;
+        let ended = self
+            .owner
+            .end_sessions_within(EndReason::Evicted, EVICT_WAIT_MS, &of_host)?;
+        if !self.state.lock().hosts.is_evicted(host) {
+            // It may have been let in since.
+            return Err(errno::ecanceled());
+        }
+        match ended {
+            true => Ok(()),
+            false => Err(EAGAIN),
+        }
+    }
+
+    /// Lets an evicted host in again, `ENOENT` if it is none.
+    pub(crate) fn admit(&self, host: HostId) -> Result {
+        self.state.lock().hosts.admit(host)
+    }
+
+    /// Returns the evicted hosts, each with whether it has sessions left. Fails with `ENOMEM`.
+    pub(crate) fn evicted(&self) -> Result<KVec<(HostId, bool)>> {
+        let hosts = self.state.lock().hosts.evicted()?;
+        let sessions = self.owner.sessions(&|session| session.is_of(self))?;
+        let mut evicted = KVec::with_capacity(hosts.len(), GFP_KERNEL)?;
+        for host in hosts {
+            let drains = sessions.iter().any(|session| session.host() == host);
+            evicted.push((host, drains), GFP_KERNEL)?;
+        }
+        Ok(evicted)
+    }
+
+    /// Returns what matters for `request`, and the last epoch that its session had.
+    pub(crate) fn admission(&self, request: &Request) -> (admission::Volume, Option<Epoch>) {
+        let state = self.state.lock();
+        let (host, instance) = (request.host, request.session.instance());
+        let records = match &state.export {
+            Export::Exported { records, .. } => Some(records),
+            _ => None,
+        };
+        let volume = admission::Volume {
+            withdrawn: records.is_none(),
+            allowed: state.hosts.allows(host),
+            evicted: state.hosts.is_evicted(host),
+            superseded: state.hosts.has_superseded(host, instance),
+        };
+        (
+            volume,
+            records.and_then(|records| records.last_epoch(request)),
+        )
+    }
+
+    /// Remembers the epoch of the session that `request` has begun, as long as the volume is exported. Fails
+    /// with `ESTALE` if the session had it or a later one, or was fenced with it.
+    pub(crate) fn remember_epoch(&self, request: &Request) -> Result {
+        match &self.state.lock().export {
+            Export::Exported { records, .. } => {
+                records.remember_epoch(request.host, request.session, request.epoch)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets no session `id` of `host` begin with `epoch` or one before, as long as the volume is exported, and
+    /// ends the one that there is; returns whether nothing of it can reach the drive any more. May sleep.
+    pub(super) fn fence_session(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
+        if let Export::Exported { records, .. } = &self.state.lock().export {
+            records.fence(host, id, epoch);
+        }
+        let fenced = |session: &Session| {
+            session.is_of(self)
+                && session.host() == host
+                && session.id() == id
+                && session.epoch() <= epoch
+        };
+        // Without memory to look for it there it may be.
+        self.owner
+            .end_sessions_within(EndReason::Fenced, 0, &fenced)
+            .unwrap_or(false)
+    }
+
+    /// Makes the instance that `request` is of the newest of its host, unless a later one has come.
+    pub(crate) fn enter(&self, request: &Request) {
+        let mut state = self.state.lock();
+        state.hosts.enter(request.host, request.session.instance());
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is counted of a request when the completion of its answer's send is found.
+
+use super::{
+    respond::key_to_invalidate,
+    Io,
+    Queue, //
+};
+use crate::storage::visit::count_cache;
+use hcablk_core::{
+    proto::message::{
+        Op,
+        Status, //
+    },
+    report::trace, //
+};
+
+impl Queue {
+    /// Counts a request whose answer's send has completed, and its message if `counts`.
+    pub(super) fn answered(&self, io: &Io, counts: bool) {
+        trace::target::completed(|| io.about());
+        let c = &self.counters;
+        let ok = io.status == Status::Ok;
+        match io.op {
+            Ok(Op::Read(_, remote)) if ok && self.uses_write_with_immediate(io, remote) => {
+                c.immediates.bump()
+            }
+            _ => c.sends.add(counts.into()),
+        }
+        self.count_operation(io);
+        // What asks for nothing is no request of the disk's.
+        if !matches!(io.op, Ok(Op::Nop)) {
+            let fetched = matches!(io.op, Ok(Op::Write { .. }));
+            io.marks.end(fetched, &self.times);
+        }
+        c.rdma_bytes.add(io.moved);
+        if ok {
+            self.count_way(io);
+        } else {
+            c.errors.bump();
+            if io.flush_error != 0 {
+                self.write_errors.flush_error_sent(io.flush_error);
+            }
+        }
+        if key_to_invalidate(io).is_some() {
+            c.remote_invalidations.bump();
+        }
+    }
+
+    /// Counts what was asked for, and how many bytes were moved.
+    #[inline]
+    fn count_operation(&self, io: &Io) {
+        let c = &self.counters;
+        let (length, ok) = (io.length() as u64, io.status == Status::Ok);
+        match io.op {
+            Ok(Op::Read(..)) => {
+                c.reads.bump();
+                c.read_bytes.add(if ok { length } else { 0 });
+            }
+            Ok(
+                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
+            ) => {
+                c.writes.bump();
+                c.eager_writes.add(Self::is_eager(io).into());
+                c.inline_writes
+                    .add(matches!(io.op, Ok(Op::WriteInline { .. })).into());
+                c.fua_writes.add(fua.into());
+                c.written_bytes.add(if ok { length } else { 0 });
+            }
+            Ok(Op::Flush) => c.flushes.bump(),
+            Ok(Op::Discard(extent)) => {
+                c.discards.bump();
+                c.discarded_bytes
+                    .add(if ok { extent.length.into() } else { 0 });
+            }
+            Ok(Op::WriteZeroes { extent, .. }) => {
+                c.zeroes.bump();
+                c.zeroed_bytes
+                    .add(if ok { extent.length.into() } else { 0 });
+            }
+            Ok(Op::Nop) | Err(_) => {}
+        }
+    }
+
+    /// Counts by what way the data of a request went that was done well.
+    #[inline]
+    fn count_way(&self, io: &Io) {
+        let c = &self.counters;
+        let length = io.length() as u64;
+        let bounced = if io.bounces() || (io.peer_hit && !io.is_in_lines()) {
+            length
+        } else {
+            0
+        };
+        c.copied_bytes.add(length - io.moved.min(length) + bounced);
+        let cached = io.cached || (io.met_pages && !matches!(io.op, Ok(Op::Read(..))));
+        let through_cache = if cached { length } else { 0 };
+        c.cache_bytes.add(through_cache);
+        let by_ram = if io.wire_in_ram() { length } else { 0 };
+        c.ram_bytes.add(by_ram + through_cache);
+        if self.backing.wants_peers() {
+            let served = io.peer_hit;
+            let by_peer = io.peer.is_some() || io.is_in_lines();
+            c.p2p_bytes.add(if by_peer && !served { length } else { 0 });
+            c.p2p_bounce_bytes.add(bounced);
+            c.p2p_fallbacks
+                .add((!by_peer && !served && length != 0).into());
+        }
+        let (chunks, early) = io.chunks.moved();
+        c.chunks.add(chunks);
+        c.early_chunks.add(early);
+        count_cache(self, io, c);
+        c.met_pages.add((io.met_pages && length != 0).into());
+    }
+}

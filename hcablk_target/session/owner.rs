@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a session knows of whoever has it, and tells it: a volume, which is above this module.
+
+use super::Session;
+use crate::queue::Queue;
+use hcablk_core::{
+    proto::{
+        connect::{
+            Epoch,
+            SessionId, //
+        },
+        name::HostId, //
+    },
+    sync::WorkQueue, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+/// Who has sessions.
+pub(crate) trait SessionOwner: Send + Sync + 'static {
+    /// Returns the name of the volume, for messages.
+    fn volume(&self) -> &dyn kernel::fmt::Display;
+
+    /// Returns the workqueue on which sessions end.
+    fn teardown(&self) -> &Arc<WorkQueue>;
+
+    /// Returns where completions of a device are handled that is a program, or is not.
+    fn completions(&self, software: bool) -> &Arc<WorkQueue>;
+
+    /// Returns whether it is measured how long requests take.
+    fn timing(&self) -> bool;
+
+    /// Takes a session's closed queues out of `queues` and keeps what they have counted. May sleep.
+    fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>>;
+
+    /// Takes queue `index` out of `queues`, as [`Self::retire`]. May sleep.
+    fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u8) -> Option<Arc<Queue>>;
+
+    /// Ends session `id` of `host` if it has `epoch` or one before, and lets none begin with these; returns
+    /// whether nothing of it can reach the drive any more. May sleep, but does not wait for the drive.
+    fn fence(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool;
+
+    /// Tells that nothing is left of `session`. Process context.
+    fn session_ended(&self, session: &Session);
+}

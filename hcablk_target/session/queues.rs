@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue pairs of a session: how they are made, added and replaced, and what they tell it.
+
+use super::{
+    end_reason::EndReason,
+    Session, //
+};
+use crate::{
+    admin::{
+        Admin,
+        AdminOwner, //
+    },
+    memory::{
+        Charge,
+        Client, //
+    },
+    queue::{
+        Fault,
+        Queue,
+        QueueConfig,
+        QueueOwner,
+        Shape, //
+    },
+    storage::backing::Backing, //
+};
+use hcablk_core::{
+    proto::{
+        connect::Epoch,
+        message::VolumeState,
+        ADMIN_QUEUE, //
+    },
+    rdma::cm::Id,
+    report::trace, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+impl QueueOwner for Session {
+    fn volume(&self) -> &dyn kernel::fmt::Display {
+        self.owner.volume()
+    }
+
+    fn queue_failed(self: Arc<Self>, index: u8, fault: Fault) {
+        self.end_by(index, fault);
+    }
+}
+
+impl AdminOwner for Session {
+    fn volume_state(&self) -> Option<VolumeState> {
+        let backing = self.backing()?;
+        let blocks = backing.size_bytes() >> self.geometry.logical_block_shift;
+        let sectors = blocks << (self.geometry.logical_block_shift - 9);
+        (sectors != 0).then(|| VolumeState {
+            sectors,
+            // A session that began with a volume that refuses writes goes on so.
+            read_only: self.geometry.read_only || backing.refuses_writes(),
+        })
+    }
+
+    fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
+        let id = self.id.on_path(path);
+        if id == self.id {
+            return Err(EINVAL);
+        }
+        Ok(self.owner.fence(self.host, id, epoch))
+    }
+
+    fn admin_failed(self: Arc<Self>, fault: Fault) {
+        self.end_by(ADMIN_QUEUE, fault);
+    }
+}
+
+impl Session {
+    /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds it. May sleep. Fails
+    /// with `EIO` if the session is ending.
+    pub(crate) fn make_admin(
+        self: &Arc<Self>,
+        id: &Arc<Id>,
+        client: Arc<Client>,
+    ) -> Result<Arc<Admin>> {
+        let completions = self.owner.completions(self.pd.is_software());
+        let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
+        let mut place = self.admin.lock();
+        if self.state.lock().is_live() {
+            *place = Some(admin.clone());
+            return Ok(admin);
+        }
+        drop(place);
+        admin.close();
+        Err(EIO)
+    }
+
+    /// Makes queue pair `index` of the connection `id`, which `charge` is for, over what the volume
+    /// is made of. May sleep.
+    pub(crate) fn make_queue(
+        self: &Arc<Self>,
+        index: u8,
+        id: &Arc<Id>,
+        backing: Arc<Backing>,
+        shape: Shape,
+        charged: (&Arc<Client>, Charge),
+    ) -> Result<Arc<Queue>> {
+        let config = QueueConfig {
+            session: self.id,
+            epoch: self.epoch,
+            index,
+            geometry: self.geometry,
+            completions: self.owner.completions(self.pd.is_software()).clone(),
+            pd: self.pd.clone(),
+            backing,
+            write_errors: self.write_errors.clone(),
+        };
+        Queue::new(self.clone(), config, id, shape, charged)
+    }
+
+    /// Ends the session because of queue pair `queue`.
+    pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
+        self.end(EndReason::Queue(queue, fault));
+    }
+
+    /// Adds a queue pair. If the session is ending, or has this queue already,
+    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
+        let mut queues = self.queues.lock();
+        let result = if !self.state.lock().is_live() {
+            Err(EIO)
+        } else if queues.iter().any(|q| q.index() == queue.index()) {
+            Err(EEXIST)
+        } else {
+            queue.time(self.owner.timing());
+            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
+        };
+        drop(queues);
+        if result.is_err() {
+            queue.close();
+        }
+        result
+    }
+
+    /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
+    /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
+    /// the session is ending. `false`: another one is being taken down, which is not waited for: an
+    /// initiator replaces one after the other. Process context.
+    pub(crate) fn replace_queue(&self, index: u8) -> bool {
+        let Some(_alone) = self.closing.try_lock() else {
+            return !self.state.lock().is_live();
+        };
+        if !self.state.lock().is_live() {
+            return true;
+        }
+        let found = self
+            .queues
+            .lock()
+            .iter()
+            .find(|queue| queue.index() == index)
+            .cloned();
+        if let Some(queue) = found {
+            queue.comes_to(trace::State::Ending);
+            queue.close_alone();
+            drop(self.owner.retire_one(&self.queues, index));
+        }
+        true
+    }
+}

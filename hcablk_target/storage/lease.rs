@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a queue pair borrows of peer memory, if its volume is of mode [p2p](super::p2p).
+
+use super::{
+    backing::Backing,
+    cache::Cache,
+    p2p::{
+        find,
+        Source,
+        OUT_OF_REACH, //
+    },
+};
+use crate::{
+    memory::layout::BUFFER_BYTES,
+    parameters::p2p_virtual, //
+};
+use hcablk_core::{
+    p2p::{
+        memory::must_copy,
+        Clients,
+        PeerLease, //
+    },
+    rdma::pd::ProtectionDomain,
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Borrows peer memory for queue pair `index` if the volume `volume` wants it, and says what came
+/// of it at a session's first one. Sleeps.
+pub(crate) fn lease(
+    volume: &dyn kernel::fmt::Display,
+    backing: &Backing,
+    pd: &Arc<ProtectionDomain>,
+    index: u8,
+    sinks: bool,
+    buffers: usize,
+) -> Option<PeerLease> {
+    let source = backing.peers()?;
+    match borrow(source, backing, pd, sinks, buffers) {
+        Ok(lease) => {
+            let memory = lease.memory()?;
+            let how = if memory.is_mapped() {
+                "without copies"
+            } else {
+                "by copies to and from RAM, which this RDMA device needs"
+            };
+            if index == 0 {
+                pr_info!(
+                    "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
+                    *lease.provider(),
+                    memory.len() >> 10
+                );
+            }
+            Some(lease)
+        }
+        Err(why) => {
+            if index == 0 {
+                pr_warn!("{volume}: no peer memory, RAM is used: {why}\n");
+            }
+            None
+        }
+    }
+}
+
+/// Returns the lines of the volume's cache for the HCA of a session's queue pair, if it does DMA to
+/// them; logs at a session's first one if they are copied though others of the volume's memory need
+/// not be. Sleeps.
+pub(crate) fn view(
+    volume: &dyn kernel::fmt::Display,
+    backing: &Backing,
+    pd: &Arc<ProtectionDomain>,
+    index: u8,
+    sinks: bool,
+) -> Option<PeerLease> {
+    let lines = backing.cache()?.lease()?;
+    // Lost: that is said by whoever misses it.
+    lines.memory()?;
+    let drive = backing.device()?;
+    if sinks || must_copy(pd) && !p2p_virtual() {
+        return None;
+    }
+    let reached = lines
+        .provider()
+        .is_reached_by(&Clients::drive_and_hca(drive, pd));
+    let view = match reached {
+        true => lines.view(pd).ok(),
+        false => None,
+    };
+    if view.is_none() && index == 0 {
+        pr_warn!("{volume}: this RDMA device does not reach the cache: it is copied to RAM\n");
+    }
+    view
+}
+
+/// Borrows peer memory for up to `buffers` transfer buffers that requests of
+/// `pd`'s HCA use, registered for each if `sinks`; says why there is none
+/// otherwise. Sleeps.
+fn borrow(
+    source: Source,
+    backing: &Backing,
+    pd: &Arc<ProtectionDomain>,
+    sinks: bool,
+    buffers: usize,
+) -> Result<PeerLease, &'static str> {
+    let drive = backing.device().ok_or("it is not a block device")?;
+    if !drive.peers() {
+        return Err("its drive does no DMA to other PCI devices");
+    }
+    let copies = sinks || must_copy(pd) && !p2p_virtual();
+    let clients = if copies {
+        Clients::drive(drive)
+    } else {
+        Clients::drive_and_hca(drive, pd)
+    };
+    // A drive takes memory of one device at a time: the cache's, if it has some.
+    let provider = match backing.cache().and_then(Cache::lender) {
+        Some(lender) if lender.is_reached_by(&clients) => lender.clone(),
+        Some(_) => return Err(OUT_OF_REACH),
+        None => find(source, &clients)?,
+    };
+    let mapped_for = (!copies).then_some(pd);
+    PeerLease::new(&provider, buffers, BUFFER_BYTES, mapped_for).map_err(|e| match e {
+        ENOMEM => "that device has no memory left to lend",
+        _ => "the HCA cannot reach it",
+    })
+}

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A path's admin queue pair, which is connected before the others and begins the session at the target: keep-alives,
+//! fences, and the watch by which the target tells what changes. Losing it is losing the path.
+//!
+//! ```text
+//!  Connecting ──go_live()──► Live ──stop()──► Stopped
+//!      └───────────────stop()────────────────────┘
+//! ```
+//!
+//! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that ends the session: the target
+//!   answers at once, whatever its drive does.
+//! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive (`admin/fence.rs`).
+//! - A [watch](Watch) is always with the target, which answers it when the volume has changed or its export ends.
+//!
+//! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests of that kind. The messages
+//! have buffers, credits and slots of their own: nothing that the block layer does keeps them from going out.
+//!
+//! # Locks and contexts
+//!
+//! Completions run in softirq context, one at a time; the timer runs on a workqueue of the module's, also when memory is
+//! short. One lock, `state`. Nothing is locked inside.
+
+use crate::{
+    failure::{
+        Failure,
+        Violation, //
+    },
+    stats::AdminCounts,
+};
+use hcablk_core::{
+    proto::{
+        connect::{
+            Epoch,
+            SessionId, //
+        },
+        message::{
+            AdminOp,
+            AdminRequest,
+            Tag,
+            VolumeState,
+            BUFFER_LEN, //
+        },
+        ADMIN_DEPTH,
+        ADMIN_QUEUE, //
+    },
+    rdma::{
+        buffer::MessageBuffers,
+        cm::Id,
+        cq::{
+            CompletionQueue,
+            CqContext, //
+        },
+        device::Direction,
+        pd::ProtectionDomain,
+        qp::{
+            Capacity,
+            QueuePair, //
+        },
+        wr::{
+            Chain,
+            Send,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    report::stats::Counter,
+    sync::{
+        new_irq_lock,
+        Event,
+        IrqLock,
+        Periodic,
+        Running,
+        WorkQueue, //
+    },
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+mod answer;
+mod fence;
+mod owner;
+mod timer;
+
+pub(crate) use self::owner::AdminOwner;
+use self::{
+    fence::Fence,
+    timer::{
+        period_ms,
+        KeepAlive, //
+    }, //
+};
+
+/// The tags of requests, and the numbers of their buffers: each kind has one.
+mod tag {
+    pub(super) const KEEP_ALIVE: u16 = 0;
+    pub(super) const FENCE: u16 = 1;
+    pub(super) const WATCH: u16 = 2;
+    /// How many there are.
+    pub(super) const KINDS: usize = 3;
+}
+
+/// Kinds of work, in work ids. The index is that of a message's buffer.
+mod kind {
+    pub(super) const SEND: u8 = 1;
+    pub(super) const RECEIVE: u8 = 2;
+}
+
+/// Sends whose completions are outstanding, at most: they may be reported later than the answers come.
+const SENDS: u32 = 16;
+
+/// Changes that may come between two rounds of the timer. The next watch waits for that then, so that a target that tells
+/// changes without end does not keep this host busy.
+const NOTICES: u32 = 4;
+
+/// See the module's picture.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Connecting,
+    Live,
+    Stopped,
+}
+
+/// The request by which the target tells what changes.
+///
+/// ```text
+///             SEND                     answer                    the disk follows
+///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Due(VolumeState),
+    Watching(VolumeState),
+    Told(VolumeState),
+}
+
+/// What `Admin::state` guards.
+struct State {
+    life: Life,
+    /// Sends whose completions are outstanding.
+    sends: u32,
+    /// How many requests of each kind were sent, modulo 2^16.
+    generations: [u16; tag::KINDS],
+    keep_alive: KeepAlive,
+    fence: Fence,
+    watch: Watch,
+    /// Changes that were told since the timer's last round.
+    notices: u32,
+}
+
+/// See the module. The session has it until its teardown; so have its completion queue and its timer.
+#[pin_data]
+pub(crate) struct Admin {
+    owner: Arc<dyn AdminOwner>,
+    /// Number of the path that its session is.
+    path: u8,
+    /// Seconds for which a keep-alive may be unanswered.
+    tmo_s: u16,
+    pair: QueuePair<Admin>,
+    incoming: MessageBuffers,
+    outgoing: MessageBuffers,
+    #[pin]
+    state: IrqLock<State>,
+    /// Held by who asks for a fence.
+    #[pin]
+    fencing: Mutex<()>,
+    #[pin]
+    fence_answered: Event,
+    #[pin]
+    timer: Mutex<Option<Running<Admin>>>,
+    /// Written under the lock.
+    pub(crate) counts: AdminCounts,
+    /// Violations of the protocol by the target. Written by the completion handler.
+    pub(crate) protocol_errors: Counter,
+}
+
+impl Admin {
+    const CAPACITY: Capacity = Capacity {
+        sends: SENDS,
+        receives: ADMIN_DEPTH as u32,
+        send_entries: 1,
+        receive_entries: 1,
+    };
+
+    /// Makes the queue pair of the connection `id` and posts its receive buffers; the session gives up when a keep-alive is
+    /// not answered for `tmo_s` seconds. May sleep.
+    pub(crate) fn new(
+        owner: Arc<dyn AdminOwner>,
+        session: SessionId,
+        tmo_s: u16,
+        id: &Arc<Id>,
+        pd: &Arc<ProtectionDomain>,
+    ) -> Result<Arc<Self>> {
+        let capacity = Self::CAPACITY;
+        let cq = CompletionQueue::new(pd, capacity.completions(), 0, CqContext::SoftIrq)?;
+        let pair = QueuePair::new(id, pd, &cq, capacity)?;
+        let receives = capacity.receives as usize;
+        let incoming = MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?;
+        let outgoing = MessageBuffers::new(pd, tag::KINDS, BUFFER_LEN, Direction::ToDevice)?;
+        let known = VolumeState {
+            sectors: 0,
+            read_only: false,
+        };
+        let admin = Arc::pin_init(
+            pin_init!(Self {
+                owner,
+                path: session.path(),
+                tmo_s,
+                pair,
+                incoming,
+                outgoing,
+                state <- new_irq_lock!(State {
+                    life: Life::Connecting,
+                    sends: 0,
+                    generations: [0; tag::KINDS],
+                    keep_alive: KeepAlive::Answered { ms: 0 },
+                    fence: Fence::Nothing,
+                    watch: Watch::Due(known),
+                    notices: 0,
+                }, "hcablk_admin"),
+                fencing <- new_mutex!(()),
+                fence_answered <- Event::new(),
+                timer <- new_mutex!(None),
+                counts: AdminCounts::default(),
+                protocol_errors: Counter::default(),
+            }),
+            GFP_KERNEL,
+        )?;
+        for buffer in 0..ADMIN_DEPTH.into() {
+            admin.post_receive(buffer)?;
+        }
+        admin.pair.cq().start(admin.clone());
+        Ok(admin)
+    }
+
+    /// Returns the number of the path that its session is.
+    pub(crate) fn path(&self) -> u8 {
+        self.path
+    }
+
+    /// Begins to send keep-alives, on `queue`, and to watch the volume, which the target's reply has said to be as `known`. May
+    /// sleep.
+    pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, known: VolumeState) -> Result {
+        {
+            let mut state = self.state.lock();
+            if state.life != Life::Connecting {
+                // The session has ended meanwhile, as whoever brings it up will see.
+                return Ok(());
+            }
+            state.life = Life::Live;
+            state.watch = Watch::Due(known);
+            let posted = self.send_keep_alive(&mut state);
+            posted.and_then(|()| self.send_watch(&mut state))?;
+        }
+        let timer = Periodic::start_on(queue, self.clone(), period_ms(self.tmo_s))?;
+        let mut place = self.timer.lock();
+        if self.state.lock().life == Life::Live {
+            *place = Some(timer);
+            return Ok(());
+        }
+        drop(place);
+        drop(timer);
+        Ok(())
+    }
+
+    /// Sends nothing any more, and wakes who waits for an answer. May sleep.
+    pub(crate) fn stop(&self) {
+        let timer = {
+            let mut place = self.timer.lock();
+            self.state.lock().life = Life::Stopped;
+            place.take()
+        };
+        drop(timer);
+        self.fence_answered.set();
+    }
+
+    /// Begins to take the queue pair down. May sleep.
+    pub(crate) fn shut(&self) {
+        self.stop();
+        self.pair.id().disconnect();
+        self.pair.begin_drain();
+    }
+
+    /// Takes the queue pair down and cuts the references back to it. Sleeps.
+    pub(crate) fn close(&self) {
+        self.shut();
+        self.pair.drain();
+        self.pair.cq().stop();
+        self.pair.id().detach();
+    }
+
+    fn post_receive(&self, buffer: u32) -> Result {
+        let slice = self.incoming.slice(buffer as usize, BUFFER_LEN)?;
+        self.pair
+            .post_receive(Sge::new(slice), WorkId::new(kind::RECEIVE, buffer))
+    }
+
+    /// Posts a request of kind `index`, of which none is in flight. Fails with `EBUSY` when no slot is free, which passes, and
+    /// as posting does.
+    fn send(&self, state: &mut State, index: u16, op: AdminOp) -> Result {
+        let generation = state
+            .generations
+            .get_mut(usize::from(index))
+            .ok_or(EINVAL)?;
+        if state.sends == SENDS {
+            return Err(EBUSY);
+        }
+        *generation = generation.wrapping_add(1);
+        let tag = Tag {
+            index,
+            generation: *generation,
+        };
+        let request = AdminRequest { tag, op };
+        let slice = self.outgoing.write(index.into(), &request.encode())?;
+        state.sends += 1;
+        let sges = [Sge::new(slice)];
+        let mut wr = Send::new(&sges);
+        wr.solicited();
+        wr.signal(WorkId::new(kind::SEND, index.into()));
+        let mut chain = Chain::new();
+        chain.push(&mut wr);
+        self.pair.post(&chain)
+    }
+
+    /// Posts the watch if it is due. As [`Self::send`], but that no slot is free is no failure.
+    fn send_watch(&self, state: &mut State) -> Result {
+        let Watch::Due(known) = state.watch else {
+            return Ok(());
+        };
+        if state.life != Life::Live || state.notices >= NOTICES {
+            return Ok(());
+        }
+        match self.send(state, tag::WATCH, AdminOp::Watch { known }) {
+            Ok(()) => {
+                state.watch = Watch::Watching(known);
+                Ok(())
+            }
+            Err(EBUSY) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Returns what the target has told, if the disk has not followed it yet.
+    pub(crate) fn news(&self) -> Option<VolumeState> {
+        match self.state.lock().watch {
+            Watch::Told(changed) => Some(changed),
+            _ => None,
+        }
+    }
+
+    /// Records that the disk has followed what [`Self::news`] returned, and watches on. Any context.
+    pub(crate) fn followed(&self) {
+        let posted = {
+            let mut state = self.state.lock();
+            if let Watch::Told(changed) = state.watch {
+                state.watch = Watch::Due(changed);
+            }
+            self.send_watch(&mut state)
+        };
+        self.check(posted);
+    }
+
+    /// Ends the session if posting has failed. Any context.
+    fn check(&self, posted: Result) {
+        if posted.is_err() {
+            self.fail(Failure::Work(c"posting failed"));
+        }
+    }
+
+    /// Ends the session because of `failure`. Any context.
+    #[cold]
+    fn fail(&self, failure: Failure) {
+        self.owner.clone().admin_failed(failure);
+    }
+
+    /// Ends the session, since the target broke the protocol, by an answer to `tag` if it names one.
+    #[cold]
+    fn violated(&self, what: &'static str, tag: Option<Tag>) {
+        self.protocol_errors.bump();
+        self.fail(Failure::Protocol(Violation {
+            what,
+            queue: Some(ADMIN_QUEUE),
+            tag,
+            key: None,
+        }));
+    }
+}
+
+/// What a fence names: a path, and the last epoch that is meant.
+type Fenced = (u8, Epoch);

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Asking the target to let nothing of another path's session reach the volume any more.
+//!
+//! ```text
+//!             SEND              answer
+//!  Nothing ──────────► Asked ──────────► Answered(fenced) ──► (the next question)
+//! ```
+//!
+//! The target answers at once: that nothing is left, or that the drive has not finished what it had begun, and
+//! whoever asks does so again.
+
+use super::{
+    tag,
+    Admin,
+    Fenced,
+    Life, //
+};
+use crate::failure::{
+    Failure,
+    Step, //
+};
+use hcablk_core::proto::message::AdminOp;
+use kernel::prelude::*;
+
+/// Milliseconds until an answer is not waited for any more.
+const ANSWER_MS: u32 = 2000;
+
+/// See the module's picture. Whoever asks and the completion handler change it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fence {
+    Nothing,
+    Asked,
+    /// Whether nothing is left; `None`: the target refuses to say.
+    Answered(Option<bool>),
+}
+
+impl Admin {
+    /// Asks the target to fence this disk's session on a path up to an epoch; returns whether nothing of it can
+    /// reach the volume any more. Sleeps until the answer, [`ANSWER_MS`] at most. Fails when nothing is sent any more, there is
+    /// no answer in time, or the target refuses.
+    pub(crate) fn ask_fence(&self, (path, epoch): Fenced) -> Result<bool, Failure> {
+        let _alone = self.fencing.lock();
+        {
+            let mut state = self.state.lock();
+            if state.life != Life::Live {
+                return Err(Failure::Disconnected);
+            }
+            // The answer to a question that nobody waits for any more may still be to come: that is waited for first.
+            if state.fence != Fence::Asked {
+                self.fence_answered.reset();
+                match self.send(&mut state, tag::FENCE, AdminOp::Fence { path, epoch }) {
+                    Ok(()) => state.fence = Fence::Asked,
+                    Err(EBUSY) => return Ok(false),
+                    Err(e) => {
+                        drop(state);
+                        self.check(Err(e));
+                        return Err(Failure::Disconnected);
+                    }
+                }
+            } else {
+                drop(state);
+                return match self.fence_answered.wait_ms(ANSWER_MS) {
+                    Ok(()) if self.is_live() => Ok(false),
+                    Ok(()) => Err(Failure::Disconnected),
+                    Err(_) => Err(Failure::Timeout(Step::Answer)),
+                };
+            }
+        }
+        let waited = self.fence_answered.wait_ms(ANSWER_MS);
+        let state = self.state.lock();
+        match state.fence {
+            Fence::Answered(Some(fenced)) => Ok(fenced),
+            Fence::Answered(None) => Err(Failure::Device("its target does not fence")),
+            _ if waited.is_err() && state.life == Life::Live => Err(Failure::Timeout(Step::Answer)),
+            _ => Err(Failure::Disconnected),
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        self.state.lock().life == Life::Live
+    }
+}

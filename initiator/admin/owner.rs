@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an admin queue pair tells whoever has it: a session, which is above this module.
+
+use crate::failure::Failure;
+use kernel::sync::Arc;
+
+/// Who has an admin queue pair.
+pub(crate) trait AdminOwner: Send + Sync + 'static {
+    /// Ends the session because of `failure`. Any context.
+    fn admin_failed(self: Arc<Self>, failure: Failure);
+
+    /// Tells that the volume has changed: [`Admin::news`](super::Admin::news) says how. Any context.
+    fn volume_changed(self: Arc<Self>);
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A path of a disk: an address of the target by which it is reached, and how that goes.
+//!
+//! ```text
+//!        the disk is enabled, or the path               connected, fenced
+//!  New ──────────────────────────────────► Connecting ────────────────────► Live
+//!   ▲                                       │  ▲  │                           │ its session ends
+//!   │ disabled                failed, may   │  │  └────────────┐              ▼
+//!   └──── (any)               pass          ▼  │ delay over    │ failed for  Lost
+//!                                         Waiting ◄────────────┼──────────────┤ ended, fenced
+//!                                                              ▼              │
+//!                                                           Refused ◄─────────┘ for good
+//! ```
+//!
+//! Path 0 is the disk's own address; the others have directories of their own. A worker for each
+//! connects it, while others carry the requests ([`reconnect`](super::reconnect)).
+
+use super::{
+    Device,
+    Sessions, //
+};
+use crate::{
+    deadline::Deadline,
+    failure::Failure,
+    session::Session,
+    settings::Settings, //
+};
+use core::{
+    fmt,
+    net::IpAddr, //
+};
+use hcablk_core::{
+    configfs::DirectoryPin,
+    sync::Event, //
+};
+use kernel::{
+    impl_has_work, new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+/// Milliseconds for which a path's session must live so that the next attempt after its loss comes at once.
+const STABLE_MS: u32 = 10_000;
+
+/// See the module's picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathState {
+    New,
+    Connecting,
+    Live,
+    Lost,
+    Waiting,
+    Refused,
+}
+
+impl PathState {
+    /// Returns whether a worker connects the path, or will.
+    pub(super) fn is_reconnecting(self) -> bool {
+        matches!(self, Self::Connecting | Self::Waiting)
+    }
+
+    /// Returns whether requests go by the path, or may again.
+    pub(super) fn is_of_use(self) -> bool {
+        self.is_reconnecting() || matches!(self, Self::Live | Self::Lost)
+    }
+}
+
+impl PathState {
+    /// Returns its name in attributes and events.
+    pub(super) fn name(self) -> &'static CStr {
+        match self {
+            Self::New => c"new",
+            Self::Connecting => c"connecting",
+            Self::Live => c"live",
+            Self::Lost => c"lost",
+            Self::Waiting => c"waiting",
+            Self::Refused => c"refused",
+        }
+    }
+}
+
+impl fmt::Display for PathState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name().to_str().unwrap_or("?"))
+    }
+}
+
+/// What users set of a path, and what attributes show of it.
+#[derive(Clone, Copy)]
+pub(crate) struct PathInfo {
+    /// Not used for path 0, whose address is the disk's.
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) port: u16,
+    /// It is to be used while the disk is enabled.
+    pub(crate) enabled: bool,
+    /// How often that was changed: what was begun before does not count.
+    pub(super) usage: u32,
+    pub(crate) state: PathState,
+    /// Why it is not live.
+    pub(crate) failure: Option<Failure>,
+    /// When its session has lived long enough.
+    stable: Option<Deadline>,
+}
+
+/// See the module. Shared by the device, its directory and its worker.
+#[pin_data]
+pub(crate) struct Path {
+    number: u8,
+    #[pin]
+    info: Mutex<PathInfo>,
+    /// Ends the wait between two attempts.
+    #[pin]
+    pub(super) woken: Event,
+    /// Keeps its directory while it is used.
+    #[pin]
+    pin: Mutex<Option<DirectoryPin>>,
+    /// Whose path it is, while the worker is scheduled.
+    #[pin]
+    device: Mutex<Option<Arc<Device>>>,
+    #[pin]
+    work: Work<Path>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Path { self.work }
+}
+
+impl Path {
+    /// Makes a path that is not used. May sleep.
+    pub(super) fn new(number: u8) -> Result<Arc<Self>> {
+        let enabled = number == 0;
+        Arc::pin_init(
+            pin_init!(Self {
+                number,
+                info <- new_mutex!(PathInfo {
+                    address: None,
+                    port: Settings::default().port,
+                    enabled,
+                    usage: 0,
+                    state: PathState::New,
+                    failure: None,
+                    stable: None,
+                }),
+                woken <- Event::new(),
+                pin <- new_mutex!(None),
+                device <- new_mutex!(None),
+                work <- new_work!("hcablk::Path"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
+    pub(crate) fn info(&self) -> PathInfo {
+        *self.info.lock()
+    }
+
+    /// Changes what users set, `EBUSY` unless the path is not used.
+    pub(crate) fn configure(&self, change: impl FnOnce(&mut PathInfo)) -> Result {
+        let mut info = self.info.lock();
+        if info.enabled {
+            return Err(EBUSY);
+        }
+        change(&mut info);
+        Ok(())
+    }
+
+    /// Sets whether it is to be used: by `pin`, which keeps its directory, or not.
+    pub(super) fn set_enabled(&self, pin: Option<DirectoryPin>) {
+        {
+            let mut info = self.info.lock();
+            info.enabled = pin.is_some();
+            info.usage = info.usage.wrapping_add(1);
+        }
+        let former = core::mem::replace(&mut *self.pin.lock(), pin);
+        drop(former);
+    }
+
+    /// Returns `settings` with this path's address.
+    pub(super) fn settings(&self, settings: Settings) -> Settings {
+        if self.number == 0 {
+            return settings;
+        }
+        let info = self.info();
+        Settings {
+            address: info.address,
+            port: info.port,
+            ..settings
+        }
+    }
+
+    /// Comes to `state`, because of `failure`.
+    pub(super) fn set_state(&self, state: PathState, failure: Option<Failure>) {
+        let mut info = self.info.lock();
+        if state == PathState::Live && info.state != state {
+            info.stable = Some(Deadline::new(STABLE_MS));
+        }
+        info.state = state;
+        info.failure = failure;
+    }
+
+    /// Comes from live to lost, because of `failure`.
+    pub(super) fn lose(&self, failure: Failure) {
+        let mut info = self.info.lock();
+        if info.state == PathState::Live {
+            info.state = PathState::Lost;
+            info.failure = Some(failure);
+        }
+    }
+
+    /// Comes from waiting to connecting.
+    pub(super) fn set_connecting(&self) {
+        let mut info = self.info.lock();
+        if info.state == PathState::Waiting {
+            info.state = PathState::Connecting;
+        }
+    }
+
+    /// Returns whether its last session did not live long: the next attempt is not to come at once.
+    pub(super) fn was_lost_soon(&self) -> bool {
+        let stable = self.info.lock().stable;
+        stable.is_some_and(|stable| !stable.has_passed())
+    }
+
+    /// Has the worker connect it for `device`.
+    pub(super) fn schedule(self: &Arc<Self>, device: &Arc<Device>) {
+        *self.device.lock() = Some(device.clone());
+        self.woken.reset();
+        // If it is queued already it has yet to look.
+        let _ = device.workqueues.reconnect.enqueue(self.clone());
+    }
+}
+
+impl WorkItem for Path {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let device = this.device.lock().take();
+        if let Some(device) = device {
+            device.reconnect(&this);
+        }
+    }
+}
+
+/// Returns the session of a path.
+pub(super) fn session_of(sessions: &Sessions, path: u8) -> Option<&Arc<Session>> {
+    sessions.get(usize::from(path))?.as_ref()
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What attempts to connect a path start from, and when they are not to go on.
+
+use super::{
+    path::{
+        Path,
+        PathInfo, //
+    },
+    Settings, //
+};
+use crate::{
+    failure::{
+        Failure,
+        Step, //
+    },
+    head::Head,
+    session::{
+        Session,
+        VolumeInfo, //
+    },
+};
+use hcablk_core::proto::connect::Geometry;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// What an attempt starts from.
+pub(super) struct Plan {
+    pub(super) path: Arc<Path>,
+    pub(super) settings: Settings,
+    pub(super) head: Arc<Head>,
+    /// The path's last session.
+    pub(super) lost: Option<Arc<Session>>,
+    pub(super) volume: VolumeInfo,
+    /// Which use of the path it is for.
+    pub(super) usage: u32,
+}
+
+impl Plan {
+    /// Returns whether the path, as it was when this was made, still is to get a session.
+    pub(super) fn is_for(&self, info: &PathInfo) -> bool {
+        info.enabled && info.usage == self.usage && info.state.is_reconnecting()
+    }
+
+    /// Fails when an attempt that waits for a fence has to end.
+    pub(super) fn goes_on(&self) -> Result<(), Failure> {
+        if !self.is_for(&self.path.info()) {
+            return Err(Failure::Forced);
+        }
+        // The device waits for what the last session still has.
+        if self.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
+            return Err(Failure::DeviceRemoved);
+        }
+        match self.head.loss().end {
+            Some(end) if end.has_passed() => Err(Failure::Timeout(Step::Answer)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns `geometry` if it keeps what the block layer was told; the size may be another one, and
+    /// requests may be larger.
+    pub(super) fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
+        let (geometry, former) = (volume.geometry, self.volume.geometry);
+        if geometry.max_transfer < former.max_transfer {
+            // The target has less memory left; that may pass.
+            return Err(Failure::Setup("requests as large as before", ENOSPC));
+        }
+        let same = Geometry {
+            capacity: former.capacity,
+            max_transfer: former.max_transfer,
+            ..geometry
+        };
+        match same == former {
+            true => Ok(volume),
+            false => Err(Failure::OtherLimits),
+        }
+    }
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Of each path the last session that was the disk's, and whether the target has fenced it: a pure state machine. Uses
+//! nothing but `core` and the wire format: its tests run on the host.
+//!
+//! ```text
+//!  (none) ──admit()──► Live ──end()──► Unfenced ──fenced(), granted()──► Fenced ──admit()──► Live …
+//! ```
+//!
+//! # Whose answer counts
+//!
+//! Only the export that a session was of knows what is left of it; another machine with the same volume
+//! knows nothing. So each session's address and [`ExportInstance`] are kept ([`Origin`]), and an answer of
+//! the same instance counts. An instance is gone, and all that it had begun, when the address where it answered
+//! answers as another one: a target withdraws an export only when nothing is left of its sessions. Anything else
+//! proves nothing, and a session that cannot have the others fenced does not become a path.
+
+use crate::proto::connect::{
+    Epoch,
+    ExportInstance,
+    PATHS_MAX, //
+};
+use core::net::SocketAddr;
+
+/// Which export a session is of, as far as that shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    /// `None`: the target does not tell.
+    pub(crate) instance: Option<ExportInstance>,
+}
+
+impl Origin {
+    /// Returns whether both are of the same export for certain.
+    fn is_same(&self, other: &Self) -> bool {
+        self.instance.is_some() && self.instance == other.instance
+    }
+
+    /// Returns whether a session of it shows that the export of `other` is gone.
+    fn supersedes(&self, other: &Self) -> bool {
+        self.address == other.address && self.instance != other.instance
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Requests go by it.
+    Live,
+    /// It has ended, and something of it may still reach the drive.
+    Unfenced,
+    /// Nothing of it can.
+    Fenced,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    epoch: Epoch,
+    origin: Origin,
+    state: State,
+}
+
+/// Why a session does not become a path of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// The session of this epoch on this path is to be fenced before; the target can be asked.
+    Unfenced(u8, Epoch),
+    /// Another export is in use, or was, and is not fenced.
+    OtherExport,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LastSessions([Option<Last>; PATHS_MAX as usize]);
+
+impl LastSessions {
+    /// Makes those of a disk that is new.
+    pub(crate) const fn new() -> Self {
+        Self([None; PATHS_MAX as usize])
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (u8, &Last)> + Clone {
+        let places = (0..).zip(self.0.iter());
+        places.filter_map(|(path, last)| last.as_ref().map(|last| (path, last)))
+    }
+
+    /// Returns why no session of `origin` may become the disk's on `path`, `None` if it may.
+    pub(crate) fn obstacle(&self, path: u8, origin: &Origin) -> Option<Obstacle> {
+        let mut unfenced = None;
+        for (number, last) in self.numbered() {
+            match last.state {
+                State::Fenced => {}
+                _ if !origin.is_same(&last.origin) => return Some(Obstacle::OtherExport),
+                State::Unfenced => unfenced = Some(Obstacle::Unfenced(number, last.epoch)),
+                // The grant of a later session on the same path says that this one is over.
+                State::Live if number == path => return Some(Obstacle::OtherExport),
+                State::Live => {}
+            }
+        }
+        unfenced
+    }
+
+    /// Records that the session of this epoch on `path` becomes the disk's, for which there is no [`obstacle`](Self::obstacle).
+    pub(crate) fn admit(&mut self, path: u8, epoch: Epoch, origin: Origin) {
+        if let Some(place) = self.0.get_mut(usize::from(path)) {
+            let state = State::Live;
+            *place = Some(Last {
+                epoch,
+                origin,
+                state,
+            });
+        }
+    }
+
+    /// Records that the session of this epoch on `path` ends.
+    pub(crate) fn end(&mut self, path: u8, epoch: Epoch) {
+        self.change(path, |last| {
+            if last.epoch == epoch && last.state == State::Live {
+                last.state = State::Unfenced;
+            }
+        });
+    }
+
+    /// Records that nothing is left of the path up to `epoch`, as the export of its session has answered.
+    pub(crate) fn fenced(&mut self, path: u8, epoch: Epoch) {
+        self.change(path, |last| {
+            if last.epoch <= epoch && last.state == State::Unfenced {
+                last.state = State::Fenced;
+            }
+        });
+    }
+
+    /// Records what it shows that a target has granted a session of `origin` on `path`: nothing is left of the session
+    /// before it on that path, at the same address or of the same export, nor of an export that is gone.
+    pub(crate) fn granted(&mut self, path: u8, origin: &Origin) {
+        let before = self.0;
+        let is_gone = |of: &Origin| {
+            let mut known = before.iter().flatten().map(|last| last.origin);
+            known.any(|known| origin.supersedes(&known) && (known == *of || known.is_same(of)))
+        };
+        for number in 0..PATHS_MAX {
+            self.change(number, |last| {
+                let same = origin.is_same(&last.origin) || origin.address == last.origin.address;
+                let is_over = number == path && same || is_gone(&last.origin);
+                if is_over && last.state == State::Unfenced {
+                    last.state = State::Fenced;
+                }
+            });
+        }
+    }
+
+    /// Returns whether something may be left of the session of this epoch on `path`.
+    pub(crate) fn is_unfenced(&self, path: u8, epoch: Epoch) -> bool {
+        let last = self.0.get(usize::from(path)).copied().flatten();
+        last.is_some_and(|last| last.epoch == epoch && last.state == State::Unfenced)
+    }
+
+    fn change(&mut self, path: u8, f: impl FnOnce(&mut Last)) {
+        if let Some(Some(last)) = self.0.get_mut(usize::from(path)) {
+            f(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{
+        IpAddr,
+        Ipv4Addr, //
+    };
+
+    /// The export of this instance, 0 for none that is told, at an address.
+    fn origin(address: u8, instance: u64) -> Origin {
+        let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, address));
+        Origin {
+            address: SocketAddr::new(ip, 7744),
+            instance: ExportInstance::of(instance),
+        }
+    }
+
+    /// A disk whose paths 0, 1 … at the addresses 0, 1 … are live and of this instance, with the epochs 1, 2 …
+    fn live(paths: u8, instance: u64) -> LastSessions {
+        let mut last = LastSessions::new();
+        for path in 0..paths {
+            let origin = origin(path, instance);
+            assert_eq!(last.obstacle(path, &origin), None);
+            last.admit(path, Epoch(u32::from(path) + 1), origin);
+        }
+        last
+    }
+
+    #[test]
+    fn a_path_is_fenced_before_another_one_comes() {
+        let mut last = live(1, 1);
+        last.end(0, Epoch(1));
+        let unfenced = Some(Obstacle::Unfenced(0, Epoch(1)));
+        assert_eq!(last.obstacle(1, &origin(1, 1)), unfenced);
+        assert!(last.is_unfenced(0, Epoch(1)));
+        last.fenced(0, Epoch(1));
+        assert!(!last.is_unfenced(0, Epoch(1)));
+        assert_eq!(last.obstacle(1, &origin(1, 1)), None);
+    }
+
+    #[test]
+    fn a_session_that_was_not_the_disks_changes_nothing() {
+        let mut last = live(2, 1);
+        last.end(0, Epoch(7));
+        assert!(!last.is_unfenced(0, Epoch(7)));
+        assert!(!last.is_unfenced(0, Epoch(1)));
+    }
+
+    #[test]
+    fn an_earlier_answer_does_not_count() {
+        let mut last = live(2, 1);
+        last.end(1, Epoch(2));
+        last.fenced(1, Epoch(1));
+        assert!(last.is_unfenced(1, Epoch(2)));
+    }
+
+    #[test]
+    fn another_machine_with_the_same_volume_is_no_path() {
+        let other = Some(Obstacle::OtherExport);
+        let mut last = live(2, 1);
+        assert_eq!(last.obstacle(2, &origin(9, 2)), other, "while all are live");
+        last.end(0, Epoch(1));
+        last.end(1, Epoch(2));
+        last.granted(2, &origin(9, 2));
+        assert_eq!(last.obstacle(2, &origin(9, 2)), other, "when none is");
+        last.granted(2, &origin(9, 0));
+        assert_eq!(last.obstacle(2, &origin(9, 0)), other, "untold");
+    }
+
+    #[test]
+    fn nor_does_a_path_lead_there_whose_address_was_changed() {
+        let mut last = live(1, 1);
+        last.end(0, Epoch(1));
+        last.granted(0, &origin(9, 2));
+        assert!(last.is_unfenced(0, Epoch(1)));
+        assert_eq!(last.obstacle(0, &origin(9, 2)), Some(Obstacle::OtherExport));
+    }
+
+    #[test]
+    fn a_grant_fences_what_was_before_on_the_path() {
+        for instance in [1, 2, 0] {
+            let mut last = live(1, 1);
+            last.end(0, Epoch(1));
+            last.granted(0, &origin(0, instance));
+            assert!(!last.is_unfenced(0, Epoch(1)), "{instance}");
+            assert_eq!(last.obstacle(0, &origin(0, instance)), None);
+        }
+        // By another address of the same target.
+        let mut last = live(1, 1);
+        last.end(0, Epoch(1));
+        last.granted(0, &origin(9, 1));
+        assert_eq!(last.obstacle(0, &origin(9, 1)), None);
+        // Of a target that does not tell.
+        let mut last = live(1, 0);
+        last.end(0, Epoch(1));
+        last.granted(0, &origin(0, 0));
+        assert_eq!(last.obstacle(0, &origin(0, 0)), None);
+    }
+
+    #[test]
+    fn a_target_that_started_again_needs_one_of_its_addresses_only() {
+        let mut last = live(3, 1);
+        for path in 0..3 {
+            last.end(path, Epoch(u32::from(path) + 1));
+        }
+        last.granted(1, &origin(1, 2));
+        for path in 0..3 {
+            assert!(
+                !last.is_unfenced(path, Epoch(u32::from(path) + 1)),
+                "{path}"
+            );
+        }
+        assert_eq!(last.obstacle(1, &origin(1, 2)), None);
+    }
+
+    #[test]
+    fn what_is_live_of_an_export_that_is_gone_ends_first() {
+        let mut last = live(2, 1);
+        last.end(0, Epoch(1));
+        last.granted(0, &origin(0, 2));
+        let other = Some(Obstacle::OtherExport);
+        assert_eq!(last.obstacle(0, &origin(0, 2)), other);
+        last.end(1, Epoch(2));
+        assert_eq!(last.obstacle(0, &origin(0, 2)), other);
+        last.granted(0, &origin(0, 2));
+        assert_eq!(last.obstacle(0, &origin(0, 2)), None);
+    }
+}

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A hardware queue of the disk, and by which path each of its requests goes.
+//!
+//! A hardware queue has a queue for each path that has ever been live and is still to be used. With one path its
+//! requests go there, and nothing is looked at. With several, the policy chooses among those that accept requests.
+//! It has none when the RDMA device of the last one has gone away and another path is still to come.
+//! Requests that follow each other at once (a plug) go by the same one, so that they share its doorbell, and
+//! the last of them rings those on which others wait (`unrung`). A lost path's queue stays, and refuses,
+//! until its next session has another one.
+//!
+//! What a hardware queue has does not change: [`HwQueues`] puts another one in its place
+//! ([`Requests::exchange`]), so that issuing takes no lock for it.
+
+use super::{
+    Driver,
+    NoPath,
+    Queue, //
+};
+use crate::{
+    admin::Admin,
+    settings::Policy, //
+};
+use hcablk_core::blkdev::{
+    Rejected,
+    Request,
+    Requests,
+    Status, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+};
+
+/// No queue has a plug's requests.
+const NO_PLUG: u32 = u32::MAX;
+
+/// See the module.
+pub(crate) struct HwQueue {
+    /// Of a path each.
+    queues: KVec<Arc<Queue>>,
+    policy: Policy,
+    requests: Arc<Requests<Driver>>,
+    no_path: Arc<NoPath>,
+    /// Counts the choices of [`Policy::RoundRobin`].
+    turn: Atomic<u32>,
+    /// The path by which the requests before the last of a plug go, or [`NO_PLUG`]. Those of two
+    /// processors may mix here; then they ring one doorbell more.
+    plug: Atomic<u32>,
+}
+
+impl HwQueue {
+    pub(super) fn requests(&self) -> &Requests<Driver> {
+        &self.requests
+    }
+
+    /// Returns the queue of a path.
+    pub(super) fn of_path(&self, path: u8) -> Option<&Arc<Queue>> {
+        self.queues.iter().find(|queue| queue.path == path)
+    }
+
+    /// Gives a request to the target by one of the paths; it is the `last` for now.
+    #[inline]
+    pub(super) fn issue(
+        &self,
+        request: Request<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
+        match self.queues.as_slice() {
+            [queue] => queue.issue(request, last),
+            _ => self.issue_by_policy(request, last),
+        }
+    }
+
+    fn issue_by_policy(
+        &self,
+        request: Request<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
+        let Some(queue) = self.plugged().or_else(|| self.choose()) else {
+            return Err(Rejected::new(request, self.refusal()));
+        };
+        let path = if last { NO_PLUG } else { queue.path.into() };
+        self.plug.store(path, Relaxed);
+        let result = queue.issue(request, last);
+        match &result {
+            // Behind the request: whoever clears this finds it.
+            Ok(()) if !last => queue.unrung.store(true, Relaxed),
+            Ok(()) => self.ring_except(Some(queue)),
+            // The block layer says so when it has others that were to follow (`commit_rqs`).
+            Err(_) => {}
+        }
+        // It was lost just now: the run at the end of its teardown chooses another one.
+        result.map_err(|rejected| match rejected.status() {
+            Status::Transport if self.has_live() => rejected.with_status(Status::DevResource),
+            _ => rejected,
+        })
+    }
+
+    /// Returns the queue on which requests of this plug wait for their doorbell.
+    fn plugged(&self) -> Option<&Arc<Queue>> {
+        let path = u8::try_from(self.plug.load(Relaxed)).ok()?;
+        self.of_path(path).filter(|queue| queue.is_live())
+    }
+
+    /// Returns the queue by which the next request goes, by the policy; `None`: no path accepts any.
+    fn choose(&self) -> Option<&Arc<Queue>> {
+        let mut live = self.queues.iter().filter(|queue| queue.is_live());
+        match self.policy {
+            Policy::QueueDepth => live.min_by_key(|queue| queue.in_flight()),
+            Policy::RoundRobin => {
+                let count = live.clone().count();
+                let turn = self.turn.fetch_add(1, Relaxed) as usize;
+                live.nth(turn.checked_rem(count)?)
+            }
+            Policy::Numa => live.min_by_key(|queue| queue.numa_distance()),
+        }
+    }
+
+    fn has_live(&self) -> bool {
+        self.queues.iter().any(|queue| queue.is_live())
+    }
+
+    /// Returns the status of requests while no path accepts any.
+    fn refusal(&self) -> Status {
+        if self.no_path.requests_wait() || self.queues.iter().any(|queue| queue.is_timed_out()) {
+            Status::DevResource
+        } else {
+            Status::Transport
+        }
+    }
+
+    /// Rings the doorbells of the queues but one on which requests wait for that.
+    fn ring_except(&self, one: Option<&Arc<Queue>>) {
+        for queue in self.queues.iter() {
+            let is_rung = one.is_some_and(|one| Arc::ptr_eq(one, queue));
+            if queue.unrung.load(Relaxed) && queue.unrung.xchg(false, Full) && !is_rung {
+                queue.commit();
+            }
+        }
+    }
+
+    /// Rings the doorbells for requests that others were to follow, but did not.
+    pub(super) fn commit(&self) {
+        if let [queue] = self.queues.as_slice() {
+            return queue.commit();
+        }
+        self.plug.store(NO_PLUG, Relaxed);
+        self.ring_except(None);
+    }
+
+    /// Looks for completions in the name of who waits for polled I/O; returns how many there were.
+    #[inline]
+    pub(super) fn poll(&self) -> u32 {
+        let queues = self.queues.iter();
+        queues.map(|queue| queue.pair.cq().poll_now()).sum()
+    }
+
+    /// Looks for completions that only who polls finds; returns whether the queues are of that kind.
+    pub(super) fn settle(&self) -> bool {
+        let mut settled = false;
+        for queue in self.queues.iter().filter(|queue| queue.polled) {
+            queue.pair.cq().settle();
+            settled = true;
+        }
+        settled
+    }
+}
+
+/// The hardware queues of a disk. Shared with the disk's tag set, which asks for them while the disk is being
+/// added. They refer to their sessions, and these to them: whoever ends the disk calls
+/// [`Self::clear`].
+#[pin_data]
+pub(crate) struct HwQueues {
+    requests: Arc<Requests<Driver>>,
+    no_path: Arc<NoPath>,
+    #[pin]
+    list: Mutex<List>,
+}
+
+struct List {
+    queues: KVec<Option<Arc<HwQueue>>>,
+    policy: Policy,
+}
+
+impl HwQueues {
+    /// Makes them without queues. May sleep.
+    pub(crate) fn new(
+        requests: &Arc<Requests<Driver>>,
+        no_path: &Arc<NoPath>,
+    ) -> Result<Arc<Self>> {
+        let mut queues = KVec::new();
+        for _ in 0..requests.hw_queues() {
+            queues.push(None, GFP_KERNEL)?;
+        }
+        Arc::pin_init(
+            pin_init!(Self {
+                requests: requests.clone(),
+                no_path: no_path.clone(),
+                list <- new_mutex!(List {
+                    queues,
+                    policy: Policy::default(),
+                }),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Makes a hardware queue that has `queues`, of a path each. Fails with `ENOMEM`.
+    fn make(&self, queues: KVec<Arc<Queue>>, policy: Policy) -> Result<Arc<HwQueue>> {
+        let hw_queue = HwQueue {
+            queues,
+            policy,
+            requests: self.requests.clone(),
+            no_path: self.no_path.clone(),
+            turn: Atomic::new(0),
+            plug: Atomic::new(NO_PLUG),
+        };
+        Ok(Arc::new(hw_queue, GFP_KERNEL)?)
+    }
+
+    /// Returns a hardware queue. Fails with `ENXIO` if there is none: the disk has not begun.
+    pub(super) fn get(&self, index: u32) -> Result<Arc<HwQueue>> {
+        let list = self.list.lock();
+        let queue = list.queues.get(index as usize);
+        queue.cloned().flatten().ok_or(ENXIO)
+    }
+
+    /// Gives the hardware queues the queues that the disk begins with, and by which policy their requests
+    /// go. Fails with `ENOMEM`.
+    pub(crate) fn begin(&self, first: &[Arc<Queue>], policy: Policy) -> Result {
+        let mut list = self.list.lock();
+        list.policy = policy;
+        for (place, queue) in list.queues.iter_mut().zip(first) {
+            let mut queues = KVec::new();
+            queues.push(queue.clone(), GFP_KERNEL)?;
+            *place = Some(self.make(queues, policy)?);
+        }
+        Ok(())
+    }
+
+    /// Gives its hardware queue the queue, in place of that of the same path if there is one. When this
+    /// returns nothing of the block layer uses that any more. Sleeps. Fails with `ENODEV` if there is no disk, or it is being
+    /// removed, and with `ENOMEM`; then nothing has changed.
+    pub(crate) fn put(&self, queue: &Arc<Queue>) -> Result {
+        self.change(queue.index.into(), |queues| {
+            queues.retain(|old| old.path != queue.path);
+            Ok(queues.push(queue.clone(), GFP_KERNEL)?)
+        })
+    }
+
+    /// Takes the queues of a path away. As [`Self::put`].
+    pub(crate) fn remove(&self, path: u8) -> Result {
+        for index in 0..self.requests.hw_queues() {
+            let has_it = self
+                .list
+                .lock()
+                .queues
+                .get(index as usize)
+                .is_some_and(|place| {
+                    let hw_queue = place.as_ref();
+                    hw_queue.is_some_and(|hw_queue| hw_queue.of_path(path).is_some())
+                });
+            if has_it {
+                self.change(index, |queues| {
+                    queues.retain(|queue| queue.path != path);
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns an admin queue pair by which the target can be asked for a fence: of a path by which requests may go out without
+    /// another admission (perhaps when its queue has been replaced); `None` if there is none.
+    pub(crate) fn asker(&self) -> Option<Arc<Admin>> {
+        let list = self.list.lock();
+        let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues.iter());
+        queues.find_map(|queue| {
+            let goes_on = queue.is_live() || queue.is_timed_out();
+            goes_on.then(|| queue.owner.admin()).flatten()
+        })
+    }
+
+    /// Sets by which policy requests go from now on. As [`Self::put`].
+    pub(crate) fn set_policy(&self, policy: Policy) -> Result {
+        self.list.lock().policy = policy;
+        for index in 0..self.requests.hw_queues() {
+            self.change(index, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a hardware queue in the place of `index` that has the queues of now as `f` changes them.
+    fn change(&self, index: u32, f: impl FnOnce(&mut KVec<Arc<Queue>>) -> Result) -> Result {
+        let mut list = self.list.lock();
+        let policy = list.policy;
+        let place = list.queues.get_mut(index as usize).ok_or(ENXIO)?;
+        let mut queues = KVec::new();
+        if let Some(hw_queue) = place {
+            for queue in hw_queue.queues.iter() {
+                queues.push(queue.clone(), GFP_KERNEL)?;
+            }
+        }
+        f(&mut queues)?;
+        let new = self.make(queues, policy)?;
+        let former = self.requests.exchange(index, new.clone())?;
+        *place = Some(new);
+        // A plug may have begun on the one and ended on the other.
+        for queue in former.queues.iter() {
+            queue.unrung.store(false, Relaxed);
+            queue.commit();
+        }
+        drop(former);
+        Ok(())
+    }
+
+    /// Forgets all queues, when there is no disk any more. Sleeps.
+    pub(crate) fn clear(&self) {
+        for place in self.list.lock().queues.iter_mut() {
+            *place = None;
+        }
+    }
+}

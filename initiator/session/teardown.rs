@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The end of a session, in the steps that `session.rs` lists.
+
+use super::{
+    Session,
+    TEARDOWN, //
+};
+use crate::queue::Queue;
+use hcablk_core::{
+    report::trace,
+    sync::defer::without_io, //
+};
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+impl Session {
+    fn tear_down(self: &Arc<Self>) {
+        drop(self.keep_alive_timer.lock().take());
+        let _alone = self.closing.lock();
+        self.stop_queues();
+        self.close_queues();
+        let again = self.fence_own();
+        self.end_parked(again);
+        self.owner.queues_closed(&self.queues, &self.admin);
+        let failure = self.failure();
+        self.state.lock().finish();
+        self.comes_to(trace::State::Ended);
+        self.ended.set();
+        if let Some(failure) = failure {
+            self.owner.clone().session_failed(self, failure);
+        }
+    }
+
+    /// Returns the queues. None comes any more, and they stay listed until they are closed: their counters are
+    /// read there.
+    fn closing_queues(&self) -> impl Iterator<Item = Arc<Queue>> + '_ {
+        (0..).map_while(|index| self.queue(index))
+    }
+
+    /// Has the queues accept nothing more, and tells the owner.
+    fn stop_queues(&self) {
+        for queue in self.closing_queues() {
+            queue.stop();
+            // Whether that is news or not.
+            let _ = queue.is_not_replaced();
+        }
+        self.requests.synchronize();
+        // Not before: if it is made a path of the disk from here on, no request goes by it.
+        if self.is_admitted() {
+            self.head.set_unfenced(self.path(), self.epoch);
+            if let Some(failure) = self.failure() {
+                self.owner.session_ending(self, failure);
+            }
+        }
+        // Who was told to wait for another queue pair has put its requests back by now, and shall
+        // hear that none comes.
+        self.requests.run_hw_queues();
+    }
+
+    /// Takes all queue pairs down.
+    fn close_queues(&self) {
+        let admin = self.admin();
+        if let Some(admin) = &admin {
+            admin.shut();
+        }
+        for queue in self.closing_queues() {
+            queue.begin_close();
+        }
+        for (index, queue) in self.closing_queues().enumerate() {
+            if index == 0 && self.is_to_be_followed() {
+                queue.take_down();
+                *self.watched.lock() = Some(queue.pair().id().clone());
+            } else {
+                queue.close();
+            }
+        }
+        if let Some(admin) = &admin {
+            admin.close();
+        }
+    }
+
+    /// Ends the requests that the target did not answer, or has them issued `again`.
+    fn end_parked(&self, again: bool) {
+        // Of a session that was not made a path none is parked; those on a path of this number are another's.
+        let admitted = self.is_admitted();
+        for (index, queue) in self.closing_queues().enumerate().filter(|_| admitted) {
+            self.requests
+                .for_each_parked_of(index as u32, self.path(), |request| {
+                    if again {
+                        queue.requeue(request);
+                    } else {
+                        queue.abandon(request);
+                    }
+                });
+        }
+    }
+
+    /// Waits until nothing that was sent can come after its retry by another path; returns whether
+    /// requests are to be issued again.
+    fn fence_own(&self) -> bool {
+        if self.is_admitted() {
+            self.head.wait_for_fence(self.path(), self.epoch);
+        }
+        !self.head.goes_within(0) && (self.is_to_be_followed() || self.owner.has_other_paths(self))
+    }
+}
+
+impl WorkItem<TEARDOWN> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        // Who reclaims memory may wait for this disk's requests.
+        without_io(|| this.tear_down());
+    }
+}

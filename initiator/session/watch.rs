@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The session's admin queue pair: from when on it watches, and what becomes of what the target tells.
+
+use super::{
+    Session,
+    VolumeInfo,
+    FOLLOW, //
+};
+use crate::{
+    admin::{
+        Admin,
+        AdminOwner, //
+    },
+    failure::Failure, //
+};
+use hcablk_core::{
+    proto::message::VolumeState,
+    sync::defer::without_io, //
+};
+use kernel::{
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+impl Session {
+    /// Returns the admin queue pair, unless the teardown is done with it.
+    pub(crate) fn admin(&self) -> Option<Arc<Admin>> {
+        self.admin.lock().clone()
+    }
+
+    /// Begins to watch the volume, and the target, after the admin queue pair was connected.
+    pub(crate) fn watch(&self, volume: &VolumeInfo) -> Result<(), Failure> {
+        let known = VolumeState {
+            sectors: volume.geometry.capacity >> 9,
+            read_only: volume.geometry.read_only,
+        };
+        self.admin()
+            .ok_or(Failure::Disconnected)?
+            .go_live(self.owner.keep_alive(), known)
+            .map_err(|e| Failure::Setup("the admin queue pair", e))
+    }
+}
+
+impl AdminOwner for Session {
+    fn admin_failed(self: Arc<Self>, failure: Failure) {
+        self.fail(failure);
+    }
+
+    fn volume_changed(self: Arc<Self>) {
+        // If that is queued already it has yet to look.
+        let _ = self.teardown.clone().enqueue::<_, FOLLOW>(self);
+    }
+}
+
+impl WorkItem<FOLLOW> for Session {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let Some(admin) = this.admin() else {
+            return;
+        };
+        let news = admin.news();
+        if news.is_some_and(|now| without_io(|| this.owner.follow(&this, now))) {
+            admin.followed();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Rejects: what a target sends that refuses a connection request.
+
+use super::{
+    super::{
+        wire::{prefix, Reader, Writer},
+        MAGIC, VERSION_MAX, VERSION_MIN,
+    },
+    REJECT_LEN,
+};
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Reason {
+    /// The request makes no sense to this target.
+    Malformed = 1,
+    /// No version in common; the reject names the target's range.
+    Version = 2,
+    /// The target exports no volume of this name.
+    UnknownVolume = 3,
+    /// The volume exists but this host is not among those allowed.
+    Forbidden = 4,
+    /// Memory, queue pairs or sessions have run out.
+    NoResources = 5,
+    /// A newer epoch of this session has been seen, or this one is in use.
+    StaleEpoch = 6,
+    /// A queue other than the first one came before its session.
+    NoSession = 7,
+    /// The volume is being withdrawn.
+    Withdrawn = 8,
+    /// The session's buffers would pass the memory that the target may use for all sessions.
+    NoMemory = 9,
+    /// The host may use the volume, but is kept out until it is admitted again.
+    Evicted = 10,
+    /// A later instance of the host has come.
+    Superseded = 11,
+}
+
+impl Reason {
+    /// Reads a reason off the wire.
+    pub fn from_wire(value: u16) -> Option<Self> {
+        Some(match value {
+            1 => Self::Malformed,
+            2 => Self::Version,
+            3 => Self::UnknownVolume,
+            4 => Self::Forbidden,
+            5 => Self::NoResources,
+            6 => Self::StaleEpoch,
+            7 => Self::NoSession,
+            8 => Self::Withdrawn,
+            9 => Self::NoMemory,
+            10 => Self::Evicted,
+            11 => Self::Superseded,
+            _ => return None,
+        })
+    }
+}
+
+/// A target's refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// Why.
+    pub reason: Reason,
+    /// Lowest version that the target speaks.
+    pub version_min: u8,
+    /// Highest version that the target speaks.
+    pub version_max: u8,
+}
+
+impl Reject {
+    /// Makes a reject by this implementation.
+    pub fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+        }
+    }
+
+    /// Encodes the reject.
+    pub fn encode(&self) -> [u8; REJECT_LEN] {
+        Writer::new()
+            .u32(MAGIC)
+            .u16(self.reason as u16)
+            .u8(self.version_min)
+            .u8(self.version_max)
+            .u64(0)
+            .finish()
+    }
+
+    /// Reads a reject; `None`: it comes from something that is no hcablk target.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; REJECT_LEN] = prefix(bytes)?;
+        let mut r = Reader::new(bytes);
+        if r.u32() != MAGIC {
+            return None;
+        }
+        Some(Self {
+            reason: Reason::from_wire(r.u16())?,
+            version_min: r.u8(),
+            version_max: r.u8(),
+        })
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Connection requests: what an initiator sends.
+
+use super::{
+    super::{
+        name::{HostId, VolumeName},
+        wire::{prefix, Reader, Writer},
+        ADMIN_QUEUE, DEPTH_MAX, DEPTH_MIN, MAGIC, QUEUES_MAX, TRANSFER_MAX, TRANSFER_USUAL,
+        VERSION_MAX, VERSION_MIN,
+    },
+    Epoch, Reason, SessionId, REQUEST_LEN, TRANSFER_UNIT,
+};
+
+/// Beside the number of a queue pair: it comes in place of the one with this number.
+const REPLACE: u8 = 0x80;
+// No number of a queue pair, replacing or not, is that of the admin queue pair.
+const _: () = assert!(QUEUES_MAX <= ADMIN_QUEUE & !REPLACE);
+
+/// Beside the largest data length: the session goes on with what its former epochs wrote.
+const RESUME: u16 = 0x8000;
+const _: () = assert!(TRANSFER_MAX / TRANSFER_UNIT < RESUME as u32);
+
+/// An initiator's request to connect one queue pair of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Lowest version spoken.
+    pub version_min: u8,
+    /// Highest version spoken.
+    pub version_max: u8,
+    /// Requests that may be in flight on this queue pair; in the request of the admin queue pair, on each of the others.
+    pub depth: u16,
+    /// Which of the session's queue pairs this is, from 0, or [`ADMIN_QUEUE`].
+    pub queue: u8,
+    /// It comes in place of the one that the live session may have there. Not the admin queue pair.
+    pub replace: bool,
+    /// How many queue pairs the session has beside the admin queue pair.
+    pub queues: u8,
+    /// A flush is to cover what the session wrote in former epochs, and to end with errors of that
+    /// which were not told. Otherwise the session begins with nothing written.
+    pub resume: bool,
+    /// Largest data length in bytes that it would like to ask for, a multiple of 4096:
+    /// [`TRANSFER_USUAL`] to [`TRANSFER_MAX`].
+    pub largest: u32,
+    /// The session.
+    pub session: SessionId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Who asks.
+    pub host: HostId,
+    /// For what.
+    pub volume: VolumeName,
+}
+
+impl Request {
+    /// Returns whether it is for the admin queue pair, which begins a session.
+    pub fn is_admin(&self) -> bool {
+        self.queue == ADMIN_QUEUE
+    }
+
+    /// Encodes the request.
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        Writer::new()
+            .u32(MAGIC)
+            .u8(self.version_min)
+            .u8(self.version_max)
+            .u16(self.depth)
+            .u8(self.queue | if self.replace { REPLACE } else { 0 })
+            .u8(self.queues)
+            .u16(
+                match self.largest {
+                    0..=TRANSFER_USUAL => 0,
+                    largest => (largest / TRANSFER_UNIT) as u16,
+                } | if self.resume { RESUME } else { 0 },
+            )
+            .u64(self.session.0)
+            .u32(self.epoch.0)
+            .bytes(self.host.to_wire())
+            .bytes(self.volume.to_wire())
+            .finish()
+    }
+
+    /// Reads a request. Bytes after the request are the transport's padding.
+    ///
+    /// The version comes first: a peer that shares none is refused for that,
+    /// whatever the rest of its message looks like.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
+        let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
+        let mut r = Reader::new(bytes);
+        if r.u32() != MAGIC {
+            return Err(Reason::Malformed);
+        }
+        let version_min = r.u8();
+        let version_max = r.u8();
+        if version_min > version_max {
+            return Err(Reason::Malformed);
+        }
+        if version_min > VERSION_MAX || version_max < VERSION_MIN {
+            return Err(Reason::Version);
+        }
+        let depth = r.u16();
+        let queue = r.u8();
+        let queues = r.u8();
+        let largest = r.u16();
+        let request = Self {
+            version_min,
+            version_max,
+            depth,
+            queue: match queue {
+                ADMIN_QUEUE => queue,
+                _ => queue & !REPLACE,
+            },
+            replace: queue != ADMIN_QUEUE && queue & REPLACE != 0,
+            queues,
+            resume: largest & RESUME != 0,
+            largest: match u32::from(largest & !RESUME) * TRANSFER_UNIT {
+                0 => TRANSFER_USUAL,
+                1..=TRANSFER_USUAL => return Err(Reason::Malformed),
+                largest => largest,
+            },
+            session: SessionId(r.u64()),
+            epoch: Epoch(r.u32()),
+            host: HostId::from_wire(r.bytes()).map_err(|_| Reason::Malformed)?,
+            volume: VolumeName::from_wire(r.bytes()).map_err(|_| Reason::Malformed)?,
+        };
+        if !(DEPTH_MIN..=DEPTH_MAX).contains(&request.depth)
+            || !(1..=QUEUES_MAX).contains(&request.queues)
+            || (!request.is_admin() && request.queue >= request.queues)
+            || request.largest > TRANSFER_MAX
+            || request.session.0 == 0
+            || request.epoch.0 == 0
+        {
+            return Err(Reason::Malformed);
+        }
+        Ok(request)
+    }
+
+    /// Returns the version to use: the highest that both sides know.
+    pub fn version(&self) -> u8 {
+        self.version_max.min(VERSION_MAX)
+    }
+}

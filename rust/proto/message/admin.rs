@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Messages on a session's admin queue pair, whose opcodes are not those of the others. There is no message that can be
+//! answered although it is wrong: what cannot be decoded ends the session.
+
+use super::{
+    super::{
+        connect::{Epoch, PATHS_MAX},
+        wire::{prefix, Reader, Writer},
+    },
+    Status, Tag, REQUEST_LEN,
+};
+
+/// Bytes of a response on the admin queue pair.
+pub const ADMIN_RESPONSE_LEN: usize = 24;
+/// Most seconds that a keep-alive may say.
+pub const KEEP_ALIVE_TMO_MAX: u16 = 600;
+
+pub(super) const KEEP_ALIVE: u8 = 0x21;
+pub(super) const FENCE: u8 = 0x22;
+pub(super) const WATCH: u8 = 0x23;
+pub(super) const RESPONSE: u8 = 0x82;
+
+/// A flag of a watch, and of its answer.
+pub(super) const READ_ONLY: u32 = 1 << 0;
+
+/// Where the number of a path is beside an epoch.
+const PATH_SHIFT: u32 = 32;
+
+/// Returns whether a request of this opcode is for the admin queue pair.
+#[inline]
+pub(super) fn is_admin(opcode: u8) -> bool {
+    matches!(opcode, KEEP_ALIVE | FENCE | WATCH)
+}
+
+/// What of a volume may change while a session lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeState {
+    /// Units of 512 bytes, more than 0.
+    pub sectors: u64,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// What a request on the admin queue pair asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminOp {
+    /// An answer. The initiator ends the session if it gets none for so many seconds, 1 to
+    /// [`KEEP_ALIVE_TMO_MAX`], and sends one at least as often.
+    KeepAlive {
+        /// See above.
+        tmo_s: u16,
+    },
+    /// Let nothing of a session of this disk on another path, up to an epoch, reach the volume any more.
+    Fence {
+        /// The path, not that of the session by which this comes.
+        path: u8,
+        /// The last epoch that is meant, more than 0.
+        epoch: Epoch,
+    },
+    /// An answer when the volume is not what the initiator knows, or its export ends; until then none.
+    Watch {
+        /// What the initiator knows.
+        known: VolumeState,
+    },
+}
+
+/// An initiator's message on the admin queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminRequest {
+    /// Names the request in the answer.
+    pub tag: Tag,
+    /// What to do.
+    pub op: AdminOp,
+}
+
+impl AdminRequest {
+    /// Encodes the request.
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let (opcode, value, flags) = match self.op {
+            AdminOp::KeepAlive { tmo_s } => (KEEP_ALIVE, tmo_s.into(), 0),
+            AdminOp::Fence { path, epoch } => {
+                let value = u64::from(path) << PATH_SHIFT | u64::from(epoch.0);
+                (FENCE, value, 0)
+            }
+            AdminOp::Watch { known } => {
+                let flags = if known.read_only { READ_ONLY } else { 0 };
+                (WATCH, known.sectors, flags)
+            }
+        };
+        Writer::new()
+            .u32(opcode.into())
+            .u16(self.tag.index)
+            .u16(self.tag.generation)
+            .u64(value)
+            .u32(flags)
+            .u32(0)
+            .u64(0)
+            .u64(0)
+            .finish()
+    }
+
+    /// Reads a message of `bytes.len()` bytes; `None`: it is no such request, and the session ends.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() != REQUEST_LEN {
+            return None;
+        }
+        let bytes: &[u8; REQUEST_LEN] = prefix(bytes)?;
+        let mut r = Reader::new(bytes);
+        // Three bytes behind the opcode are reserved.
+        let opcode = u8::try_from(r.u32()).ok()?;
+        let tag = Tag {
+            index: r.u16(),
+            generation: r.u16(),
+        };
+        let (value, flags) = (r.u64(), r.u32());
+        if r.u32() != 0 || r.u64() != 0 || r.u64() != 0 {
+            return None;
+        }
+        let op = match (opcode, flags) {
+            (KEEP_ALIVE, 0) => {
+                let tmo_s = u16::try_from(value).ok()?;
+                let good = (1..=KEEP_ALIVE_TMO_MAX).contains(&tmo_s);
+                good.then_some(AdminOp::KeepAlive { tmo_s })?
+            }
+            (FENCE, 0) => {
+                let (path, epoch) = (value >> PATH_SHIFT, Epoch(value as u32));
+                let good = path < PATHS_MAX.into() && epoch.0 != 0;
+                let path = path as u8;
+                good.then_some(AdminOp::Fence { path, epoch })?
+            }
+            (WATCH, 0 | READ_ONLY) if value != 0 => AdminOp::Watch {
+                known: VolumeState {
+                    sectors: value,
+                    read_only: flags & READ_ONLY != 0,
+                },
+            },
+            _ => return None,
+        };
+        Some(Self { tag, op })
+    }
+}
+
+/// A target's message on the admin queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminResponse {
+    /// The request.
+    pub tag: Tag,
+    /// How it ended.
+    pub status: Status,
+    /// What the volume is now: in the answer to a watch that tells a change.
+    pub volume: Option<VolumeState>,
+}
+
+impl AdminResponse {
+    /// Encodes the response.
+    pub fn encode(&self) -> [u8; ADMIN_RESPONSE_LEN] {
+        let read_only = self.volume.is_some_and(|volume| volume.read_only);
+        Writer::new()
+            .u8(RESPONSE)
+            .u8(if read_only { READ_ONLY as u8 } else { 0 })
+            .u16(0)
+            .u16(self.tag.index)
+            .u16(self.tag.generation)
+            .u16(self.status as u16)
+            .u16(0)
+            .u32(0)
+            .u64(self.volume.map_or(0, |volume| volume.sectors))
+            .finish()
+    }
+
+    /// Reads a message of `bytes.len()` bytes; `None`: the peer does not speak this protocol and the session ends.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ADMIN_RESPONSE_LEN] = bytes.try_into().ok()?;
+        let mut r = Reader::new(bytes);
+        let (opcode, flags, reserved) = (r.u8(), u32::from(r.u8()), r.u16());
+        let tag = Tag {
+            index: r.u16(),
+            generation: r.u16(),
+        };
+        let status = Status::from_wire(r.u16())?;
+        let reserved = reserved != 0 || r.u16() != 0 || r.u32() != 0;
+        let sectors = r.u64();
+        let read_only = flags & READ_ONLY != 0;
+        if opcode != RESPONSE || reserved || flags & !READ_ONLY != 0 || (read_only && sectors == 0)
+        {
+            return None;
+        }
+        let volume = (sectors != 0).then_some(VolumeState { sectors, read_only });
+        Some(Self {
+            tag,
+            status,
+            volume,
+        })
+    }
+}

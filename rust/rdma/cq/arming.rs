@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Arming: how the event comes about that begins the next round.
+
+use super::{
+    CompletionQueue,
+    CqContext,
+    CqNotify,
+    Handler,
+    GUARD_MS, //
+};
+use crate::bindings;
+use kernel::sync::atomic::Acquire;
+
+impl<H: Handler> CompletionQueue<H> {
+    /// Starts the timer that polls the queue after [`GUARD_MS`] and a tick, whether there is an
+    /// event or not. For a caller that turns [`CqNotify::SolicitedOnly`] into
+    /// [`CqNotify::SolicitedOrTimer`] while the queue is armed already. Handlers in
+    /// [`CqContext::SoftIrq`] only. Any context.
+    ///
+    /// Does nothing before [`Self::start`], and after [`Self::stop`], which waits for the timer
+    /// and shuts it down: none runs that outlives the queue.
+    #[inline]
+    pub fn guard(&self) {
+        if !self.running.load(Acquire) {
+            return;
+        }
+        // SAFETY: The timer was initialised; all it does is to schedule. The queue was started,
+        // so `stop` will shut the timer down, or has: then this does nothing.
+        unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
+    }
+
+    /// Asks for an event at the next completion, or the next solicited one. Returns whether
+    /// there may be completions already that will not cause one.
+    #[inline]
+    pub(super) fn arm(&self, solicited_only: bool) -> bool {
+        let which = if solicited_only && !self.notify_all.load(Acquire) {
+            bindings::ib_cq_notify_flags_IB_CQ_SOLICITED
+        } else {
+            bindings::ib_cq_notify_flags_IB_CQ_NEXT_COMP
+        };
+        let flags = which | bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+        let cq = self.as_raw();
+        // SAFETY: The queue and its device are valid; every device has this operation.
+        let missed = unsafe {
+            (*(*cq).device)
+                .ops
+                .req_notify_cq
+                .map_or(0, |notify| notify(cq, flags))
+        };
+        missed > 0
+    }
+
+    /// Ends a round: asks for the event that begins the next. Returns whether that must begin now.
+    ///
+    /// # Safety
+    ///
+    /// Called by a poller, which runs between `start` and `stop` only.
+    #[inline]
+    pub(super) unsafe fn rest(&self) -> bool {
+        // SAFETY: By the safety requirement.
+        let handler = unsafe { &*self.handler.get() };
+        let notify = handler.as_ref().map_or(CqNotify::Any, |h| h.cq_notify());
+        let missed = self.arm(notify != CqNotify::Any);
+        match (notify, &self.context) {
+            (CqNotify::Any, _) | (_, CqContext::Process(_) | CqContext::Direct) => missed,
+            (_, CqContext::SoftIrq) => {
+                if notify == CqNotify::SolicitedOrTimer {
+                    self.guard();
+                }
+                // Another poller may have run meanwhile and have armed before us, for any
+                // completion.
+                missed
+                    || handler
+                        .as_ref()
+                        .is_some_and(|h| h.cq_notify() == CqNotify::Any)
+            }
+        }
+    }
+}

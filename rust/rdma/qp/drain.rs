@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Draining: waiting until the device is done with all that was posted to a queue pair.
+//!
+//! ```text
+//!         begin_drain()                 drain(): both have completed
+//!  ─────────────────────► last requests ────────────────────────────────────────► drained
+//!   failed                are posted    │ refused: by the device's own operation      ▲
+//!                                       ▼ not in time, or nobody can say              │
+//!                                       reset ────────────────────────────────────────┘
+//!                                       │ refused, too
+//!                                       ▼
+//!                                       stuck
+//! ```
+//!
+//! A session has several pairs: it begins with all of them before it waits for the first, so that a
+//! device which does not flush takes the time for one only.
+
+use super::QueuePair;
+use crate::{
+    bindings,
+    rdma::{
+        cq::Handler,
+        wr::{
+            Chain,
+            Rdma,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    system,
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
+    },
+};
+
+/// How long a failed queue pair may take to report its work, in milliseconds. After that the pair
+/// is reset, which ends the work as well.
+const DRAIN_TIMEOUT_MS: u32 = 30_000;
+
+/// One of a pair's queues.
+#[derive(Clone, Copy)]
+enum Side {
+    Sends = 0,
+    Receives = 1,
+}
+
+impl Side {
+    fn name(self) -> &'static CStr {
+        match self {
+            Self::Sends => c"send",
+            Self::Receives => c"receive",
+        }
+    }
+}
+
+/// How far the draining of a pair has come.
+pub(super) struct Draining {
+    begun: Atomic<bool>,
+    /// Somebody waits, or has waited.
+    waited: Atomic<bool>,
+    /// When it was begun, by [`system::now_ns`].
+    since: Atomic<u64>,
+    /// Why the last requests of its queues were not posted, as errno; 0 if they were.
+    refused: [Atomic<i32>; 2],
+    /// It did not drain and was not reset.
+    stuck: Atomic<bool>,
+}
+
+impl Draining {
+    pub(super) fn new() -> Self {
+        Self {
+            begun: Atomic::new(false),
+            waited: Atomic::new(false),
+            since: Atomic::new(0),
+            refused: [const { Atomic::new(0) }; 2],
+            stuck: Atomic::new(false),
+        }
+    }
+
+    /// Returns whether it was begun: then events of the completion queue tell of this pair.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Relaxed)
+    }
+
+    /// Returns the milliseconds that are left of the time that draining may take.
+    fn left_ms(&self) -> u32 {
+        let gone = system::now_ns().saturating_sub(self.since.load(Relaxed)) / 1_000_000;
+        DRAIN_TIMEOUT_MS.saturating_sub(u32::try_from(gone).unwrap_or(u32::MAX))
+    }
+}
+
+impl<H: Handler> QueuePair<H> {
+    /// Fails the pair and posts the requests whose completion ends [`Self::drain`], which has to
+    /// follow, and which waits for 30 s from here on. Does nothing the second time. May sleep; not
+    /// beside [`Self::drain`].
+    ///
+    /// For who drains several pairs, and what is posted meanwhile is nothing that `drain` has to
+    /// wait for.
+    pub fn begin_drain(&self) {
+        if self.draining.begun.xchg(true, Full) {
+            return;
+        }
+        self.draining.since.store(system::now_ns(), Relaxed);
+        let failed = self.fail();
+        for side in [Side::Sends, Side::Receives] {
+            if let Err(refused) = failed.and_then(|()| self.post_last(side)) {
+                self.draining.refused[side as usize].store(refused.to_errno(), Relaxed);
+            }
+        }
+    }
+
+    /// Fails the pair and waits until what was posted before has completed, or before
+    /// [`Self::begin_drain`], if that came first: then the device touches no memory of it any more.
+    /// Does nothing the second time. May sleep; not from a completion handler.
+    ///
+    /// A device may fail to flush. The log reports that after a while, and the pair is
+    /// reset, which ends all its work without completions. If the device refuses that, too, the
+    /// pair [is stuck](Self::is_stuck): only dropping it, or a memory region, is sure to end access.
+    ///
+    /// A device may also be in a state in which it neither fails a pair nor takes
+    /// work, as mlx4, mlx5 and hns are after a fatal error. It has operations of its
+    /// own for that: see [`Self::drain_by_device`].
+    pub fn drain(&self) {
+        self.begin_drain();
+        if self.draining.waited.xchg(true, Full) {
+            return;
+        }
+        let mut drained_all = true;
+        for side in [Side::Sends, Side::Receives] {
+            match self.drain_side(side) {
+                Ok(reported) => drained_all &= reported,
+                Err(e) => {
+                    drained_all = false;
+                    pr_warn!(
+                        "BUG: {} queue did not drain (error {})\n",
+                        side.name(),
+                        e.to_errno()
+                    );
+                }
+            }
+        }
+        if !drained_all && self.modify(bindings::ib_qp_state_IB_QPS_RESET).is_err() {
+            pr_warn!("BUG: a queue pair that did not drain cannot be reset\n");
+            self.draining.stuck.store(true, Release);
+        }
+    }
+
+    /// Returns whether the device may still read or write memory that was posted, after
+    /// [`Self::drain`].
+    pub fn is_stuck(&self) -> bool {
+        self.draining.stuck.load(Acquire)
+    }
+
+    /// Waits until a queue has drained. `false`: it may have, but nobody can say.
+    fn drain_side(&self, side: Side) -> Result<bool> {
+        let refused = self.draining.refused[side as usize].load(Relaxed);
+        if refused != 0 {
+            return self.drain_by_device(side).ok_or(Error::from_errno(refused));
+        }
+        let drained = match side {
+            Side::Sends => &self.cq.sends_drained,
+            Side::Receives => &self.cq.receives_drained,
+        };
+        let left = self.draining.left_ms();
+        self.cq.wait_for(drained, left).map(|()| true)
+    }
+
+    /// Posts the request, or the buffer, whose completion says that all before have.
+    fn post_last(&self, side: Side) -> Result {
+        match side {
+            Side::Sends => {
+                let mut last = Rdma::empty_write();
+                last.signal(WorkId::SENDS_DRAINED);
+                let mut chain = Chain::new();
+                chain.push(&mut last);
+                // SAFETY: By `Chain`'s invariant. No fault is asked for here: a device that refuses
+                // this, too, does not drain.
+                unsafe { self.give(chain.head()) }
+            }
+            Side::Receives => self.post_receive(Sge::EMPTY, WorkId::RECEIVES_DRAINED),
+        }
+    }
+
+    /// Drains a queue by the device's own operation: `None` if it has none.
+    ///
+    /// Those of mlx4, mlx5 and hns post a request past the device's own refusal, have the completion
+    /// queue polled, and wait, without a limit, until our poller has handed the
+    /// completion to them ([`Completion::hand_over`](crate::rdma::cq::Completion)): `true`. Others
+    /// may wait until the queue is empty, and post nothing if it is; or the operation gave up, which
+    /// it cannot tell: `false`, and a reset ends whatever there is.
+    ///
+    /// This is used only where the device refuses our requests, in a state in which the driver makes
+    /// completions itself; on a device that works it would do what we do. Not for
+    /// a queue that is polled by whoever asks: nobody would while it waits.
+    ///
+    /// C: `ib_drain_sq()`, `ib_drain_rq()`.
+    fn drain_by_device(&self, side: Side) -> Option<bool> {
+        if self.cq.is_direct() {
+            return None;
+        }
+        let qp = self.raw.as_ptr();
+        // SAFETY: The queue pair is valid, and so is its device.
+        unsafe {
+            let ops = &(*(*qp).device).ops;
+            let drain = match side {
+                Side::Sends => ops.drain_sq,
+                Side::Receives => ops.drain_rq,
+            };
+            let before = self.cq.handed_over();
+            drain?(qp);
+            Some(self.cq.handed_over() != before)
+        }
+    }
+}

@@ -1,0 +1,1 @@
+../../../initiator/head/last_sessions.rs
