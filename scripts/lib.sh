@@ -159,20 +159,6 @@ wanted_releases() {
 	printf '%s\n' "$found"
 }
 
-# What is not unpacked of a kernel's source: other architectures, the manuals and
-# the largest drivers are of no use here; their Kconfig files are read all the same.
-# shellcheck disable=SC2034 # used where this is sourced
-NOT_UNPACKED=(
-	--exclude='linux-source-*/Documentation/*/*'
-	--exclude='linux-source-*/arch/*/boot/dts/*'
-	--exclude='linux-source-*/drivers/gpu/drm/*/*.[ch]'
-	--exclude='linux-source-*/drivers/net/ethernet/*.[ch]'
-	--exclude='linux-source-*/drivers/net/wireless/*.[ch]'
-	--exclude='linux-source-*/drivers/media/*.[ch]'
-	--exclude='linux-source-*/sound/*.c'
-	--exclude='linux-source-*/tools/perf/*'
-)
-
 # Change this when a debug kernel made by an older scripts/debug-kernel will not do.
 DEBUG_KERNEL_FORMAT=2
 

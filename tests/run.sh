@@ -18,7 +18,7 @@
 #	HCABLK_KERNELS	folder with RELEASE/vmlinuz and its modules; the build root's by default
 #	HCABLK_SLOW	how much more time than usual everything may take, a whole number
 #	HCABLK_RDMA	the guests' RDMA device: rxe (soft-RoCE, the default), siw (soft-iWARP), or (make test)
-#			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2
+#			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2; hca: the tests' own, in one guest
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that go before its own
 #	HCABLK_MEMORY	a guest's memory in MiB

@@ -9,12 +9,15 @@
 #		bug: in one line
 #		test: what `make test-debug T=…` is asked to run
 #		report: a regular expression; the run has to fail with it
+#		kernel: usual, if the debug kernel lacks what the test needs
 # injected-bugs.sh --fit
 #	only sees whether the patches still fit the source.
 #	Prints TAP. `make test-injected` calls it.
 
 set -euo pipefail
 . "$(dirname -- "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
+# shellcheck source=scripts/supported-kernels
+. "$SCRIPTS/supported-kernels"
 
 field() { sed -n "s/^$2: //p" "$1"; }
 
@@ -52,16 +55,18 @@ for patch in "${patches[@]}"; do
 	log=$BUILD/log/injected-$name.log
 	rm -rf --one-file-system "$copy"
 	mkdir -p "$copy"
-	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools tests) | tar -C "$copy" -xf -
+	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools packaging tests) | tar -C "$copy" -xf -
 	# The command is the same; it need not be made again.
 	mkdir -p "$copy/build/userspace-tools/release"
 	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
 	result=ok
+	kernel=(DEBUG=1)
+	[ "$(field "$patch" kernel)" != usual ] || kernel=("SERIES=$KERNEL_MAX")
 	if ! "$SCRIPTS/in-root" -C "$copy" -- patch -p1 --no-backup-if-mismatch -i "$patch" >"$log" 2>&1; then
 		result="not ok" why="the patch does not fit any more"
-	elif ! DEBUG=1 "$copy/scripts/build-modules" >>"$log" 2>&1; then
+	elif ! env "${kernel[@]}" "$copy/scripts/build-modules" >>"$log" 2>&1; then
 		result="not ok" why="it does not build"
-	elif DEBUG=1 "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
+	elif env "${kernel[@]}" "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
 		result="not ok" why="the test passed"
 	elif ! grep -qE -- "$(field "$patch" report)" "$log"; then
 		result="not ok" why="the test failed, but not with '$(field "$patch" report)'"

@@ -22,7 +22,7 @@ use std::{
 };
 
 /// How long output may still come after a command's end, from something it left in the background.
-const LINGER: Duration = Duration::from_millis(300);
+const LATE_OUTPUT: Duration = Duration::from_millis(300);
 
 enum Event {
     /// The runner wants this run.
@@ -148,7 +148,7 @@ fn serve(mut port: File, events: Receiver<Event>, sender: Sender<Event>) -> io::
         while open > 0 || code.is_none() {
             let event = match code {
                 // What the command left behind may hold the pipes: do not wait for it.
-                Some(_) => events.recv_timeout(LINGER),
+                Some(_) => events.recv_timeout(LATE_OUTPUT),
                 None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {

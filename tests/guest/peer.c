@@ -8,6 +8,11 @@
  *	"rejected HEX", "established HEX", "answer HEX", "disconnected".
  *	A message of the form close ends the connection, drop ends the process
  *	without a word; wait waits for the peer to end the connection.
+ * hcablk-peer session ADDRESS PORT REQUEST [MESSAGE...]
+ *	the same, but first the session's admin queue pair is connected by the same
+ *	request with its queue's number, and says that it will be silent; of that nothing
+ *	is printed but why it could not be. A message of the form lose ends the
+ *	connection of that one, and waits for the end of the other.
  * hcablk-peer listen PORT accept|reject REPLY [MESSAGE...]
  *	listens, prints "listening", and treats each connection request so:
  *	prints "request HEX", and rejects it or accepts it with these bytes; when
@@ -33,6 +38,10 @@
 #include "event.h"
 
 enum { BUFFERS = 64, SIZE = 8192, SECONDS = 20 };
+/* Where the number of a queue pair is in its request, and that of the admin queue pair. */
+enum { QUEUE_AT = 8, ADMIN = 0xff };
+/* A keep-alive that says that the next may take 600 s. */
+#define KEEP_ALIVE "21000000000001005802000000000000000000000000000000000000000000000000000000000000"
 
 struct connection {
 	struct rdma_cm_id *id;
@@ -179,23 +188,22 @@ static void await_end(struct rdma_event_channel *channel, struct connection *c)
 		printf("silence\n");
 }
 
-static int do_connect(char **args)
+/* Connects by the request of so many bytes, and tells how that went if verbose or if it went wrong; NULL: it did. */
+static struct connection *open_connection(struct rdma_event_channel *channel, char **to, unsigned char *request, size_t length,
+					  bool verbose)
 {
-	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *info;
-	unsigned char data[SIZE];
 	struct rdma_conn_param param = {
-		.private_data = data, .retry_count = 6, .rnr_retry_count = 0,
+		.private_data = request, .private_data_len = length, .retry_count = 6, .rnr_retry_count = 0,
 		.responder_resources = 8, .initiator_depth = 8,
 	};
 	struct rdma_cm_event *event;
 	struct connection *c;
 	struct rdma_cm_id *id;
 
-	param.private_data_len = from_hex(args[2], data);
 	if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
 		fail("rdma_create_id");
-	if (rdma_getaddrinfo(args[0], args[1], &hints, &info))
+	if (rdma_getaddrinfo(to[0], to[1], &hints, &info))
 		fail("rdma_getaddrinfo");
 	if (rdma_resolve_addr(id, NULL, info->ai_dst_addr, 5000))
 		fail("rdma_resolve_addr");
@@ -209,22 +217,53 @@ static int do_connect(char **args)
 	event = next_event(channel, SECONDS * 1000);
 	if (!event) {
 		printf("silence\n");
-		return 1;
+		exit(1);
 	}
 	if (event->event != RDMA_CM_EVENT_ESTABLISHED) {
 		if (event->event == RDMA_CM_EVENT_REJECTED)
 			say("rejected", event->param.conn.private_data, event->param.conn.private_data_len);
 		else
 			printf("failed %s\n", rdma_event_str(event->event));
-		return 0;
+		return NULL;
 	}
-	say("established", event->param.conn.private_data, event->param.conn.private_data_len);
+	if (verbose)
+		say("established", event->param.conn.private_data, event->param.conn.private_data_len);
 	rdma_ack_cm_event(event);
+	return c;
+}
+
+static int do_connect(char **args, bool session)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	unsigned char data[SIZE];
+	size_t length = from_hex(args[2], data);
+	struct connection *c, *first = NULL;
+
+	if (session) {
+		unsigned char admin[SIZE];
+
+		memcpy(admin, data, length);
+		admin[QUEUE_AT] = ADMIN;
+		/* Events of its own: its end says nothing of the other's. */
+		c = open_connection(rdma_create_event_channel(), args, admin, length, false);
+		if (!c)
+			return 0;
+		post_send(c, KEEP_ALIVE);
+		first = c;
+	}
+	c = open_connection(channel, args, data, length, true);
+	if (!c)
+		return 0;
 	for (args += 3; *args; args++) {
 		if (!strcmp(*args, "drop"))
 			_exit(0);
 		if (!strcmp(*args, "close"))
 			break;
+		if (first && !strcmp(*args, "lose")) {
+			rdma_disconnect(first->id);
+			await_end(channel, c);
+			break;
+		}
 		if (!strcmp(*args, "wait")) {
 			await_end(channel, c);
 			break;
@@ -233,7 +272,7 @@ static int do_connect(char **args)
 		if (!answered(channel, c) && (!args[1] || strcmp(args[1], "wait")))
 			break;
 	}
-	rdma_disconnect(id);
+	rdma_disconnect(c->id);
 	return 0;
 }
 
@@ -358,7 +397,9 @@ static void do_listen(char **args)
 int main(int argc, char **argv)
 {
 	if (argc >= 5 && !strcmp(argv[1], "connect"))
-		return do_connect(argv + 2);
+		return do_connect(argv + 2, false);
+	if (argc >= 5 && !strcmp(argv[1], "session"))
+		return do_connect(argv + 2, true);
 	if (argc == 7 && !strcmp(argv[1], "crowd"))
 		do_crowd(argv + 2);
 	if (argc >= 5 && !strcmp(argv[1], "listen"))

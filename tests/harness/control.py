@@ -118,7 +118,8 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             self.wait_booted(guest)
         target = self.guests["target"]
         for guest in self.guests.values():
-            if guest is not target and guest.booted and target.booted and (guest in guests or target in guests):
+            wired = any(cable for cable, _ in guest.spec.cables)
+            if guest is not target and wired and guest.booted and target.booted and (guest in guests or target in guests):
                 guest.wait_reaches(target.spec.address)
 
     def wait_booted(self, guest: Guest) -> None:

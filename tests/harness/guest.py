@@ -44,6 +44,8 @@ class Settings:
     # The program by which scripts reach the guests.
     on: Path | None = None
     memory: int = 768
+    # How often in a millisecond the emulated processors' time stamp counter counts; 0: the guest's kernel measures it.
+    tsc_khz: int = 0
     # How much more time than a stock kernel's guests these may take.
     slow: int = 1
     # The guests' RDMA device: rxe or siw.
@@ -80,6 +82,10 @@ class Spec:
     drive_memory: int = 0
     # PCI devices that are nothing but memory: their sizes in MiB. The last one is not below the switch.
     memories: list[int] = field(default_factory=list)
+    # PCI devices below the switch that hcablk_hca makes RDMA devices of: see tests/hca. There is no soft-RoCE then.
+    hcas: int = 0
+    # Whether there is an IOMMU, whose mappings go as soon as they are given up.
+    iommu: bool = False
 
     @property
     def address(self) -> str:
@@ -151,6 +157,8 @@ class Guest:
         s, spec = self.settings, self.spec
         # tsc=reliable: an emulated processor's counter is, but Linux would have it watched by a slow clock, and on a busy
         # machine, where reading that takes long, use the slow one instead, at hundreds of times the cost.
+        # tsc_early_khz: a kernel that boots on a busy machine measures it wrong, by a factor of four, and then its clock
+        # goes so much faster, and all of its timeouts.
         # rcu_cpu_stall_timeout, watchdog_thresh: what hangs does so for good, but a processor of a guest may not run for 20 s
         # where many guests share few processors; both report after 60 s.
         # napi_tx=0: soft-RoCE counts a packet as its queue pair's until the card has sent it, and a cable
@@ -158,10 +166,13 @@ class Guest:
         # card takes packets over at once, as a real one does within microseconds.
         append = (
             f"console=ttyS0 loglevel=7 oops=panic panic=-1 nmi_watchdog=0 mitigations=off tsc=reliable "
+            f"{f'tsc_early_khz={s.tsc_khz}' if s.tsc_khz and s.accel == 'tcg' else ''} "
             f"rcupdate.rcu_cpu_stall_timeout=60 watchdog_thresh=30 virtio_net.napi_tx=0 "
             f"guest.name={spec.name} guest.address={spec.address}/24,{spec.address6}/64 "
-            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} guest.rdma={s.rdma} "
-            f"guest.seed={s.seed} {'guest.whole' if s.whole else ''} {s.parameters} {s.append}"
+            f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} "
+            f"guest.rdma={'hca' if spec.hcas else s.rdma} "
+            f"guest.seed={s.seed} {'guest.whole' if s.whole else ''} "
+            f"{'intel_iommu=on iommu.strict=1 iommu.passthrough=0' if spec.iommu else ''} {s.parameters} {s.append}"
         )
         cpu = "host" if s.accel == "kvm" else s.cpu
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
@@ -169,6 +180,8 @@ class Guest:
         args += ["-smp", str(s.cpus), "-m", str(s.memory), "-nodefaults", "-no-user-config"]
         args += ["-display", "none", "-no-reboot", "-kernel", str(s.kernel), "-initrd", str(s.image)]
         args += ["-append", append]
+        if spec.iommu:
+            args += ["-device", "intel-iommu,intremap=off"]
         args += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
         args += ["-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control"]
         args += ["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]
@@ -185,7 +198,7 @@ class Guest:
             # given back with softirqs off and then on, and soft-RoCE drops packets under a lock that its softirq takes.
             card = f"virtio-net-pci,id=card{n},netdev=net{n},mac={mac},host_mtu=9000,mrg_rxbuf=off,romfile="
             args += ["-device", card]
-        if spec.drives:
+        if spec.drives or spec.memories or spec.hcas:
             args += ["-device", "pcie-root-port,id=root0,chassis=1,slot=1", "-device", "x3130-upstream,id=switch0,bus=root0"]
         for n, size in enumerate(spec.drives):
             disk = s.work / f"{spec.name}-drive{n}.img"
@@ -203,6 +216,9 @@ class Guest:
                 args += self.below_switch(port)
                 card += f",bus=port{port}"
             args += ["-device", card]
+        for n in range(spec.hcas):
+            port = len(spec.drives) + len(spec.memories) + n
+            args += self.below_switch(port) + ["-device", f"edu,bus=port{port}"]
         return args + s.arguments
 
     @staticmethod
@@ -239,15 +255,15 @@ class Guest:
 
         A busy machine takes its time: who says nothing more on the console hangs.
         """
-        begun = heard = time.monotonic()
-        size, patience = self.console_size(), BOOT_SECONDS * self.settings.slow
+        begun = changed = time.monotonic()
+        size, limit = self.console_size(), BOOT_SECONDS * self.settings.slow
         for sock in self._sockets:
             try:
                 while not select.select([sock], [], [], 1)[0]:
                     now, grown = time.monotonic(), self.console_size()
-                    if grown != size and now - begun < 5 * patience:
-                        heard, size = now, grown
-                    elif now - heard > patience:
+                    if grown != size and now - begun < 5 * limit:
+                        changed, size = now, grown
+                    elif now - changed > limit:
                         raise TimeoutError
                 sock.settimeout(20 * self.settings.slow)
                 kind, _ = read_frame(sock)

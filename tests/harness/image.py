@@ -28,13 +28,13 @@ from pathlib import Path
 # Programs that replace or complete what busybox has.
 PROGRAMS = (
     "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
-    "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc"
+    "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm"
 ).split()
 
 # Kernel modules; what they depend on comes along.
 MODULES = (
     "virtio_pci virtio_net virtio_console virtio_rng "
-    "bridge configfs sch_netem "
+    "bridge veth configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
     "nvme null_blk scsi_debug sd_mod brd loop dm_mod dm_flakey dm_delay raid0 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
@@ -221,6 +221,8 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
     archive.file("usr/bin/fio", FIO, 0o755)
     for name in ("modprobe", "insmod", "rmmod", "lsmod", "modinfo", "depmod"):
         archive.symlink(f"usr/sbin/{name}", "../bin/kmod")
+    # A test that wants udev starts it; the rules are those that it puts beside ours.
+    archive.symlink("usr/lib/systemd/systemd-udevd", "../../bin/udevadm")
     # busybox's own shell would run its own dd, mount and so on, whatever else is there.
     archive.symlink("usr/bin/sh", "dash")
     busybox = find_program("busybox")
@@ -337,9 +339,11 @@ def build(
     helpers' sources."""
     base_file = base(cache, kernel)
     top = Archive()
-    for script in ("init", "inittab", "rc", "reset"):
+    for script in ("init", "inittab", "rc", "reset", "hca-pair"):
         place = {"init": "init", "inittab": "etc/inittab"}.get(script, f"usr/sbin/hcablk-{script}")
         top.file(place, (sources / script).read_bytes(), 0o755)
+    rules = sources.parent.parent / "packaging/udev/61-hcablk.rules"
+    top.file(f"usr/lib/udev/rules.d/{rules.name}", rules.read_bytes())
     for name in more_programs:
         add_program(top, find_program(name))
     for program in [*helpers(cache, sources), *(helpers(cache, more_helpers) if more_helpers else [])]:

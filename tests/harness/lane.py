@@ -37,6 +37,11 @@ class Lane:
         names = [f"c{n}" for n in range(1, clients + 1)]
         specs = [Spec("target", 1, [(c, True) for c in names], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4])]
         specs += [Spec(c, n + 2, [(c, False)]) for n, c in enumerate(names)]
+        # Both ends in one guest, between RDMA devices of the tests' own.
+        specs += [
+            Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, iommu=iommu)
+            for name, n, iommu in (("hca", 20, False), ("hca-iommu", 21, True))
+        ]
         self.guests = {spec.name: Guest(self.settings, spec) for spec in specs}
         self.server = Server(work / "control", self.guests)
         # How far each guest's console was looked through.
@@ -47,6 +52,10 @@ class Lane:
 
     def boot(self, names: list[str], say: Say) -> None:
         """Start those guests that do not run, together."""
+        # What few tests need does not stay.
+        for guest in self.guests.values():
+            if guest.spec.hcas and guest.name not in names:
+                guest.kill()
         missing = [self.guests[name] for name in names if not self.guests[name].booted]
         if not missing:
             return
@@ -107,7 +116,7 @@ class Lane:
         if not guest.booted:
             return []
         # The search for leaks takes 5 to 15 s: only where our modules may have been.
-        leaks = "leaks" if guest.name in test.guests and test.group != "harness" else ""
+        leaks = "leaks" if guest.name in self.needed(test) and test.group != "harness" else ""
         try:
             code, output = guest.shell(f"hcablk-reset {leaks}", RESET_SECONDS * self.settings.slow)
             guest.mark(f"end of {test.name}")
@@ -186,11 +195,17 @@ class Lane:
         say(f"# {test.name}: run again, since soft-RoCE carried out a registration twice and broke a connection")
         return self.attempt(test, say)
 
+    def needed(self, test: Test) -> list[str]:
+        """The guests for a test; when all tests are to use the tests' own RDMA devices, the one that has two."""
+        if self.settings.rdma != "hca" or self.guests[test.guests[0]].spec.hcas:
+            return test.guests
+        return ["hca"]
+
     def attempt(self, test: Test, say: Say) -> tuple[str, list[str]]:
         """Run a test once: see `run`."""
         self.rxe_broke = False
         try:
-            self.begin(test, test.guests, say)
+            self.begin(test, self.needed(test), say)
         except GuestError as err:
             return "failed", [str(err)]
         # Beside the logs of all lanes, so that a test's log is found by its name alone.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -46,13 +47,15 @@ class Run:
         modules = sorted(Path(args.modules).glob("hcablk*.ko")) if args.modules else []
         modules += sorted(Path(args.missing).glob("*.ko")) if args.missing else []
         self.started = time.monotonic()
+        helpers = {program.name.rpartition("-")[0]: program for program in image.helpers(cache, TESTS / "harness")}
         settings = Settings(
             kernel=Path(args.kernels, args.krel, "vmlinuz"),
             image=work / "initrd",
             accel="tcg",
             work=work,
             logs=self.logs,
-            on=image.helpers(cache, TESTS / "harness")[0],
+            on=helpers["on"],
+            tsc_khz=int(subprocess.run([helpers["tsc"]], check=True, capture_output=True).stdout or 0),
             cpu=PROCESSOR,
             memory=args.memory,
             slow=args.slow,
@@ -161,7 +164,7 @@ def main() -> int:
     parser.add_argument("--logs", required=True, help="folder for the logs of this run")
     parser.add_argument("--kernels", default="/usr/lib/modules", help="folder with RELEASE/vmlinuz and modules")
     parser.add_argument("--slow", type=int, default=1, help="how much more time everything may take")
-    parser.add_argument("--rdma", choices=("rxe", "siw"), default="rxe", help="the guests' RDMA device")
+    parser.add_argument("--rdma", choices=("rxe", "siw", "hca"), default="rxe", help="the guests' RDMA device")
     parser.add_argument("--parameters", default="", help="the guests' module parameters: MODULE.NAME=VALUE…")
     parser.add_argument("--memory", type=int, default=768, help="a guest's memory in MiB")
     parser.add_argument("--modules", help="folder with hcablk*.ko")

@@ -80,11 +80,11 @@ def read_test(path: Path) -> Test:
 
 def read_tests(folder: Path) -> list[Test]:
     """All tests, by their numbers, of which each has its own."""
-    paths = sorted(folder.glob("[0-9]*.sh"))
-    for one, other in zip(paths, paths[1:]):
-        if one.name[:2] == other.name[:2]:
+    tests = sorted((read_test(path) for path in folder.glob("[0-9]*.sh")), key=lambda test: int(test.number))
+    for one, other in zip(tests, tests[1:]):
+        if one.number == other.number:
             raise SystemExit(f"{one.name} and {other.name} have the same number")
-    return [read_test(path) for path in paths]
+    return tests
 
 
 def part_of(tests: list[Test], word: str) -> list[Test] | None:

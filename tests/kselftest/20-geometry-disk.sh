@@ -26,7 +26,8 @@ less "and registers in one region (segments hold the largest request)" "$(queue 
 same "segments fit pages" 4095 "$(queue virt_boundary_mask)"
 same "every CPU has a hardware queue" "$(on c1 nproc)" "$(on c1 "ls /sys/block/$disk/mq | wc -l")"
 same "a queue holds 128 requests" 128 "$(queue nr_requests)"
-same "every queue has its queue pair" "$(on c1 nproc)" "$(queue_pairs c1)"
+queues=$(on c1 nproc)
+same "every queue has its queue pair, and the path an admin queue pair" $((queues + 1)) "$(queue_pairs c1)"
 same "and so at the target" "$(queue_pairs c1)" "$(queue_pairs target)"
 check "the queue pairs are ready to send" on c1 "rdma resource show qp | grep -v GSI | grep -c 'state RTS'"
 like "the queue pairs are the kernel's own" 'comm \[' "$(on c1 'rdma resource show qp | grep -v GSI')"
@@ -34,7 +35,7 @@ same "the device's state is live" live "$(on c1 "cat $initiator/vol1/state")"
 silent "there is no error" on c1 "cat $initiator/vol1/error"
 like "the session has an id and an epoch" '^[0-9a-f]{16} [0-9]+$' "$(on c1 "cat $initiator/vol1/session")"
 same "the target knows the session by the same" \
-	"$(host_id c1) $(on c1 "cat $initiator/vol1/session") $(queue_pairs c1)" \
+	"$(host_id c1) $(on c1 "cat $initiator/vol1/session") $queues" \
 	"$(on target "cat $target/volumes/vol1/clients")"
 
 disconnect c1 vol1

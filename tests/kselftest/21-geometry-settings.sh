@@ -8,8 +8,8 @@
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1
 same "one queue when one is asked for" 1 "$(on c1 "ls /sys/block/$disk/mq | wc -l")"
-same "one queue pair" 1 "$(queue_pairs c1)"
-same "one at the target" 1 "$(queue_pairs target)"
+same "one queue pair, and the admin queue pair" 2 "$(queue_pairs c1)"
+same "as many at the target" 2 "$(queue_pairs target)"
 disconnect c1 vol1
 connect c1 vol1 --queues 2 --queue-depth 7
 same "seven requests when seven are asked for" 7 "$(on c1 "cat /sys/block/$disk/queue/nr_requests")"
@@ -21,7 +21,7 @@ check "depth 1 carries data" on c1 "hcablk-scatter $device edges 6 16"
 disconnect c1 vol1
 connect c1 vol1 --queues 64 --queue-depth 1024
 less "there are fewer CPUs than queues asked for" "$(on c1 nproc)" 64
-same "more queues than CPUs are capped" "$(on c1 nproc)" "$(queue_pairs c1)"
+same "more queues than CPUs are capped" $(($(on c1 nproc) + 1)) "$(queue_pairs c1)"
 check "depth 1024 carries data" on c1 "hcablk-scatter $device edges 7 16"
 disconnect c1 vol1
 

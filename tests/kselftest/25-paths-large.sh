@@ -121,7 +121,7 @@ check "several take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=
 	--verify=crc32c --verify_fatal=1"
 disconnect c1 vol1
 connect c1 vol1 --queues 2 --max-io-kib 4096
-[ "$(queue_pairs c1)" = 1 ] || same "never less than 1 MiB" 1024 "$(limit)"
+[ "$(queue_pairs c1)" = 2 ] || same "never less than 1 MiB" 1024 "$(limit)"
 check "which it does" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
 disconnect c1 vol1
 

@@ -16,7 +16,7 @@ target_base_reads=$(stat_of target $target/volumes/vol1 reads)
 base_copied=$(stat_of c1 $initiator/vol1 copied_bytes)
 # Small reads are copied, unless the transport knows no immediate values.
 small=1
-[ "$rdma" = rxe ] || small=0
+[ "$rdma" != siw ] || small=0
 
 must on c1 "dd if=/dev/zero of=$device bs=64k count=100 oflag=direct"
 must on c1 "dd if=$device of=/dev/null bs=64k count=100 iflag=direct"

@@ -7,8 +7,8 @@
 
 . "${0%/*}/lib.sh"
 
-# An initiator asks for the size every 5 s and acts on the answer 5 s later, so that all volumes change at the same time: a
-# loop device, a file in two modes, and a drive that goes.
+# All volumes change at the same time: a loop device, a file in two modes, and a drive that goes. Test 104 is about how soon
+# that is told.
 declare -A disk_of
 
 # has GUEST VOLUME MIB: the guest's disk gets to this size.
@@ -77,7 +77,7 @@ done
 behind() {
 	on "$1" "dd if=${disk_of[$2]} bs=1M skip=$3 count=1 iflag=direct | wc -c"
 }
-asked=$(stat_of c2 $initiator/goes receives)
+asked=$(stat_of c2 $initiator/goes keep_alives)
 must on target 'echo 0 > /sys/kernel/config/nullb/goes/power'
 must resize 80
 must resize_files 12
@@ -100,7 +100,7 @@ for mode in direct cached; do
 done
 
 # A drive that is gone has no size to tell.
-must wait_until c2 30 "grep -q failed $initiator/goes/state || awk '\$1 == \"receives\" { exit \$2 <= $asked + 1 }' $initiator/goes/stats"
+must wait_until c2 30 "grep -q failed $initiator/goes/state || awk '\$1 == \"keep_alives\" { exit \$2 <= $asked + 1 }' $initiator/goes/stats"
 same "the session outlives the drive" "live 0" "$(on c2 "cat $initiator/goes/state") $(stat_of c2 $initiator/goes protocol_errors)"
 refuse "and its requests fail" on c2 "dd if=${disk_of[goes]} of=/dev/null bs=4k count=1 iflag=direct"
 

@@ -35,7 +35,7 @@ disconnect c1 vol1
 connect c1 vol1 --queues 1 --poll-queues 1
 same "with them it does" 1 "$(on c1 "cat /sys/block/$disk/queue/io_poll")"
 same "they are hardware queues" 2 "$(on c1 "ls /sys/block/$disk/mq | wc -l")"
-same "and queue pairs" 2 "$(queue_pairs c1)"
+same "and queue pairs, with the admin queue pair" 3 "$(queue_pairs c1)"
 
 # The only events are those of the other queue: keep-alives, now and then.
 for how in "--rw=randread --iodepth=1 --bs=4k" "--rw=randwrite --iodepth=8 --bs=4k" "--rw=randread --iodepth=32 --bs=16k"; do

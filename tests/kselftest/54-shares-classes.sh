@@ -10,6 +10,8 @@
 must on target 'hcablk target listen --id 1 --memory-mib 64'
 export_volume vol1 "$drive" c1
 connect c1 vol1 --queues 1
+# Requests are counted: the block layer must not merge those that lie side by side while they wait.
+must on c1 "echo 2 > /sys/block/${device#/dev/}/queue/nomerges"
 buffers() {
 	stat_of target $target/volumes/vol1 "$1_buffers"
 }

@@ -35,7 +35,7 @@ locks() {
 		# Each is taken in one place at least: else they are not counted.
 		less "$load: $guest's locks are counted" $((n - 1)) "$count"
 	done
-	# Keep-alives, questions for the size and the beginning take a few more. So may each request that ends after its answer, when what
+	# Keep-alives and the beginning take a few more. So may each request that ends after its answer, when what
 	# had been sent with it is out; how many do is a matter of the machine.
 	send_waits=$(($(stat_of c1 $initiator/vol1 send_waits) - send_waits))
 	echo "# $load at c1: $send_waits send_waits" >&2

@@ -23,12 +23,15 @@ good() {
 dev=$initiator/dev
 must on c1 "mkdir $dev"
 same "a new device's state" new "$(on c1 "cat $dev/state")"
-for default in port=7744 queues=0 poll_queues=0 queue_depth=128 io_timeout=30 connect_timeout=10 reconnect_delay=1 ctrl_loss_tmo=0 remote_invalidate=1 \
+for default in port=7744 queues=0 poll_queues=0 queue_depth=128 io_timeout=30 connect_timeout=10 reconnect_delay=1 ctrl_loss_tmo=600 fast_io_fail_tmo=-1 keep_alive_tmo=5 remote_invalidate=1 \
 	small_read=8192 small_write=4096 eager_write=32768 max_io_kib=1024 message_requests=8 batch_upper=32 batch_lower=16; do
 	same "the default of ${default%=*}" "${default#*=}" "$(on c1 "cat $dev/${default%=*}")"
 done
 like "it is not enabled without settings" Invalid "$(set_error c1 $dev enable 1)"
-bad c1 $dev poll_queues 128
+bad c1 $dev queues 128
+bad c1 $dev poll_queues 127
+bad c1 $dev keep_alive_tmo 0
+bad c1 $dev keep_alive_tmo 601
 bad c1 $dev queue_depth 0
 bad c1 $dev queue_depth 1025
 bad c1 $dev queue_depth many

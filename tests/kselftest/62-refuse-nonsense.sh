@@ -10,44 +10,61 @@
 
 [ "$rdma" = rxe ] || skip "the nonsense peer's library speaks soft-RoCE only"
 
-good=$(request 1 1 16 0 1 4711 1)
+good=$(request 2 2 16 $admin 1 4711 1) other=$(request 2 2 16 $admin 1 4720 1)
+# A number for each session, as the target remembers the epochs of those that are gone.
+sessions=$(mktemp)
+trap 'code=$?; rm -f "$sessions"; (exit $code); _finish' EXIT
+new_session() {
+	echo >> "$sessions"
+	echo $((5000 + $(wc -l < "$sessions")))
+}
 
 # reject REASON: a target's refusal by this implementation
 reject() {
-	echo "$magic$(le 2 "$1")0101"
+	echo "$magic$(le 2 "$1")0202"
 }
 peer() {
 	on c1 "hcablk-peer connect $target_address 7744 $*" 2>&1
+}
+# As that, by a queue pair of a session whose admin queue pair is connected before.
+session() {
+	on c1 "hcablk-peer session $target_address 7744 $*" 2>&1
 }
 
 export_volume vol1 "$drive" c1
 
 like "a good request is granted (so that the bad ones are bad for their fault)" "^established $magic" "$(peer "$good" close)"
-same "another version is told so" "$(reject 2)" "$(peer "$(request 2 3 16 0 1 4712 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+same "another version is told so" "$(reject 2)" "$(peer "$(request 3 4 16 $admin 1 4712 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
 malformed() {
 	same "$1 is malformed" "$(reject 1)" "$(peer "$2" | sed 's/^rejected \(.\{16\}\).*/\1/')"
 }
 malformed "nothing" .
 malformed "a short request" "${good:0:80}"
 malformed "another magic" "49${good:2}"
-malformed "a version range upside down" "$(request 2 1 16 0 1 4713 1)"
-malformed "depth 0" "$(request 1 1 0 0 1 4713 1)"
-malformed "depth 1025" "$(request 1 1 1025 0 1 4713 1)"
-malformed "no queues" "$(request 1 1 16 0 0 4713 1)"
-malformed "a queue beyond the last" "$(request 1 1 16 3 2 4713 1)"
-malformed "session 0" "$(request 1 1 16 0 1 0 1)"
-malformed "epoch 0" "$(request 1 1 16 0 1 4713 0)"
+malformed "a version range upside down" "$(request 2 1 16 $admin 1 4713 1)"
+malformed "depth 0" "$(request 2 2 0 $admin 1 4713 1)"
+malformed "depth 1025" "$(request 2 2 1025 $admin 1 4713 1)"
+malformed "no queues" "$(request 2 2 16 $admin 0 4713 1)"
+malformed "more queues than there may be" "$(request 2 2 16 $admin 128 4713 1)"
+malformed "a queue beyond the last" "$(request 2 2 16 3 2 4713 1)"
+malformed "session 0" "$(request 2 2 16 $admin 1 0 1)"
+malformed "epoch 0" "$(request 2 2 16 $admin 1 4713 0)"
 malformed "a wish for small requests, in so many words" "${good:0:20}0001${good:24}"
 malformed "a wish for requests above 4 MiB" "${good:0:20}0104${good:24}"
-like "one for requests of 4 MiB comes true" "^established $magic.{32}00004000" "$(peer "${good:0:20}0004${good:24}" close)"
+like "one for requests of 4 MiB comes true" "^established $magic.{32}00004000" "$(peer "${other:0:20}0004${other:24}" close)"
 malformed "an empty volume name" "${good:0:80}00000000000000000000000000000000"
 malformed "a volume name with a byte after its end" "${good:0:80}766f6c31000000000000000000000061"
-same "a second queue without its session is refused" "$(reject 7)" \
-	"$(peer "$(request 1 1 16 1 2 4714 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+check "no session is left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+same "the epoch of a session that is gone is not granted again" "$(reject 6)" "$(peer "$good" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+like "a later one is" "^established $magic" "$(peer "$(request 2 2 16 $admin 1 4711 2)" close)"
+same "a first queue without its session is refused" "$(reject 7)" \
+	"$(peer "$(request 2 2 16 0 2 4714 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
+same "so is one in place of it" "$(reject 7)" \
+	"$(peer "$(request 2 2 16 128 2 4714 1)" | sed 's/^rejected \(.\{16\}\).*/\1/')"
 
 # status: the status in the answer to a message, or what happened instead
 status() {
-	peer "$(request 1 1 16 0 1 $((RANDOM + 5000)) 1)" "$1" close | tail -n 1 | sed -E 's/^answer 80.{2}.{4}07000900(.{4}).*/\1/'
+	session "$(request 2 2 16 0 1 "$(new_session)" 1)" "$1" close | tail -n 1 | sed -E 's/^answer 80.{2}.{4}07000900(.{4}).*/\1/'
 }
 size=$(on target "cat $target/volumes/vol1/size")
 same "a flush is done" "$(le 2 0)" "$(status "$(message 3 0 0 0 0 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")")"
@@ -73,7 +90,7 @@ like "a write from memory that is not there ends the connection" 'disconnected|0
 # reason SESSION MESSAGE|close...: what the target's log says of why that session ended, all of it.
 reason() {
 	local session=$1
-	peer "$(request 1 1 16 0 1 "$session" 1)" "${@:2}" > /tmp/peer.$$
+	session "$(request 2 2 16 0 1 "$session" 1)" "${@:2}" > /tmp/peer.$$
 	rm /tmp/peer.$$
 	must wait_until target 30 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" >&2
 	on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$session") of $id ended: //p'"
@@ -86,11 +103,40 @@ like "data that cannot be fetched: which, and by what key" \
 place=$(message 2 0 0 4194304 4 | sed "s/$(le 4 4660)$(le 8 4096)/$(le 4 0)$(le 8 0)/")
 same "an eager write that finds no place" \
 	"queue 0: an eager write of 4194304 bytes that has no ring slot (tag 7, generation 9)" "$(reason 40004 "$place" wait)"
+same "for the admin queue pair, and elsewhere" \
+	"queue 0: a message of 40 bytes that cannot be answered" "$(reason 40005 "$(admin_message 33 5 0)" wait)"
+# admin_reason SESSION MESSAGE…: as reason, of what comes by the admin queue pair.
+admin_reason() {
+	on c1 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 "$1" 1) ${*:2} wait" > /dev/null 2>&1
+	must wait_until target 30 "dmesg | grep -q 'session $(printf %016x "$1") of .* ended: '" >&2
+	on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$1") of $id ended: //p'"
+}
+# First, since the log has no more than ten of these lines in five seconds.
+like "on the admin queue pair: nothing at all" "^admin queue pair: nothing was received for 1[0-9] s\$" "$(admin_reason 40101)"
+same "what is for the others" \
+	"admin queue pair: a message of 40 bytes that is no admin request" "$(admin_reason 40006 "$(message 3 0 0 0 0)")"
+same "a keep-alive that promises none for too long" \
+	"admin queue pair: a message of 40 bytes that is no admin request" "$(admin_reason 40007 "$(admin_message 33 601 0)")"
+same "a short message" "admin queue pair: a message of 2 bytes that is no admin request" "$(admin_reason 40008 2100)"
+like "one that is too long" "^admin queue pair: receiving failed: .+\$" "$(admin_reason 40009 "$(printf '21%.0s' {1..65})")"
+# A keep-alive that promises another within a second.
+like "less than was promised" "^admin queue pair: nothing was received for [34] s\$" "$(admin_reason 40102 "$(admin_message 33 1 0)")"
+admin_answer() {
+	peer "$(request 2 2 16 $admin 1 "$(new_session)" 1)" "$1" close | sed -n 's/^answer //p'
+}
+answer="820000000700090000000000000000000000000000000000"
+same "a keep-alive is answered" "$answer" "$(admin_answer "$(admin_message 33 5 0)")"
+same "so is a fence, when there is nothing of what it names" "$answer" "$(admin_answer "$(admin_message 34 $((2 << 32 | 1)) 0)")"
+# The sessions' ids are of path 1.
+same "that of its own path makes no sense" "${answer:0:16}0100${answer:20}" "$(admin_answer "$(admin_message 34 $((1 << 32 | 1)) 0)")"
+same "a watch is, when the volume is not as it says" "${answer:0:32}$(le 8 $((size / 512)))" "$(admin_answer "$(admin_message 35 1 0)")"
+like "a session without it is none" disconnected \
+	"$(session "$(request 2 2 16 0 1 "$(new_session)" 1)" lose)"
 # Of ends that are usual there were many before, of which the log does not have each: until one is told.
 usual() {
 	local session
 	for session in {40010..40100}; do
-		peer "$(request 1 1 16 0 1 "$session" 1)" close > /dev/null
+		session "$(request 2 2 16 0 1 "$session" 1)" close > /dev/null
 		wait_until target 1 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" 2> /dev/null || continue
 		on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$session") of $id ended: //p'"
 		return
@@ -98,8 +144,8 @@ usual() {
 }
 same "the initiator's own end" "queue 0: the initiator disconnected" "$(usual)"
 
-check "a client that vanishes is cleaned up after" on c1 "hcablk-peer connect $target_address 7744 $good drop"
-check "no session is left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+check "a client that vanishes is cleaned up after" on c1 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 4721 1) drop"
+check "nor is its session" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 check "no queue pair is left" wait_until target 30 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 connect c1 vol1
 check "an honest client is served after all that" on c1 "hcablk-scatter $device random 81 16"
@@ -119,10 +165,10 @@ strange() {
 	on c2 'killall hcablk-peer; rm /tmp/peer'
 	join peer || true
 }
-strange "a target of another version" "Protocol not supported" "version" reject "${magic}02000203$(le 8 0)"
+strange "a target of another version" "Protocol not supported" "version" reject "${magic}02000304$(le 8 0)"
 strange "something that is no hcablk target refuses" "Protocol|refused" "not an hcablk target|no target listens" reject .
 strange "something that is no hcablk target accepts" "Protocol" "not an hcablk target" accept .
 strange "a target that says nonsense" "Protocol" "not an hcablk target" accept "$(printf 'a5%.0s' {1..64})"
 # Credits, capacity, block sizes, flags, largest transfer, session, epoch: a reply for a session that is not asked for.
 strange "a target that answers for another session" "Protocol" "not an hcablk target" accept \
-	"${magic}01001000$(le 8 1048576)09090000$(le 4 1048576)$(le 8 1)$(le 4 1)$(printf '00%.0s' {1..28})"
+	"${magic}02000800$(le 8 1048576)09090000$(le 4 1048576)$(le 8 1)$(le 4 1)$(printf '00%.0s' {1..28})"

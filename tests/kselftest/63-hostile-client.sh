@@ -63,6 +63,7 @@ same "$messages messages by seed $seed are answered as the protocol says" 0 $cod
 all_bounds "$messages"
 less "some of them were discards" 0 "$(stat_of target $target/volumes/vol1 discards)"
 like "queue pairs in place of others" " [1-9][0-9]* in place of another one" "$output"
+like "messages on admin queue pairs, good ones and bad" " [1-9][0-9]* messages on admin queue pairs, [1-9][0-9]* of which ended" "$output"
 like "messages of several requests" " [1-9][0-9]* messages of several requests" "$output"
 like "small reads by an immediate value" " [1-9][0-9]* by a value" "$output"
 like "writes whose data is behind the request" " [1-9][0-9]* writes by a message" "$output"

@@ -27,6 +27,7 @@ less "small reads were answered by a value" 0 "${values:-0}"
 several=$(sed -n 's/.* \([0-9]*\) times several in a message.*/\1/p' <<< "$target_output")
 less "requests came several in a message" 0 "${several:-0}"
 like "eager writes came by an immediate value and by a request" " [1-9][0-9]* eager writes by an immediate value, [1-9][0-9]* by a request" "$target_output"
+like "messages came by admin queue pairs" " [1-9][0-9]* messages on admin queue pairs" "$target_output"
 less "no read ended before its answer" "${stale:-1}" $((${early:--1} + 1))
 
 refused="not an hcablk target|no target listens|the target (does not|did not|speaks|exports|is|holds|ended)"
@@ -57,10 +58,23 @@ trick empty "it answered what was not asked|it sent data that was not asked for|
 trick unasked "it sent data that was not asked for" 60
 trick other-length "it sent data that was not asked for" 60
 trick other-value "it answered what was not asked"
+trick admin-length "$nonsense \(admin queue pair\)"
+trick admin-opcode "$nonsense \(admin queue pair\)"
+trick admin-reserved "$nonsense \(admin queue pair\)"
+trick admin-status "$nonsense \(admin queue pair"
+trick admin-tag "it answered what was not asked \(admin queue pair, tag [0-9]+, generation [0-9]+\)"
+trick admin-twice "it answered what was not asked \(admin queue pair, tag 0|$nonsense \(admin queue pair, tag 2"
+trick admin-same "it told a change that is none \(admin queue pair, tag 2"
+trick admin-size "the size that it told is none \(admin queue pair"
+trick admin-value "it sent data that was not asked for \(admin queue pair\)|$broken"
+trick admin-leave "$broken"
+trick admin-gone "the target ends the export of the volume"
 for trick in fair partial late status immediate lean; do
 	harmless $trick
 done
-must on c1 "cd $initiator/dev && echo 2 > io_timeout && echo 2 > connect_timeout"
+must on c1 "echo 1 > $initiator/dev/keep_alive_tmo"
+trick admin-silent "the target has not answered a keep-alive for 1 s"
+must on c1 "cd $initiator/dev && echo 5 > keep_alive_tmo && echo 2 > io_timeout && echo 2 > connect_timeout"
 trick silent "a request was not answered in time"
 # Each waits for as long as it takes.
 trick ignore "waiting for the target's answer took too long" 4

@@ -12,7 +12,7 @@
 must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup create gate && dmsetup mknodes &&
 	printf '0 65536 linear /dev/mapper/gate 0\n65536 65536 linear $drive2 0\n' | dmsetup create both && dmsetup mknodes"
 export_volume v /dev/mapper/both c1
-settings="--queues 1 --io-timeout $((4 * slow)) --connect-timeout $((6 * slow))"
+settings="--queues 1 --ctrl-loss-tmo 0 --io-timeout $((4 * slow)) --connect-timeout $((6 * slow))"
 command="hcablk connect $target_address v $settings"
 # block TEXT: a block of it
 block() {

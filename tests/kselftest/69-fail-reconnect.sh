@@ -92,6 +92,25 @@ check "the disk goes" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
 check "the state tells" state_is failed
 must on c1 'hcablk disconnect vol1'
 
+# Requests need not wait as long as the disk does.
+export_volume vol1 "$drive" c1
+connect c1 vol1 --ctrl-loss-tmo -1 --fast-io-fail-tmo 4
+start_load fast c1 "$device"
+must on target 'hcablk target unexport --force vol1'
+check "requests wait at first" state_is queueing
+ends_within fast 30000 "fast_io_fail_tmo is over"
+same "the state tells" failing-fast "$(on c1 "cat $initiator/vol1/state")"
+check "the disk stays" on c1 "[ -b $device ]"
+refuse "what comes fails at once" on c1 "dd if=$device of=/dev/null bs=4k count=1 iflag=direct"
+export_volume vol1 "$drive" c1
+check "it is connected again" state_is live
+check "and serves" on c1 "hcablk-scatter $device random 691 4"
+must on target 'hcablk target unexport --force vol1'
+check "a loss that follows soon belongs to the one before: requests need not wait again" state_is failing-fast
+export_volume vol1 "$drive" c1
+check "it is connected once more" state_is live
+disconnect c1 vol1
+
 export_volume vol1 "$drive" c1
 connect c1 vol1 --ctrl-loss-tmo -1
 start_load refused c1 "$device"

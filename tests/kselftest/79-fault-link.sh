@@ -27,7 +27,7 @@ must vm link-down c1 0
 ends_within load 40000 "the client's cable pulled"
 ends_within writer 10000 "the writer at it"
 check "the disk goes" wait_until c1 30 "grep -q failed $initiator/vol1/state && [ ! -e /sys/block/$disk ]"
-like "the reason is told" "^(the target does not answer any more|a request was not answered in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
+like "the reason is told" "^(the target does not answer any more|the target has not answered a keep-alive|a request was not answered in time|the connection broke: )" "$(on c1 "cat $initiator/vol1/error")"
 check "no queue pair is left" wait_until c1 30 "$no_pairs"
 must vm link-up c1 0
 must on c1 'hcablk disconnect vol1'

@@ -24,7 +24,7 @@ for how in $ways; do
 	export_volume p "$drive" --mode=p2p --provider="$card" c1
 	connect c1 p
 	like "$how: the card's memory is in use" "^$(host_id c1) [0-9a-f]{16} 0 $card [0-9]+ $how" \
-		"$(on target "cat $target/volumes/p/peers")"
+		"$(on target "sort $target/volumes/p/peers")"
 	must vm trace target 'pci_nvme_map_addr*'
 	check "$how: memory of every shape" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 3"
 	check "$how: many requests at a time" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=512-1m \

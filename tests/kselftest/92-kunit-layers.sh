@@ -43,6 +43,8 @@ for suite in $suites; do
 	else
 		fail "$suite: $count tests"
 		printf '# %s\n' "$results" >&2
+		# Which they are is to be seen without the log: the injected bugs are told by them.
+		[ -z "$bad" ] || awk '{ $1 = $1; print "# " $0 }' <<< "$bad"
 		in_log target 'hcablk_kunit: ' | sed 's/^/# /'
 	fi
 	total=$((total + count))
@@ -79,7 +81,7 @@ fails 'Invalid argument' "mkdir \$(printf '\\377')"
 fails 'not permitted' 'mkdir texts/one'
 check "a directory is made" on target "mkdir $tree/one"
 fails 'exists' 'mkdir one'
-same "every attribute is itself" "$(seq -s ' ' 0 29)" "$(on target "cd $tree/one && echo \$(cat a??)")"
+same "every attribute is itself" "$(seq -s ' ' 0 37)" "$(on target "cd $tree/one && echo \$(cat a??)")"
 must on target "printf ' \t two words \n\n' > $tree/one/echo"
 shows one/echo '[two words]'
 fails 'Invalid argument' "printf 'x\\377' | env dd of=one/echo status=none"

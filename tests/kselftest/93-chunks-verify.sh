@@ -9,7 +9,7 @@
 . "${0%/*}/chunks.sh"
 . "${0%/*}/p2p.sh"
 
-[ "$rdma" = rxe ] || skip "on iWARP writes move whole, and no peer memory is mapped"
+[ "$rdma" != siw ] || skip "on iWARP writes move whole, and no peer memory is mapped"
 
 count() {
 	stat_of target "$target/volumes/$1" "$2"

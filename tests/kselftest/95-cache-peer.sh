@@ -43,7 +43,7 @@ for how in $ways; do
 	same "$how: the lines are the card's" $((all - (4 << 20))) "$(available)"
 	# By one queue each request finds that the send of the last one's answer has completed, and its lines are free.
 	connect c1 p --queues=1
-	like "$how: so are transfer buffers" "^$(host_id c1) [0-9a-f]{16} 0 $card [0-9]+ $how" "$(on target "cat $volume/peers")"
+	like "$how: so are transfer buffers" "^$(host_id c1) [0-9a-f]{16} 0 $card [0-9]+ $how" "$(on target "sort $volume/peers")"
 	must vm trace target 'pci_nvme_map_addr*'
 	must on c1 "dd if=/dev/urandom of=/tmp/data bs=4k count=32 && dd if=/tmp/data of=$device bs=64k oflag=direct"
 	check "$how: what was written is read" on c1 "device=$device; $right"

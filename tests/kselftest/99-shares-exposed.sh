@@ -19,10 +19,10 @@ connect c2 vol1 --queues 1 --queue-depth 64 --small-write 0 --eager-write 0
 ON_SECONDS=330 spawn load c2 "fio --name=l --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=512k --iodepth=64 \
 	--offset=64M --size=64M --time_based --runtime=300 --norandommap 2>&1"
 waiting="[ \$(awk '\$1 == \"waiting\" { print \$2 }' $port/memory) != 0 ]"
-rounds=$(few 12)
+rounds=12
 for ((n = 0; n < rounds; n++)); do
 	must wait_until target 30 "$waiting"
-	output=$(on c1 "hcablk-peer connect $target_address 7744 $(request 1 1 16 0 1 $((70000 + n)) 1) $(message 2 0 0 4096 1) wait")
+	output=$(on c1 "hcablk-peer session $target_address 7744 $(request 2 2 16 0 1 $((70000 + n)) 1) $(message 2 0 0 4096 1) wait")
 	[ "${output##*$'\n'}" = disconnected ] || break
 done
 same "each of $rounds sessions ends whose fetch fails while another one waits for buffers" "$rounds" "$n"

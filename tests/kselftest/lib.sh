@@ -153,8 +153,13 @@ _runner() {
 	"$HCABLK_ON" "$@"
 }
 
+# Which guest has another's part, where both ends are in one: hca.sh.
+declare -A _place=()
+# And which RDMA device, where there is more than one.
+declare -A _link=()
+
 on() {
-	local guest=$1
+	local guest=${_place[$1]:-$1}
 	shift
 	_runner on "$guest" "$ON_SECONDS" "$@"
 }
@@ -162,7 +167,7 @@ on() {
 # vm kill|start|pause|resume GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT
 vm() {
 	local output
-	output=$(_runner vm "$@" 2>&1) && return
+	output=$(_runner vm "$1" "${_place[$2]:-$2}" "${@:3}" 2>&1) && return
 	echo "$output" >&2
 	_reason=": $output"
 	return 1
@@ -170,7 +175,7 @@ vm() {
 
 # traced GUEST EVENT: ends what `vm trace` began, and prints what QEMU's devices did.
 traced() {
-	_runner vm traced "$@"
+	_runner vm traced "${_place[$1]:-$1}" "$2"
 }
 
 # wait_until GUEST SECONDS COMMAND…: runs the command in the guest again and again until it succeeds.
@@ -191,12 +196,12 @@ wait_until() {
 
 # wait_log GUEST SECONDS REGEX: waits for a kernel message of this test, and prints it.
 wait_log() {
-	_runner log wait "$@"
+	_runner log wait "${_place[$1]:-$1}" "${@:2}"
 }
 
 # in_log GUEST REGEX: prints the kernel messages of this test that match.
 in_log() {
-	_runner log grep "$@"
+	_runner log grep "${_place[$1]:-$1}" "${@:2}"
 }
 
 # Background commands in guests: spawn NAME GUEST COMMAND… and later join NAME.
@@ -258,11 +263,14 @@ export_volume() {
 	must on target "hcablk target export $volume $path ${arguments[*]}"
 }
 
-# connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk. Where everything takes longer, requests may, too.
+# connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk. A connection that is lost shall show, unless a
+# test is about that. Where everything takes longer, requests and keep-alives may, too.
 connect() {
 	local guest=$1 volume=$2
 	shift 2
+	[[ " $* " = *" --ctrl-loss-tmo "* ]] || set -- "$@" --ctrl-loss-tmo 0
 	[ "$slow" = 1 ] || [[ " $* " = *" --io-timeout "* ]] || set -- "$@" --io-timeout $((30 * slow))
+	[ "$slow" = 1 ] || [[ " $* " = *" --keep-alive-tmo "* ]] || set -- "$@" --keep-alive-tmo $((5 * slow))
 	device=$(on "$guest" "disk=\$(hcablk connect $target_address $volume $*) || exit; left=$((200 * slow))
 		until [ -b \$disk ]; do
 			[ \$left -gt 0 ] || { echo \"no \$disk\" >&2; exit 1; }
@@ -290,7 +298,7 @@ share() {
 try_connect() {
 	local guest=$1 name=$2 script
 	shift 2
-	script="modprobe hcablk; cd $initiator && mkdir -p $name && cd $name"
+	script="modprobe hcablk; cd $initiator && mkdir -p $name && cd $name && env echo 0 > ctrl_loss_tmo"
 	for setting; do
 		script+=" && env echo '${setting#*=}' > ${setting%%=*}"
 	done
@@ -312,7 +320,7 @@ stat_of() {
 
 # queue_pairs GUEST: how many RDMA queue pairs there are, without the management's own.
 queue_pairs() {
-	on "$1" "rdma resource show qp | grep -v 'type GSI' | wc -l"
+	on "$1" "rdma resource show qp | grep '^link ${_link[$1]:-}' | grep -v 'type GSI' | wc -l"
 }
 
 # For wait_until: a peer that has ended a connection knows of that before the other end.
@@ -470,3 +478,8 @@ ocfs2_stop() {
 		must on "$guest" 'o2cb unregister-cluster c; umount /dlm'
 	done
 }
+
+if [ "$rdma" = hca ]; then
+	. "${BASH_SOURCE[0]%/*}/hca.sh"
+	hca_pair
+fi

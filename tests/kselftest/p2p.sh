@@ -29,7 +29,7 @@ fi
 
 # The ways there are between peer memory and the wire: what is registered, as everything is on iWARP, is RAM.
 ways="bounce direct"
-[ "$rdma" = rxe ] || ways=bounce
+[ "$rdma" != siw ] || ways=bounce
 
 # virtual bounce|direct: the target's parameter that makes soft-RoCE take this way.
 virtual() {

@@ -22,7 +22,7 @@ struct count *mine;
 static struct message flight[512];
 static unsigned int flying, slot_users[SLOTS];
 /* Something came by this connection. */
-static bool heard;
+static bool any_answered;
 
 static void forget(unsigned int i)
 {
@@ -91,9 +91,9 @@ static void response(const unsigned char *b, size_t n, bool value)
 			}
 		failed("an answer to nothing");
 	}
-	if (get(b + 10, 6) != (m->bytes[0] == SIZE && status == OK ? capacity / SECTOR : 0)) {
+	if (!zero(b + 10, 6)) {
 		tell("answer", b, n);
-		failed("an answer with a wrong size");
+		failed("an answer whose reserved bytes are used");
 	}
 	count_done(m);
 	mine->values += value;
@@ -144,7 +144,7 @@ bool work(struct connection *c)
 			if (wc[i].wr_id >> 62 & 1)
 				failed("memory of the target can be reached");
 		} else {
-			heard = true;
+			any_answered = true;
 			if (wc[i].opcode == IBV_WC_RECV_RDMA_WITH_IMM)
 				value(&wc[i]);
 			else if (wc[i].byte_len && c->receive[wc[i].wr_id][0] == 0x81)
@@ -168,7 +168,7 @@ bool work(struct connection *c)
 void begin(unsigned int credits)
 {
 	ring_begin(credits);
-	heard = false;
+	any_answered = false;
 }
 
 void leave(struct connection *c, bool politely)
@@ -193,24 +193,24 @@ static void launch(struct message *m)
 }
 
 /* The eager ring may be written when the target has sent something: asks for that. */
-static void make_heard(struct connection *c)
+static void make_answered(struct connection *c)
 {
 	struct message ask = { .length = REQUEST, .wr.opcode = IBV_WR_SEND };
 
 	if (!flying) {
-		ask.bytes[0] = SIZE;
+		ask.bytes[0] = NOP;
 		put(ask.bytes + 4, 4, number ^ 1 << 30);
 		launch(&ask);
 		post_message(c, &ask.wr, ask.bytes, ask.length);
 	}
-	UNTIL(c, heard, "a message is not answered");
+	UNTIL(c, any_answered, "a message is not answered");
 }
 
-/* Puts the data of an eager write to its place; with it goes an immediate value, or a message follows. */
+/* Puts the data of an eager write into its slot; with it goes an immediate value, or a message follows. */
 static void put_data(struct connection *c, struct message *m, uint64_t at)
 {
 	uint32_t length = get(m->bytes + 16, 4);
-	/* What will be refused may be whatever is there. */
+	/* What will be refused may be whatever is there; what others will read is ours. */
 	const struct ibv_mr *mr = length > from->length ? wide : from;
 	struct ibv_sge sge = { (uintptr_t)mr->addr, length, mr->lkey };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE };
@@ -219,6 +219,8 @@ static void put_data(struct connection *c, struct message *m, uint64_t at)
 		wr = m->wr;
 	else if (length > from->length && m->status != OK)
 		return;
+	if (length > from->length && m->status == OK)
+		failed("an eager write of %u bytes would be taken from memory that is not for it", length);
 	wr.wr.rdma.remote_addr = grant_address + at;
 	wr.wr.rdma.rkey = grant_key;
 	post(c, &wr, &sge);
@@ -269,6 +271,8 @@ static void work_off(unsigned int me)
 			r = stream('c', number);
 			for (unsigned int i = below(&r, 3); i; i--)
 				odd_request(&r);
+			if (chance(&r, 300) || !mine->admins)
+				odd_admin(&r);
 			c = enter(&r, &credits);
 			burst = 0;
 			may_end = false;
@@ -296,8 +300,8 @@ static void work_off(unsigned int me)
 		if (!m.replay)
 			UNTIL(c, !slot_users[m.slot], "a message is not answered");
 		if (m.eager) {
-			make_heard(c);
-			UNTIL(c, ring_fits(get(m.bytes + 16, 4)), "an eager write finds no place");
+			make_answered(c);
+			UNTIL(c, ring_fits(get(m.bytes + 16, 4)), "an eager write finds no slot");
 		}
 		if (c->broken) {
 			if (!may_end)
@@ -321,7 +325,7 @@ static void work_off(unsigned int me)
 			size_t length = m.wr.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? 0 : m.length;
 
 			if (may_share(&m) && !m.replay && !burst && chance(&r, 100)) {
-				unsigned int wanted = 2 + below(&r, TOGETHER_HERE - 1);
+				unsigned int wanted = 2 + below(&r, MESSAGE_REQUESTS_HERE - 1);
 
 				length = share(c, m.bytes, wanted < credits ? wanted : credits, credits);
 			}
@@ -396,6 +400,8 @@ int play_client(void)
 		sum.rejects += counts[i].rejects;
 		sum.reads_checked += counts[i].reads_checked;
 		sum.replaced += counts[i].replaced;
+		sum.admins += counts[i].admins;
+		sum.admin_ends += counts[i].admin_ends;
 		sum.batched += counts[i].batched;
 		sum.behind += counts[i].behind;
 		sum.by_request += counts[i].by_request;
@@ -408,12 +414,12 @@ int play_client(void)
 	}
 	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
 	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one, "
-	       "%llu messages of several requests, %llu writes by a message, %llu in the eager ring by a message, "
+	       "%llu messages on admin queue pairs, %llu of which ended the session, %llu messages of several requests, %llu writes by a message, %llu in the eager ring by a message, "
 	       "%llu by an immediate value, %llu refused as read-only, %u of %u pairs of an operation and a bound; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
-	       (unsigned long long)sum.replaced, (unsigned long long)sum.batched, (unsigned long long)sum.behind,
+	       (unsigned long long)sum.replaced, (unsigned long long)sum.admins, (unsigned long long)sum.admin_ends, (unsigned long long)sum.batched, (unsigned long long)sum.behind,
 	       (unsigned long long)sum.by_request, (unsigned long long)sum.immediate, (unsigned long long)sum.read_only, pairs, PAIRS,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

@@ -7,6 +7,9 @@
 #include <netdb.h>
 #include "hostile.h"
 
+/* The host's instance, in the ids of all its sessions. */
+#define INSTANCE 0x686f7374696cull
+
 /* Connections at a time; message N is sent by worker N % WORKERS. */
 enum { WORKERS = 4 };
 
@@ -42,6 +45,9 @@ extern bool read_only;
 /* What the target has granted last. */
 extern uint32_t grant_key, grant_bytes;
 extern uint64_t grant_address;
+/* The number of the path that the session's id names; the highest that there may be. */
+extern unsigned int own_path;
+enum { PATHS = 15 };
 
 /* What docs/reference/protocol.md has a target do about these bytes. */
 void judge(struct message *m);
@@ -59,7 +65,7 @@ void at_bound(struct rng *r, struct message *m, unsigned int pair);
 /* All of the eager ring is free, but nothing may be written there before the target has sent something. */
 void ring_begin(unsigned int credits);
 bool ring_fits(uint32_t length);
-/* Takes the next place: where it begins, and its write's number. */
+/* Takes the next slot: where it begins, and its write's number. */
 uint64_t ring_take(uint32_t length, uint16_t *number);
 void ring_free(uint16_t number);
 
@@ -67,7 +73,11 @@ void ring_free(uint16_t number);
 
 /* What was done, by this worker. */
 struct count {
+	/* Sessions that were asked for: a number for each. */
+	uint64_t sessions;
 	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, batched;
+	/* Messages on admin queue pairs, and those that had to end the session. */
+	uint64_t admins, admin_ends;
 	/* Writes that were done, and requests that were refused since the volume is read-only. */
 	uint64_t behind, by_request, immediate, read_only;
 	bool pairs[PAIRS];
@@ -100,6 +110,8 @@ void leave(struct connection *c, bool politely);
 
 /* A connection request that is wrong, mostly. */
 void odd_request(struct rng *r);
+/* What is odd on the admin queue pair of a session that is made for it. */
+void odd_admin(struct rng *r);
 /* A connection with a session of its own. */
 struct connection *enter(struct rng *r, unsigned int *credits);
 

@@ -10,10 +10,10 @@ enum { ANSWERS = 0x81, ANSWERS_MOST = 15, UNIT = 4096, HOLD_MS = 100, AHEAD_MS =
 
 uint64_t immediate, by_request, at_once;
 
-/* Says in a reply that there is an eager ring; what it says of its place is for make_ring(). */
+/* Says in a reply that there is an eager ring; what it says of its address is for make_ring(). */
 void offer_ring(struct rng *r, unsigned char *reply)
 {
-	/* Of these there are often too few bytes, or places, for all writes. */
+	/* Of these there are often too few bytes, or slots, for all writes. */
 	static const unsigned int sizes[] = { 16 << 10, 64 << 10, 256 << 10 };
 	unsigned int size = sizes[below(r, 3)];
 
@@ -60,16 +60,16 @@ bool is_eager_request(const struct peer *p, const unsigned char *b)
 	return b[0] == WRITE && b[32] == EAGER_RING && p->ring.bytes && !(b[1] & ~(1 | QUIET)) && zero(b + 20, 12);
 }
 
-/* The place of the next eager write, counted as docs/protocol.md has both sides do it. */
-void take_place(struct peer *p, struct request *q)
+/* The slot of the next eager write, counted as docs/protocol.md has both sides do it. */
+void take_slot(struct peer *p, struct request *q)
 {
 	struct ring *g = &p->ring;
 	uint32_t need = (get(q->bytes + 16, 4) + UNIT - 1) / UNIT * UNIT, left = g->bytes - g->end, bytes = need;
 	unsigned int open = (uint16_t)(g->next - g->oldest);
 
-	q->place = g->end;
+	q->ring_offset = g->end;
 	if (need > left) {
-		q->place = 0;
+		q->ring_offset = 0;
 		bytes += left;
 	}
 	if (!open) {
@@ -81,16 +81,16 @@ void take_place(struct peer *p, struct request *q)
 	if (p->trick == WRONG_RING)
 		failed("the eager ring was written by a wrong key or address");
 	if (!need || need > g->bytes || bytes > g->bytes - g->used || open >= p->credits)
-		failed("an eager write has no free place");
+		failed("an eager write has no free slot");
 	q->number = g->next++;
 	g->taken[q->number % CREDITS] = bytes;
 	g->busy[q->number % CREDITS] = true;
 	g->used += bytes;
-	g->end = q->place + need;
+	g->end = q->ring_offset + need;
 }
 
 /* A write whose immediate value says for which block it is: the request that it stands for. */
-void told_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *b)
+void immediate_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *b)
 {
 	uint32_t value = ntohl(wc->imm_data);
 
@@ -107,7 +107,7 @@ void told_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *
 
 void check_eager(const struct peer *p, const struct request *q)
 {
-	if (!is_pattern((uint64_t *)(p->ring.memory + q->place), get(q->bytes + 8, 8) / SECTOR, get(q->bytes + 16, 4) / SECTOR))
+	if (!is_pattern((uint64_t *)(p->ring.memory + q->ring_offset), get(q->bytes + 8, 8) / SECTOR, get(q->bytes + 16, 4) / SECTOR))
 		failed("other data than was written is in the eager ring");
 }
 

@@ -12,6 +12,7 @@ unsigned char volume[16], host[16];
 uint64_t zone_from, zone_count, capacity;
 unsigned int block, max_transfer, max_discard, max_zeroes;
 uint32_t grant_key, grant_bytes;
+unsigned int own_path;
 uint64_t grant_address;
 bool read_only;
 
@@ -34,7 +35,7 @@ static unsigned int judge_request(const struct asked *a)
 	/* The transport pads with zeroes, which are in the array. */
 	if (memcmp(b, "HCAB", 4) || b[4] > b[5])
 		return MALFORMED;
-	if (b[4] > 1 || b[5] < 1)
+	if (b[4] > 2 || b[5] < 2)
 		return VERSION;
 	while (end < 16 && b[40 + end])
 		end++;
@@ -42,18 +43,28 @@ static unsigned int judge_request(const struct asked *a)
 		if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-", b[40 + i]))
 			named = false;
 	if (!end || b[40] == '.' || !named || !zero(b + 40 + end, 16 - end) ||
-	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 128 || (b[8] & ~REPLACE) >= b[9] ||
+	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 127 || (b[8] != ADMIN && (b[8] & ~REPLACE) >= b[9]) ||
 	    (largest && (largest <= 256 || largest > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;
 	if (memcmp(b + 40, volume, 16))
 		return UNKNOWN_VOLUME;
 	if (memcmp(b + 24, host, 16))
 		return FORBIDDEN;
-	if (b[8])
-		return NO_SESSION;
-	return a->reads ? 0 : NO_RESOURCES;
+	return b[8] == ADMIN ? 0 : NO_SESSION;
 }
 
+/*
+ * A session of this host's one instance, another one each time: a target remembers the epochs of those before. Each is of
+ * another disk than those of its time, on a path that is not the one that messages fence.
+ */
+static uint64_t new_session(void)
+{
+	uint64_t n = mine->sessions++ * WORKERS + number % WORKERS;
+
+	return INSTANCE << 16 | n / 4095 % PATHS << 12 | (1 + n % 4095);
+}
+
+/* A request for the admin queue pair of a session. */
 static void good_request(struct rng *r, struct asked *a)
 {
 	unsigned char *b = a->request;
@@ -62,15 +73,16 @@ static void good_request(struct rng *r, struct asked *a)
 	a->length = CONNECT;
 	a->reads = 1 + below(r, 8);
 	a->rnr_retries = below(r, 8);
-	memcpy(b, "HCAB\1\1", 6);
+	memcpy(b, "HCAB\2\2", 6);
 	put(b + 6, 2, 1 + below(r, 24));
+	b[8] = ADMIN;
 	b[9] = 1;
 	/* Up to 4 MiB in one request, and a session that goes on with what nobody wrote. */
 	if (chance(r, 300))
 		put(b + 10, 2, 257 + below(r, 768));
 	if (chance(r, 300))
 		put(b + 10, 2, get(b + 10, 2) | RESUME);
-	put(b + 12, 8, next(r) | 1);
+	put(b + 12, 8, new_session());
 	put(b + 20, 4, 1 + below(r, 1000));
 	memcpy(b + 24, host, 16);
 	memcpy(b + 40, volume, 16);
@@ -113,6 +125,8 @@ static struct connection *ask(struct asked *a, unsigned int *reason, bool vanish
 			continue;
 		}
 		c = prepare(id);
+		if (!c)
+			failed("rdma_create_qp: %s", strerror(errno));
 		c->channel = channel;
 		if (rdma_connect(id, &param))
 			failed("rdma_connect: %s", strerror(errno));
@@ -177,6 +191,9 @@ void odd_request(struct rng *r)
 		mutate(r, a.request, CONNECT);
 	}
 	wanted = judge_request(&a);
+	/* Another instance of the host would end the sessions of this one. */
+	if (!wanted)
+		put(a.request + 12, 8, new_session());
 	c = ask(&a, &reason, false);
 	if (c) {
 		leave(c, chance(r, 500));
@@ -205,6 +222,8 @@ static struct connection *replace(struct connection *old, const struct asked *li
 	grant_key = get(a.reply + 56, 4);
 	grant_address = get(a.reply + 60, 4) << 32;
 	UNTIL(old, false, "the target did not take the old queue pair down");
+	c->admin = old->admin;
+	old->admin = NULL;
 	destroy(old);
 	mine->replaced++;
 	return c;
@@ -218,8 +237,10 @@ static void intrude(struct rng *r, const struct asked *live)
 	unsigned int wanted, reason = 0;
 	struct connection *c;
 
-	switch (below(r, 6)) {
+	switch (below(r, 7)) {
 	case 0:
+		/* The session is there. */
+		a.request[8] = ADMIN;
 		wanted = STALE_EPOCH;
 		break;
 	case 1:
@@ -245,6 +266,10 @@ static void intrude(struct rng *r, const struct asked *live)
 		a.request[8] |= REPLACE;
 		wanted = NO_SESSION;
 		break;
+	case 5:
+		/* Its queue is there. */
+		wanted = MALFORMED;
+		break;
 	default:
 		if (epoch == 1)
 			return;
@@ -258,23 +283,199 @@ static void intrude(struct rng *r, const struct asked *live)
 		failed("a second connection got %u where %u was due", c ? 0 : reason, wanted);
 }
 
-struct connection *enter(struct rng *r, unsigned int *credits)
+/* Sends a message on an admin queue pair; its answer's status, or -1 when the connection ends instead. With fire none is waited for: 0. */
+static int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire)
+{
+	uint64_t end = now_ms() + WAIT_TIMEOUT_MS;
+
+	mine->admins++;
+	post_message(admin, wr, b, n);
+	while (!fire && now_ms() < end) {
+		struct rdma_cm_event *event;
+		struct ibv_wc wc;
+
+		if (admin->broken)
+			return -1;
+		if (ibv_poll_cq(admin->cq, 1, &wc) > 0) {
+			const unsigned char *got = admin->receive[wc.wr_id % RECEIVES];
+
+			if (wc.status != IBV_WC_SUCCESS)
+				return -1;
+			if (wc.wr_id >> 63)
+				continue;
+			if (wc.opcode != IBV_WC_RECV || wc.byte_len != ADMIN_ANSWER || got[0] != 0x82 || got[1] & ~1 ||
+			    get(got + 2, 2) || memcmp(got + 4, b + 4, 4) || !zero(got + 10, 6)) {
+				tell("admin answer", got, ADMIN_ANSWER);
+				failed("an answer on an admin queue pair that is none");
+			}
+			post_receive(admin, wc.wr_id);
+			return get(got + 8, 2);
+		}
+		event = next_event(admin->channel, 1);
+		if (!event)
+			continue;
+		if (event->event != RDMA_CM_EVENT_ESTABLISHED)
+			admin->broken = true;
+		rdma_ack_cm_event(event);
+	}
+	if (!fire)
+		failed("a message on an admin queue pair is not answered");
+	return 0;
+}
+
+/* A good message of this kind for an admin queue pair; a watch says what is not so, unless right. */
+static void admin_message(struct rng *r, unsigned char *b, unsigned char op, bool right)
+{
+	memset(b, 0, KEPT);
+	b[0] = op;
+	put(b + 4, 4, next(r));
+	if (op == KEEP_ALIVE)
+		put(b + 8, 2, 60 + below(r, TMO_MAX - 59));
+	if (op == FENCE) {
+		put(b + 8, 4, 1 + below(r, UINT32_MAX));
+		put(b + 12, 4, PATHS);
+	}
+	if (op == WATCH) {
+		put(b + 8, 8, capacity / SECTOR + (right ? 0 : 1 + below(r, 1000)));
+		b[16] = read_only;
+	}
+}
+
+/* What a target must say to these bytes on an admin queue pair, where no watch is kept: a status, or END. */
+static int judge_admin(const unsigned char *b, size_t n)
+{
+	uint64_t value = get(b + 8, 8);
+
+	if (n != REQUEST || b[1] || b[2] || b[3] || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20))
+		return END;
+	if (b[0] == KEEP_ALIVE)
+		return value && value <= TMO_MAX ? OK : END;
+	if (b[0] == FENCE)
+		return !get(b + 8, 4) || get(b + 12, 4) > PATHS ? END : get(b + 12, 4) == own_path ? INVALID : OK;
+	return b[0] == WATCH && value ? OK : END;
+}
+
+/* The admin queue pair of a new session, which will hear from us for as long as it takes; what was asked is left in a. */
+static struct connection *enter_admin(struct rng *r, struct asked *a)
 {
 	for (unsigned int tries = 0; tries < 500; tries++) {
-		struct connection *c;
+		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+		struct connection *admin;
+		unsigned char b[KEPT];
 		unsigned int reason;
-		struct asked a;
 
-		good_request(r, &a);
-		c = ask(&a, &reason, false);
-		if (!c) {
+		good_request(r, a);
+		admin = ask(a, &reason, false);
+		if (!admin) {
 			/* Old sessions take their time to go. */
 			if (reason != NO_RESOURCES)
 				failed("a good connection request was refused for %u", reason);
 			usleep(100000);
 			continue;
 		}
-		if (a.reply_length < REPLY || memcmp(a.reply, "HCAB\1", 5) ||
+		if (a->reply_length < REPLY || memcmp(a->reply, "HCAB\2", 5) || get(a->reply + 6, 2) != ADMIN_DEPTH ||
+		    memcmp(a->reply + 24, a->request + 12, 8) || memcmp(a->reply + 32, a->request + 20, 4))
+			failed("the target's reply for an admin queue pair is wrong");
+		capacity = get(a->reply + 8, 8);
+		read_only = a->reply[18] & 1;
+		own_path = get(a->request + 12, 8) >> 12 & PATHS;
+		admin_message(r, b, KEEP_ALIVE, true);
+		put(b + 8, 2, TMO_MAX);
+		if (ask_admin(admin, &wr, b, REQUEST, false) != OK)
+			failed("a keep-alive is not answered as it should be");
+		return admin;
+	}
+	failed("no session becomes free");
+}
+
+void odd_admin(struct rng *r)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct connection *admin;
+	unsigned int kind = below(r, 10);
+	unsigned char b[KEPT], op;
+	size_t n = REQUEST;
+	struct asked a;
+	int wanted, got;
+
+	admin = enter_admin(r, &a);
+	op = KEEP_ALIVE + below(r, 3);
+	admin_message(r, b, op, false);
+	switch (kind) {
+	case 0:
+		/* What is for the other queue pairs. */
+		b[0] = READ + below(r, NOP);
+		break;
+	case 1:
+		/* A second watch, while the first is kept. */
+		admin_message(r, b, WATCH, true);
+		ask_admin(admin, &wr, b, REQUEST, true);
+		admin_message(r, b, WATCH, chance(r, 500));
+		break;
+	case 2:
+		n = chance(r, 500) ? below(r, REQUEST) : REQUEST + 1 + below(r, BUFFER);
+		break;
+	case 3:
+		b[chance(r, 500) ? 1 + below(r, 3) : 20 + below(r, 20)] = 1 + below(r, 255);
+		break;
+	case 4:
+		admin_message(r, b, KEEP_ALIVE, true);
+		put(b + 8, 8, chance(r, 500) ? 0 : TMO_MAX + 1 + below(r, 1000));
+		break;
+	case 5:
+		admin_message(r, b, FENCE, true);
+		put(b + 8 + 4 * below(r, 2), 4, chance(r, 500) ? own_path : odd_number(r));
+		break;
+	case 6:
+		/* A receive buffer that nothing is in. */
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = next(r);
+		n = 0;
+		break;
+	case 7:
+		/* More than may be in flight, none of which is wrong: they are answered, or the session ends. */
+		for (unsigned int i = 0; i < 40; i++) {
+			admin_message(r, b, KEEP_ALIVE, true);
+			ask_admin(admin, &wr, b, REQUEST, true);
+		}
+		mine->admin_ends++;
+		destroy(admin);
+		return;
+	default:
+		mutate(r, b, REQUEST);
+	}
+	wanted = kind == 1 || kind == 6 ? END : judge_admin(b, n);
+	/* It is as it says, and then it is kept. */
+	if (wanted == OK && b[0] == WATCH && get(b + 8, 8) == capacity / SECTOR && b[16] == read_only)
+		put(b + 8, 8, capacity / SECTOR + 1);
+	got = ask_admin(admin, &wr, b, n, false);
+	if (got != (wanted == END ? -1 : wanted)) {
+		tell("admin message", b, n < KEPT ? n : KEPT);
+		failed("%d where %d was due on an admin queue pair", got, wanted);
+	}
+	mine->admin_ends += wanted == END;
+	destroy(admin);
+}
+
+struct connection *enter(struct rng *r, unsigned int *credits)
+{
+	for (unsigned int tries = 0; tries < 500; tries++) {
+		struct asked a;
+		struct connection *admin = enter_admin(r, &a), *c;
+		unsigned int reason;
+
+		a.request[8] = 0;
+		c = ask(&a, &reason, false);
+		if (!c) {
+			/* Old sessions take their time to go. */
+			if (reason != NO_RESOURCES)
+				failed("a good connection request was refused for %u", reason);
+			destroy(admin);
+			usleep(100000);
+			continue;
+		}
+		c->admin = admin;
+		if (a.reply_length < REPLY || memcmp(a.reply, "HCAB\2", 5) ||
 		    memcmp(a.reply + 24, a.request + 12, 8) || memcmp(a.reply + 32, a.request + 20, 4))
 			failed("the target's reply is wrong");
 		*credits = get(a.reply + 6, 2);
@@ -291,6 +492,7 @@ struct connection *enter(struct rng *r, unsigned int *credits)
 			failed("the target takes %u bytes behind a request", (unsigned int)get(a.reply + 36, 4));
 		max_discard = get(a.reply + 40, 4);
 		max_zeroes = get(a.reply + 48, 4);
+		own_path = get(a.request + 12, 8) >> 12 & PATHS;
 		grant_bytes = get(a.reply + 52, 4);
 		grant_key = get(a.reply + 56, 4);
 		grant_address = get(a.reply + 60, 4) << 32;

@@ -25,7 +25,7 @@ static int judge_blocks(const struct message *m, unsigned int max)
 }
 
 /* A request that says that its data is in the eager ring: both sides count it, or the session ends. */
-static void judge_granted(struct message *m)
+static void judge_eager(struct message *m)
 {
 	const unsigned char *b = m->bytes;
 	uint64_t offset = get(b + 8, 8);
@@ -54,7 +54,7 @@ void judge(struct message *m)
 	if (m->length < 8 || m->length > REQUEST + INLINE)
 		return;
 	if (m->length >= REQUEST && data == EAGER_RING)
-		return judge_granted(m);
+		return judge_eager(m);
 	m->verdict = m->status = INVALID;
 	/* Says that others follow, and they do not. */
 	if (m->length >= REQUEST && b[2]) {
@@ -65,11 +65,14 @@ void judge(struct message *m)
 		 offset + length >= offset && !key && !at;
 	if ((m->length != REQUEST && !behind) || b[3] || !zero(b + 33, 7))
 		return;
-	if (op < READ || op > SIZE) {
+	if (op < READ || op > NOP) {
+		/* What is for the admin queue pair must come there. */
 		m->verdict = m->status = UNSUPPORTED;
+		if (op >= KEEP_ALIVE && op <= WATCH)
+			m->verdict = END;
 		return;
 	}
-	if (op == FLUSH || op == SIZE) {
+	if (op == FLUSH || op == NOP) {
 		if (!flags && !data && zero(b + 8, 24))
 			m->verdict = m->status = OK;
 		return;
@@ -143,7 +146,7 @@ static void correct(struct rng *r, struct message *m)
 	m->wr.opcode = IBV_WR_SEND;
 	if (kind == 0) {
 		b[0] = FLUSH + below(r, 4);
-		if (b[0] == FLUSH || b[0] == SIZE)
+		if (b[0] == FLUSH || b[0] == NOP)
 			return;
 		if (sectors > zone_count)
 			sectors = zone_count;
@@ -207,16 +210,20 @@ static void deadly(struct rng *r, struct message *m)
 	/* Where a write does harm if its data is taken from somewhere after all. */
 	if (b[0] == WRITE)
 		put(b + 8, 8, 0);
-	switch (below(r, 19)) {
+	switch (below(r, 20)) {
 	case 0:
 		m->length = below(r, 8);
 		break;
 	case 16:
 		/* More requests or fewer than it says, or more than there may be. */
 		b[2] = 1 + below(r, 255);
-		m->length = REQUEST * (1 + below(r, TOGETHER + 2)) + (chance(r, 300) ? 1 + below(r, REQUEST - 1) : 0);
-		if (b[2] < TOGETHER && m->length == REQUEST * (b[2] + 1u))
+		m->length = REQUEST * (1 + below(r, MESSAGE_REQUESTS + 2)) + (chance(r, 300) ? 1 + below(r, REQUEST - 1) : 0);
+		if (b[2] < MESSAGE_REQUESTS && m->length == REQUEST * (b[2] + 1u))
 			m->length += REQUEST;
+		break;
+	case 19:
+		/* For the admin queue pair. */
+		b[0] = KEEP_ALIVE + below(r, 3);
 		break;
 	case 1:
 		m->length = REQUEST + INLINE + 1 + below(r, 64);
@@ -366,7 +373,7 @@ void generate(struct message *m, uint64_t n)
 		judge(m);
 	}
 	/* What would be changed must stay in the zone. */
-	if (b[0] != READ && b[0] != FLUSH && b[0] != SIZE && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
+	if (b[0] != READ && b[0] != FLUSH && b[0] != NOP && (m->verdict == OK || (m->verdict == MAYBE && m->status == OK))) {
 		uint64_t sector = get(b + 8, 8) / SECTOR, count = get(b + 16, 4) / SECTOR;
 
 		if (sector < zone_from || sector + count > zone_from + zone_count) {
@@ -375,6 +382,11 @@ void generate(struct message *m, uint64_t n)
 			put(b + 8, 8, zone_from * SECTOR);
 			judge(m);
 		}
+	}
+	/* What others may read of it must be the hostile's: there is no more of that. */
+	if (m->eager && m->verdict == OK && get(b + 16, 4) > SLOT) {
+		put(b + 16, 4, block);
+		judge(m);
 	}
 	if (!m->burst && chance(&r, 500) && by_immediate(m)) {
 		number = saved;

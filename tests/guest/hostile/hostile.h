@@ -16,7 +16,7 @@ enum {
 	/* Data that may follow a request, by the reply of the target that is tested; and what is kept of a message. */
 	INLINE = 4096, KEPT = 160,
 	/* Requests that a message may have by the protocol, and that it has here. */
-	TOGETHER = 16, TOGETHER_HERE = 4,
+	MESSAGE_REQUESTS = 16, MESSAGE_REQUESTS_HERE = 4,
 	CONNECT = 56, REPLY = 64, REJECT = 16,
 	/* Memory for data in flight; a message of number n uses slot n % SLOTS. */
 	SLOTS = 32, SLOT = 64 << 10, GUARD = 4 << 10,
@@ -26,7 +26,10 @@ enum {
 	DENSE = 1000, SPARSE = 50,
 };
 
-enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, SIZE };
+enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, NOP };
+/* On the admin queue pair, whose number in a connection request this is; messages that may be in flight there, and the length of answers. */
+enum { KEEP_ALIVE = 0x21, FENCE, WATCH };
+enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, TMO_MAX = 600, GONE = 8 };
 /* Beside the number of a queue: it comes in place of the one that is there. */
 enum { REPLACE = 0x80, RESUME = 0x8000 };
 /* A flag of a request: the answer need not wake its reader up. */
@@ -35,7 +38,7 @@ enum { QUIET = 8 };
 enum { NO_READ = 2 };
 /* How data travels: a read's may come with an immediate value, a write's behind its request or through the eager ring. */
 enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
-enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 9 };
+enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, STATUSES = 10 };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 /* What the other side must do beside answering with a status. */
 enum { END = 1000, MAYBE };
@@ -95,6 +98,8 @@ struct connection {
 	struct ibv_mr *mr;
 	unsigned int sends;
 	bool broken;
+	/* The session's admin queue pair, at a client. */
+	struct connection *admin;
 	unsigned char receive[RECEIVES][RECEIVE];
 	unsigned char send[SENDS][SEND];
 	void *owner;
@@ -107,7 +112,7 @@ unsigned char *slot(unsigned int n);
 /* What lies between the memory that was granted is as it was. */
 void check_guards(void);
 void post_receive(struct connection *c, unsigned int n);
-/* The queue pair of a connection that is to be made. */
+/* The queue pair of a connection that is to be made; NULL: the peer, which asked for it, is gone already. */
 struct connection *prepare(struct rdma_cm_id *id);
 /* What the peer may write to, from this address on. */
 struct ibv_mr *open_memory(void *at, size_t n, uint64_t address);
@@ -120,6 +125,6 @@ void post_message(struct connection *c, struct ibv_send_wr *wr, const unsigned c
 int play_client(void);
 /* With trick: none but that one. */
 int play_target(const char *port, const char *trick);
-int play_prey(const char *directory, const char *stop);
+int play_victim(const char *directory, const char *stop);
 
 #endif

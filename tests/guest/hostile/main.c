@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 	if (words == 5 && !strcmp(mode, "check"))
 		return fill_or_check(false, argv[2], strtoull(argv[3], NULL, 0), strtoull(argv[4], NULL, 0));
 	if (words == 4 && !strcmp(mode, "victim"))
-		return play_prey(argv[2], argv[3]);
+		return play_victim(argv[2], argv[3]);
 	printf("seed %llu, %llu messages\n", (unsigned long long)seed, (unsigned long long)messages);
 	fflush(stdout);
 	if (words == 3 && !strcmp(mode, "target"))

@@ -18,7 +18,7 @@ static const struct {
 	/* These cost a timeout each time: only when they are asked for. */
 	[IGNORE] = { "ignore", CONNECTING, 0, false },
 	[SILENT] = { "silent", SERVING, 0, false },
-	[SIZELESS] = { "sizeless", SERVING, 0, false },
+	[NOPLESS] = { "nopless", SERVING, 0, false },
 	[REPLY_WRONG] = { "reply", CONNECTING, 60, false },
 	[EAGER] = { "eager", CONNECTING, 15, false },
 	[VANISH] = { "vanish", CONNECTING, 10, false },
@@ -59,6 +59,19 @@ static const struct {
 	[EAGER_RESPONSE] = { "eager-response", EAGERLY, 20, false },
 	[EAGER_KEY] = { "eager-key", EAGERLY, 12, false },
 	[EAGER_AHEAD] = { "eager-ahead", EAGERLY, 8, false },
+	[ADMIN_LENGTH] = { "admin-length", ADMINISTERING, 6, false },
+	[ADMIN_OPCODE] = { "admin-opcode", ADMINISTERING, 6, false },
+	[ADMIN_TAG] = { "admin-tag", ADMINISTERING, 6, false },
+	[ADMIN_TWICE] = { "admin-twice", ADMINISTERING, 6, false },
+	[ADMIN_STATUS] = { "admin-status", ADMINISTERING, 6, false },
+	[ADMIN_RESERVED] = { "admin-reserved", ADMINISTERING, 6, false },
+	[ADMIN_SAME] = { "admin-same", ADMINISTERING, 6, false },
+	[ADMIN_SIZE] = { "admin-size", ADMINISTERING, 6, false },
+	[ADMIN_VALUE] = { "admin-value", ADMINISTERING, 6, false },
+	[ADMIN_LEAVE] = { "admin-leave", ADMINISTERING, 6, false },
+	[ADMIN_GONE] = { "admin-gone", ADMINISTERING, 6, false },
+	/* As those above. */
+	[ADMIN_SILENT] = { "admin-silent", ADMINISTERING, 0, false },
 };
 
 static enum trick only = TRICKS;
@@ -76,9 +89,9 @@ const char *trick_name(enum trick trick)
 	return tricks[trick].name;
 }
 
-bool is_sizeless(void)
+bool is_nopless(void)
 {
-	return only == SIZELESS;
+	return only == NOPLESS;
 }
 
 bool grants_always(void)
@@ -283,8 +296,8 @@ void answer(struct peer *p, unsigned int i)
 	struct rng r = stream('a', q->message);
 	unsigned char b[128] = { 0x80 };
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .wr_id = work_id(W_ANSWER, i) };
-	bool size = q->bytes[0] == SIZE;
-	enum trick trick = q->trick != FAIR ? q->trick : size ? FAIR : pick(&r, ANSWERING, q->message);
+	bool nop = q->bytes[0] == NOP;
+	enum trick trick = q->trick != FAIR ? q->trick : nop ? FAIR : pick(&r, ANSWERING, q->message);
 	uint32_t key = get(q->bytes + 20, 4);
 	uint64_t at = get(q->bytes + 24, 8), length = get(q->bytes + 16, 4);
 	uint32_t value = get(q->bytes + 4, 4);
@@ -316,8 +329,6 @@ void answer(struct peer *p, unsigned int i)
 	granted = credits(p, i, trick);
 	put(b + 2, 2, granted);
 	memcpy(b + 4, q->bytes + 4, 4);
-	if (size)
-		put(b + 10, 6, CAPACITY / SECTOR);
 	if (trick == LATE)
 		invalidate = false;
 	if (trick == EARLY && !(q->bytes[1] & 2)) {

@@ -16,7 +16,8 @@ bool good_reply(const unsigned char *b, const unsigned char *request)
 {
 	uint64_t size = get(b + 8, 8), transfer = get(b + 20, 4), grant = get(b + 52, 4);
 
-	return !memcmp(b, "HCAB\1", 5) && get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2) &&
+	return !memcmp(b, "HCAB\2", 5) &&
+	       (request[8] == ADMIN ? get(b + 6, 2) == ADMIN_DEPTH : get(b + 6, 2) && get(b + 6, 2) <= get(request + 6, 2)) &&
 	       b[16] >= 9 && b[16] <= 12 && b[17] >= b[16] && b[17] <= 24 &&
 	       transfer >= 4096 && transfer <= asked_for(request) && !(transfer % 4096) &&
 	       size && size <= INT64_MAX && !(size % (1 << b[16])) &&
@@ -41,7 +42,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 		*n = chance(r, 700) ? REJECT : below(r, REPLY);
 		return;
 	}
-	b[4] = 1;
+	b[4] = 2;
 	/* Quiet requests are known, though all that is sent here wakes up who reads it; and several in a message. */
 	b[5] = 1 | 4;
 	put(b + 6, 2, 1 + below(r, depth < CREDITS ? depth : CREDITS));
@@ -54,10 +55,17 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	memcpy(b + 32, request + 20, 4);
 	/* Room for more requests, and for no data. */
 	put(b + 36, 4, BEHIND);
-	if (is_sizeless())
+	if (request[8] == ADMIN) {
+		put(b + 6, 2, ADMIN_DEPTH);
+	} else if (is_nopless()) {
+		/* Nothing can be written before something was answered, and only one thing can be asked. */
 		put(b + 6, 2, 1);
-	else if (trick == WRONG_RING || grants_always() || (trick != REPLY_WRONG && chance(r, 600)))
 		offer_ring(r, b);
+		put(b + 52, 4, SLOT);
+		b[5] |= NO_READ;
+	} else if (trick == WRONG_RING || grants_always() || (trick != REPLY_WRONG && chance(r, 600))) {
+		offer_ring(r, b);
+	}
 	if (trick != REPLY_WRONG)
 		return;
 	if (chance(r, 700)) {

@@ -4,25 +4,25 @@
 #include "hostile.h"
 #include "client.h"
 
-enum { PLACES = 64, UNIT = 4096 };
+enum { TAKEN_MOST = 64, UNIT = 4096 };
 
 static struct {
-	/* Until the next place, with what was left out before it. */
+	/* Until the next slot, with what was left out before it. */
 	uint32_t bytes;
 	bool open;
-} taken[PLACES];
+} taken[TAKEN_MOST];
 static unsigned int most;
 static uint32_t end, used;
 static uint16_t oldest, coming;
 
 void ring_begin(unsigned int credits)
 {
-	most = credits < PLACES ? credits : PLACES;
+	most = credits < TAKEN_MOST ? credits : TAKEN_MOST;
 	end = used = 0;
 	oldest = coming = 0;
 }
 
-/* Where the next place would begin, and how many bytes it would take; false: it is not free. */
+/* Where the next slot would begin, and how many bytes it would take; false: it is not free. */
 static bool find(uint32_t length, uint32_t *at, uint32_t *bytes)
 {
 	uint64_t need = ((uint64_t)length + UNIT - 1) / UNIT * UNIT;
@@ -52,10 +52,10 @@ uint64_t ring_take(uint32_t length, uint16_t *number)
 	uint32_t at, bytes;
 
 	if (!find(length, &at, &bytes))
-		failed("an eager write has no place here");
+		failed("an eager write has no slot here");
 	*number = coming++;
-	taken[*number % PLACES].bytes = bytes;
-	taken[*number % PLACES].open = true;
+	taken[*number % TAKEN_MOST].bytes = bytes;
+	taken[*number % TAKEN_MOST].open = true;
 	used += bytes;
 	end = at + (length + UNIT - 1) / UNIT * UNIT;
 	return at;
@@ -63,7 +63,7 @@ uint64_t ring_take(uint32_t length, uint16_t *number)
 
 void ring_free(uint16_t number)
 {
-	taken[number % PLACES].open = false;
-	while (oldest != coming && !taken[oldest % PLACES].open)
-		used -= taken[oldest++ % PLACES].bytes;
+	taken[number % TAKEN_MOST].open = false;
+	while (oldest != coming && !taken[oldest % TAKEN_MOST].open)
+		used -= taken[oldest++ % TAKEN_MOST].bytes;
 }

@@ -92,14 +92,15 @@ static void welcome(struct rdma_cm_event *event)
 	if (event->param.conn.private_data_len < CONNECT)
 		failed("the initiator's connection request is too short");
 	memcpy(request, event->param.conn.private_data, CONNECT);
-	if (memcmp(request, "HCAB\1\1", 6) || !get(request + 6, 2) || (request[8] & ~REPLACE) >= request[9])
+	if (memcmp(request, "HCAB\2\2", 6) || !get(request + 6, 2) ||
+	    (request[8] != ADMIN && (request[8] & ~REPLACE) >= request[9]))
 		failed("the initiator's connection request is wrong");
 	if (event->param.conn.initiator_depth < param.initiator_depth)
 		param.initiator_depth = event->param.conn.initiator_depth;
 	rdma_ack_cm_event(event);
 	number++;
 	/* A target may refuse to take a queue pair for another one, and then the session ends. */
-	if (request[8] & REPLACE) {
+	if (request[8] != ADMIN && request[8] & REPLACE) {
 		unsigned char reject[REJECT] = "HCAB";
 
 		put(reject + 4, 2, MALFORMED);
@@ -133,8 +134,14 @@ static void welcome(struct rdma_cm_event *event)
 	if (place == PEERS || !p)
 		failed("the initiator leaves its connections");
 	p->c = prepare(id);
+	if (!p->c) {
+		free(p);
+		refusals++;
+		return;
+	}
 	p->c->owner = p;
 	p->trick = trick;
+	p->admin = request[8] == ADMIN;
 	p->credits = p->held = get(reply + 6, 2);
 	p->behind = reply[5] & 4 ? get(reply + 36, 4) : 0;
 	memcpy(p->session, request + 12, sizeof(p->session));
@@ -188,8 +195,8 @@ static void serve(struct peer *p, unsigned int i)
 	}
 	if (q->trick == SILENT)
 		return;
-	if (q->trick == SIZELESS || is_sizeless()) {
-		if (q->bytes[0] == SIZE) {
+	if (q->trick == NOPLESS || is_nopless()) {
+		if (q->bytes[0] == NOP) {
 			printf("unanswered\n");
 			fflush(stdout);
 			return;
@@ -200,7 +207,7 @@ static void serve(struct peer *p, unsigned int i)
 		check_eager(p, q);
 		return answer_eager(p, i);
 	}
-	if (q->bytes[0] == FLUSH || q->bytes[0] == SIZE) {
+	if (q->bytes[0] == FLUSH || q->bytes[0] == NOP) {
 		q->trick = FAIR;
 		return answer(p, i);
 	}
@@ -226,7 +233,7 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	struct key now = { get(b + 20, 4), get(b + 24, 8) };
 	unsigned int i = 0, tag = get(b + 4, 2);
 
-	if (b[0] < READ || (b[0] > FLUSH && b[0] != SIZE) || b[1] & ~(3 | QUIET) || b[3] || !zero(b + 33, 7) ||
+	if (b[0] < READ || (b[0] > FLUSH && b[0] != NOP) || b[1] & ~(3 | QUIET) || b[3] || !zero(b + 33, 7) ||
 	    (b[32] != (b[0] < FLUSH) && (b[32] != BY_VALUE || b[0] != READ || b[1] & ~QUIET) && !is_eager_request(p, b)) ||
 	    (b[0] == WRITE && b[32] != EAGER_RING && p->no_read) || get(b + 16, 4) > SLOT || get(b + 16, 4) % SECTOR ||
 	    (!immediate && in_flight(p, b + 4))) {
@@ -242,7 +249,7 @@ static void take_request(struct peer *p, const unsigned char *b, bool immediate)
 	p->requests[i].immediate = immediate;
 	if (is_eager(&p->requests[i])) {
 		by_request += !immediate;
-		return take_place(p, &p->requests[i]);
+		return take_slot(p, &p->requests[i]);
 	}
 	if (uses_read_bounce(&p->requests[i])) {
 		if (p->bounce_key && p->bounce_key != now.key)
@@ -283,13 +290,13 @@ static void take_message(struct peer *p, const unsigned char *b, size_t n)
 }
 
 /* An eager write that says so itself. */
-static void take_told(struct peer *p, const struct ibv_wc *wc)
+static void take_immediate(struct peer *p, const struct ibv_wc *wc)
 {
 	unsigned char b[REQUEST];
 
 	if (p->end_by)
 		return;
-	told_request(p, wc, b);
+	immediate_request(p, wc, b);
 	take_request(p, b, true);
 }
 
@@ -313,8 +320,10 @@ static void completed(struct peer *p, const struct ibv_wc *wc)
 	}
 	switch (kind) {
 	case 0:
-		if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-			take_told(p, wc);
+		if (p->admin)
+			take_admin(p, p->c->receive[i], wc->byte_len);
+		else if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+			take_immediate(p, wc);
 		else
 			take_message(p, p->c->receive[i], wc->byte_len);
 		post_receive(p->c, i);
@@ -452,11 +461,12 @@ int play_target(const char *port, const char *only)
 	rdma_destroy_id(id);
 	printf("passed %llu messages, %llu requests served, %llu times several in a message, %llu wrong answers, "
 	       "%llu reaches for memory refused, %llu answers before the data, %llu accesses after it, %llu answers by a value, "
-	       "%llu eager writes by an immediate value, %llu by a request, %llu times several of them answered at once, "
+	       "%llu eager writes by an immediate value, %llu by a request, %llu times several of them answered at once, %llu messages on admin queue pairs, "
 	       "%llu connections, %llu refused, %llu ended; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)served, (unsigned long long)several,
 	       (unsigned long long)wrongs, (unsigned long long)reached, (unsigned long long)early, (unsigned long long)late, (unsigned long long)values,
 	       (unsigned long long)immediate, (unsigned long long)by_request, (unsigned long long)at_once,
+	       (unsigned long long)administered,
 	       (unsigned long long)connects, (unsigned long long)refusals, (unsigned long long)ends,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

@@ -23,17 +23,20 @@ enum trick {
 	/* With a connection request. */
 	REFUSE, HANG_UP, IGNORE, REPLY_WRONG, EAGER, VANISH, WRONG_RING,
 	/* With a request. */
-	REACH, LEAVE, SILENT, SIZELESS, PARTIAL, EARLY, LATE,
+	REACH, LEAVE, SILENT, NOPLESS, PARTIAL, EARLY, LATE,
 	/* With its answer. */
 	STATUS, IMMEDIATE, LEAN, MUTATE, SHORT, LONG, OPCODE, FLAGS, UNKNOWN, RESERVED, TAG, OVERDRAW, TWICE, REPLAY,
 	KEY, OTHER_KEY, EMPTY, MISER, UNASKED, OTHER_LENGTH, OTHER_VALUE,
 	/* With that to an eager write. */
 	HOLD, EAGER_STATUS, EAGER_VALUE, EAGER_FORGED, EAGER_TWICE, EAGER_OVERDRAW, EAGER_FORM, EAGER_RESPONSE,
 	EAGER_KEY, EAGER_AHEAD,
+	/* With that to a message on the admin queue pair. */
+	ADMIN_LENGTH, ADMIN_OPCODE, ADMIN_TAG, ADMIN_TWICE, ADMIN_STATUS, ADMIN_RESERVED, ADMIN_SAME, ADMIN_SIZE, ADMIN_VALUE, ADMIN_GONE,
+	ADMIN_LEAVE, ADMIN_SILENT,
 	TRICKS
 };
 
-enum stage { CONNECTING, SERVING, ANSWERING, EAGERLY };
+enum stage { CONNECTING, SERVING, ANSWERING, EAGERLY, ADMINISTERING };
 
 struct request {
 	bool used, begun, answered;
@@ -42,9 +45,9 @@ struct request {
 	uint64_t message;
 	/* When its memory is accessed once more, though it was answered. */
 	uint64_t late_at;
-	/* It is an eager write: until when it is not answered, its place, its number, and whether it came with an immediate value, not a request. */
+	/* It is an eager write: until when it is not answered, where its slot begins, its number, and whether it came with an immediate value, not a request. */
 	uint64_t held_until;
-	uint32_t place;
+	uint32_t ring_offset;
 	uint16_t number;
 	bool immediate;
 	enum trick trick;
@@ -67,6 +70,9 @@ struct peer {
 	struct connection *c;
 	enum trick trick;
 	unsigned char session[12];
+	/* It is the admin queue pair; how many messages of each kind came by it, and whether it is answered no more. */
+	bool admin, mute;
+	unsigned int asked[3];
 	/* What was granted first, what the initiator has at most, what it will get later. */
 	unsigned int credits, held, owed;
 	/* Bytes of more requests that may follow the first of a message. */
@@ -100,7 +106,7 @@ static inline uint64_t work_id(unsigned int kind, unsigned int i)
 	return (uint64_t)kind << 32 | i;
 }
 
-extern uint64_t early, values, immediate, by_request, at_once;
+extern uint64_t administered, early, values, immediate, by_request, at_once;
 
 /* The initiator has to end the session because of what is done now. */
 void expect_end(struct peer *p, const char *why);
@@ -126,14 +132,19 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 /* What an initiator must do with a reply: take it or not. */
 bool good_reply(const unsigned char *reply, const unsigned char *request);
 
+/* admin.c */
+
+/* Answers a message on the admin queue pair, for better or worse. */
+void take_admin(struct peer *p, const unsigned char *b, size_t n);
+
 /* eager.c */
 
 void offer_ring(struct rng *r, unsigned char *reply);
 void make_ring(struct peer *p, struct rng *r, unsigned char *reply);
 void free_ring(struct peer *p);
 bool is_eager_request(const struct peer *p, const unsigned char *request);
-void take_place(struct peer *p, struct request *q);
-void told_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *request);
+void take_slot(struct peer *p, struct request *q);
+void immediate_request(const struct peer *p, const struct ibv_wc *wc, unsigned char *request);
 void check_eager(const struct peer *p, const struct request *q);
 void answer_eager(struct peer *p, unsigned int i);
 
@@ -143,8 +154,8 @@ void answer_eager(struct peer *p, unsigned int i);
 enum trick trick_named(const char *name);
 const char *trick_name(enum trick trick);
 void choose_only(enum trick trick);
-/* The answers to questions for the size are left out. */
-bool is_sizeless(void);
+/* A request for nothing, which takes the only credit, is not answered. */
+bool is_nopless(void);
 /* There is an eager ring on every queue pair. */
 bool grants_always(void);
 /* The key of another request that is under way, or 0. */

@@ -61,7 +61,7 @@ void post_receive(struct connection *c, unsigned int n)
 	ibv_post_recv(c->id->qp, &wr, &bad);
 }
 
-/* The queue pair of a connection that is to be made. */
+/* The queue pair of a connection that is to be made; NULL: the peer, which asked for it, is gone already. */
 struct connection *prepare(struct rdma_cm_id *id)
 {
 	struct connection *c = calloc(1, sizeof(*c));
@@ -77,8 +77,14 @@ struct connection *prepare(struct rdma_cm_id *id)
 	c->mr = ibv_reg_mr(pd, c, sizeof(*c), IBV_ACCESS_LOCAL_WRITE);
 	attr.send_cq = c->cq;
 	attr.recv_cq = c->cq;
-	if (!c->cq || !c->mr || rdma_create_qp(id, pd, &attr))
+	if (!c->cq || !c->mr)
 		failed("a queue pair: %s", strerror(errno));
+	if (rdma_create_qp(id, pd, &attr)) {
+		if (errno != EINVAL)
+			failed("a queue pair: %s", strerror(errno));
+		destroy(c);
+		return NULL;
+	}
 	for (unsigned int n = 0; n < RECEIVES; n++)
 		post_receive(c, n);
 	return c;
@@ -97,6 +103,8 @@ struct ibv_mr *open_memory(void *at, size_t n, uint64_t address)
 /* With no word to the peer but what the kernel says for everybody who goes. */
 void destroy(struct connection *c)
 {
+	if (c->admin)
+		destroy(c->admin);
 	if (c->id->qp)
 		rdma_destroy_qp(c->id);
 	rdma_destroy_id(c->id);

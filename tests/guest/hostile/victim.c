@@ -16,7 +16,7 @@
 #include <linux/fs.h>
 #include "hostile.h"
 
-enum { USERS = 6, REQUESTS = 400, GIVE_UP = 4, HANG_S = 90, PAGE = 4096, ERRORS = 32, TOGETHER_MOST = 6 };
+enum { USERS = 6, REQUESTS = 400, GIVE_UP = 4, HANG_S = 90, PAGE = 4096, ERRORS = 32, READS_AT_ONCE = 6 };
 
 static char disk[64];
 static uint64_t disk_size;
@@ -69,11 +69,11 @@ static void judge_read(const uint64_t *data, uint64_t from, size_t n, ssize_t go
 }
 
 /* Reads that the block layer gets in one go, so that they may share a message. */
-static bool read_together(struct rng *r, int fd, uint64_t *arena, aio_context_t aio)
+static bool read_at_once(struct rng *r, int fd, uint64_t *arena, aio_context_t aio)
 {
-	struct iocb reads[TOGETHER_MOST] = {}, *list[TOGETHER_MOST];
-	struct io_event events[TOGETHER_MOST];
-	unsigned int n = 2 + below(r, TOGETHER_MOST - 1);
+	struct iocb reads[READS_AT_ONCE] = {}, *list[READS_AT_ONCE];
+	struct io_event events[READS_AT_ONCE];
+	unsigned int n = 2 + below(r, READS_AT_ONCE - 1);
 	/* Of the second size each is registered. */
 	size_t bytes = PAGE * (1 + below(r, 2));
 	int begun, bad = 0;
@@ -160,13 +160,13 @@ static void *use_disk(void *arg)
 
 	if (fd < 0)
 		fd = open(disk, O_RDONLY | O_DIRECT);
-	if (syscall(SYS_io_setup, TOGETHER_MOST, &aio))
+	if (syscall(SYS_io_setup, READS_AT_ONCE, &aio))
 		failed("io_setup: %s", strerror(errno));
 	if (fd >= 0 && arena) {
 		words(arena, SLOT + 3 * PAGE, PRIVATE);
 		for (unsigned int i = 0; i < REQUESTS && bad < GIVE_UP; i++) {
 			busy_since[me] = time(NULL);
-			bad += !(chance(&r, 200) ? read_together(&r, fd, arena, aio) : use(&r, fd, arena));
+			bad += !(chance(&r, 200) ? read_at_once(&r, fd, arena, aio) : use(&r, fd, arena));
 			busy_since[me] = 0;
 		}
 	}
@@ -254,7 +254,7 @@ static void use_device(const char *directory)
 	close(fd);
 }
 
-int play_prey(const char *directory, const char *stop)
+int play_victim(const char *directory, const char *stop)
 {
 	unsigned long long connected = 0, refused = 0;
 	pthread_t watcher;

@@ -32,8 +32,8 @@ hold() {
 let_go() {
 	must on target 'dmsetup resume gate'
 }
-# is_late PAIRS: a queue pair is made beside these, in place of one
-is_late() {
+# is_replaced PAIRS: a queue pair is made beside these, in place of one
+is_replaced() {
 	wait_until c1 30 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $1 ]"
 }
 # is_freed PAIRS: what was replaced is gone, these are left
@@ -43,11 +43,12 @@ is_freed() {
 
 connect c1 v --queues 2 --io-timeout 4 --connect-timeout 40
 first=$disk session=$(on c1 "cat $initiator/v/session") pairs=$(queue_pairs c1)
-[ "$pairs" = 2 ] || die "$pairs queue pairs"
+# Two, and the admin queue pair.
+[ "$pairs" = 3 ] || die "$pairs queue pairs"
 hold
 spawn held c1 "$(writing 0 3 held)"
 spawn more c1 "taskset -c 0 dd if=$device of=/dev/null bs=4k skip=64 count=4 iflag=direct"
-check "a queue pair is made for one that is late" is_late "$pairs"
+check "a queue pair is made for one that has timed out" is_replaced "$pairs"
 for n in 513 514 515 516; do
 	check "meanwhile the other queue goes on ($n)" on c1 "$(writing 1 $n on$n)"
 done
@@ -73,7 +74,7 @@ spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw
 	--iodepth=16 --numjobs=2 --offset_increment=16M --verify=crc32c --verify_fatal=1"
 must wait_until c1 30 "awk '{ exit !(\$5 > 20) }' /sys/block/$disk/stat"
 hold
-check "under load a queue is late, too" is_late "$pairs"
+check "under load a queue times out, too" is_replaced "$pairs"
 let_go
 check "the load reads what it has written" join load
 read -r after _ <<< "$(replaced)"
@@ -97,18 +98,19 @@ must on c1 'hcablk disconnect v'
 
 # What was replaced is freed while the disk lives, so there is no bound.
 connect c1 v --queues 1 --io-timeout 1 --connect-timeout 40
+pairs=$(queue_pairs c1)
 read -r before _ <<< "$(replaced)"
 for n in $(seq 17); do
 	hold
 	spawn held c1 "$(writing 0 "$n" "again$n")"
-	must is_late 1
+	must is_replaced "$pairs"
 	let_go
 	must join held
-	must is_freed 1
+	must is_freed "$pairs"
 done
 read -r after _ <<< "$(replaced)"
-# On a busy machine a request may be late although the drive is not.
-less "a queue is replaced as often as it is late" 16 $((after - before))
+# On a busy machine a request may time out although the drive is not.
+less "a queue is replaced as often as it times out" 16 $((after - before))
 disconnect c1 v
 check "the target forgets that session, too" wait_until target 60 "[ -z \"\$(cat $target/volumes/v/clients)\" ]"
 must on target 'hcablk target unexport v && dmsetup remove both && dmsetup remove gate'

@@ -1,0 +1,13 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: over devices that reach memory by DMA address alone, requests of every shape arrive whole and at their place.
+# group: hca
+# guests: hca
+# timeout: 480
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/hca.sh"
+
+hca_pair
+hca_verify
+hca_end

@@ -1,0 +1,59 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: every state of a disk and its paths is told by tracepoints, in order, and those that last by uevents of the disk.
+# group: multi
+# waits: yes
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/multi.sh"
+
+tracing=/sys/kernel/tracing
+two_cards 1 target c1
+target_address=10.77.1.1
+export_volume vol1 "$drive" c1
+must on c1 "modprobe hcablk && echo 1 > $tracing/events/hcablk/hcablk_disk/enable && echo 1 > $tracing/events/hcablk/hcablk_path/enable"
+# One event a line: the disk's states, and those of paths behind their numbers.
+must on c1 'cat > /tmp/listen << "END"
+[ -z "$HCABLK_STATE" ] || echo "$HCABLK_DISK $ACTION $DEVNAME $HCABLK_PATH $HCABLK_STATE: $HCABLK_ERROR" >> /tmp/uevents
+END'
+spawn listener c1 'echo $$ > /tmp/listener; exec busybox uevent sh /tmp/listen'
+must wait_until c1 30 "awk '\$2 == 15' /proc/net/netlink | grep -v '0 *00000000' | grep -q ."
+
+# told GUEST PATH: its states, or the disk's (-1), by tracepoints; uevents WHAT: those of lines with WHAT
+told() {
+	on "$1" "sed -n 's/.*disk=vol1 path=$2 state=\\([a-z-]*\\) .*/\\1/p' $tracing/trace" | tr '\n' ' '
+}
+uevents() {
+	on c1 "grep '$1' /tmp/uevents" | sed "s/^vol1 change $disk //; s/: .*//" | tr '\n' ' '
+}
+connect c1 vol1 --ctrl-loss-tmo 600 --queues 2
+add_path c1 vol1 1 10.77.2.1
+must disk_is c1 vol1 live
+same "a path of the disk comes up" "connecting live " "$(told c1 1)"
+same "the disk is degraded meanwhile" "connecting live degraded live " "$(told c1 -1)"
+check "uevents say so" wait_until c1 30 '[ "$(tail -n 1 /tmp/uevents | cut -d: -f1)" = "vol1 change '"$disk"'  live" ]'
+same "of the disk" " live  degraded  live " "$(uevents '  [a-z]*:')"
+same "and of the path" "1 live " "$(uevents ' 1 [a-z]*:')"
+
+must on c1 ': > /tmp/uevents; echo > /sys/kernel/tracing/trace'
+cut path2
+check "a path is lost" wait_until c1 60 'grep -q " 1 lost:" /tmp/uevents'
+like "the uevent says why" " 1 lost: .+" "$(on c1 'cat /tmp/uevents')"
+cut path1
+check "all are: the disk waits" wait_until c1 60 'grep -q "  queueing:" /tmp/uevents'
+mend path1
+mend path2
+check "all are back" wait_until c1 60 'grep -q "  live:" /tmp/uevents'
+like "path 1 was lost and came back" "^lost waiting connecting (waiting connecting )*live $" "$(told c1 1)"
+like "so was path 0" "^lost waiting connecting (waiting connecting )*live $" "$(told c1 0)"
+like "uevents tell of what lasts" "^1 lost 1 live $" "$(uevents ' 1 [a-z]*:')"
+same "the disk went through these" "degraded queueing degraded live " "$(told c1 -1)"
+same "by uevents, too" " degraded  queueing  degraded  live " "$(uevents '  [a-z]*:')"
+
+must on c1 'echo > /sys/kernel/tracing/trace'
+must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
+same "a path is taken away" "new " "$(told c1 1)"
+disconnect c1 vol1
+same "the disk goes" "disconnecting new " "$(told c1 -1)"
+must on c1 'kill $(cat /tmp/listener)'
+! join listener

@@ -1,0 +1,58 @@
+# shellcheck shell=bash disable=SC2154 # these names are in lib.sh
+# SPDX-License-Identifier: GPL-2.0
+#
+# For tests of disks with several paths: two cards of each guest, with an RDMA device each.
+
+# two_cards NUMBER GUEST…: the cards path1 and path2 of these guests, which have the addresses 10.77.1.N and 10.77.2.N, N from
+# NUMBER, and an RDMA device each. What one loses the other does not. They are on a bridge with the guest's own card, which
+# is of no use for itself then but at the target; a device of that one would take macvlan's and VLANs' addresses for its own.
+two_cards() {
+	local number=$1 guest
+	shift
+	for guest; do
+		must on "$guest" "modprobe bridge veth
+			echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore
+			bridge=br0
+			[ -e /sys/class/net/br0 ] || {
+				bridge=br1
+				ip link add br1 type bridge stp_state 0 forward_delay 0 mcast_snooping 0
+				ip link set eth0 master br1 && ip link set br1 mtu 9000 up
+			} || exit
+			for n in 1 2; do
+				ip link add path\$n mtu 9000 type veth peer name port\$n mtu 9000 &&
+				ip link set port\$n master \$bridge up && ip link set path\$n up &&
+				ip address add 10.77.\$n.$number/24 dev path\$n && rdma link add $rdma\$n type $rdma netdev path\$n || exit
+			done"
+		number=$((number + 1))
+	done
+}
+
+# add_path GUEST DISK NUMBER ADDRESS
+add_path() {
+	must on "$1" "cd $initiator/$2/paths && mkdir $3 && echo $4 > $3/address && echo 1 > $3/enable"
+}
+
+# path_is GUEST DISK NUMBER STATE: it comes to be so
+path_is() {
+	wait_until "$1" 60 "[ \$(cat $initiator/$2/paths/$3/state) = $4 ]"
+}
+
+# disk_is GUEST DISK STATE: it comes to be so
+disk_is() {
+	wait_until "$1" 60 "[ \$(cat $initiator/$2/state) = $3 ]"
+}
+
+# sent_by GUEST CARD: packets that it has sent
+sent_by() {
+	on "$1" "cat /sys/class/net/$2/statistics/tx_packets"
+}
+
+# cut CARD, mend CARD: nothing goes from the first client to the target, or from there, by these cards any more; and again.
+cut() {
+	netem c1 "$1" loss 100%
+	netem target "$1" loss 100%
+}
+mend() {
+	netem c1 "$1"
+	netem target "$1"
+}
