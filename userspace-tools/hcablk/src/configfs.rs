@@ -4,7 +4,9 @@
 //!
 //! ```text
 //! /sys/kernel/config/hcablk/<device>/{address,port,volume,…,enable,state,device,error,session,stats}
-//! /sys/kernel/config/hcablk_target/volumes/<volume>/{path,read_only,mode,provider,enable,size,clients,stats,error}
+//!                                   /paths/<number>/{address,port,enable,state,error}
+//! /sys/kernel/config/hcablk_target/volumes/<volume>/{path,read_only,mode,provider,enable,size,clients,
+//!                                                   evicted,admit,stats,error}
 //!                                                  /hosts/<uuid>/
 //!                                 /ports/<id>/{address,port,buffer_mib,memory_mib,memory,shares,
 //!                                             queue_credits,enable,sessions,error}
@@ -48,8 +50,13 @@ impl Module {
     /// Returns the module's tree; `None` when the module is not loaded (or this machine cannot show
     /// it).
     pub fn tree<'a>(&self, system: &'a dyn System) -> Option<Group<'a>> {
-        let group = Group::new(system, Path::new(CONFIGFS).join(self.folder));
+        let group = self.named(system);
         group.exists().then_some(group)
+    }
+
+    /// Names the module's tree, which need not be there.
+    pub fn named<'a>(&self, system: &'a dyn System) -> Group<'a> {
+        Group::new(system, Path::new(CONFIGFS).join(self.folder))
     }
 
     /// Returns the module's tree; mounts configfs and loads the module if need be.
@@ -232,6 +239,30 @@ pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
 enum Undo {
     Rmdir(PathBuf),
     Write(PathBuf, String),
+    /// Makes a folder, and writes these attributes of it.
+    Mkdir(PathBuf, Vec<(&'static str, String)>),
+    /// Removes a file.
+    Remove(PathBuf),
+}
+
+impl Undo {
+    fn carry_out(&self, system: &dyn System) -> Result<(), OpError> {
+        let write = |path: &Path, text: &str| system.write(path, &format!("{text}\n"));
+        match self {
+            Self::Rmdir(path) => system.rmdir(path),
+            Self::Write(path, before) => write(path, before),
+            Self::Mkdir(path, attributes) => {
+                // It is there when writing is tried again.
+                if !system.exists(path) {
+                    system.mkdir(path)?;
+                }
+                attributes
+                    .iter()
+                    .try_for_each(|(name, value)| write(&path.join(name), value))
+            }
+            Self::Remove(path) => system.remove_durable_file(path),
+        }
+    }
 }
 
 /// Changes to a tree that can be undone together.
@@ -324,15 +355,51 @@ impl<'a> Transaction<'a> {
         Ok(answer)
     }
 
+    /// Writes 0 to `enable`. `disable` does it, and explains the driver's answer.
+    pub fn disable(
+        &mut self,
+        group: &Group<'_>,
+        disable: impl FnOnce(&Group<'_>) -> Result<()>,
+    ) -> Result<()> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        disable(group)?;
+        self.done
+            .push(Undo::Write(group.path.join("enable"), "1".to_owned()));
+        Ok(())
+    }
+
+    /// Removes a group that holds these settings and no others.
+    pub fn rmdir(&mut self, group: &Group<'_>, settings: &[&'static str]) -> Result<()> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let mut held = Vec::new();
+        for name in settings {
+            held.push((*name, group.get(name)?));
+        }
+        remove(group)?;
+        self.done.push(Undo::Mkdir(group.path.clone(), held));
+        Ok(())
+    }
+
+    /// Puts a file where none was.
+    pub fn make_file(&mut self, path: &Path, text: &str) -> Result<()> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        self.system.replace(path, text)?;
+        self.done.push(Undo::Remove(path.to_owned()));
+        Ok(())
+    }
+
     /// Keeps the changes if `result` is good, undoes them if not. A change that cannot be undone is
     /// told in the error.
     pub fn finish<T>(self, result: Result<T>) -> Result<T> {
         result.map_err(|mut error| {
             for undo in self.done.into_iter().rev() {
-                let undone = until_idle(self.system, || match &undo {
-                    Undo::Rmdir(path) => self.system.rmdir(path),
-                    Undo::Write(path, before) => self.system.write(path, &format!("{before}\n")),
-                });
+                let undone = until_idle(self.system, || undo.carry_out(self.system));
                 if let Err(failure) = undone {
                     error.not_undone.push(failure.to_string());
                 }

@@ -11,6 +11,9 @@ use serde::Serialize;
 pub enum Kind {
     /// Anything that has no kind of its own.
     Failed,
+    /// The options do not go together, in a way that the parser does not find; or there is a mistake in the
+    /// configuration.
+    Usage,
     /// The named device, volume, host or port is not there.
     NotFound,
     /// It is in use, or in the middle of a change.
@@ -26,11 +29,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns the process's exit code. 2 is missing here because wrong usage is found by the
-    /// parser.
+    /// Returns the process's exit code. Most wrong usage is found by the parser.
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Failed => 1,
+            Self::Usage => 2,
             Self::NotFound => 3,
             Self::Busy => 4,
             Self::Exists => 5,
@@ -92,6 +95,26 @@ impl Error {
     /// Makes the failure of a command that a signal stopped.
     pub fn interrupted() -> Self {
         Self::new(Kind::Interrupted, "interrupted")
+    }
+
+    /// Makes one failure of those of several things; it is of the first one's kind. None of none.
+    pub fn together(failures: Vec<Self>) -> Option<Self> {
+        let messages: Vec<_> = failures.iter().map(|one| one.message.clone()).collect();
+        let advice: Vec<_> = failures
+            .iter()
+            .filter_map(|one| one.advice.clone())
+            .collect();
+        let not_undone = failures
+            .iter()
+            .flat_map(|one| one.not_undone.clone())
+            .collect();
+        let first = failures.into_iter().next()?;
+        Some(Self {
+            message: messages.join("; "),
+            advice: (!advice.is_empty()).then(|| advice.join("\n")),
+            not_undone,
+            ..first
+        })
     }
 
     /// Returns the text for a terminal.

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Devices on this machine: connect, disconnect, list.
+//! Devices on this machine: connect, disconnect, their paths, list.
 
 mod connect;
 mod disconnect;
+mod explain;
+mod path;
+mod paths;
 mod show;
 
 use crate::configfs::INITIATOR;
 
 pub use connect::{connect, resolve, Connect};
+pub(crate) use connect::{enable, same, wait_for_node};
+pub(crate) use disconnect::close;
 pub use disconnect::{disconnect, Which};
+pub use path::{add as add_path, policy as set_policy, remove as remove_path, PathId};
+pub(crate) use paths::{further as further_paths, set_up as set_up_path};
 pub use show::{list, stats, times};
 
 fn not_loaded() -> String {

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`] | what the commands do |
+//! | [`config`], [`apply`] | the configuration that lasts, and making it so |
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | everything asked of the machine, behind one trait |
 //! | [`output`], [`error`] | what the commands say |
@@ -18,8 +19,11 @@
 //! It is a library so that tests can run the commands against an imitation of the kernel.
 
 pub mod address;
+pub mod apply;
 pub mod cli;
+pub mod config;
 pub mod configfs;
+pub mod endpoint;
 pub mod error;
 pub mod generate;
 pub mod hostid;
@@ -33,7 +37,8 @@ pub mod tuning;
 
 use uuid::Uuid;
 
-use cli::{Command, HostIdArgs, TargetCommand};
+use apply::plan::Scope;
+use cli::{Command, ConfigCommand, HostIdArgs, PathCommand, TargetCommand, Wanted};
 use error::{Error, Kind, Result};
 use output::{Outcome, Report};
 use system::System;
@@ -41,9 +46,30 @@ use system::System;
 /// Runs a command.
 pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
     match command {
-        Command::Connect(args) => initiator::connect(system, &args.into()),
+        Command::Connect(args) => match args.wanted()? {
+            Wanted::Volume(connect) => initiator::connect(system, &connect),
+            Wanted::Configured(only, wait) => apply::configured::connect(system, only, wait),
+        },
+        Command::Config(command) => configuration(system, command),
+        Command::Apply(args) => apply::apply(system, args.how.apply(args.scope.scope())),
+        Command::Target(TargetCommand::Apply(args)) => {
+            apply::apply(system, args.apply(Scope::Target))
+        }
         Command::Disconnect(args) => {
             initiator::disconnect(system, &args.which(), args.force, args.if_exists)
+        }
+        Command::Path(PathCommand::Add(args)) => initiator::add_path(
+            system,
+            &args.device,
+            &args.endpoint,
+            args.keep,
+            args.timeout(),
+        ),
+        Command::Path(PathCommand::Remove(args)) => {
+            initiator::remove_path(system, &args.device, &args.path, args.if_exists)
+        }
+        Command::Path(PathCommand::Policy(args)) => {
+            initiator::set_policy(system, &args.device, args.policy)
         }
         Command::List => initiator::list(system),
         Command::Stats(args) => initiator::stats(system, args.name.as_deref()),
@@ -54,14 +80,21 @@ pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
         ),
         Command::HostId(args) => host_id(system, args),
         Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
-        Command::Target(TargetCommand::Unexport(args)) => {
-            target::unexport(system, &args.name, args.force, args.if_exists)
-        }
+        Command::Target(TargetCommand::Unexport(args)) => match &args.name {
+            Some(name) => target::unexport(system, name, args.force, args.if_exists),
+            None => target::unexport_all(system, args.force),
+        },
         Command::Target(TargetCommand::Allow(args)) => {
             target::allow(system, &args.name, &args.hosts)
         }
         Command::Target(TargetCommand::Forbid(args)) => {
             target::forbid(system, &args.name, &args.hosts, args.if_exists)
+        }
+        Command::Target(TargetCommand::Evict(args)) => {
+            target::evict(system, &args.name, &args.hosts, args.timeout())
+        }
+        Command::Target(TargetCommand::Admit(args)) => {
+            target::admit(system, &args.name, &args.hosts, args.if_exists)
         }
         Command::Target(TargetCommand::Listen(args)) => target::listen(system, &args.into()),
         Command::Target(TargetCommand::Unlisten(args)) => {
@@ -79,6 +112,17 @@ pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
             script: generate::completions(args.shell),
         })),
         Command::Man(args) => generate::man(&args.folder),
+    }
+}
+
+fn configuration(system: &dyn System, command: &ConfigCommand) -> Result<Outcome> {
+    match command {
+        ConfigCommand::Check(args) => config::commands::check(system, &args.files),
+        ConfigCommand::Show(args) => config::commands::show(system, args.running),
+        ConfigCommand::Diff(args) => apply::diff(system, args.scope()),
+        ConfigCommand::Save(args) => {
+            config::commands::save(system, args.file.as_deref(), args.force)
+        }
     }
 }
 

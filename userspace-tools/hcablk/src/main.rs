@@ -14,8 +14,13 @@ use hcablk::system::Machine;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli).and_then(|outcome| print(&cli, &outcome)) {
-        Ok(()) => ExitCode::SUCCESS,
+    let done = run(&cli).and_then(|outcome| {
+        print(&cli, &outcome)?;
+        Ok(outcome.exit)
+    });
+    match done {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(kind)) => ExitCode::from(kind.exit_code()),
         Err(error) => {
             let text = if cli.json {
                 error_json(&error)
@@ -33,6 +38,9 @@ fn run(cli: &Cli) -> Result<Outcome, Error> {
     let mut machine = Machine::new(&cli.sysroot);
     if cli.command.changes_devices() {
         machine.hold_signals()?;
+    }
+    if !cli.json {
+        machine.tell_progress();
     }
     hcablk::run(&cli.command, &machine)
 }

@@ -65,6 +65,11 @@ name! {
     DeviceName, "device", 63
 }
 
+name! {
+    /// The name of a port of this machine's target.
+    PortName, "port", 63
+}
+
 impl From<&VolumeName> for DeviceName {
     /// Converts a volume's name: every one is a device name.
     fn from(volume: &VolumeName) -> Self {

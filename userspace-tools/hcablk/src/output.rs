@@ -6,13 +6,22 @@
 //! renamed or removed, and their meaning stays; sizes are bytes, times are seconds, what is unknown
 //! or does not apply is `null`.
 
+mod configuration;
+mod done;
+mod evicted;
 mod text;
 
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::error::Error;
+use crate::apply::plan::Pending;
+use crate::apply::step::Step;
+use crate::config::Config;
+use crate::error::{Error, Kind};
 use crate::times::Times;
+
+pub use done::{ConnectedDisk, Done};
+pub use evicted::Evicted;
 
 /// The version of the JSON output.
 pub const VERSION: u32 = 1;
@@ -24,7 +33,8 @@ pub struct Device {
     pub name: String,
     /// `/dev/hcablkN`, while there is a disk.
     pub device: Option<String>,
-    /// `new`, `connecting`, `live`, `queueing`, `failing`, `failed` or `disconnecting`.
+    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
+    /// `disconnecting`.
     pub state: String,
     /// The target's address.
     pub address: String,
@@ -52,6 +62,10 @@ pub struct Device {
     pub reconnect_delay: u32,
     /// Seconds for which a lost disk is connected again; -1: for ever; 0: it is not.
     pub ctrl_loss_tmo: i64,
+    /// Seconds for which requests of a lost disk wait; -1: as long as it is connected again.
+    pub fast_io_fail_tmo: i64,
+    /// Seconds for which the target may leave a keep-alive unanswered.
+    pub keep_alive_tmo: u32,
     /// Whether the target may invalidate memory registrations.
     pub remote_invalidate: bool,
     /// Bytes of the largest read whose data is copied instead of registering memory for it.
@@ -68,10 +82,41 @@ pub struct Device {
     pub batch_upper: u32,
     /// Requests outstanding below which they are batched no more.
     pub batch_lower: u32,
+    /// By which live path requests go.
+    pub policy: String,
+    /// The paths, if there are several.
+    pub paths: Vec<DiskPath>,
     /// The session at the target.
     pub session: Option<Session>,
     /// Why the last connection failed or was lost.
     pub error: Option<String>,
+}
+
+/// A path of a disk that has several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DiskPath {
+    /// Its number; 0 is the path by the device's own address.
+    pub number: u8,
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// `new`, `connecting`, `live`, `waiting` or `refused`. Of path 0 only what the disk's state
+    /// tells: `live`, `lost` (not live), `new`, or nothing.
+    pub state: Option<String>,
+    /// Why it is not live.
+    pub error: Option<String>,
+}
+
+/// A path by its number and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PathRef {
+    /// Its number.
+    pub number: u8,
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
 }
 
 /// A session: an id, and the epoch that grows with each reconnection.
@@ -111,6 +156,10 @@ fn is_false(value: &bool) -> bool {
 
 /// A volume of this machine's target.
 #[derive(Clone, Debug, Serialize)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a member of the JSON"
+)]
 pub struct Volume {
     /// The name that clients ask for.
     pub name: String,
@@ -137,6 +186,11 @@ pub struct Volume {
     /// There are more: the kernel shows no more text.
     #[serde(skip_serializing_if = "is_false")]
     pub clients_cut: bool,
+    /// The hosts that are refused until they are admitted.
+    pub evicted: Vec<Evicted>,
+    /// There are more: the kernel shows no more text.
+    #[serde(skip_serializing_if = "is_false")]
+    pub evicted_cut: bool,
     /// Why it was not enabled.
     pub error: Option<String>,
 }
@@ -245,61 +299,6 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
-/// What a changing command did. `changed` is false if everything was as asked for already.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "action", rename_all = "kebab-case")]
-#[expect(
-    missing_docs,
-    reason = "the members say what the command was asked for, under its own words"
-)]
-pub enum Done {
-    Connect {
-        name: String,
-        device: String,
-        changed: bool,
-    },
-    Disconnect {
-        devices: Vec<String>,
-        changed: bool,
-    },
-    Export {
-        volume: String,
-        path: String,
-        read_only: bool,
-        mode: String,
-        cache_mib: u32,
-        chunk_kib: u32,
-        hosts: Vec<Uuid>,
-        port: Option<PortRef>,
-        changed: bool,
-    },
-    Unexport {
-        volume: String,
-        changed: bool,
-    },
-    Allow {
-        volume: String,
-        hosts: Vec<Uuid>,
-        changed: bool,
-    },
-    Forbid {
-        volume: String,
-        hosts: Vec<Uuid>,
-        changed: bool,
-    },
-    Listen {
-        port: PortRef,
-        changed: bool,
-    },
-    Unlisten {
-        ports: Vec<String>,
-        changed: bool,
-    },
-    Man {
-        files: Vec<String>,
-    },
-}
-
 /// What a command has to say. The members are those of the JSON, beside `version` and `notes`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
@@ -331,6 +330,32 @@ pub enum Report {
         host_id: Uuid,
         source: crate::hostid::Source,
     },
+    /// `apply`.
+    Applied {
+        dry_run: bool,
+        steps: Vec<Step>,
+        pending: Vec<Pending>,
+        not_configured: Vec<String>,
+    },
+    /// `config diff`.
+    Difference {
+        same: bool,
+        steps: Vec<Step>,
+        not_configured: Vec<String>,
+    },
+    /// `config check`.
+    Checked {
+        files: Vec<String>,
+        exports: usize,
+        ports: usize,
+        disks: usize,
+    },
+    /// `config show`.
+    Configuration {
+        config: Config,
+        #[serde(skip)]
+        toml: String,
+    },
     /// `completions`.
     Script { script: String },
     /// Every command that changes something.
@@ -350,6 +375,8 @@ pub struct Outcome {
     pub report: Report,
     /// Remarks: to standard error as text, `notes` in JSON.
     pub notes: Vec<String>,
+    /// The exit code is that of this failure, though there is an answer.
+    pub exit: Option<Kind>,
 }
 
 #[derive(Serialize)]
@@ -367,6 +394,7 @@ impl Outcome {
         Self {
             report: report.into(),
             notes: Vec::new(),
+            exit: None,
         }
     }
 

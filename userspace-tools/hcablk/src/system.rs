@@ -5,6 +5,9 @@
 //! Everything the command does to the machine, or asks it, goes through [`System`]. [`Machine`] is
 //! the real one; tests put an imitation of the kernel in its place.
 
+mod durable;
+
+use std::any::Any;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fmt;
@@ -38,6 +41,12 @@ pub enum Op {
     Rmdir,
     /// List a folder.
     List,
+    /// Remove a file.
+    Remove,
+    /// Write to the drive what was changed.
+    Sync,
+    /// Lock a folder.
+    Lock,
 }
 
 impl fmt::Display for Op {
@@ -47,8 +56,10 @@ impl fmt::Display for Op {
             Self::Read => "read",
             Self::Write => "write",
             Self::Mkdir => "create",
-            Self::Rmdir => "remove",
+            Self::Rmdir | Self::Remove => "remove",
             Self::List => "list",
+            Self::Sync => "sync",
+            Self::Lock => "lock",
         })
     }
 }
@@ -117,6 +128,12 @@ pub struct Process {
     pub name: String,
 }
 
+/// A lock that somebody holds as long as this lives.
+pub type Lock = Box<dyn Any>;
+
+/// Where this machine's programs keep what outlasts a restart.
+const STATE: &str = "/var/lib";
+
 /// Everything the command asks of the machine. Paths are absolute, as on the running system.
 pub trait System {
     /// Reads a whole text file.
@@ -134,8 +151,26 @@ pub trait System {
     /// Lists the names of the folders, and links to folders, inside `path`, sorted.
     fn folders(&self, path: &Path) -> Result<Vec<String>, OpError>;
 
+    /// Lists the names of everything inside `path`, sorted.
+    fn entries(&self, path: &Path) -> Result<Vec<String>, OpError>;
+
     /// Returns whether there is anything at `path`.
     fn exists(&self, path: &Path) -> bool;
+
+    /// Makes a folder below `/var/lib`, and those above it, unless they are there. A power failure
+    /// does not lose them once this has returned.
+    fn make_durable_folder(&self, path: &Path) -> Result<(), OpError>;
+
+    /// Makes an empty file, unless it is there. A power failure does not lose it once this has
+    /// returned.
+    fn make_durable_file(&self, path: &Path) -> Result<(), OpError>;
+
+    /// Removes a file, if it is there. A power failure does not bring it back once this has
+    /// returned.
+    fn remove_durable_file(&self, path: &Path) -> Result<(), OpError>;
+
+    /// Locks a folder against other processes that do so; returns nothing if one of them has it.
+    fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError>;
 
     /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need
     /// be.
@@ -156,6 +191,12 @@ pub trait System {
     /// Waits a moment for something that cannot be waited for otherwise.
     fn pause(&self, time: Duration);
 
+    /// Returns the time, from an arbitrary beginning.
+    fn now(&self) -> Duration;
+
+    /// Tells the user what a command that takes long is waiting for.
+    fn progress(&self, text: &str);
+
     /// Returns whether the user wants this to stop (interrupt, termination, hang-up).
     fn interrupted(&self) -> bool;
 }
@@ -169,6 +210,8 @@ pub struct Machine {
     root: PathBuf,
     signals: Option<SignalFd>,
     signalled: Cell<bool>,
+    started: Instant,
+    tells_progress: bool,
 }
 
 impl Machine {
@@ -179,7 +222,14 @@ impl Machine {
             root: root.into(),
             signals: None,
             signalled: Cell::new(false),
+            started: Instant::now(),
+            tells_progress: false,
         }
+    }
+
+    /// Has long waits be told to standard error.
+    pub fn tell_progress(&mut self) {
+        self.tells_progress = true;
     }
 
     /// Keeps interrupt, termination and hang-up from ending the process.
@@ -269,6 +319,37 @@ impl System for Machine {
 
     fn rmdir(&self, path: &Path) -> Result<(), OpError> {
         fs::remove_dir(self.at(path)).map_err(|e| OpError::io(Op::Rmdir, path, &e))
+    }
+
+    fn entries(&self, path: &Path) -> Result<Vec<String>, OpError> {
+        let fail = |e| OpError::io(Op::List, path, &e);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.at(path)).map_err(fail)? {
+            let name = entry.map_err(fail)?.file_name();
+            names.push(name.to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn make_durable_folder(&self, path: &Path) -> Result<(), OpError> {
+        durable::make_folder(&self.at(path), &self.at(Path::new(STATE)))
+            .map_err(|(op, e)| OpError::io(op, path, &e))
+    }
+
+    fn make_durable_file(&self, path: &Path) -> Result<(), OpError> {
+        durable::make_file(&self.at(path)).map_err(|(op, e)| OpError::io(op, path, &e))
+    }
+
+    fn remove_durable_file(&self, path: &Path) -> Result<(), OpError> {
+        durable::remove_file(&self.at(path)).map_err(|(op, e)| OpError::io(op, path, &e))
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError> {
+        match durable::try_lock(&self.at(path)) {
+            Ok(lock) => Ok(lock.map(|lock| Box::new(lock) as Lock)),
+            Err((op, e)) => Err(OpError::io(op, path, &e)),
+        }
     }
 
     fn folders(&self, path: &Path) -> Result<Vec<String>, OpError> {
@@ -384,6 +465,17 @@ impl System for Machine {
 
     fn pause(&self, time: Duration) {
         std::thread::sleep(time);
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn progress(&self, text: &str) {
+        if self.tells_progress {
+            // Who does not listen is not told.
+            let _ = writeln!(io::stderr(), "hcablk: {text}");
+        }
     }
 
     fn interrupted(&self) -> bool {

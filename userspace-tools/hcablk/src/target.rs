@@ -2,9 +2,12 @@
 
 //! Exports of this machine: volumes, the hosts they allow, the ports that listen.
 
+mod evict;
 mod export;
+mod fence;
 mod hosts;
 mod ports;
+mod records;
 mod show;
 mod unexport;
 
@@ -13,17 +16,21 @@ use crate::error::{Error, Kind, Result};
 use crate::names::VolumeName;
 use crate::system::System;
 
+pub use evict::{admit, evict};
+pub(crate) use export::{default_wwid, enable as enable_export};
 pub use export::{export, Export, Mode};
+pub(crate) use hosts::hosts as allowed_hosts;
 pub use hosts::{allow, forbid};
+pub(crate) use ports::enable as enable_port;
 pub use ports::{listen, unlisten, Listen, DEFAULT_PORT};
 pub use show::{list, stats, times};
-pub use unexport::unexport;
+pub use unexport::{unexport, unexport_all};
 
-fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
+pub(crate) fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
     tree.child("volumes")
 }
 
-fn ports<'a>(tree: &Group<'a>) -> Group<'a> {
+pub(crate) fn ports<'a>(tree: &Group<'a>) -> Group<'a> {
     tree.child("ports")
 }
 

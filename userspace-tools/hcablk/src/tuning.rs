@@ -2,7 +2,52 @@
 
 //! Settings of a device that `hcablk connect` passes on as they are.
 
-use clap::{value_parser, Args};
+use std::fmt;
+use std::str::FromStr;
+
+use clap::{value_parser, Args, ValueEnum};
+use serde::Serialize;
+
+/// By which of a disk's live paths a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// The one with the fewest requests in flight
+    QueueDepth,
+    /// One after the other
+    RoundRobin,
+    /// The one whose RDMA device is nearest to the processor
+    Numa,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::QueueDepth => "queue-depth",
+            Self::RoundRobin => "round-robin",
+            Self::Numa => "numa",
+        })
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        choice(text)
+    }
+}
+
+/// Reads one of the words of an option of the command.
+pub fn choice<T: ValueEnum>(text: &str) -> Result<T, String> {
+    T::from_str(text, false).map_err(|_| {
+        let words: Vec<_> = T::value_variants()
+            .iter()
+            .filter_map(|variant| Some(variant.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        format!("{text:?} is none of {}", words.join(", "))
+    })
+}
 
 /// Declares the settings once: as arguments of the command, and as attributes of the driver, which
 /// have the same names.
@@ -28,11 +73,11 @@ macro_rules! settings {
 
 settings! {
     /// Queue pairs, each of them a hardware queue; 0 is one per CPU [default: 0]
-    #[arg(long, value_parser = value_parser!(u16).range(0..=128))]
+    #[arg(long, value_parser = value_parser!(u16).range(0..=127))]
     pub queues: u16,
 
     /// Queue pairs for polled I/O besides those, such as io_uring's with IORING_SETUP_IOPOLL; at most one per CPU [default: 0]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(0..=127))]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(0..=126))]
     pub poll_queues: u16,
 
     /// Requests per queue [default: 128]
@@ -47,10 +92,19 @@ settings! {
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
     pub connect_timeout: u32,
 
-    /// When the connection is lost, keep the disk and connect again for so long; -1: for ever; 0: requests fail and the disk goes [default: 0]
+    /// When the connection is lost, keep the disk and connect again for so long; -1: for ever; 0: requests fail and the disk goes [default: 600]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
         value_parser = value_parser!(i64).range(-1..=604_800))]
     pub ctrl_loss_tmo: i64,
+
+    /// When the connection is lost, requests fail after so long, though the disk stays and is connected again; -1: they wait [default: -1]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true,
+        value_parser = value_parser!(i64).range(-1..=604_800))]
+    pub fast_io_fail_tmo: i64,
+
+    /// Take the path for lost when the target has not answered a keep-alive for so long; one is sent every half of that [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    pub keep_alive_tmo: u32,
 
     /// Wait so long between two attempts to connect again [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=60))]
@@ -83,6 +137,10 @@ settings! {
     /// Batch them no more when fewer than so many are outstanding [default: 16]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(0..=1024))]
     pub batch_lower: u32,
+
+    /// By which live path requests go, if there are several [default: queue-depth]
+    #[arg(long)]
+    pub policy: Policy,
 }
 
 /// Parses a size of requests, in KiB.

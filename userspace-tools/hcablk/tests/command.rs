@@ -14,6 +14,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -57,7 +58,9 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("io_timeout", "30"),
         ("connect_timeout", "10"),
         ("reconnect_delay", "1"),
-        ("ctrl_loss_tmo", "0"),
+        ("ctrl_loss_tmo", "600"),
+        ("fast_io_fail_tmo", "-1"),
+        ("keep_alive_tmo", "5"),
         ("remote_invalidate", "1"),
         ("small_read", "8192"),
         ("small_write", "4096"),
@@ -66,6 +69,7 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("message_requests", "8"),
         ("batch_upper", "32"),
         ("batch_lower", "16"),
+        ("policy", "queue-depth"),
         ("enable", "0"),
         ("state", state),
         ("device", device),
@@ -176,6 +180,133 @@ fn a_signal_ends_the_wait() {
         assert_eq!(output.status.code(), Some(130), "{output:?}");
         assert_eq!(text(&output.stderr), "hcablk: interrupted\n");
     }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_path_and_undoes_it() {
+    let root = machine();
+    put_device(root.path(), "data", "degraded", "hcablk0");
+    let path = "sys/kernel/config/hcablk/data/paths/1";
+    for (attribute, value) in [
+        ("address", "10.0.1.1"),
+        ("port", "7744"),
+        ("enable", "0"),
+        ("state", "connecting"),
+        ("error", ""),
+    ] {
+        put(
+            root.path(),
+            &format!("{path}/{attribute}"),
+            &format!("{value}\n"),
+        );
+    }
+    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hcablk"))
+        .env("HCABLK_SYSROOT", root.path())
+        .args(["path", "add", "data", "10.0.1.1", "--timeout", "60"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let enabled = || fs::read_to_string(root.path().join(path).join("enable")).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while enabled() != "1\n" {
+        assert!(Instant::now() < deadline, "the path is not enabled");
+        std::thread::yield_now();
+    }
+    kill(
+        Pid::from_raw(child.id().try_into().unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(enabled(), "0\n");
+}
+
+const HOST: &str = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
+
+/// What `evict` needs of a volume, and where a host is recorded.
+fn put_volume(root: &Path) -> PathBuf {
+    for attribute in ["evicted", "admit"] {
+        let path = format!("sys/kernel/config/hcablk_target/volumes/data/{attribute}");
+        put(root, &path, "");
+    }
+    root.join("var/lib/hcablk/evicted/data").join(HOST)
+}
+
+#[test]
+fn evicted_hosts_are_recorded_in_files() {
+    let root = machine();
+    let record = put_volume(root.path());
+    let told = |attribute: &str| {
+        let volume = root
+            .path()
+            .join("sys/kernel/config/hcablk_target/volumes/data");
+        fs::read_to_string(volume.join(attribute)).unwrap()
+    };
+    for stderr in ["", "hcablk: evicted already\n"] {
+        let output = hcablk(root.path())
+            .args(["target", "evict", "data", HOST])
+            .assert()
+            .success()
+            .get_output()
+            .clone();
+        assert_eq!(text(&output.stdout), format!("data has evicted {HOST}\n"));
+        assert_eq!(text(&output.stderr), stderr);
+        assert_eq!(fs::read(&record).unwrap(), b"");
+        assert_eq!(told("evicted"), format!("{HOST}\n"));
+    }
+    hcablk(root.path())
+        .args(["target", "admit", "data", HOST, "--json"])
+        .assert()
+        .success();
+    assert!(!record.exists());
+    assert_eq!(told("admit"), format!("{HOST}\n"));
+    hcablk(root.path())
+        .args(["target", "evict", "date", HOST])
+        .assert()
+        .code(3);
+    assert!(!root.path().join("var/lib/hcablk/evicted/date").exists());
+}
+
+#[test]
+fn who_waits_for_another_command_can_be_interrupted() {
+    let root = machine();
+    let record = put_volume(root.path());
+    let folder = record.parent().unwrap();
+    fs::create_dir_all(folder).unwrap();
+    let file = fs::File::open(folder).unwrap();
+    let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("hcablk"))
+        .env("HCABLK_SYSROOT", root.path())
+        .args(["target", "evict", "data", HOST])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It holds signals before it does anything else.
+    let status = format!("/proc/{}/status", child.id());
+    let holds = || {
+        fs::read_to_string(&status).is_ok_and(|text| {
+            text.lines()
+                .any(|line| line.starts_with("SigBlk:") && !line.ends_with("0000000000000000"))
+        })
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it does not hold signals");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(child.try_wait().unwrap().is_none(), "it does not wait");
+    assert!(!record.exists());
+    kill(
+        Pid::from_raw(child.id().try_into().unwrap()),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(text(&output.stderr), "hcablk: interrupted\n");
+    drop(lock);
 }
 
 #[test]
@@ -319,6 +450,7 @@ fn man_pages_for_every_command() {
     for page in [
         "hcablk.8",
         "hcablk-connect.8",
+        "hcablk-path-add.8",
         "hcablk-target.8",
         "hcablk-target-export.8",
     ] {

@@ -33,9 +33,10 @@ fn connect_writes_every_option() {
     ok(
         &kernel,
         "connect fd00::1 data --port 7745 --name db --queues 2 --poll-queues 1 --wwid 0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11 --queue-depth 64 --io-timeout 5 \
-         --connect-timeout 3 --reconnect-delay 2 --ctrl-loss-tmo -1 \
+         --connect-timeout 3 --reconnect-delay 2 --ctrl-loss-tmo -1 --fast-io-fail-tmo 5 --keep-alive-tmo 4 \
          --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate \
-         --small-read 512 --small-write 1024 --eager-write 8192 --max-io-kib 4096 --message-requests 2 --batch-upper 8 --batch-lower 0",
+         --small-read 512 --small-write 1024 --eager-write 8192 --max-io-kib 4096 --message-requests 2 --batch-upper 8 --batch-lower 0 \
+         --policy round-robin",
     );
     for (attribute, value) in [
         ("address", "fd00::1"),
@@ -49,6 +50,8 @@ fn connect_writes_every_option() {
         ("connect_timeout", "3"),
         ("reconnect_delay", "2"),
         ("ctrl_loss_tmo", "-1"),
+        ("fast_io_fail_tmo", "5"),
+        ("keep_alive_tmo", "4"),
         ("host_id", "5f2c1d6e-8a0b-4c3d-9e7f-001122334455"),
         ("remote_invalidate", "0"),
         ("small_read", "512"),
@@ -58,6 +61,7 @@ fn connect_writes_every_option() {
         ("message_requests", "2"),
         ("batch_upper", "8"),
         ("batch_lower", "0"),
+        ("policy", "round-robin"),
     ] {
         assert_eq!(kernel.device("db", attribute), value, "{attribute}");
     }
@@ -147,6 +151,10 @@ fn connect_with_other_settings_is_refused() {
         (
             "connect 10.0.0.1 other --name data",
             "volume is data, not other",
+        ),
+        (
+            "connect 10.0.0.1 data --policy numa",
+            "policy is queue-depth, not numa",
         ),
     ] {
         let error = fails(&kernel, line);

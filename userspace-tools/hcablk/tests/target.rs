@@ -11,7 +11,7 @@
 mod kernel;
 
 use hcablk::error::Kind;
-use kernel::{each_failure_is_undone, fails, golden, hcablk, ok, Kernel};
+use kernel::{each_failure_is_undone, fails, golden, hcablk, ok, steps_of, Kernel};
 use nix::errno::Errno;
 
 const A: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
@@ -377,6 +377,19 @@ fn unexport_removes_everything_but_the_port() {
 }
 
 #[test]
+fn every_volume_that_is_not_in_use_is_unexported() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "target export a /dev/sdb");
+    ok(&kernel, "target export b /dev/sdc");
+    kernel.set_volume("a", "clients", "h 0123456789abcdef 1 4\n");
+    assert_eq!(fails(&kernel, "target unexport --all").kind, Kind::Busy);
+    assert!(!kernel.has("/sys/kernel/config/hcablk_target/volumes/b"));
+    let text = ok(&kernel, "target unexport --all --force");
+    assert_eq!(text, "a is not exported any more\n");
+    assert_eq!(steps_of(&kernel, "target unexport --all"), [""; 0]);
+}
+
+#[test]
 fn unexport_is_refused_while_clients_are_connected() {
     let kernel = Kernel::loaded();
     ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
@@ -460,6 +473,7 @@ fn list_shows_volumes_and_ports() {
     ok(&kernel, "target listen --port 7746 --id 2");
     kernel.set_port("1", "sessions", &format!("data {A} 00000000deadbeef 1 2\n"));
     kernel.set_volume("data", "clients", &format!("{A} 00000000deadbeef 1 2\n"));
+    kernel.set_volume("data", "evicted", &format!("{B} draining\n"));
     let outcome = hcablk(&kernel, "target list").unwrap();
     golden("target-list.txt", &outcome.report.to_string());
     golden("target-list.json", &outcome.to_json());

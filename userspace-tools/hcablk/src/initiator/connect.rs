@@ -6,15 +6,17 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::errno::Errno;
 use uuid::Uuid;
 
+use super::explain::explain;
+use super::paths;
 use crate::configfs::{Group, Transaction, INITIATOR};
-use crate::error::{describe, with_reason, Error, Kind, Result, NO_RDMA_DEVICE, SEE_THE_LOG};
+use crate::endpoint::{same_address, Endpoint};
+use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::names::{DeviceName, VolumeName};
 use crate::output::{Done, Outcome};
-use crate::system::{OpError, System};
+use crate::system::System;
 use crate::tuning::Tuning;
 
 /// How long the device node may take to appear once the kernel has made the disk.
@@ -28,6 +30,9 @@ pub struct Connect {
     pub address: String,
     /// The target's port.
     pub port: u16,
+    /// Where the disk's further paths lead. If none is given, those of a device that is there are
+    /// not compared.
+    pub paths: Vec<Endpoint>,
     /// The volume's name at the target.
     pub volume: VolumeName,
     /// The device's name here; the volume's if left out.
@@ -61,16 +66,48 @@ impl Connect {
         settings.extend(self.tuning.attributes());
         settings
     }
+
+    /// Looks up the addresses; fails if two paths are the same one, or there are too many.
+    fn resolved(&self) -> Result<Self> {
+        let mut wanted = self.clone();
+        wanted.address = resolve(&self.address)?;
+        for path in &mut wanted.paths {
+            path.address = resolve(&path.address)?;
+        }
+        let mut known = vec![wanted.own()];
+        for path in &wanted.paths {
+            if known.iter().any(|other| other.is_same(path)) {
+                return Err(
+                    Error::new(Kind::Failed, format!("the path {path} is given twice")).advise(
+                        "Give each address of the target once, the first one without --path.",
+                    ),
+                );
+            }
+            known.push(path.clone());
+        }
+        if known.len() > usize::from(paths::LAST) + 1 {
+            return Err(Error::new(
+                Kind::Failed,
+                format!("a disk has {} paths at most", paths::LAST + 1),
+            ));
+        }
+        Ok(wanted)
+    }
+
+    /// Returns where path 0 leads.
+    fn own(&self) -> Endpoint {
+        Endpoint {
+            address: self.address.clone(),
+            port: self.port,
+        }
+    }
 }
 
 /// Returns whether two texts of a setting mean the same.
-fn same(attribute: &str, a: &str, b: &str) -> bool {
+pub(crate) fn same(attribute: &str, a: &str, b: &str) -> bool {
     match attribute {
-        "address" => match (a.parse::<IpAddr>(), b.parse::<IpAddr>()) {
-            (Ok(a), Ok(b)) => a == b,
-            _ => a == b,
-        },
-        "host_id" | "expect_wwid" => match (Uuid::try_parse(a), Uuid::try_parse(b)) {
+        "address" => same_address(a, b),
+        "host_id" | "expect_wwid" | "wwid" => match (Uuid::try_parse(a), Uuid::try_parse(b)) {
             (Ok(a), Ok(b)) => a == b,
             _ => a == b,
         },
@@ -121,10 +158,7 @@ pub fn resolve(address: &str) -> Result<String> {
 
 /// Runs `hcablk connect`.
 pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
-    let wanted = &Connect {
-        address: resolve(&wanted.address)?,
-        ..wanted.clone()
-    };
+    let wanted = &wanted.resolved()?;
     let host_id = match wanted.host_id {
         Some(id) => id,
         None => hostid::current(system)?.0,
@@ -174,11 +208,10 @@ fn less_than_asked(system: &dyn System, device: &Path, wanted: &Connect) -> Opti
 /// Finds a device that is connected to the volume already, under whatever name.
 fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceName>> {
     for group in tree.children()? {
-        let live = group.get("state").is_ok_and(|state| state == "live");
-        if live
-            && differences(&group, &wanted.settings(wanted.host_id))
-                .is_ok_and(|different| different.is_empty())
-        {
+        let live = group
+            .get("state")
+            .is_ok_and(|state| matches!(state.as_str(), "live" | "degraded"));
+        if live && differences(&group, wanted).is_ok_and(|different| different.is_empty()) {
             return Ok(group.name().parse().ok());
         }
     }
@@ -186,15 +219,65 @@ fn find_connected(tree: &Group<'_>, wanted: &Connect) -> Result<Option<DeviceNam
 }
 
 /// Lists, in words, what is set otherwise than asked for.
-fn differences(group: &Group<'_>, settings: &[(&'static str, String)]) -> Result<Vec<String>> {
+fn differences(group: &Group<'_>, wanted: &Connect) -> Result<Vec<String>> {
     let mut different = Vec::new();
-    for (attribute, value) in settings {
+    for (attribute, value) in wanted.settings(wanted.host_id) {
         let now = group.get(attribute)?;
-        if !same(attribute, &now, value) {
+        if !same(attribute, &now, &value) {
             different.push(format!("{attribute} is {now}, not {value}"));
         }
     }
+    if !wanted.paths.is_empty() {
+        let now: Vec<_> = paths::further(group)?
+            .into_iter()
+            .filter(|path| path.enabled)
+            .map(|path| path.endpoint)
+            .collect();
+        let has = |all: &[Endpoint], one: &Endpoint| all.iter().any(|other| other.is_same(one));
+        if now.len() != wanted.paths.len() || !wanted.paths.iter().all(|path| has(&now, path)) {
+            different.push(format!(
+                "further paths are {}, not {}",
+                join(&now),
+                join(&wanted.paths)
+            ));
+        }
+    }
     Ok(different)
+}
+
+fn join(paths: &[Endpoint]) -> String {
+    if paths.is_empty() {
+        return "none".to_owned();
+    }
+    let texts: Vec<_> = paths.iter().map(ToString::to_string).collect();
+    texts.join(" and ")
+}
+
+/// Explains that a device is there with other settings.
+fn other_settings(name: &str, different: &[String]) -> Error {
+    let mut advice = format!(
+        "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
+    );
+    let is = |what: &str| different.iter().any(|one| one.starts_with(what));
+    if is("further paths ") {
+        advice.push_str(&format!(
+            "\nThe paths of a disk can be changed while it is used: hcablk path add {name} ADDRESS, \
+             hcablk path remove {name} ADDRESS"
+        ));
+    }
+    if is("policy ") {
+        advice.push_str(&format!(
+            "\nThe policy can be changed while the disk is used: hcablk path policy {name} POLICY"
+        ));
+    }
+    Error::new(
+        Kind::Exists,
+        format!(
+            "there is a device {name} with other settings: {}",
+            different.join(", ")
+        ),
+    )
+    .advise(advice)
 }
 
 /// Makes the device, or finds it as it should be: its node, and whether anything was changed.
@@ -209,24 +292,17 @@ fn bring_up(
     let mut fresh = true;
     if group.exists() {
         let state = group.get("state")?;
-        let different = differences(group, &wanted.settings(wanted.host_id))?;
-        let untouched = state == "new" && group.get("volume")?.is_empty();
+        let different = differences(group, wanted)?;
+        let untouched =
+            state == "new" && group.get("volume")?.is_empty() && paths::further(group)?.is_empty();
         if !different.is_empty() && !untouched {
-            return Err(Error::new(
-                Kind::Exists,
-                format!(
-                    "there is a device {name} with other settings: {}",
-                    different.join(", ")
-                ),
-            )
-            .advise(format!(
-                "Disconnect it first (hcablk disconnect {name}), or connect under another name \
-                 (--name)."
-            )));
+            return Err(other_settings(&name, &different));
         }
         match state.as_str() {
-            // While it is queueing the driver connects it again by itself.
-            "live" | "queueing" => return Ok((wait_for_node(group)?, false)),
+            // What is lost the driver connects again by itself.
+            "live" | "degraded" | "queueing" | "failing-fast" => {
+                return Ok((wait_for_node(group)?, false))
+            }
             // The connection was lost, or not made, and the settings are still there: it is made again
             // in place. Nothing is written to `enable` before, which would have the driver forget
             // which volume it was.
@@ -244,15 +320,24 @@ fn bring_up(
         for (attribute, value) in wanted.settings(Some(host_id)) {
             transaction.set(group, attribute, value)?;
         }
+        // Before the disk, which any of them may make.
+        for (number, path) in (1..).zip(&wanted.paths) {
+            paths::make(group, number, path, transaction)?;
+        }
     }
+    Ok((enable(group, transaction)?, true))
+}
+
+/// Connects a device that is set up, and returns its node.
+pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<PathBuf> {
     if let Err(error) = transaction.enable(group)? {
-        return Err(explain(&error, group, wanted, host_id));
+        return Err(explain(&error, group));
     }
-    Ok((wait_for_node(group)?, true))
+    wait_for_node(group)
 }
 
 /// Waits for the device node of a live device.
-fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
+pub(crate) fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
     let system = group.system();
     let device = group.get("device")?;
     if device.is_empty() {
@@ -279,94 +364,6 @@ fn wait_for_node(group: &Group<'_>) -> Result<PathBuf> {
         ),
     )
     .advise("Is devtmpfs mounted at /dev?"))
-}
-
-/// Explains why the driver did not connect, and what to do about it.
-fn explain(error: &OpError, group: &Group<'_>, wanted: &Connect, host_id: Uuid) -> Error {
-    let kind = match error.errno {
-        Errno::EBUSY => Kind::Busy,
-        Errno::EINVAL | Errno::ENOMEM | Errno::ENOSPC => Kind::Failed,
-        Errno::ENODEV => Kind::Setup,
-        _ => Kind::Connection,
-    };
-    let message = format!(
-        "cannot connect to volume {} at {} port {}: {}",
-        wanted.volume,
-        wanted.address,
-        wanted.port,
-        describe(error.errno)
-    );
-    Error::new(kind, with_reason(message, group.reason()))
-        .with_errno(error.errno)
-        .advise(advice(
-            error.errno,
-            (&wanted.address, wanted.port),
-            &wanted.volume,
-            host_id,
-        ))
-}
-
-pub(super) fn advice(
-    errno: Errno,
-    (address, port): (&str, u16),
-    volume: &VolumeName,
-    host_id: Uuid,
-) -> String {
-    match errno {
-        Errno::ECONNREFUSED => format!(
-            "On the target, `hcablk target list` must show port {port} enabled.\n\
-             If it does not: hcablk target listen --port {port}"
-        ),
-        Errno::ENOENT => format!(
-            "On the target, `hcablk target list` must show volume {volume} enabled.\n\
-             If it does not: hcablk target export {volume} /dev/… --allow {host_id}"
-        ),
-        Errno::EACCES | Errno::EPERM => {
-            format!("Run on the target: hcablk target allow {volume} {host_id}")
-        }
-        Errno::ECONNRESET => {
-            "The target ended the connection while it was being set up. Try again;\n\
-             if that does not help, the target's log may say why: dmesg | grep hcablk"
-                .to_owned()
-        }
-        Errno::EAGAIN => {
-            "The target found this out just now and ends that connection. Try again.".to_owned()
-        }
-        Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
-        Errno::EPROTO => format!(
-            "Something else than hcablk may listen at port {port}.\n\
-             On the target, `hcablk target list` shows its ports."
-        ),
-        Errno::ESTALE => {
-            "If the volume is another one than it should be, find out why before you use it. \
-                          Otherwise the target changed this session meanwhile. Try again."
-                .to_owned()
-        }
-        Errno::ETIMEDOUT => format!(
-            "Does `ping {address}` work? Is the RDMA device up on both sides (`rdma link show`)?\n\
-             A firewall between the two must let UDP port 4791 (RoCE) through, or the\n\
-             target's TCP port (iWARP).\n\
-             A slow network may need more time: --connect-timeout SECONDS"
-        ),
-        Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => {
-            format!(
-                "No RDMA device of this host reaches that address.\n\
-                 Compare `ip route get {address}` with `rdma link show`."
-            )
-        }
-        Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
-        Errno::ENOMEM | Errno::ENOSPC => {
-            "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
-        }
-        Errno::ENOBUFS => format!(
-            "Ask for less: --queues and --queue-depth decide how much is needed.\n\
-             On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
-             says what ran out: dmesg | grep hcablk"
-        ),
-        Errno::EBUSY => "It is in the middle of a change. Try again in a moment.".to_owned(),
-        Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
-        _ => SEE_THE_LOG.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -399,15 +396,5 @@ mod tests {
             assert!(error.message.contains(address), "{error}");
             assert!(error.advice.is_some());
         }
-    }
-
-    #[test]
-    fn advice_fits_what_happened() {
-        let volume = "data".parse().unwrap();
-        let told = |errno| advice(errno, ("10.0.0.1", 7744), &volume, Uuid::nil());
-        assert!(told(Errno::ETIMEDOUT).contains("4791"));
-        assert!(!told(Errno::ECONNREFUSED).contains("4791"));
-        assert!(told(Errno::ENOBUFS).contains("On the target"));
-        assert!(!told(Errno::ENOMEM).contains("On the target"));
     }
 }

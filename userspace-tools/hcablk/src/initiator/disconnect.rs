@@ -6,6 +6,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
+use super::paths;
 use crate::configfs::{remove, Group, BUSY_PAUSE, BUSY_TRIES, INITIATOR};
 use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
@@ -52,23 +53,8 @@ pub fn disconnect(
             Err(error) => failures.push(error),
         }
     }
-    if let Some(first) = failures.first() {
-        let messages: Vec<_> = failures
-            .iter()
-            .map(|failure| failure.message.as_str())
-            .collect();
-        let mut error = Error {
-            message: messages.join("; "),
-            ..first.clone()
-        };
-        if failures.len() > 1 {
-            let advice: Vec<_> = failures
-                .iter()
-                .filter_map(|failure| failure.advice.as_deref())
-                .collect();
-            error.advice = Some(advice.join("\n"));
-        }
-        return Err(error);
+    if let Some(all) = Error::together(failures) {
+        return Err(all);
     }
 
     let nothing = devices.is_empty();
@@ -111,11 +97,12 @@ fn take_down(group: &Group<'_>, force: bool) -> Result<()> {
         }
     }
     close(group)?;
+    paths::remove_all(group)?;
     remove(group)
 }
 
 /// Writes 0 to `enable`; says who uses the disk if the driver refuses.
-fn close(group: &Group<'_>) -> Result<()> {
+pub(crate) fn close(group: &Group<'_>) -> Result<()> {
     let system = group.system();
     let device = group.get("device").unwrap_or_default();
     let mut tries = BUSY_TRIES;

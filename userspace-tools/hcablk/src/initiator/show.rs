@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::disconnect::{find, no_such_device};
-use super::not_loaded;
+use super::{not_loaded, paths};
 use crate::configfs::{parse_counters, unless_gone, Group, INITIATOR};
 use crate::error::{Error, Result};
 use crate::output::{Counters, Device, Outcome, Report, Session};
@@ -45,11 +45,13 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
             .parse::<u64>()
             .ok()
     };
+    let state = group.get("state")?;
     let hardware_queues = || system.folders(&disk.join("mq")).ok()?.len().try_into().ok();
     Ok(Device {
         name: group.name(),
         device: present.then(|| format!("/dev/{device}")),
-        state: group.get("state")?,
+        paths: paths::show(group, &state)?,
+        state,
         address: group.get("address")?,
         port: group.value("port")?,
         volume: group.get("volume")?,
@@ -66,6 +68,8 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         connect_timeout: group.value("connect_timeout")?,
         reconnect_delay: group.value("reconnect_delay")?,
         ctrl_loss_tmo: group.value("ctrl_loss_tmo")?,
+        fast_io_fail_tmo: group.value("fast_io_fail_tmo")?,
+        keep_alive_tmo: group.value("keep_alive_tmo")?,
         remote_invalidate: group.flag("remote_invalidate")?,
         small_read: group.value("small_read")?,
         small_write: group.value("small_write")?,
@@ -74,6 +78,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         message_requests: group.value("message_requests")?,
         batch_upper: group.value("batch_upper")?,
         batch_lower: group.value("batch_lower")?,
+        policy: group.get("policy")?,
         session: Session::parse(&group.get("session")?),
         error: group.reason(),
     })

@@ -6,14 +6,22 @@ use std::fmt::{self, Write as _};
 
 use uuid::Uuid;
 
-use super::{Counters, Device, Done, Port, Report, Volume};
+use super::{configuration, Counters, Device, Done, Port, Report, Volume};
+use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
 use crate::times;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Devices { devices } => f.write_str(&device_table(devices)),
+            Self::Devices { devices } => {
+                f.write_str(&device_table(devices))?;
+                if devices.iter().any(|device| !device.paths.is_empty()) {
+                    f.write_str("\n")?;
+                    f.write_str(&path_table(devices))?;
+                }
+                Ok(())
+            }
             Self::DeviceStats { devices } => f.write_str(&counter_table(devices)),
             Self::DeviceTimes { devices: times } | Self::ExportTimes { volumes: times } => {
                 f.write_str(&table(&times::rows(times), |column| column > 1))
@@ -21,6 +29,10 @@ impl fmt::Display for Report {
             Self::Exports { volumes, ports } => {
                 f.write_str(&volume_table(volumes))?;
                 f.write_str("\n")?;
+                if volumes.iter().any(|volume| !volume.evicted.is_empty()) {
+                    f.write_str(&evicted_table(volumes))?;
+                    f.write_str("\n")?;
+                }
                 f.write_str(&port_table(ports))
             }
             Self::ExportStats { volumes, ports } => {
@@ -38,9 +50,69 @@ impl fmt::Display for Report {
                 }
                 Ok(())
             }
+            Self::Applied {
+                dry_run,
+                steps,
+                pending,
+                ..
+            } => configuration::applied(f, *dry_run, steps, pending),
+            Self::Difference {
+                steps,
+                not_configured,
+                ..
+            } => configuration::differences(f, steps, not_configured),
+            Self::Checked { files, .. } if files.is_empty() => Ok(()),
+            Self::Checked {
+                files,
+                exports,
+                ports,
+                disks,
+            } => {
+                let counted = configuration::counted(*exports, *ports, *disks);
+                writeln!(f, "{}: {counted}", files.join(", "))
+            }
+            Self::Configuration { toml, .. } => f.write_str(toml),
             Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
             Self::Script { script } => f.write_str(script),
             Self::Done { result } => write!(f, "{result}"),
+        }
+    }
+}
+
+impl Done {
+    fn write_export(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Export {
+            volume,
+            path,
+            read_only,
+            mode,
+            cache_mib,
+            chunk_kib,
+            port,
+            ..
+        } = self
+        else {
+            return Ok(());
+        };
+
+        write!(f, "{path} is exported as {volume}")?;
+        if *read_only {
+            f.write_str(", read-only")?;
+        }
+        if mode != "direct" {
+            write!(f, ", {mode}")?;
+        }
+        if *cache_mib != 0 {
+            write!(f, ", with a cache of {cache_mib} MiB")?;
+        }
+        match *chunk_kib {
+            CHUNK_KIB => {}
+            0 => f.write_str(", large requests whole")?,
+            kib => write!(f, ", large requests in chunks of {kib} KiB")?,
+        }
+        match port {
+            Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),
+            None => f.write_str("\n"),
         }
     }
 }
@@ -57,39 +129,45 @@ impl fmt::Display for Done {
         match self {
             // Nothing but the device, so that scripts can take it as it is.
             Self::Connect { device, .. } => writeln!(f, "{device}"),
+            Self::ConnectAll { disks, .. } => disks
+                .iter()
+                .try_for_each(|disk| writeln!(f, "{} {}", disk.name, disk.device)),
+            Self::Save {
+                file,
+                exports,
+                ports,
+                disks,
+                ..
+            } => {
+                let counted = configuration::counted(*exports, *ports, *disks);
+                writeln!(f, "{file} has {counted}")
+            }
             Self::Disconnect { devices, .. } => devices
                 .iter()
                 .try_for_each(|name| writeln!(f, "disconnected {name}")),
-            Self::Export {
-                volume,
-                path,
-                read_only,
-                mode,
-                cache_mib,
-                chunk_kib,
-                port,
+            Self::PathAdd { name, path, .. } => writeln!(
+                f,
+                "{name} has path {}: {}",
+                path.number,
+                endpoint(&path.address, path.port)
+            ),
+            Self::PathRemove {
+                name,
+                path: Some(path),
                 ..
-            } => {
-                write!(f, "{path} is exported as {volume}")?;
-                if *read_only {
-                    f.write_str(", read-only")?;
-                }
-                if mode != "direct" {
-                    write!(f, ", {mode}")?;
-                }
-                if *cache_mib != 0 {
-                    write!(f, ", with a cache of {cache_mib} MiB")?;
-                }
-                match *chunk_kib {
-                    CHUNK_KIB => {}
-                    0 => f.write_str(", large requests whole")?,
-                    kib => write!(f, ", large requests in chunks of {kib} KiB")?,
-                }
-                match port {
-                    Some(port) => writeln!(f, ", at {}", endpoint(&port.address, port.port)),
-                    None => f.write_str("\n"),
-                }
+            } => writeln!(
+                f,
+                "{name} no longer has path {}: {}",
+                path.number,
+                endpoint(&path.address, path.port)
+            ),
+            Self::PathPolicy { name, policy, .. } => {
+                writeln!(f, "{name} has the policy {policy}")
             }
+            Self::Export { .. } => self.write_export(f),
+            Self::UnexportAll { volumes, .. } => volumes
+                .iter()
+                .try_for_each(|volume| writeln!(f, "{volume} is not exported any more")),
             Self::Unexport {
                 volume,
                 changed: true,
@@ -100,6 +178,14 @@ impl fmt::Display for Done {
                 hosts,
                 changed: true,
             } => writeln!(f, "{volume} no longer allows {}", join(hosts)),
+            Self::Evict { volume, hosts, .. } => {
+                writeln!(f, "{volume} has evicted {}", join(hosts))
+            }
+            Self::Admit {
+                volume,
+                hosts,
+                changed: true,
+            } => writeln!(f, "{volume} admits {} again", join(hosts)),
             Self::Listen { port, .. } => {
                 writeln!(
                     f,
@@ -112,7 +198,10 @@ impl fmt::Display for Done {
                 .iter()
                 .try_for_each(|id| writeln!(f, "port {id} no longer listens")),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
-            Self::Unexport { changed: false, .. } | Self::Forbid { changed: false, .. } => Ok(()),
+            Self::PathRemove { path: None, .. }
+            | Self::Unexport { changed: false, .. }
+            | Self::Forbid { changed: false, .. }
+            | Self::Admit { changed: false, .. } => Ok(()),
         }
     }
 }
@@ -154,12 +243,13 @@ fn cells(row: &[&str]) -> Vec<String> {
         .collect()
 }
 
+/// Formats where somebody listens; nothing if that is not set.
 fn endpoint(address: &str, port: u16) -> String {
-    if address.contains(':') {
-        format!("[{address}]:{port}")
-    } else {
-        format!("{address}:{port}")
+    if address.is_empty() {
+        return String::new();
     }
+    let address = address.to_owned();
+    Endpoint { address, port }.to_string()
 }
 
 /// Formats a size in the largest binary unit that it fills.
@@ -187,16 +277,11 @@ fn device_table(devices: &[Device]) -> String {
     ];
     let mut rows = vec![cells(&heading)];
     for device in devices {
-        let address = if device.address.is_empty() {
-            String::new()
-        } else {
-            endpoint(&device.address, device.port)
-        };
         rows.push(cells(&[
             &device.name,
             device.device.as_deref().unwrap_or_default(),
             &device.state,
-            &address,
+            &endpoint(&device.address, device.port),
             &device.volume,
             &device.size_bytes.map(size).unwrap_or_default(),
             &device
@@ -212,6 +297,25 @@ fn device_table(devices: &[Device]) -> String {
         ]));
     }
     table(&rows, |column| column == 5 || column == 6)
+}
+
+/// Makes a table with a row for each path of the disks that have several.
+fn path_table(devices: &[Device]) -> String {
+    let heading = ["NAME", "POLICY", "PATH", "ADDRESS", "STATE", "ERROR"];
+    let mut rows = vec![cells(&heading)];
+    for device in devices {
+        rows.extend(device.paths.iter().map(|path| {
+            cells(&[
+                &device.name,
+                &device.policy,
+                &path.number.to_string(),
+                &endpoint(&path.address, path.port),
+                path.state.as_deref().unwrap_or_default(),
+                path.error.as_deref().unwrap_or_default(),
+            ])
+        }));
+    }
+    table(&rows, |column| column == 2)
 }
 
 fn volume_table(volumes: &[Volume]) -> String {
@@ -251,6 +355,20 @@ fn volume_table(volumes: &[Volume]) -> String {
         }
     }
     table(&rows, |column| column == 5)
+}
+
+/// Makes a table with a row for each evicted host.
+fn evicted_table(volumes: &[Volume]) -> String {
+    let mut rows = vec![cells(&["VOLUME", "EVICTED HOST", "DRAINING"])];
+    for volume in volumes {
+        rows.extend(
+            volume
+                .evicted
+                .iter()
+                .map(|one| cells(&[&volume.name, &one.host.to_string(), yes_no(one.draining)])),
+        );
+    }
+    table(&rows, |_| false)
 }
 
 fn port_table(ports: &[Port]) -> String {
@@ -336,11 +454,5 @@ mod tests {
             text,
             "COUNTER   a   bb\nreads     1  300\nwrites   20    -\n"
         );
-    }
-
-    #[test]
-    fn ipv6_endpoints_have_brackets() {
-        assert_eq!(endpoint("fe80::1", 7744), "[fe80::1]:7744");
-        assert_eq!(endpoint("10.0.0.1", 7744), "10.0.0.1:7744");
     }
 }

@@ -2,12 +2,16 @@
 
 //! `hcablk target export`: makes a volume, or finds that one is there as asked for.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::ValueEnum;
 use nix::errno::Errno;
+use serde::Serialize;
 use uuid::Uuid;
 
+use super::fence::{evict_recorded, join};
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::volumes;
@@ -17,9 +21,11 @@ use crate::hostid;
 use crate::names::VolumeName;
 use crate::output::{Done, Outcome, PortRef};
 use crate::system::{OpError, System};
+use crate::tuning::choice;
 
 /// By what way a volume's data goes; the driver's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Past the page cache of the target
     Direct,
@@ -29,6 +35,20 @@ pub enum Mode {
     Mixed,
     /// Between the drive and memory of a PCI device, past this machine's memory
     P2p,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        choice(text)
+    }
 }
 
 impl Mode {
@@ -103,13 +123,18 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let tree = TARGET.require(system)?;
     let group = volumes(&tree).child(wanted.volume.as_str());
 
-    let wwid = wanted
-        .wwid
-        .or_else(|| default_wwid(system, &wanted.volume, path));
+    let wwid = wanted.wwid.or_else(|| {
+        default_wwid(
+            system,
+            hostid::current(system).ok()?.0,
+            &wanted.volume,
+            path,
+        )
+    });
     let mut transaction = Transaction::new(system);
     let result = set_up(&tree, &group, wanted, path, wwid, &mut transaction);
     let changed = transaction.has_changes();
-    let port = transaction.finish(result)?;
+    let (port, evicted) = transaction.finish(result)?;
 
     let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
     let mut outcome = Outcome::new(Done::Export {
@@ -125,6 +150,12 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     });
     if !changed {
         outcome.note(format!("{} is exported already", wanted.volume));
+    }
+    if !evicted.is_empty() {
+        outcome.note(format!(
+            "evicted, and refused until they are admitted: {}",
+            join(&evicted, ", ")
+        ));
     }
     if wwid.is_none() {
         outcome.note(
@@ -144,8 +175,12 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
 
 /// Makes the id by which a volume is known if the user gives none: the same each time it is
 /// exported, and another one for another drive.
-fn default_wwid(system: &dyn System, volume: &VolumeName, path: &str) -> Option<Uuid> {
-    let (host, _) = hostid::current(system).ok()?;
+pub(crate) fn default_wwid(
+    system: &dyn System,
+    host: Uuid,
+    volume: &VolumeName,
+    path: &str,
+) -> Option<Uuid> {
     let device = path.rsplit('/').next()?;
     // What NVMe and SCSI know of a drive; for everything else its path.
     let known = ["wwid", "device/wwid"].iter().find_map(|file| {
@@ -165,7 +200,7 @@ fn set_up(
     path: &str,
     wwid: Option<Uuid>,
     transaction: &mut Transaction<'_>,
-) -> Result<Option<PortRef>> {
+) -> Result<(Option<PortRef>, Vec<Uuid>)> {
     let mut enabled = false;
     if group.exists() {
         enabled = group.flag("enable")?;
@@ -194,16 +229,27 @@ fn set_up(
             allow_host(group, *host, transaction)?;
         }
     }
-    if !enabled {
-        if let Err(error) = transaction.enable(group)? {
-            return Err(explain_volume(&error, group, wanted, path));
-        }
-    }
-    wanted
+    let evicted = if enabled {
+        evict_recorded(group)?
+    } else {
+        enable(group, transaction)?
+    };
+    let port = wanted
         .listen
         .as_ref()
         .map(|listen| ensure_port(tree, listen, transaction))
-        .transpose()
+        .transpose()?;
+    Ok((port, evicted))
+}
+
+/// Exports a volume that is set up, without those that were evicted from it, and returns these.
+pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<Vec<Uuid>> {
+    // Before: none of them gets in.
+    let evicted = evict_recorded(group)?;
+    match transaction.enable(group)? {
+        Ok(()) => Ok(evicted),
+        Err(error) => Err(explain_volume(&error, group)),
+    }
 }
 
 /// Makes sure that a volume that is there is the one asked for.
@@ -291,7 +337,10 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
     .advise(steps.join("\n")))
 }
 
-fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &str) -> Error {
+fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
+    let get = |attribute| group.get(attribute).unwrap_or_default();
+    let (path, mode) = (get("path"), get("mode"));
+    let has_cache = group.value("cache_mib").is_ok_and(|mib: u32| mib != 0);
     let message = with_reason(
         format!(
             "cannot export {path} as {}: {}",
@@ -304,7 +353,7 @@ fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &st
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
             "`lsblk -p` shows the block devices of this machine.".to_owned()
         }
-        Errno::ENOTBLK if group.get("mode").is_ok_and(|mode| mode == "p2p") => {
+        Errno::ENOTBLK if mode == "p2p" => {
             "Only a block device does DMA to a PCI device: export a file with --mode direct."
                 .to_owned()
         }
@@ -319,12 +368,10 @@ fn explain_volume(error: &OpError, group: &Group<'_>, wanted: &Export, path: &st
             "A volume needs the whole device for itself. `lsblk {path}` shows what uses it:\n\
              a mount, a RAID, LVM. With a cache it must not be exported by another volume either."
         ),
-        Errno::EINVAL
-            if wanted.cache_mib != 0 && !matches!(wanted.mode, Mode::Direct | Mode::P2p) =>
-        {
+        Errno::EINVAL if has_cache && !matches!(mode.as_str(), "direct" | "p2p") => {
             "A cache (--cache-mib) is for the modes direct and p2p.".to_owned()
         }
-        Errno::ENOMEM if wanted.cache_mib != 0 => {
+        Errno::ENOMEM if has_cache => {
             "A smaller cache (--cache-mib) may have room; `free -m` shows what is available."
                 .to_owned()
         }

@@ -12,7 +12,7 @@ use crate::output::{Done, Outcome};
 use crate::system::System;
 
 /// Lists the hosts that a volume allows, each with its group.
-pub(super) fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
+pub(crate) fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
     let groups = volume.child("hosts").children()?;
     Ok(groups
         .into_iter()

@@ -166,13 +166,20 @@ fn make_port(
     for (attribute, value) in &settings {
         transaction.set(&group, attribute, value)?;
     }
-    if let Err(error) = transaction.enable(&group)? {
-        return Err(explain_port(&error, &group, &settings[0].1, port));
-    }
+    enable(&group, transaction)?;
     Ok(PortSetting::read(&group)?.reference(&group))
 }
 
-fn explain_port(error: &OpError, group: &Group<'_>, address: &str, port: u16) -> Error {
+/// Has a port that is set up listen.
+pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<()> {
+    transaction
+        .enable(group)?
+        .map_err(|error| explain_port(&error, group))
+}
+
+fn explain_port(error: &OpError, group: &Group<'_>) -> Error {
+    let get = |attribute| group.get(attribute).unwrap_or_default();
+    let (address, port) = (get("address"), get("port"));
     let message = with_reason(
         format!(
             "cannot listen at {address} port {port}: {}",

@@ -2,7 +2,9 @@
 
 //! `hcablk target list`, `stats` and `times`.
 
+use super::fence::{evicted, join};
 use super::hosts::hosts;
+use super::records::Records;
 use super::{existing, not_loaded, ports, volumes};
 use crate::configfs::{parse_counters, unless_gone, Group, TARGET};
 use crate::error::{Error, Result};
@@ -19,6 +21,9 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
             ports: Vec::new(),
         });
         outcome.note(not_loaded());
+        for note in eviction_notes(system, &[]) {
+            outcome.note(note);
+        }
         return Ok(outcome);
     };
     let mut found_volumes = Vec::new();
@@ -45,18 +50,74 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
             .map(|port| cut(&format!("port {}", port.id), port.sessions.len())),
     )
     .collect();
+    let more = eviction_notes(system, &found_volumes);
     let mut outcome = Outcome::new(Report::Exports {
         volumes: found_volumes,
         ports: found_ports,
     });
-    for note in notes {
+    for note in notes.into_iter().chain(more) {
         outcome.note(note);
     }
     Ok(outcome)
 }
 
+/// Says where what is recorded of evicted hosts is not what the kernel shows.
+fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
+    let mut notes: Vec<_> = shown
+        .iter()
+        .filter(|volume| volume.evicted_cut)
+        .map(|volume| {
+            format!(
+                "volume {} has evicted more hosts than the kernel shows: these are the first {}",
+                volume.name,
+                volume.evicted.len()
+            )
+        })
+        .collect();
+    let names = match Records::volumes(system) {
+        Ok(names) => names,
+        Err(error) => {
+            notes.push(error.message);
+            return notes;
+        }
+    };
+    for name in names {
+        let recorded = match Records::of(system, &name).all() {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                notes.push(error.message);
+                continue;
+            }
+        };
+        match shown.iter().find(|volume| volume.name == name) {
+            None if recorded.is_empty() => (),
+            None => notes.push(format!(
+                "{name} is not exported now, and has evicted {}",
+                join(&recorded, ", ")
+            )),
+            Some(volume) if volume.evicted_cut => (),
+            Some(volume) => {
+                let unknown: Vec<_> = recorded
+                    .into_iter()
+                    .filter(|host| volume.evicted.iter().all(|one| one.host != *host))
+                    .collect();
+                if !unknown.is_empty() {
+                    notes.push(format!(
+                        "{} is recorded as evicted from {name}, but the kernel does not know: \
+                         hcablk target evict {name} {}",
+                        join(&unknown, ", "),
+                        join(&unknown, " ")
+                    ));
+                }
+            }
+        }
+    }
+    notes
+}
+
 fn read_volume(group: &Group<'_>) -> Result<Volume> {
     let clients = group.get("clients")?;
+    let (evicted, evicted_cut) = evicted(group)?;
     Ok(Volume {
         name: group.name(),
         path: group.get("path")?,
@@ -70,6 +131,8 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         hosts: hosts(group)?.into_iter().map(|(host, _)| host).collect(),
         clients: Client::parse_all(&clients),
         clients_cut: is_cut(&clients),
+        evicted,
+        evicted_cut,
         error: group.reason(),
     })
 }

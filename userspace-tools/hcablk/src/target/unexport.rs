@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
-use super::existing;
-use crate::configfs::{remove, Group};
+use super::fence::join;
+use super::records::Records;
+use super::{existing, volumes};
+use crate::configfs::{remove, Group, TARGET};
 use crate::error::{Error, Kind, Result};
 use crate::names::VolumeName;
 use crate::output::{Client, Done, Outcome};
@@ -51,10 +53,55 @@ pub fn unexport(
         remove(&host)?;
     }
     remove(&group)?;
-    Ok(Outcome::new(Done::Unexport {
+    let mut outcome = Outcome::new(Done::Unexport {
         volume: volume.to_string(),
         changed: true,
-    }))
+    });
+    match Records::of(system, volume.as_str()).all() {
+        Ok(evicted) if evicted.is_empty() => (),
+        Ok(evicted) => outcome.note(format!(
+            "these hosts stay evicted, and are refused when {volume} is exported again: {}",
+            join(&evicted, ", ")
+        )),
+        Err(error) => outcome.note(error.message),
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk target unexport --all`: goes on with the others when one is in use.
+pub fn unexport_all(system: &dyn System, force: bool) -> Result<Outcome> {
+    let all = match TARGET.tree(system) {
+        Some(tree) => volumes(&tree).children()?,
+        None => Vec::new(),
+    };
+    let (mut ended, mut notes, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for group in all {
+        let name = group.name();
+        let volume = name
+            .parse()
+            .map_err(|why: String| Error::new(Kind::Failed, why))?;
+        match unexport(system, &volume, force, true) {
+            Ok(outcome) => {
+                notes.extend(outcome.notes);
+                ended.push(name);
+            }
+            Err(error) if error.kind == Kind::Interrupted => return Err(error),
+            Err(error) => failures.push(error),
+        }
+    }
+    if let Some(all) = Error::together(failures) {
+        return Err(all);
+    }
+    let nothing = ended.is_empty();
+    let mut outcome = Outcome::new(Done::UnexportAll {
+        changed: !nothing,
+        volumes: ended,
+    });
+    if nothing {
+        outcome.note("no volume to end");
+    }
+    outcome.notes.extend(notes);
+    Ok(outcome)
 }
 
 fn refuse_while_used(group: &Group<'_>, volume: &VolumeName) -> Result<()> {

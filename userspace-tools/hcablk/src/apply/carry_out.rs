@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Doing what was planned, so that it can be undone.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::step::{Action, Initial, Step, Table};
+use crate::configfs::{Group, Transaction, INITIATOR, TARGET};
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::hostid;
+use crate::initiator::{close, enable as connect, same, set_up_path};
+use crate::system::System;
+use crate::target::{enable_export, enable_port, ports, volumes};
+
+/// After how long it is said what is waited for.
+const FIRST_WORD: Duration = Duration::from_secs(2);
+
+/// The settings of a path.
+const PATH: [&str; 2] = ["address", "port"];
+
+/// Carries out the steps, one after the other.
+pub fn all(system: &dyn System, steps: &[Step], transaction: &mut Transaction<'_>) -> Result<()> {
+    let began = system.now();
+    for step in steps {
+        if system.now() >= began + FIRST_WORD
+            && matches!(step.action, Action::Enable | Action::Disable)
+        {
+            system.progress(&step.to_string());
+        }
+        one(system, step, transaction)?;
+    }
+    Ok(())
+}
+
+/// Returns the directory that a step is about; loads the module.
+fn group<'a>(system: &'a dyn System, step: &Step) -> Result<Group<'a>> {
+    Ok(match step.table {
+        Table::Export => volumes(&TARGET.require(system)?),
+        Table::Port => ports(&TARGET.require(system)?),
+        Table::Disk | Table::Host => INITIATOR.require(system)?,
+    }
+    .child(&step.name))
+}
+
+fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> Result<()> {
+    if let Action::StoreHostId { id } = &step.action {
+        return transaction.make_file(Path::new(hostid::FILE), &format!("{id}\n"));
+    }
+    let group = &group(system, step)?;
+    let path = |number: u8| group.child("paths").child(&number.to_string());
+    match &step.action {
+        Action::StoreHostId { .. } => Ok(()),
+        Action::Make { settings } => make(group, settings, transaction),
+        Action::Set { attribute, to, .. } => transaction.set(group, attribute, to),
+        Action::Allow { host } => transaction.mkdir(&group.child("hosts").child(&host.to_string())),
+        Action::Forbid { host } => {
+            transaction.rmdir(&group.child("hosts").child(&host.to_string()), &[])
+        }
+        Action::AddPath {
+            number,
+            address,
+            port,
+            enabled,
+        } => {
+            let endpoint = Endpoint {
+                address: address.clone(),
+                port: *port,
+            };
+            let path = set_up_path(group, *number, &endpoint, transaction)?;
+            if *enabled {
+                transaction.enable(&path.group)??;
+            }
+            Ok(())
+        }
+        Action::RemovePath { number, .. } => {
+            let path = path(*number);
+            if path.flag("enable")? {
+                transaction.disable(&path, switch_off)?;
+            }
+            transaction.rmdir(&path, &PATH)
+        }
+        Action::EnablePath { number } => Ok(transaction.enable(&path(*number))??),
+        Action::DisablePath { number } => transaction.disable(&path(*number), switch_off),
+        Action::Enable => match step.table {
+            Table::Export => enable_export(group, transaction).map(drop),
+            Table::Port => enable_port(group, transaction),
+            Table::Disk | Table::Host => connect(group, transaction).map(drop),
+        },
+        Action::Disable => match step.table {
+            Table::Disk => transaction.disable(group, close),
+            _ => transaction.disable(group, switch_off),
+        },
+    }
+}
+
+fn make(group: &Group<'_>, settings: &[Initial], transaction: &mut Transaction<'_>) -> Result<()> {
+    transaction.mkdir(group)?;
+    for setting in settings {
+        // What is so by default is not written: that need not be possible.
+        let now = group.get(setting.attribute);
+        let is_so = now
+            .as_ref()
+            .is_ok_and(|now| same(setting.attribute, now, &setting.value));
+        let is_unknown = now.is_err_and(|error| error.is_gone()) && !setting.given;
+        if !is_so && !is_unknown {
+            transaction.set(group, setting.attribute, &setting.value)?;
+        }
+    }
+    Ok(())
+}
+
+fn switch_off(group: &Group<'_>) -> Result<()> {
+    Ok(group.system().write(&group.path().join("enable"), "0\n")?)
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk connect DISK` and `--all`: disks of the configuration, each by itself, and again and again
+//! while their targets are not up.
+
+use std::time::Duration;
+
+use super::carry_out;
+use super::plan::Plan;
+use crate::config::{self, Config, Disk};
+use crate::configfs::{Transaction, INITIATOR};
+use crate::error::{Error, Kind, Result};
+use crate::initiator::wait_for_node;
+use crate::names::DeviceName;
+use crate::output::{ConnectedDisk, Done, Outcome};
+use crate::system::System;
+
+/// How long apart it is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long apart it is said what is waited for.
+const WORDS: Duration = Duration::from_secs(10);
+
+/// What connecting one disk came to.
+struct Attempt<'a> {
+    name: &'a DeviceName,
+    disk: &'a Disk,
+    result: Option<Result<ConnectedDisk>>,
+}
+
+/// Connects the configured disk `only`, or all that are enabled; tries again for `wait` while a target is not
+/// up or does not allow it yet.
+pub fn connect(system: &dyn System, only: Option<&str>, wait: Duration) -> Result<Outcome> {
+    let config = config::load(system)?.config;
+    let mut attempts: Vec<_> = config
+        .disk
+        .iter()
+        .filter(|(name, disk)| only.map_or(disk.enabled, |only| name.as_str() == only))
+        .map(|(name, disk)| Attempt {
+            name,
+            disk,
+            result: None,
+        })
+        .collect();
+    if let (Some(name), true) = (only, attempts.is_empty()) {
+        return Err(Error::new(
+            Kind::NotFound,
+            format!("there is no disk {name} in the configuration"),
+        )
+        .advise(
+            "`hcablk config show` shows the configuration.\n\
+             To connect to a volume that is not in it: hcablk connect ADDRESS VOLUME",
+        ));
+    }
+    try_until(system, &config, &mut attempts, wait)?;
+    report(attempts, only.is_some())
+}
+
+fn try_until(
+    system: &dyn System,
+    config: &Config,
+    attempts: &mut [Attempt<'_>],
+    wait: Duration,
+) -> Result<()> {
+    let began = system.now();
+    let mut next_word = began;
+    loop {
+        for attempt in attempts.iter_mut().filter(|attempt| attempt.is_open()) {
+            if system.interrupted() {
+                return Err(Error::interrupted());
+            }
+            attempt.result = Some(connect_one(system, config, attempt.name, attempt.disk));
+        }
+        let now = system.now();
+        let open = || attempts.iter().filter(|attempt| attempt.is_open());
+        if open().next().is_none() || now >= began + wait {
+            return Ok(());
+        }
+        if now >= next_word {
+            next_word = now + WORDS;
+            for attempt in open() {
+                if let Some(Err(error)) = &attempt.result {
+                    system.progress(&format!(
+                        "the disk {} is tried again for {} s: {}",
+                        attempt.name,
+                        (began + wait - now).as_secs(),
+                        error.message
+                    ));
+                }
+            }
+        }
+        system.pause(PAUSE);
+    }
+}
+
+impl Attempt<'_> {
+    /// Returns whether it is worth trying, or trying again: the target is not there yet, or does not
+    /// export the volume or allow this host yet, or the RDMA device is not there.
+    fn is_open(&self) -> bool {
+        let again = |error: &Error| match error.kind {
+            Kind::Connection => !matches!(
+                error.errno.as_deref(),
+                Some("EPROTO" | "EPROTONOSUPPORT" | "ESTALE")
+            ),
+            Kind::Setup => error.errno.as_deref() == Some("ENODEV"),
+            _ => false,
+        };
+        match &self.result {
+            None => true,
+            Some(Ok(_)) => false,
+            Some(Err(error)) => again(error),
+        }
+    }
+}
+
+fn connect_one(
+    system: &dyn System,
+    config: &Config,
+    name: &DeviceName,
+    disk: &Disk,
+) -> Result<ConnectedDisk> {
+    // Whoever asks for it by name wants it now, whether it is to be connected at each start or not.
+    let disk = &Disk {
+        enabled: true,
+        ..disk.clone()
+    };
+    let plan = Plan::for_disk(system, config, name, disk)?;
+    if !plan.pending.is_empty() {
+        let what: Vec<_> = plan
+            .pending
+            .iter()
+            .map(|pending| pending.step.to_string())
+            .collect();
+        return Err(Error::new(
+            Kind::Exists,
+            format!(
+                "the disk {name} is connected with other settings: {}",
+                what.join(", ")
+            ),
+        )
+        .advise(format!(
+            "Unmount it, and connect it anew: hcablk disconnect {name} && hcablk connect {name}"
+        )));
+    }
+    let mut transaction = Transaction::new(system);
+    let result = carry_out::all(system, &plan.steps, &mut transaction);
+    transaction.finish(result)?;
+    let node = wait_for_node(&INITIATOR.named(system).child(name.as_str()))?;
+    Ok(ConnectedDisk {
+        name: name.to_string(),
+        device: node.to_string_lossy().into_owned(),
+        changed: !plan.steps.is_empty(),
+    })
+}
+
+fn report(attempts: Vec<Attempt<'_>>, is_one: bool) -> Result<Outcome> {
+    let mut disks = Vec::new();
+    let mut failures = Vec::new();
+    for attempt in attempts {
+        match attempt.result {
+            Some(Ok(disk)) => disks.push(disk),
+            Some(Err(error)) => failures.push(error),
+            None => (),
+        }
+    }
+    if let Some(all) = Error::together(failures) {
+        return Err(all);
+    }
+    let notes: Vec<_> = disks
+        .iter()
+        .filter(|disk| !disk.changed)
+        .map(|disk| format!("{} is connected already", disk.name))
+        .collect();
+    let nothing = disks.is_empty();
+    let done = match disks.pop() {
+        Some(disk) if is_one => Done::Connect {
+            name: disk.name,
+            device: disk.device,
+            changed: disk.changed,
+        },
+        last => {
+            disks.extend(last);
+            Done::ConnectAll {
+                changed: disks.iter().any(|disk| disk.changed),
+                disks,
+            }
+        }
+    };
+    let mut outcome = Outcome::new(done);
+    for note in notes {
+        outcome.note(note);
+    }
+    if nothing {
+        outcome.note("no disk is configured to be connected");
+    }
+    Ok(outcome)
+}

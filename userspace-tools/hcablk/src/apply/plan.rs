@@ -1,0 +1,452 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The changes that make the kernel hold what is configured.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::step::{Action, Initial, Step, Table};
+use crate::config::running::attribute;
+use crate::config::schema::{Change, PathNumber, Wish};
+use crate::config::value::Setting as _;
+use crate::config::{Config, Disk, DiskPath, Export, Port};
+use crate::configfs::{Group, INITIATOR, TARGET};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Kind, Result};
+use crate::hostid;
+use crate::initiator::{further_paths, resolve, same};
+use crate::names::{DeviceName, VolumeName};
+use crate::output::Client;
+use crate::system::System;
+use crate::target::{allowed_hosts, default_wwid, ports, volumes};
+
+/// Which side of the configuration is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Both.
+    All,
+    /// Exports and ports.
+    Target,
+    /// Disks.
+    Disks,
+}
+
+/// A change that is not made, since what is changed is in use.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pending {
+    /// The change.
+    #[serde(flatten)]
+    pub step: Step,
+    /// Who uses it.
+    pub reason: String,
+}
+
+/// Changes, in the order in which they are made.
+pub struct Plan {
+    /// The changes.
+    pub steps: Vec<Step>,
+    /// Those that are not made.
+    pub pending: Vec<Pending>,
+    /// What the kernel holds beside what is configured, such as `disk data`.
+    pub not_configured: Vec<String>,
+}
+
+impl Plan {
+    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending.
+    pub fn new(system: &dyn System, config: &Config, scope: Scope, force: bool) -> Result<Self> {
+        let mut plan = Self::empty();
+        plan.host(system, config)?;
+        let host = own_id(system, config);
+        if scope != Scope::Disks {
+            let tree = TARGET.named(system);
+            for (name, export) in &config.export {
+                plan.export(&tree, name, export, host.as_ref().ok().copied(), force)?;
+            }
+            for (name, port) in &config.port {
+                plan.port(&ports(&tree).child(name.as_str()), port)?;
+            }
+            plan.beside(&volumes(&tree), Table::Export, |name| {
+                config.export.keys().any(|key| key.as_str() == name)
+            })?;
+            plan.beside(&ports(&tree), Table::Port, |name| {
+                config.port.keys().any(|key| key.as_str() == name)
+            })?;
+        }
+        if scope != Scope::Target {
+            let tree = INITIATOR.named(system);
+            for (name, disk) in &config.disk {
+                plan.disk(&tree, name, disk, host.clone(), force)?;
+            }
+            plan.beside(&tree, Table::Disk, |name| {
+                config.disk.keys().any(|key| key.as_str() == name)
+            })?;
+        }
+        Ok(plan)
+    }
+
+    /// Plans for one disk.
+    pub fn for_disk(
+        system: &dyn System,
+        config: &Config,
+        name: &DeviceName,
+        disk: &Disk,
+    ) -> Result<Self> {
+        let mut plan = Self::empty();
+        plan.disk(
+            &INITIATOR.named(system),
+            name,
+            disk,
+            own_id(system, config),
+            false,
+        )?;
+        Ok(plan)
+    }
+
+    fn empty() -> Self {
+        Self {
+            steps: Vec::new(),
+            pending: Vec::new(),
+            not_configured: Vec::new(),
+        }
+    }
+
+    fn host(&mut self, system: &dyn System, config: &Config) -> Result<()> {
+        let Some(host) = config.host else {
+            return Ok(());
+        };
+        let known = hostid::stored(system)?.is_some()
+            || hostid::current(system).is_ok_and(|(id, _)| id == host.id.0);
+        if !known {
+            self.steps.push(Step {
+                table: Table::Host,
+                name: String::new(),
+                action: Action::StoreHostId { id: host.id.0 },
+            });
+        }
+        Ok(())
+    }
+
+    fn export(
+        &mut self,
+        tree: &Group<'_>,
+        name: &VolumeName,
+        export: &Export,
+        host: Option<Uuid>,
+        force: bool,
+    ) -> Result<()> {
+        let group = volumes(tree).child(name.as_str());
+        let system = group.system();
+        let mut wishes = vec![Wish::new("path", export.device.0.as_str())];
+        let derived = || default_wwid(system, host?, name, &export.device.0);
+        let wwid = match export.wwid {
+            Some(wwid) => Some(wwid.to_attribute()),
+            None => derived().map(|id| id.to_string()),
+        };
+        wishes.extend(wwid.map(|id| Wish {
+            given: export.wwid.is_some(),
+            ..Wish::new("wwid", id)
+        }));
+        wishes.extend(export.settings());
+
+        let (mut allowed, mut clients) = (Vec::new(), Vec::new());
+        if group.exists() {
+            allowed = allowed_hosts(&group)?
+                .into_iter()
+                .map(|(id, _)| id)
+                .collect();
+            clients = Client::parse_all(&group.get("clients")?);
+        }
+        let wanted: Vec<_> = export.allow.iter().map(|id| id.0).collect();
+        let add = wanted.iter().filter(|id| !allowed.contains(id));
+        let mut between: Vec<_> = add.map(|host| Action::Allow { host: *host }).collect();
+        let object = Object {
+            table: Table::Export,
+            group: &group,
+            enabled: export.enabled,
+            used: (!clients.is_empty()).then(|| match clients.len() {
+                1 => "it has a session".to_owned(),
+                number => format!("it has {number} sessions"),
+            }),
+        };
+        for host in allowed.into_iter().filter(|id| !wanted.contains(id)) {
+            let sessions = clients
+                .iter()
+                .filter(|client| client.host == host.to_string())
+                .count();
+            if sessions != 0 && !force {
+                self.pend(&object, Action::Forbid { host }, "it has a session");
+            } else {
+                between.push(Action::Forbid { host });
+            }
+        }
+        self.object(&object, wishes, between, force)
+    }
+
+    fn port(&mut self, group: &Group<'_>, port: &Port) -> Result<()> {
+        let object = Object {
+            table: Table::Port,
+            group,
+            enabled: port.enabled,
+            // A port that is disabled ends no session.
+            used: None,
+        };
+        self.object(&object, port.settings(), Vec::new(), false)
+    }
+
+    fn disk(
+        &mut self,
+        tree: &Group<'_>,
+        name: &DeviceName,
+        disk: &Disk,
+        host: Result<Uuid>,
+        force: bool,
+    ) -> Result<()> {
+        let group = tree.child(name.as_str());
+        let mut wishes = vec![
+            Wish::new("address", resolve(&disk.address)?),
+            Wish::new(
+                "volume",
+                disk.volume
+                    .as_ref()
+                    .map_or(name.as_str(), VolumeName::as_str),
+            ),
+        ];
+        wishes.push(match disk.host_id {
+            Some(id) => Wish::new("host_id", id.to_string()),
+            None => Wish {
+                given: false,
+                ..Wish::new("host_id", host?.to_string())
+            },
+        });
+        wishes.push(Wish {
+            given: disk.wwid.is_some(),
+            ..Wish::new(
+                "expect_wwid",
+                disk.wwid.map_or_else(String::new, |id| id.to_string()),
+            )
+        });
+        wishes.extend(disk.settings());
+        if group.exists() {
+            refuse_while_changing(&group)?;
+        }
+        let object = Object {
+            table: Table::Disk,
+            group: &group,
+            enabled: disk.enabled,
+            used: Some("it is connected".to_owned()),
+        };
+        self.object(&object, wishes, path_actions(&group, &disk.paths)?, force)
+    }
+
+    /// Plans for one directory: its settings, `between`, and whether it is enabled.
+    fn object(
+        &mut self,
+        object: &Object<'_>,
+        wishes: Vec<Wish>,
+        between: Vec<Action>,
+        force: bool,
+    ) -> Result<()> {
+        let group = object.group;
+        let mut enabled = false;
+        if group.exists() {
+            enabled = group.flag("enable")?;
+            let (fixed, online) = differences(group, wishes)?;
+            let must_end = enabled && (!fixed.is_empty() || !object.enabled);
+            match &object.used {
+                Some(reason) if must_end && !force => {
+                    for action in fixed {
+                        self.pend(object, action, reason);
+                    }
+                    if !object.enabled {
+                        self.pend(object, Action::Disable, reason);
+                    }
+                }
+                _ => {
+                    if must_end {
+                        self.push(object, Action::Disable);
+                        enabled = false;
+                    }
+                    self.extend(object, fixed);
+                }
+            }
+            self.extend(object, online);
+        } else {
+            let settings = wishes.into_iter().map(|wish| Initial {
+                attribute: wish.attribute,
+                value: wish.value,
+                given: wish.given,
+            });
+            let settings = settings.collect();
+            self.push(object, Action::Make { settings });
+        }
+        self.extend(object, between);
+        if object.enabled && !enabled {
+            self.push(object, Action::Enable);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, object: &Object<'_>, action: Action) {
+        self.steps.push(object.step(action));
+    }
+
+    fn extend(&mut self, object: &Object<'_>, actions: Vec<Action>) {
+        self.steps
+            .extend(actions.into_iter().map(|action| object.step(action)));
+    }
+
+    fn pend(&mut self, object: &Object<'_>, action: Action, reason: &str) {
+        self.pending.push(Pending {
+            step: object.step(action),
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Adds what is there and not configured.
+    fn beside(
+        &mut self,
+        folder: &Group<'_>,
+        table: Table,
+        is_configured: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        if folder.exists() {
+            for group in folder.children()? {
+                let name = group.name();
+                if !is_configured(&name) {
+                    self.not_configured.push(format!("{table} {name}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A directory that something is planned for.
+struct Object<'a> {
+    table: Table,
+    group: &'a Group<'a>,
+    /// Whether it is to be enabled.
+    enabled: bool,
+    /// Why it must not be disabled without force, if it is enabled.
+    used: Option<String>,
+}
+
+impl Object<'_> {
+    fn step(&self, action: Action) -> Step {
+        Step {
+            table: self.table,
+            name: self.group.name(),
+            action,
+        }
+    }
+}
+
+/// Returns this host's id.
+fn own_id(system: &dyn System, config: &Config) -> Result<Uuid> {
+    match config.host {
+        Some(host) => Ok(host.id.0),
+        None => Ok(hostid::current(system)?.0),
+    }
+}
+
+/// Returns what must be written: while it is not enabled, and at any time.
+fn differences(group: &Group<'_>, wishes: Vec<Wish>) -> Result<(Vec<Action>, Vec<Action>)> {
+    let (mut fixed, mut online) = (Vec::new(), Vec::new());
+    for Wish {
+        attribute: name,
+        value,
+        change,
+        given,
+    } in wishes
+    {
+        let from = match attribute(group, name)? {
+            Some(from) => from,
+            // A driver that does not know a setting does as the default says.
+            None if !given => continue,
+            None => String::new(),
+        };
+        if same(name, &from, &value) {
+            continue;
+        }
+        let action = Action::Set {
+            attribute: name,
+            from,
+            to: value,
+        };
+        match change {
+            Change::Disabled => fixed.push(action),
+            Change::Online => online.push(action),
+        }
+    }
+    Ok((fixed, online))
+}
+
+/// Fails while a disk is being connected or disconnected.
+fn refuse_while_changing(group: &Group<'_>) -> Result<()> {
+    match group.get("state")?.as_str() {
+        state @ ("connecting" | "disconnecting" | "failing") => Err(Error::new(
+            Kind::Busy,
+            format!("the disk {} is {state}", group.name()),
+        )
+        .advise("Try again when that is done.")),
+        _ => Ok(()),
+    }
+}
+
+/// Returns what makes the paths beside path 0 those that are configured. What is added comes first,
+/// so that there is another path when one is removed.
+fn path_actions(group: &Group<'_>, wanted: &BTreeMap<PathNumber, DiskPath>) -> Result<Vec<Action>> {
+    let now = if group.exists() {
+        further_paths(group)?
+    } else {
+        Vec::new()
+    };
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    let mut kept = Vec::new();
+    for path in &now {
+        let remove = Action::RemovePath {
+            number: path.number,
+            address: path.endpoint.address.clone(),
+            port: path.endpoint.port,
+        };
+        match wanted.get(&PathNumber(path.number)) {
+            None => last.push(remove),
+            Some(wish) => {
+                if !resolved(&wish.endpoint)?.is_same(&path.endpoint) {
+                    first.push(remove);
+                    continue;
+                }
+                kept.push(path.number);
+                let number = path.number;
+                match (wish.enabled, path.enabled) {
+                    (true, false) => first.push(Action::EnablePath { number }),
+                    (false, true) => last.push(Action::DisablePath { number }),
+                    _ => (),
+                }
+            }
+        }
+    }
+    for (number, path) in wanted
+        .iter()
+        .filter(|(number, _)| !kept.contains(&number.0))
+    {
+        let Endpoint { address, port } = resolved(&path.endpoint)?;
+        first.push(Action::AddPath {
+            number: number.0,
+            address,
+            port,
+            enabled: path.enabled,
+        });
+    }
+    first.extend(last);
+    Ok(first)
+}
+
+fn resolved(endpoint: &Endpoint) -> Result<Endpoint> {
+    Ok(Endpoint {
+        address: resolve(&endpoint.address)?,
+        port: endpoint.port,
+    })
+}

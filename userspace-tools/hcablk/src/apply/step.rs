@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One change to what the kernel holds.
+
+use std::fmt;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::endpoint::Endpoint;
+use crate::hostid;
+
+/// Which sort of thing is changed; the names are those of the configuration's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Table {
+    /// This machine.
+    Host,
+    /// A volume of its target.
+    Export,
+    /// A port of its target.
+    Port,
+    /// A disk.
+    Disk,
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Export => "export",
+            Self::Port => "port",
+            Self::Disk => "disk",
+        })
+    }
+}
+
+/// A setting of something that is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Initial {
+    /// The attribute of configfs.
+    pub attribute: &'static str,
+    /// What it is to be.
+    pub value: String,
+    /// Whether it is configured, rather than the default.
+    #[serde(skip)]
+    pub given: bool,
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "the members are what the action is about")]
+pub enum Action {
+    StoreHostId {
+        id: Uuid,
+    },
+    Make {
+        settings: Vec<Initial>,
+    },
+    Set {
+        attribute: &'static str,
+        from: String,
+        to: String,
+    },
+    Allow {
+        host: Uuid,
+    },
+    Forbid {
+        host: Uuid,
+    },
+    AddPath {
+        number: u8,
+        address: String,
+        port: u16,
+        enabled: bool,
+    },
+    RemovePath {
+        number: u8,
+        address: String,
+        port: u16,
+    },
+    EnablePath {
+        number: u8,
+    },
+    DisablePath {
+        number: u8,
+    },
+    Enable,
+    Disable,
+}
+
+/// A change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// Of which sort of thing.
+    pub table: Table,
+    /// Of which one.
+    pub name: String,
+    /// Which change.
+    #[serde(flatten)]
+    pub action: Action,
+}
+
+fn endpoint(address: &str, port: u16) -> Endpoint {
+    Endpoint {
+        address: address.to_owned(),
+        port,
+    }
+}
+
+/// Shows a value that may be empty.
+fn shown(value: &str) -> &str {
+    if value.is_empty() {
+        "nothing"
+    } else {
+        value
+    }
+}
+
+impl fmt::Display for Step {
+    /// Writes what is to be done: "make disk data".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let it = format!("{} {}", self.table, self.name);
+        match &self.action {
+            Action::StoreHostId { id } => write!(f, "store the host's id {id} in {}", hostid::FILE),
+            Action::Make { settings } => {
+                let given: Vec<_> = settings
+                    .iter()
+                    .filter(|setting| setting.given)
+                    .map(|setting| format!("{} {}", setting.attribute, shown(&setting.value)))
+                    .collect();
+                write!(f, "make {it}")?;
+                if given.is_empty() {
+                    return Ok(());
+                }
+                write!(f, " ({})", given.join(", "))
+            }
+            Action::Set {
+                attribute,
+                from,
+                to,
+            } => {
+                write!(
+                    f,
+                    "set {attribute} of {it} from {} to {}",
+                    shown(from),
+                    shown(to)
+                )
+            }
+            Action::Allow { host } => write!(f, "allow {host} to use {it}"),
+            Action::Forbid { host } => write!(f, "forbid {host} to use {it}"),
+            Action::AddPath {
+                number,
+                address,
+                port,
+                ..
+            } => {
+                write!(
+                    f,
+                    "add path {number} ({}) to {it}",
+                    endpoint(address, *port)
+                )
+            }
+            Action::RemovePath {
+                number,
+                address,
+                port,
+            } => {
+                write!(
+                    f,
+                    "remove path {number} ({}) of {it}",
+                    endpoint(address, *port)
+                )
+            }
+            Action::EnablePath { number } => write!(f, "enable path {number} of {it}"),
+            Action::DisablePath { number } => write!(f, "disable path {number} of {it}"),
+            Action::Enable if self.table == Table::Disk => write!(f, "connect {it}"),
+            Action::Disable if self.table == Table::Disk => write!(f, "disconnect {it}"),
+            Action::Enable => write!(f, "enable {it}"),
+            Action::Disable => write!(f, "disable {it}"),
+        }
+    }
+}
+
+impl Step {
+    /// Says in which way the kernel is not as configured: "+ disk data".
+    pub fn difference(&self) -> String {
+        let it = format!("{} {}", self.table, self.name);
+        match &self.action {
+            Action::Make { .. } => format!("+ {it}: it is not there"),
+            Action::StoreHostId { id } => format!("~ host: its id is another one, not {id}"),
+            Action::Set {
+                attribute,
+                from,
+                to,
+            } => {
+                format!("~ {it}: {attribute} is {}, not {}", shown(from), shown(to))
+            }
+            Action::Allow { host } => format!("~ {it}: {host} is not allowed"),
+            Action::Forbid { host } => format!("~ {it}: {host} is allowed"),
+            Action::AddPath {
+                number,
+                address,
+                port,
+                ..
+            } => {
+                format!(
+                    "~ {it}: path {number} ({}) is missing",
+                    endpoint(address, *port)
+                )
+            }
+            Action::RemovePath {
+                number,
+                address,
+                port,
+            } => {
+                format!(
+                    "~ {it}: path {number} ({}) is not configured",
+                    endpoint(address, *port)
+                )
+            }
+            Action::EnablePath { number } => format!("~ {it}: path {number} is not enabled"),
+            Action::DisablePath { number } => format!("~ {it}: path {number} is enabled"),
+            Action::Enable if self.table == Table::Disk => format!("~ {it}: it is not connected"),
+            Action::Disable if self.table == Table::Disk => format!("~ {it}: it is connected"),
+            Action::Enable => format!("~ {it}: it is not enabled"),
+            Action::Disable => format!("~ {it}: it is enabled"),
+        }
+    }
+}

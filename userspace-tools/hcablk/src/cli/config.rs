@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `config` and the arguments of its commands, and those of `apply`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use crate::apply::plan::Scope;
+use crate::apply::Apply;
+
+/// `hcablk config …`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Tell every mistake in the configuration, with file and line; change nothing
+    #[command(after_help = "\
+Examples:
+  hcablk config check
+  hcablk config check ./hcablk.toml")]
+    Check(CheckArgs),
+
+    /// Print the configuration, or what the kernel holds as one
+    #[command(after_help = "\
+Examples:
+  hcablk config show
+  hcablk config show --running > hcablk.toml")]
+    Show(ShowArgs),
+
+    /// Tell in what the kernel is otherwise than configured; exit code 5 if it is
+    ///
+    /// Each line is one difference: "+" is configured and not there, "~" is there with another
+    /// setting, "-" is there and not configured.
+    #[command(after_help = "\
+Examples:
+  hcablk config diff
+  hcablk config diff --disks --json")]
+    Diff(ScopeArgs),
+
+    /// Write what the kernel holds into /etc/hcablk/hcablk.toml
+    ///
+    /// What has its default is left out. `hcablk apply` makes the same of it after a restart. The hosts
+    /// that `hcablk target evict` has evicted are recorded elsewhere, and stay evicted. A file that this
+    /// command did not write is replaced only with --force, since its comments would be lost.
+    #[command(after_help = "\
+Examples:
+  hcablk config save
+  hcablk config save --file /root/before-upgrade.toml")]
+    Save(SaveArgs),
+}
+
+/// Arguments of `config check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// These files instead of /etc/hcablk/hcablk.toml and /etc/hcablk/hcablk.d/*.toml
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `config show`.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// What the kernel holds, instead of what is configured
+    #[arg(long)]
+    pub running: bool,
+}
+
+/// Arguments of `config save`.
+#[derive(Args, Debug)]
+pub struct SaveArgs {
+    /// Write to this file instead
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// Replace a file that was written by hand
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Which side is meant.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ScopeArgs {
+    /// Only exports and ports
+    #[arg(long, conflicts_with = "disks")]
+    pub target: bool,
+
+    /// Only disks
+    #[arg(long)]
+    pub disks: bool,
+}
+
+impl ScopeArgs {
+    /// Returns which side.
+    pub fn scope(self) -> Scope {
+        match (self.target, self.disks) {
+            (true, _) => Scope::Target,
+            (_, true) => Scope::Disks,
+            _ => Scope::All,
+        }
+    }
+}
+
+/// What both `apply` and `target apply` take.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct HowArgs {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Also disconnect disks and end sessions where a setting cannot be changed otherwise. A disk that
+    /// is mounted or open is not ended: then nothing is changed
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl HowArgs {
+    /// Returns what is asked for.
+    pub fn apply(self, scope: Scope) -> Apply {
+        Apply {
+            scope,
+            dry_run: self.dry_run,
+            force: self.force,
+        }
+    }
+}
+
+/// Arguments of `apply`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ApplyArgs {
+    /// Which side
+    #[command(flatten)]
+    pub scope: ScopeArgs,
+
+    /// How
+    #[command(flatten)]
+    pub how: HowArgs,
+}

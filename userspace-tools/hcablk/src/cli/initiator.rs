@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What this machine uses: the arguments of `connect`, `disconnect`, `stats` and `times`.
+
+use std::time::Duration;
+
+use clap::{value_parser, Args};
+use uuid::Uuid;
+
+use super::Switch;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Kind, Result};
+use crate::hostid;
+use crate::initiator::{Connect, Which};
+use crate::names::{DeviceName, VolumeName};
+use crate::target::DEFAULT_PORT;
+use crate::tuning::Tuning;
+
+/// Arguments of `connect`.
+#[derive(Args, Debug)]
+pub struct ConnectArgs {
+    /// The target's address or host name; without VOLUME: a disk of the configuration
+    #[arg(
+        value_name = "ADDRESS|DISK",
+        required_unless_present = "all",
+        conflicts_with = "all"
+    )]
+    pub address: Option<String>,
+
+    /// The volume's name at the target
+    pub volume: Option<VolumeName>,
+
+    /// Every disk of the configuration that is enabled
+    #[arg(long)]
+    pub all: bool,
+
+    /// Of disks of the configuration: try again for so long while the target is not up, or does not let this host in
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
+        value_parser = value_parser!(u32).range(0..=604_800))]
+    pub wait: u32,
+
+    /// The target's port
+    #[arg(long, default_value_t = DEFAULT_PORT, value_parser = value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// The device's name in `hcablk list` [default: the volume's name]
+    #[arg(long)]
+    pub name: Option<DeviceName>,
+
+    /// A further path: another address of the same target machine; may be repeated. The disk is
+    /// made by the first path that can be connected
+    #[arg(long = "path", value_name = "ADDRESS[:PORT]")]
+    pub paths: Vec<Endpoint>,
+
+    /// Connect only if the volume is the one with this wwid
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub wwid: Option<Uuid>,
+
+    /// This host's id, if not the one of `hcablk host-id`
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub host_id: Option<Uuid>,
+
+    /// Invalidate memory registrations here, never by the target's answer
+    #[arg(long)]
+    pub no_remote_invalidate: bool,
+
+    /// The rest
+    #[command(flatten)]
+    pub tuning: Tuning,
+}
+
+/// What `connect` was asked for.
+pub enum Wanted<'a> {
+    /// A volume at an address.
+    Volume(Box<Connect>),
+    /// A disk of the configuration, or all.
+    Configured(Option<&'a str>, Duration),
+}
+
+impl ConnectArgs {
+    /// Returns what is asked for.
+    pub fn wanted(&self) -> Result<Wanted<'_>> {
+        match (&self.address, &self.volume) {
+            (Some(address), Some(volume)) => {
+                if self.wait != 0 {
+                    return Err(misused("--wait is for disks of the configuration"));
+                }
+                Ok(Wanted::Volume(Box::new(self.connect(address, volume))))
+            }
+            (disk, _) => {
+                if self.has_options() {
+                    return Err(misused(
+                        "a disk of the configuration has its settings from there",
+                    ));
+                }
+                let wait = Duration::from_secs(self.wait.into());
+                Ok(Wanted::Configured(disk.as_deref(), wait))
+            }
+        }
+    }
+
+    /// Returns whether there is an option that says how a disk is to be.
+    fn has_options(&self) -> bool {
+        self.port != DEFAULT_PORT
+            || self.name.is_some()
+            || !self.paths.is_empty()
+            || self.wwid.is_some()
+            || self.host_id.is_some()
+            || self.no_remote_invalidate
+            || !self.tuning.attributes().is_empty()
+    }
+
+    fn connect(&self, address: &str, volume: &VolumeName) -> Connect {
+        Connect {
+            address: address.to_owned(),
+            port: self.port,
+            paths: self.paths.clone(),
+            volume: volume.clone(),
+            name: self.name.clone(),
+            host_id: self.host_id,
+            expect_wwid: self.wwid,
+            remote_invalidate: self.no_remote_invalidate.then_some(false),
+            tuning: self.tuning.clone(),
+        }
+    }
+}
+
+fn misused(why: &str) -> Error {
+    Error::new(Kind::Usage, why).advise("hcablk connect --help")
+}
+
+/// Arguments of `disconnect`.
+#[derive(Args, Debug)]
+pub struct DisconnectArgs {
+    /// The device's name, or /dev/hcablkN
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub device: Option<String>,
+
+    /// Disconnect every device
+    #[arg(long)]
+    pub all: bool,
+
+    /// End it even while the disk is in use or its requests hang: they fail. The disk is gone when this returns
+    #[arg(long)]
+    pub force: bool,
+
+    /// Do not fail when there is no such device
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+impl DisconnectArgs {
+    /// Returns which devices are meant. The parser has made sure that exactly one of the two is
+    /// given.
+    pub fn which(&self) -> Which {
+        self.device.clone().map_or(Which::All, Which::One)
+    }
+}
+
+/// Arguments of `stats`.
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// Only this device: its name, or /dev/hcablkN
+    pub name: Option<String>,
+}
+
+/// Arguments of `times`.
+#[derive(Args, Debug)]
+pub struct TimesArgs {
+    /// Only this device: its name, or /dev/hcablkN
+    pub name: Option<String>,
+
+    /// First begin to measure, or end; what was measured stays
+    #[arg(long, value_name = "on|off")]
+    pub measure: Option<Switch>,
+}

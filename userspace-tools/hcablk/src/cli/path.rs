@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `path` and the arguments of its commands.
+
+use std::time::Duration;
+
+use clap::{value_parser, Args, Subcommand};
+
+use crate::endpoint::Endpoint;
+use crate::initiator::PathId;
+use crate::tuning::Policy;
+
+/// A command for the paths of a disk.
+#[derive(Debug, Subcommand)]
+pub enum PathCommand {
+    /// Add a path to a disk and wait until it is live
+    ///
+    /// The address must be one of the target machine that the other paths lead to. A path to another
+    /// machine does not become live, since nothing would keep the writes of the two in order.
+    #[command(after_help = "\
+Examples:
+  hcablk path add data 10.0.1.1
+  hcablk path add /dev/hcablk0 '[fd00::1]:7745' --keep")]
+    Add(PathAddArgs),
+
+    /// Remove a path of a disk; refused if no other one is live
+    #[command(after_help = "\
+Examples:
+  hcablk path remove data 10.0.1.1
+  hcablk path remove data 1 --if-exists")]
+    Remove(PathRemoveArgs),
+
+    /// Choose by which of its live paths a disk's requests go
+    #[command(after_help = "\
+Example:
+  hcablk path policy data round-robin")]
+    Policy(PathPolicyArgs),
+}
+
+/// Arguments of `path add`.
+#[derive(Args, Debug)]
+pub struct PathAddArgs {
+    /// The device's name, or /dev/hcablkN
+    pub device: String,
+
+    /// The target's address or host name, and its port if that is not 7744
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    pub endpoint: Endpoint,
+
+    /// Fail when the path is not live in this time [default: the disk's connect timeout]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=3600))]
+    pub timeout: Option<u32>,
+
+    /// Keep the path though this fails: it goes on trying unless it was refused
+    #[arg(long)]
+    pub keep: bool,
+}
+
+impl PathAddArgs {
+    /// Returns how long to wait, if not as long as for the disk.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+            .map(|seconds| Duration::from_secs(seconds.into()))
+    }
+}
+
+/// Arguments of `path remove`.
+#[derive(Args, Debug)]
+pub struct PathRemoveArgs {
+    /// The device's name, or /dev/hcablkN
+    pub device: String,
+
+    /// The path's number in `hcablk list`, or its address, and its port if that is not 7744
+    #[arg(value_name = "NUMBER|ADDRESS[:PORT]")]
+    pub path: PathId,
+
+    /// Do not fail when there is no such path, or no such device
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+/// Arguments of `path policy`.
+#[derive(Args, Debug)]
+pub struct PathPolicyArgs {
+    /// The device's name, or /dev/hcablkN
+    pub device: String,
+
+    /// By which live path a request goes
+    pub policy: Policy,
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk target …`: what this machine exports.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{value_parser, Args, Subcommand};
+use uuid::Uuid;
+
+use super::{HowArgs, Switch};
+use crate::hostid;
+use crate::names::{parse_chunk_kib, parse_provider, VolumeName, CHUNK_KIB};
+use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
+
+/// `hcablk target …`.
+#[derive(Debug, Subcommand)]
+pub enum TargetCommand {
+    /// Export a block device or a file as a volume, to the hosts that are allowed
+    #[command(after_help = "\
+Examples:
+  hcablk target export data /dev/nvme0n1 --allow \"$(ssh client hcablk host-id)\"
+  hcablk target export vm /srv/vm.img --mode cached --allow UUID
+  hcablk target export db /dev/nvme1n1 --cache-mib 4096 --allow UUID
+  hcablk target export fast /dev/nvme1n1 --mode p2p --provider 0000:81:00.0 --allow UUID
+  hcablk target export iso /dev/loop0 --read-only --port 7745")]
+    Export(ExportArgs),
+
+    /// End an export; refused while clients are connected, unless forced
+    Unexport(UnexportArgs),
+
+    /// Allow hosts to connect to a volume
+    #[command(after_help = "\
+Example:
+  hcablk target allow data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455")]
+    Allow(AllowArgs),
+
+    /// Forbid hosts to connect to a volume, and end their sessions
+    Forbid(ForbidArgs),
+
+    /// Evict hosts from a volume: fence them off its drive until they are admitted
+    ///
+    /// For cluster managers: before a cluster gives away what a host had locked or mounted, it must
+    /// be certain that nothing of this host is written any more.
+    ///
+    /// When this succeeds, nothing of these hosts can reach the volume's drive by this target any
+    /// more: their sessions are ended, the drive has finished what it had begun for them, and the
+    /// target refuses them from now on. Their requests fail, and `hcablk list` there says that they
+    /// are evicted. That holds when they connect again, when the volume is exported again, when the
+    /// module or this machine is restarted, and when this command is repeated, until
+    /// `hcablk target admit`. For this each evicted host is recorded, as an empty file
+    /// /var/lib/hcablk/evicted/VOLUME/UUID.
+    ///
+    /// When this fails, do not take the hosts for fenced: repeat it. As long as a drive hangs it
+    /// cannot succeed; a host is refused nevertheless once it is evicted, and stays so when the
+    /// time is over (exit code 4) or the command is interrupted (130).
+    ///
+    /// It is something else than forbid, which says that a host may not use the volume at all: an
+    /// evicted host stays allowed, and comes back by admit.
+    ///
+    /// Not covered: another target machine that exports the same drive, which must be told by
+    /// itself; another volume of this machine with the same drive, likewise; and what this
+    /// machine's own programs write to the drive.
+    #[command(after_help = "\
+Examples:
+  hcablk target evict data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455
+  hcablk target evict data UUID UUID --timeout 60 --json
+
+In a fence agent, for each machine that exports the drive (action \"off\", and later \"on\"):
+  ssh target1 hcablk target evict data \"$uuid\" --timeout 60 || exit 1
+  ssh target1 hcablk target admit data \"$uuid\" --if-exists || exit 1")]
+    Evict(EvictArgs),
+
+    /// Admit evicted hosts to a volume again
+    ///
+    /// They may connect again if they are allowed. Do so only when a host has forgotten what it
+    /// wanted to write: after it was restarted, or its devices were disconnected.
+    #[command(after_help = "\
+Example:
+  hcablk target admit data 5f2c1d6e-8a0b-4c3d-9e7f-001122334455")]
+    Admit(AdmitArgs),
+
+    /// Listen for clients at an address and port
+    #[command(after_help = "\
+Examples:
+  hcablk target listen
+  hcablk target listen --address 10.0.0.1 --port 7745 --id 2")]
+    Listen(ListenArgs),
+
+    /// Stop listening
+    Unlisten(UnlistenArgs),
+
+    /// Make exports and ports as they are configured: `hcablk apply --target`
+    #[command(after_help = "\
+Examples:
+  hcablk target apply --dry-run
+  hcablk target apply")]
+    Apply(HowArgs),
+
+    /// List volumes, the hosts they allow or have evicted, their clients, and ports
+    List,
+
+    /// Show the counters of volumes and ports
+    Stats(TargetStatsArgs),
+
+    /// Show how long requests to volumes take, by state
+    ///
+    /// As `hcablk times`, of which these are the parts of the state "sent" that the target sees.
+    ///
+    ///   waiting    for transfer buffers
+    ///
+    ///   fetching   writes: until the data is here
+    ///
+    ///   drive      with the drive or a cache
+    ///
+    ///   sending    until the completion of its answer was found
+    #[command(after_help = "\
+Examples:
+  hcablk target times data --measure on
+  hcablk target times --json")]
+    Times(TargetTimesArgs),
+}
+
+/// Arguments of `target export`.
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// The name that clients will ask for
+    pub name: VolumeName,
+
+    /// The block device, or a regular file
+    pub path: PathBuf,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub read_only: bool,
+
+    /// By what way data goes on this machine
+    #[arg(long, value_enum, default_value_t = Mode::Direct)]
+    pub mode: Mode,
+
+    /// Keep so many MiB of what clients read again and again in this machine's memory, or, with
+    /// --mode p2p, in that of the PCI device; 0: none. With the modes direct and p2p only, and for
+    /// a device or file that no other volume exports
+    #[arg(long, value_name = "MIB", default_value_t = 0,
+        value_parser = value_parser!(u32).range(0..=1_048_576))]
+    pub cache_mib: u32,
+
+    /// Move large requests in chunks of so many KiB, so that drive and network work at the same
+    /// time: 64, 128, 256 or 512; 0: each as a whole. Without effect on what goes to a file or
+    /// through the page cache
+    #[arg(long, value_name = "KIB", default_value_t = CHUNK_KIB, value_parser = parse_chunk_kib)]
+    pub chunk_kib: u32,
+
+    /// With --mode p2p: the PCI device whose memory is used, as `lspci -D` names it, or `auto` for the
+    /// nearest one that lends any; the kernel's log tells when a volume must do without [default: auto]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_provider)]
+    pub provider: Option<String>,
+
+    /// What the volume is known by, whatever its name [default: derived from this host's id, the name and the drive]
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub wwid: Option<Uuid>,
+
+    /// Allow this host, by the id that `hcablk host-id` prints there; can be repeated
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub allow: Vec<Uuid>,
+
+    /// Make sure that there is a port at this address [default: 0.0.0.0, or any port that listens]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "no_port")]
+    pub port_address: Option<IpAddr>,
+
+    /// Make sure that there is a port of this number [default: 7744, or any port that listens]
+    #[arg(long, value_parser = value_parser!(u16).range(1..), conflicts_with = "no_port")]
+    pub port: Option<u16>,
+
+    /// Do not look after ports
+    #[arg(long)]
+    pub no_port: bool,
+}
+
+impl From<&ExportArgs> for Export {
+    fn from(args: &ExportArgs) -> Self {
+        Self {
+            volume: args.name.clone(),
+            path: args.path.clone(),
+            read_only: args.read_only,
+            mode: args.mode,
+            cache_mib: args.cache_mib,
+            chunk_kib: args.chunk_kib,
+            provider: args.provider.clone(),
+            wwid: args.wwid,
+            allow: args.allow.clone(),
+            listen: (!args.no_port).then(|| Listen {
+                address: args.port_address,
+                port: args.port,
+                ..Listen::default()
+            }),
+        }
+    }
+}
+
+/// Arguments of `target unexport`.
+#[derive(Args, Debug)]
+pub struct UnexportArgs {
+    /// The volume's name
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub name: Option<VolumeName>,
+
+    /// Every volume
+    #[arg(long)]
+    pub all: bool,
+
+    /// End it even while clients are connected: their requests fail
+    #[arg(long)]
+    pub force: bool,
+
+    /// Do not fail when there is no such volume
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+/// Arguments of `target allow`.
+#[derive(Args, Debug)]
+pub struct AllowArgs {
+    /// The volume's name
+    pub name: VolumeName,
+
+    /// The hosts, by the ids that `hcablk host-id` prints there
+    #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
+    pub hosts: Vec<Uuid>,
+}
+
+/// Arguments of `target forbid`.
+#[derive(Args, Debug)]
+pub struct ForbidArgs {
+    /// The volume's name
+    pub name: VolumeName,
+
+    /// The hosts' ids
+    #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
+    pub hosts: Vec<Uuid>,
+
+    /// Do not fail when a host was not allowed anyway
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+/// Arguments of `target evict`.
+#[derive(Args, Debug)]
+pub struct EvictArgs {
+    /// The volume's name
+    pub name: VolumeName,
+
+    /// The hosts, by the ids that `hcablk host-id` prints there; all are evicted before any is waited for
+    #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
+    pub hosts: Vec<Uuid>,
+
+    /// Fail when the drive has not finished in this time what it had begun for them; they stay
+    /// evicted [default: wait as long as it takes]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=604_800))]
+    pub timeout: Option<u32>,
+}
+
+impl EvictArgs {
+    /// Returns how long to wait, if not for ever.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+            .map(|seconds| Duration::from_secs(seconds.into()))
+    }
+}
+
+/// Arguments of `target admit`.
+#[derive(Args, Debug)]
+pub struct AdmitArgs {
+    /// The volume's name
+    pub name: VolumeName,
+
+    /// The hosts' ids
+    #[arg(required = true, value_name = "UUID", value_parser = hostid::parse)]
+    pub hosts: Vec<Uuid>,
+
+    /// Do not fail when a host was not evicted anyway
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+/// Arguments of `target listen`.
+#[derive(Args, Debug)]
+pub struct ListenArgs {
+    /// The address to listen at
+    #[arg(long, default_value = "0.0.0.0")]
+    pub address: IpAddr,
+
+    /// The port number to listen at
+    #[arg(long, default_value_t = DEFAULT_PORT, value_parser = value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// The port's id in configfs [default: the first that is free]
+    #[arg(long)]
+    pub id: Option<u16>,
+
+    /// Data of each session, in MiB; 0: 16 MiB, or twice the largest request for each queue pair if that is more [default: 0]
+    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(0..=1024))]
+    pub buffer_mib: Option<u32>,
+
+    /// All memory of all sessions together, in MiB, at most [default: half of what is free, 1024 to 4096]
+    #[arg(long, value_name = "MIB", value_parser = value_parser!(u32).range(1..=1_048_576))]
+    pub memory_mib: Option<u32>,
+
+    /// Receive buffers for each queue; 0 is as many as the client asks for [default: 0]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(0..=1024))]
+    pub queue_credits: Option<u32>,
+}
+
+impl From<&ListenArgs> for Listen {
+    fn from(args: &ListenArgs) -> Self {
+        Self {
+            address: Some(args.address),
+            port: Some(args.port),
+            id: args.id,
+            buffer_mib: args.buffer_mib,
+            memory_mib: args.memory_mib,
+            queue_credits: args.queue_credits,
+        }
+    }
+}
+
+/// Arguments of `target unlisten`.
+#[derive(Args, Debug)]
+pub struct UnlistenArgs {
+    /// The ports' ids, as `hcablk target list` shows them
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "all",
+        conflicts_with = "all"
+    )]
+    pub ids: Vec<u16>,
+
+    /// Every port
+    #[arg(long)]
+    pub all: bool,
+
+    /// Do not fail when there is no such port
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+/// Arguments of `target stats`.
+#[derive(Args, Debug)]
+pub struct TargetStatsArgs {
+    /// Only this volume
+    pub name: Option<VolumeName>,
+}
+
+/// Arguments of `target times`.
+#[derive(Args, Debug)]
+pub struct TargetTimesArgs {
+    /// Only this volume
+    pub name: Option<VolumeName>,
+
+    /// First begin to measure, or end; what was measured stays
+    #[arg(long, value_name = "on|off")]
+    pub measure: Option<Switch>,
+}

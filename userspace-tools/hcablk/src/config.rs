@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The configuration that lasts: `/etc/hcablk/hcablk.toml` and `/etc/hcablk/hcablk.d/*.toml`.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`schema`] | the tables and keys, their values and defaults |
+//! | [`value`] | numbers, times and sizes, as the files and as configfs have them |
+//! | [`files`] | finding and reading the files, and what is wrong where |
+//! | [`check`] | what fits together |
+//! | [`running`] | what the kernel holds, as a configuration |
+//! | [`commands`] | `hcablk config …` |
+
+pub mod check;
+pub mod commands;
+pub mod files;
+pub mod running;
+pub mod schema;
+pub mod value;
+
+pub use files::{load, Place, MAIN};
+pub use schema::{Config, Disk, DiskPath, Export, Host, Port};

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the single keys do not show: whether they fit together.
+
+use uuid::Uuid;
+
+use super::files::{Loaded, Mistake};
+use super::schema::{Disk, Export};
+use crate::endpoint::Endpoint;
+use crate::error::Result;
+use crate::hostid;
+use crate::names::{DeviceName, VolumeName};
+use crate::system::System;
+use crate::target::Mode;
+
+/// Adds what does not fit together.
+pub(super) fn check(
+    system: &dyn System,
+    loaded: &Loaded,
+    mistakes: &mut Vec<Mistake>,
+) -> Result<()> {
+    if let Some(host) = loaded.config.host {
+        check_host(system, loaded, host.id.0, mistakes)?;
+    }
+    for (name, export) in &loaded.config.export {
+        let place = loaded.place(&format!("export.{name}"));
+        mistakes.extend(wrong_export(export).map(|what| Mistake::new(&place, what)));
+    }
+    for (name, disk) in &loaded.config.disk {
+        let place = loaded.place(&format!("disk.{name}"));
+        mistakes.extend(wrong_disk(name, disk).map(|what| Mistake::new(&place, what)));
+    }
+    check_ports(loaded, mistakes);
+    Ok(())
+}
+
+/// A machine has one id: a file that was copied from another one must not give it a second.
+fn check_host(
+    system: &dyn System,
+    loaded: &Loaded,
+    id: Uuid,
+    mistakes: &mut Vec<Mistake>,
+) -> Result<()> {
+    if let Some(stored) = hostid::stored(system)?.filter(|stored| *stored != id) {
+        let what = format!(
+            "the host's id is {id} here, and {stored} in {}",
+            hostid::FILE
+        );
+        mistakes.push(Mistake::new(&loaded.place("host"), what).advise(format!(
+            "If the configuration is another machine's, remove its [host]; if this one is right: \
+             hcablk host-id --set {id}"
+        )));
+    }
+    Ok(())
+}
+
+fn wrong_export(export: &Export) -> Option<String> {
+    let mode = export.mode.unwrap_or(Mode::Direct);
+    let name = mode.name();
+    if export.provider.is_some() && mode != Mode::P2p {
+        return Some(format!("`provider` is for mode p2p, not for mode {name}"));
+    }
+    if export.cache.is_some_and(|cache| cache.0 != 0) && !matches!(mode, Mode::Direct | Mode::P2p) {
+        return Some(format!(
+            "`cache` is for the modes direct and p2p, not for mode {name}"
+        ));
+    }
+    let twice = |(at, id)| export.allow[..at].contains(id).then_some(id);
+    export
+        .allow
+        .iter()
+        .enumerate()
+        .find_map(twice)
+        .map(|id| format!("`allow` has {id} twice"))
+}
+
+fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
+    if disk.volume.is_none() && name.as_str().parse::<VolumeName>().is_err() {
+        return Some(format!(
+            "`volume` is missing, and {name} is no name of a volume, which has 16 characters at most"
+        ));
+    }
+    if disk
+        .address
+        .parse::<Endpoint>()
+        .map(|endpoint| endpoint.address)
+        != Ok(disk.address.clone())
+    {
+        return Some(format!(
+            "{:?} is neither an address nor a host name; the port is `port`",
+            disk.address
+        ));
+    }
+    let mut known = vec![(0, disk.endpoint())];
+    for (number, path) in &disk.paths {
+        if let Some((first, _)) = known
+            .iter()
+            .find(|(_, other)| other.is_same(&path.endpoint))
+        {
+            return Some(format!(
+                "path {} leads where path {first} does: {}",
+                number.0, path.endpoint
+            ));
+        }
+        known.push((number.0, path.endpoint.clone()));
+    }
+    None
+}
+
+/// Two ports at one place: the second could not be enabled.
+fn check_ports(loaded: &Loaded, mistakes: &mut Vec<Mistake>) {
+    let place_of = |port: &super::Port| {
+        let of = |attribute| {
+            let wish = port
+                .settings()
+                .into_iter()
+                .find(|wish| wish.attribute == attribute);
+            wish.map(|wish| wish.value)
+        };
+        (of("address"), of("port"))
+    };
+    let mut known = Vec::new();
+    for (name, port) in loaded.config.port.iter().filter(|(_, port)| port.enabled) {
+        let at = place_of(port);
+        match known.iter().find(|(_, other)| *other == at) {
+            Some((first, _)) => mistakes.push(Mistake::new(
+                &loaded.place(&format!("port.{name}")),
+                format!("it has the address and port of [port.{first}]"),
+            )),
+            None => known.push((name, at)),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk config check`, `show` and `save`.
+
+use std::path::{Path, PathBuf};
+
+use super::files::{load_files, more, Loaded};
+use super::schema::Config;
+use super::{load, running, MAIN};
+use crate::error::{Error, Kind, Result};
+use crate::output::{Done, Outcome, Report};
+use crate::system::System;
+
+/// The first lines of a file that `save` writes.
+const HEADER: &str = "\
+# Written by `hcablk config save`. What is left out has its default.
+# `hcablk config check` tells mistakes, `hcablk config diff` what the kernel holds otherwise.
+
+";
+
+/// Runs `hcablk config check`, of these files or of those that are used.
+pub fn check(system: &dyn System, files: &[PathBuf]) -> Result<Outcome> {
+    let loaded = if files.is_empty() {
+        load(system)?
+    } else {
+        load_files(system, files)?
+    };
+    let Loaded { config, files, .. } = loaded;
+    let nothing = files.is_empty();
+    let mut outcome = Outcome::new(Report::Checked {
+        files: files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect(),
+        exports: config.export.len(),
+        ports: config.port.len(),
+        disks: config.disk.len(),
+    });
+    if nothing {
+        outcome.note(format!("there is no configuration: {MAIN} is missing"));
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk config show`: of the files, or of what the kernel holds.
+pub fn show(system: &dyn System, is_running: bool) -> Result<Outcome> {
+    let (config, notes) = if is_running {
+        running::read(system)?
+    } else {
+        (load(system)?.config, Vec::new())
+    };
+    let toml = config.to_toml()?;
+    let mut outcome = Outcome::new(Report::Configuration { config, toml });
+    for note in notes {
+        outcome.note(note);
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk config save`: writes what the kernel holds into the main file, or another one.
+pub fn save(system: &dyn System, file: Option<&Path>, force: bool) -> Result<Outcome> {
+    let (config, notes) = running::read(system)?;
+    let text = format!("{HEADER}{}", config.to_toml()?);
+    let main = Path::new(MAIN);
+    let file = file.unwrap_or(main);
+    if file == main {
+        refuse_beside_others(system)?;
+    }
+    let changed = refuse_to_overwrite(system, file, &text, &config, force)?;
+    if changed {
+        system.replace(file, &text)?;
+    }
+    let mut outcome = Outcome::new(Done::Save {
+        file: file.display().to_string(),
+        exports: config.export.len(),
+        ports: config.port.len(),
+        disks: config.disk.len(),
+        changed,
+    });
+    if !changed {
+        outcome.note("it says so already");
+    }
+    for note in notes {
+        outcome.note(note);
+    }
+    Ok(outcome)
+}
+
+/// Everything is written to one file: what other files have would be there twice.
+fn refuse_beside_others(system: &dyn System) -> Result<()> {
+    let others: Vec<_> = more(system)?
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Exists,
+        format!(
+            "{MAIN} is not the only file of the configuration: {}",
+            others.join(", ")
+        ),
+    )
+    .advise(
+        "All is written to one file, and what is in two is refused. Move those away, or write to \
+         another file and take over what you want: hcablk config save --file FILE",
+    ))
+}
+
+/// Returns whether the file is to be written. One that was written by hand is not lost by accident.
+fn refuse_to_overwrite(
+    system: &dyn System,
+    file: &Path,
+    text: &str,
+    config: &Config,
+    force: bool,
+) -> Result<bool> {
+    let old = match system.read(file) {
+        Err(error) if error.is_gone() => return Ok(true),
+        old => old?,
+    };
+    let says_so = || {
+        let loaded = load_files(system, &[file.to_owned()]);
+        loaded.is_ok_and(|loaded| loaded.config == *config)
+    };
+    if old == text || says_so() {
+        return Ok(false);
+    }
+    if old.starts_with(HEADER) || force {
+        return Ok(true);
+    }
+    Err(Error::new(
+        Kind::Exists,
+        format!("{} is there, and was not written by this command", file.display()),
+    )
+    .advise(
+        "Its comments would be lost. To look at what would be written: hcablk config show --running\n\
+         To replace it nevertheless: hcablk config save --force",
+    ))
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Finding and reading the files. What is wrong is told with file and line, all of it at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::check;
+use super::schema::{Config, Disk, Export, Host, Port};
+use crate::error::{Error, Kind, Result};
+use crate::names::{DeviceName, PortName, VolumeName};
+use crate::system::System;
+
+/// The file that is read first.
+pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
+
+/// The folder of the files that are read after it, by their names, if they end in `.toml`.
+pub const MORE: &str = "/etc/hcablk/hcablk.d";
+
+/// Where something is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// Where each table is, by its name as it is in the files, such as `disk.data`.
+pub type Places = BTreeMap<String, Place>;
+
+/// A configuration, and where each of its tables is.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// What is configured.
+    pub config: Config,
+    /// Where.
+    pub places: Places,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
+}
+
+/// What a file holds.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    host: Option<Spanned<Host>>,
+    #[serde(default)]
+    export: BTreeMap<VolumeName, Spanned<Export>>,
+    #[serde(default)]
+    port: BTreeMap<PortName, Spanned<Port>>,
+    #[serde(default)]
+    disk: BTreeMap<DeviceName, Spanned<Disk>>,
+}
+
+/// Lists the files of the configuration that are there, in the order in which they are read.
+pub fn files(system: &dyn System) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    if system.exists(Path::new(MAIN)) {
+        files.push(PathBuf::from(MAIN));
+    }
+    files.extend(more(system)?);
+    Ok(files)
+}
+
+/// Lists the files beside the main one.
+pub fn more(system: &dyn System) -> Result<Vec<PathBuf>> {
+    match system.entries(Path::new(MORE)) {
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        Err(error) => Err(error.into()),
+        Ok(names) => Ok(names
+            .into_iter()
+            .filter(|name| !name.starts_with('.'))
+            .map(|name| Path::new(MORE).join(name))
+            .filter(|file| {
+                file.extension()
+                    .is_some_and(|extension| extension == "toml")
+            })
+            .collect()),
+    }
+}
+
+/// Reads the whole configuration; fails with all that is wrong in it.
+pub fn load(system: &dyn System) -> Result<Loaded> {
+    load_files(system, &files(system)?)
+}
+
+/// Reads these files as the whole configuration.
+pub fn load_files(system: &dyn System, files: &[PathBuf]) -> Result<Loaded> {
+    let mut loaded = Loaded::default();
+    let mut mistakes = Vec::new();
+    for file in files {
+        let text = system.read(file)?;
+        match toml::from_str(&text) {
+            Ok(content) => loaded.add(file, &text, content, &mut mistakes),
+            Err(error) => mistakes.push(explain(file, &text, &error)),
+        }
+        loaded.files.push(file.clone());
+    }
+    check::check(system, &loaded, &mut mistakes)?;
+    if mistakes.is_empty() {
+        return Ok(loaded);
+    }
+    Err(wrong(mistakes))
+}
+
+/// Makes the failure of a configuration with mistakes.
+fn wrong(mistakes: Vec<Mistake>) -> Error {
+    let lines: Vec<_> = mistakes
+        .iter()
+        .map(|mistake| mistake.text.as_str())
+        .collect();
+    let message = match lines.as_slice() {
+        [one] => (*one).to_owned(),
+        many => format!(
+            "the configuration has {} mistakes\n  {}",
+            many.len(),
+            many.join("\n  ")
+        ),
+    };
+    let mut advice: Vec<_> = mistakes
+        .into_iter()
+        .filter_map(|mistake| mistake.advice)
+        .collect();
+    advice.dedup();
+    advice.push(
+        "Nothing was changed. `hcablk config --help` has an example, docs/reference/configuration.md \
+         all keys."
+            .to_owned(),
+    );
+    Error::new(Kind::Usage, message).advise(advice.join("\n"))
+}
+
+/// Something wrong in a file.
+pub(super) struct Mistake {
+    /// File, line, and what it is.
+    text: String,
+    /// What to do about it.
+    advice: Option<String>,
+}
+
+impl Mistake {
+    /// Makes a mistake at a place.
+    pub(super) fn new(place: &Place, what: impl fmt::Display) -> Self {
+        Self {
+            text: format!("{place}: {what}"),
+            advice: None,
+        }
+    }
+
+    /// Adds what to do about it.
+    pub(super) fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}
+
+/// Returns the line, from 1, of a place in a text.
+fn line_of(text: &str, at: usize) -> usize {
+    text.get(..at).unwrap_or(text).matches('\n').count() + 1
+}
+
+impl Loaded {
+    /// Adds what a file holds. A table that another file has already is a mistake, so that no file
+    /// changes silently what another one says.
+    fn add(&mut self, file: &Path, text: &str, content: Content, mistakes: &mut Vec<Mistake>) {
+        let mut new = |name: String, span: Range<usize>| {
+            let place = Place {
+                file: file.to_owned(),
+                line: line_of(text, span.start),
+            };
+            if let Some(first) = self.places.get(&name) {
+                mistakes.push(Mistake::new(
+                    &place,
+                    format!("[{name}] is configured already, at {first}"),
+                ));
+                return false;
+            }
+            self.places.insert(name, place);
+            true
+        };
+        if let Some(host) = content.host {
+            if new("host".to_owned(), host.span()) {
+                self.config.host = Some(host.into_inner());
+            }
+        }
+        for (name, table) in content.export {
+            if new(format!("export.{name}"), table.span()) {
+                self.config.export.insert(name, table.into_inner());
+            }
+        }
+        for (name, table) in content.port {
+            if new(format!("port.{name}"), table.span()) {
+                self.config.port.insert(name, table.into_inner());
+            }
+        }
+        for (name, table) in content.disk {
+            if new(format!("disk.{name}"), table.span()) {
+                self.config.disk.insert(name, table.into_inner());
+            }
+        }
+    }
+
+    /// Returns where a table is; for what is not in a file the main file's beginning.
+    pub fn place(&self, table: &str) -> Place {
+        self.places.get(table).cloned().unwrap_or_else(|| Place {
+            file: MAIN.into(),
+            line: 1,
+        })
+    }
+}
+
+/// Explains why a file could not be read.
+fn explain(file: &Path, text: &str, error: &toml::de::Error) -> Mistake {
+    let place = Place {
+        file: file.to_owned(),
+        line: line_of(text, error.span().map_or(0, |span| span.start)),
+    };
+    let message = error.message();
+    if let Some((key, known)) = unknown_key(message) {
+        let mistake = Mistake::new(&place, format!("unknown key `{key}`{}", meant(key, &known)));
+        return mistake.advise(format!("Keys of this table: {}.", known.join(", ")));
+    }
+    let words = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    // serde's word for a key.
+    Mistake::new(&place, words.replace("missing field", "missing key"))
+}
+
+/// Reads serde's words for an unknown key: that key, and those that there are.
+fn unknown_key(message: &str) -> Option<(&str, Vec<&str>)> {
+    let rest = message.strip_prefix("unknown field ")?;
+    let mut quoted = rest.split('`').skip(1).step_by(2);
+    Some((quoted.next()?, quoted.collect()))
+}
+
+/// Says which key was meant, if one is like it.
+fn meant(key: &str, known: &[&str]) -> String {
+    // Of an option of the command, an attribute of configfs, or a typing error.
+    let plain = key.to_lowercase().replace('-', "_");
+    let bare = ["_mib", "_kib", "_seconds", "_bytes"]
+        .iter()
+        .find_map(|unit| plain.strip_suffix(unit))
+        .unwrap_or(&plain);
+    let other = match bare {
+        "path" | "file" | "drive" => "device",
+        "hosts" | "allowed_hosts" | "host" => "allow",
+        "expect_wwid" => "wwid",
+        "enable" => "enabled",
+        "target" | "traddr" => "address",
+        other => other,
+    };
+    let nearest = known
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(other, candidate), *candidate))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((likeness, candidate)) if likeness > 0.8 => format!(": `{candidate}` is meant?"),
+        _ => String::new(),
+    }
+}
+
+/// Reads a text as the whole configuration, for tests of other modules.
+#[cfg(test)]
+pub(super) fn parse_for_tests(text: &str) -> Config {
+    let content = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
+    let mut loaded = Loaded::default();
+    loaded.add(Path::new("test"), text, content, &mut Vec::new());
+    loaded.config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> String {
+        match toml::from_str::<Content>(text) {
+            Ok(_) => panic!("{text} is taken"),
+            Err(error) => explain(Path::new("f"), text, &error).text,
+        }
+    }
+
+    #[test]
+    fn what_was_meant() {
+        for (text, words) in [
+            (
+                "\n[disk.a]\naddress = \"10.0.0.1\"\nqueue-depth = 1",
+                "f:4: unknown key `queue-depth`: `queue_depth` is meant?",
+            ),
+            (
+                "[disk.a]\nadress = \"10.0.0.1\"",
+                "f:2: unknown key `adress`: `address` is meant?",
+            ),
+            (
+                "[disk.a]\naddress = \"h\"\nmax_io_kib = 1",
+                "f:3: unknown key `max_io_kib`: `max_io` is meant?",
+            ),
+            (
+                "[export.a]\npath = \"/dev/sdb\"",
+                "f:2: unknown key `path`: `device` is meant?",
+            ),
+            (
+                "[exports.a]\ndevice = \"/dev/sdb\"",
+                "f:1: unknown key `exports`: `export` is meant?",
+            ),
+            (
+                "[disk.a]\naddress = \"h\"\nxyzzy = 1",
+                "f:3: unknown key `xyzzy`",
+            ),
+            (
+                "[disk.a]\naddress = \"h\"\npaths = { 1 = { adress = \"h\" } }",
+                "f:3: unknown key `adress`: `address` is meant?",
+            ),
+        ] {
+            assert_eq!(said(text), words, "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_told_in_words() {
+        for (text, words) in [
+            ("[disk.a]\naddress = \"h\"\nio_timeout = 30", "f:3: invalid type: integer `30`, expected a time and its unit, such as \"30 s\" or \"10 min\""),
+            ("[disk.a]\naddress = \"h\"\nio_timeout = \"2 h\"", "f:3: \"2 h\" is not from 1 s to 3600 s"),
+            ("[disk.a]\naddress = \"h\"\nqueues = 129", "f:3: 129 is not from 0 to 127"),
+            ("[disk.a]\naddress = \"h\"\npaths = { 16 = \"h\" }", "f:3: \"16\" is not the number of a path, 1 to 15; path 0 is the disk's own `address`"),
+            ("[disk.a]\nport = 1", "f:1: missing key `address`"),
+            ("[export.a]\ndevice = \"sdb\"", "f:2: \"sdb\" does not begin with a slash"),
+            ("[disk.\"a b\"]\naddress = \"h\"", "f:1: a device name has 1 to 63 letters, digits, '.', '_' or '-'"),
+        ] {
+            assert_eq!(said(text), words, "{text}");
+        }
+        assert!(said("[disk.a\n").starts_with("f:1: "));
+    }
+}

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The tables of the configuration, their keys, and which attribute of configfs each is.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::value::{
+    Chunk, DevicePath, Id, Number, Protocol, Provider, Seconds, Setting, Size, Timeout, Wwid, KIB,
+    MIB,
+};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Kind, Result};
+use crate::names::{DeviceName, PortName, VolumeName};
+use crate::target::Mode;
+use crate::tuning::Policy;
+
+/// When an attribute can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// At any time.
+    Online,
+    /// While the thing is not enabled.
+    Disabled,
+}
+
+/// What an attribute of configfs is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The attribute.
+    pub attribute: &'static str,
+    /// Its text.
+    pub value: String,
+    /// When it can be changed.
+    pub change: Change,
+    /// Whether it is configured, rather than the default.
+    pub given: bool,
+}
+
+impl Wish {
+    /// Makes a wish for an attribute that can be changed only while the thing is not enabled.
+    pub fn new(attribute: &'static str, value: impl Into<String>) -> Self {
+        Self {
+            attribute,
+            value: value.into(),
+            change: Change::Disabled,
+            given: true,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_yes(value: &bool) -> bool {
+    *value
+}
+
+/// Declares a table: keys of its own, and keys each of which is one attribute with a default.
+macro_rules! table {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident { $($(#[$own:meta])* pub $field:ident: $own_type:ty,)* }
+        settings { $($(#[$doc:meta])* $key:ident: $type:ty = $attribute:literal, $default:expr, $change:ident;)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$own])* pub $field: $own_type,)*
+            $(
+                $(#[$doc])*
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $key: Option<$type>,
+            )*
+        }
+
+        impl $name {
+            /// Returns what the attributes of these keys are to be. An attribute without a default,
+            /// whose key is not given, may be anything.
+            pub fn settings(&self) -> Vec<Wish> {
+                let mut wishes = Vec::new();
+                $(
+                    let default: Option<&str> = $default;
+                    let given = self.$key.as_ref().map(Setting::to_attribute);
+                    let is_given = given.is_some();
+                    if let Some(value) = given.or_else(|| default.map(str::to_owned)) {
+                        wishes.push(Wish {
+                            attribute: $attribute,
+                            value,
+                            change: Change::$change,
+                            given: is_given,
+                        });
+                    }
+                )*
+                wishes
+            }
+
+            /// Sets these keys by what the attributes are, and leaves out those that have their
+            /// default. `read` returns an attribute's text, or nothing if the driver has none such.
+            pub fn set_by(&mut self, mut read: impl FnMut(&str) -> Result<Option<String>>) -> Result<()> {
+                $(
+                    let default: Option<&str> = $default;
+                    self.$key = match read($attribute)? {
+                        Some(text) if Some(text.as_str()) != default => {
+                            Some(<$type>::from_attribute(&text).ok_or_else(|| unknown($attribute, &text))?)
+                        }
+                        _ => None,
+                    };
+                )*
+                Ok(())
+            }
+
+            #[cfg(test)]
+            fn defaults() -> Vec<(&'static str, Option<&'static str>, bool)> {
+                vec![$((
+                    $attribute,
+                    $default,
+                    ($default as Option<&str>).is_none_or(|text| <$type>::from_attribute(text).is_some()),
+                ),)*]
+            }
+        }
+    };
+}
+
+fn unknown(attribute: &str, text: &str) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("{attribute} is {text:?}, which this version of hcablk cannot write down"),
+    )
+    .advise("The command and the kernel modules may be of different versions.")
+}
+
+/// `[host]`: this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// The id by which targets know it.
+    pub id: Id,
+}
+
+table! {
+    /// `[export.VOLUME]`: what this machine's target exports under a name.
+    pub struct Export {
+        /// The block device or file.
+        pub device: DevicePath,
+        /// The hosts that may connect.
+        #[serde(default)]
+        pub allow: Vec<Id>,
+        /// Which volume it is, if not what the command derives.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub wwid: Option<Wwid>,
+        /// Whether clients can connect.
+        #[serde(default = "yes", skip_serializing_if = "is_yes")]
+        pub enabled: bool,
+    }
+    settings {
+        /// Whether writes are refused.
+        read_only: bool = "read_only", Some("0"), Disabled;
+        /// By what way data goes.
+        mode: Mode = "mode", Some("direct"), Disabled;
+        /// The cache.
+        cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
+        /// The chunks that large requests move in; 0: they move as a whole.
+        chunk: Chunk = "chunk_kib", Some("128"), Disabled;
+        /// The PCI device that lends memory.
+        provider: Provider = "provider", Some("auto"), Disabled;
+        /// Whether is measured how long requests take.
+        timing: bool = "timing", Some("0"), Online;
+    }
+}
+
+table! {
+    /// `[port.NAME]`: where this machine's target listens.
+    #[derive(Default)]
+    pub struct Port {
+        /// Whether it listens.
+        #[serde(default = "yes", skip_serializing_if = "is_yes")]
+        pub enabled: bool,
+    }
+    settings {
+        /// The address to listen at.
+        address: IpAddr = "address", Some("0.0.0.0"), Disabled;
+        /// The port number.
+        port: Number<1, 65535> = "port", Some("7744"), Disabled;
+        /// Data of each session; 0: as much as it asks for.
+        buffer: Size<MIB, 0, 1024> = "buffer_mib", Some("0"), Disabled;
+        /// All memory of all sessions together. The driver's default is by what is free.
+        memory: Size<MIB, 1, 1_048_576> = "memory_mib", None, Online;
+        /// Receive buffers for each queue pair; 0: as many as the client asks for.
+        queue_credits: Number<0, 1024> = "queue_credits", Some("0"), Disabled;
+    }
+}
+
+table! {
+    /// `[disk.NAME]`: a disk that this machine connects.
+    #[derive(Default)]
+    pub struct Disk {
+        /// The target's address or host name: path 0.
+        pub address: String,
+        /// The volume's name at the target, if not the disk's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub volume: Option<VolumeName>,
+        /// Connect only to the volume with this wwid.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub wwid: Option<Id>,
+        /// The id of this host for this disk, if not the host's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub host_id: Option<Id>,
+        /// Whether it is to be connected.
+        #[serde(default = "yes", skip_serializing_if = "is_yes")]
+        pub enabled: bool,
+        /// Paths 1 to 15.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub paths: BTreeMap<PathNumber, DiskPath>,
+    }
+    settings {
+        /// The target's port of path 0.
+        port: Number<1, 65535> = "port", Some("7744"), Disabled;
+        /// By which live path a request goes.
+        policy: Policy = "policy", Some("queue-depth"), Online;
+        /// Queue pairs; 0: as many as possible.
+        queues: Number<0, 127> = "queues", Some("0"), Disabled;
+        /// Queue pairs for polled I/O besides those.
+        poll_queues: Number<0, 126> = "poll_queues", Some("0"), Disabled;
+        /// Requests in flight on each queue.
+        queue_depth: Number<1, 1024> = "queue_depth", Some("128"), Disabled;
+        /// After this time without an answer another queue pair is connected.
+        io_timeout: Seconds<1, 3600> = "io_timeout", Some("30"), Disabled;
+        /// For connecting in all.
+        connect_timeout: Seconds<1, 600> = "connect_timeout", Some("10"), Disabled;
+        /// For so long a lost connection is made again.
+        ctrl_loss_tmo: Timeout = "ctrl_loss_tmo", Some("600"), Disabled;
+        /// After so long without a connection requests fail.
+        fast_io_fail_tmo: Timeout = "fast_io_fail_tmo", Some("-1"), Disabled;
+        /// After so long without an answer to a keep-alive the path is lost.
+        keep_alive_tmo: Seconds<1, 600> = "keep_alive_tmo", Some("5"), Disabled;
+        /// Between two attempts to connect again.
+        reconnect_delay: Seconds<1, 60> = "reconnect_delay", Some("1"), Disabled;
+        /// Whether the target is asked to invalidate keys.
+        remote_invalidate: bool = "remote_invalidate", Some("1"), Disabled;
+        /// The largest read that is copied instead of registering memory.
+        small_read: Size<1, 0, 65536> = "small_read", Some("8192"), Disabled;
+        /// The largest write whose data goes with the request.
+        small_write: Size<1, 0, 65536> = "small_write", Some("4096"), Disabled;
+        /// The largest write whose data is put into memory that the target has granted.
+        eager_write: Size<1, 0, 1_048_576> = "eager_write", Some("32768"), Disabled;
+        /// The largest request that is asked for.
+        max_io: Size<KIB, 4, 4096, 4> = "max_io_kib", Some("1024"), Disabled;
+        /// Requests that go by one message.
+        message_requests: Number<1, 8> = "message_requests", Some("8"), Disabled;
+        /// From so many requests outstanding interrupts are batched; 0: never.
+        batch_upper: Number<0, 1024> = "batch_upper", Some("32"), Disabled;
+        /// Below so many they are batched no more.
+        batch_lower: Number<0, 1024> = "batch_lower", Some("16"), Disabled;
+        /// The protocol versions that are offered, for tests of refusal.
+        protocol: Protocol = "protocol", Some("2-2"), Disabled;
+        /// Whether is measured how long requests take.
+        timing: bool = "timing", Some("0"), Online;
+    }
+}
+
+impl Disk {
+    /// Returns where path 0 leads.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            address: self.address.clone(),
+            port: self
+                .port
+                .and_then(|port| port.0.try_into().ok())
+                .unwrap_or(crate::target::DEFAULT_PORT),
+        }
+    }
+}
+
+/// The number of a path beside path 0. As a key of a table it is text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathNumber(pub u8);
+
+impl<'de> Deserialize<'de> for PathNumber {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse()
+            .ok()
+            .filter(|number: &u8| (1..=15).contains(number) && text == number.to_string())
+            .map(Self)
+            .ok_or_else(|| {
+                de::Error::custom(format!(
+                    "{text:?} is not the number of a path, 1 to 15; path 0 is the disk's own `address`"
+                ))
+            })
+    }
+}
+
+impl Serialize for PathNumber {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A path beside path 0: an address, and a port if it is not 7744.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskPath {
+    /// Where it leads.
+    pub endpoint: Endpoint,
+    /// Whether it is used while the disk is connected.
+    pub enabled: bool,
+}
+
+/// The long form of [`DiskPath`].
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct LongPath {
+    address: Endpoint,
+    #[serde(default = "yes")]
+    enabled: bool,
+}
+
+impl<'de> Deserialize<'de> for DiskPath {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = DiskPath;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "an address such as \"10.0.1.1\" or \"10.0.1.1:7745\", or { address = …, \
+                     enabled = false }",
+                )
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<DiskPath, E> {
+                Ok(DiskPath {
+                    endpoint: text
+                        .parse()
+                        .map_err(|why| E::custom(format!("{text:?} is {why}")))?,
+                    enabled: true,
+                })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DiskPath, A::Error> {
+                let long = LongPath::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(DiskPath {
+                    endpoint: long.address,
+                    enabled: long.enabled,
+                })
+            }
+        }
+        deserializer.deserialize_any(Either)
+    }
+}
+
+impl Serialize for DiskPath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.enabled {
+            return self.endpoint.serialize(serializer);
+        }
+        LongPath {
+            address: self.endpoint.clone(),
+            enabled: false,
+        }
+        .serialize(serializer)
+    }
+}
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Config {
+    /// `[host]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<Host>,
+    /// `[export.VOLUME]`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub export: BTreeMap<VolumeName, Export>,
+    /// `[port.NAME]`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub port: BTreeMap<PortName, Port>,
+    /// `[disk.NAME]`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub disk: BTreeMap<DeviceName, Disk>,
+}
+
+impl Config {
+    /// Returns whether nothing is configured.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns it as the text of a file.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|error| {
+            Error::new(
+                Kind::Failed,
+                format!("cannot write the configuration as TOML: {error}"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_values_of_their_types() {
+        let all = [Export::defaults(), Port::defaults(), Disk::defaults()].concat();
+        for (attribute, default, is_value) in all {
+            assert!(is_value, "{attribute} {default:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let text = "[export.data]\ndevice = \"/dev/sdb\"\nallow = []\ncache = \"4 GiB\"\n\n\
+                    [port.1]\nmemory = \"2 GiB\"\n\n\
+                    [disk.db]\naddress = \"10.0.0.1\"\nctrl_loss_tmo = \"never\"\n\n\
+                    [disk.db.paths]\n1 = \"10.0.1.1:7744\"\n\n\
+                    [disk.db.paths.3]\naddress = \"[fd00::1]:7745\"\nenabled = false\n";
+        let config = super::super::files::parse_for_tests(text);
+        assert_eq!(config.to_toml().unwrap(), text);
+    }
+}

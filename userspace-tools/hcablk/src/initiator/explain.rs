@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Why the driver did not connect, in words, and what to do about it.
+
+use nix::errno::Errno;
+
+use super::paths;
+use crate::configfs::Group;
+use crate::error::{describe, with_reason, Error, Kind, NO_RDMA_DEVICE, SEE_THE_LOG};
+use crate::system::OpError;
+
+/// Explains why the driver did not connect, and what to do about it.
+pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
+    let kind = match error.errno {
+        Errno::EBUSY => Kind::Busy,
+        Errno::EINVAL | Errno::ENOMEM | Errno::ENOSPC => Kind::Failed,
+        Errno::ENODEV => Kind::Setup,
+        _ => Kind::Connection,
+    };
+    let get = |attribute| group.get(attribute).unwrap_or_default();
+    let (address, port, volume) = (get("address"), get("port"), get("volume"));
+    let message = format!(
+        "cannot connect to volume {volume} at {address} port {port}: {}",
+        describe(error.errno)
+    );
+    let mut message = with_reason(message, group.reason());
+    for path in paths::further(group).unwrap_or_default() {
+        if let Some(reason) = path.group.reason() {
+            message.push_str(&format!(
+                "; path {} ({}): {reason}",
+                path.number, path.endpoint
+            ));
+        }
+    }
+    Error::new(kind, message)
+        .with_errno(error.errno)
+        .advise(advice(
+            error.errno,
+            (&address, &port),
+            &volume,
+            &get("host_id"),
+        ))
+}
+
+fn advice(errno: Errno, (address, port): (&str, &str), volume: &str, host_id: &str) -> String {
+    match errno {
+        Errno::ECONNREFUSED => format!(
+            "On the target, `hcablk target list` must show port {port} enabled.\n\
+             If it does not: hcablk target listen --port {port}"
+        ),
+        Errno::ENOENT => format!(
+            "On the target, `hcablk target list` must show volume {volume} enabled.\n\
+             If it does not: hcablk target export {volume} /dev/… --allow {host_id}"
+        ),
+        Errno::EACCES | Errno::EPERM => {
+            format!("Run on the target: hcablk target allow {volume} {host_id}")
+        }
+        Errno::ECONNRESET => {
+            "The target ended the connection while it was being set up. Try again;\n\
+             if that does not help, the target's log may say why: dmesg | grep hcablk"
+                .to_owned()
+        }
+        Errno::EAGAIN => {
+            "The target found this out just now and ends that connection. Try again.".to_owned()
+        }
+        Errno::EPROTONOSUPPORT => "Install the same release of hcablk on both sides.".to_owned(),
+        Errno::EPROTO => format!(
+            "Something else than hcablk may listen at port {port}.\n\
+             On the target, `hcablk target list` shows its ports."
+        ),
+        Errno::ESTALE => {
+            "If the volume is another one than it should be, find out why before you use it. \
+                          Otherwise the target changed this session meanwhile. Try again."
+                .to_owned()
+        }
+        Errno::ETIMEDOUT => format!(
+            "Does `ping {address}` work? Is the RDMA device up on both sides (`rdma link show`)?\n\
+             A firewall between the two must let UDP port 4791 (RoCE) through, or the\n\
+             target's TCP port (iWARP).\n\
+             A slow network may need more time: --connect-timeout SECONDS"
+        ),
+        Errno::EHOSTUNREACH | Errno::ENETUNREACH | Errno::EADDRNOTAVAIL | Errno::ENETDOWN => {
+            format!(
+                "No RDMA device of this host reaches that address.\n\
+                 Compare `ip route get {address}` with `rdma link show`."
+            )
+        }
+        Errno::ENODEV => NO_RDMA_DEVICE.to_owned(),
+        Errno::ENOMEM | Errno::ENOSPC => {
+            "Ask for less: --queues and --queue-depth decide how much is needed.".to_owned()
+        }
+        Errno::ENOBUFS => format!(
+            "Ask for less: --queues and --queue-depth decide how much is needed.\n\
+             On the target, `hcablk target list` shows who is connected to {volume}, and its log\n\
+             says what ran out: dmesg | grep hcablk"
+        ),
+        Errno::EBUSY => "It is in the middle of a change. Try again in a moment.".to_owned(),
+        Errno::EINVAL => "The driver found the settings incomplete or out of range.".to_owned(),
+        _ => SEE_THE_LOG.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_what_happened() {
+        let told = |errno| advice(errno, ("10.0.0.1", "7744"), "data", "");
+        assert!(told(Errno::ETIMEDOUT).contains("4791"));
+        assert!(!told(Errno::ECONNREFUSED).contains("4791"));
+        assert!(told(Errno::ENOBUFS).contains("On the target"));
+        assert!(!told(Errno::ENOMEM).contains("On the target"));
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What commands that change something have done.
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{PathRef, PortRef};
+use crate::tuning::Policy;
+
+/// A disk of the configuration that is connected.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConnectedDisk {
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub device: String,
+    /// Whether it was not before.
+    pub changed: bool,
+}
+
+/// What a changing command did. `changed` is false if everything was as asked for already.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+#[expect(
+    missing_docs,
+    reason = "the members say what the command was asked for, under its own words"
+)]
+pub enum Done {
+    Connect {
+        name: String,
+        device: String,
+        changed: bool,
+    },
+    ConnectAll {
+        disks: Vec<ConnectedDisk>,
+        changed: bool,
+    },
+    Save {
+        file: String,
+        exports: usize,
+        ports: usize,
+        disks: usize,
+        changed: bool,
+    },
+    Disconnect {
+        devices: Vec<String>,
+        changed: bool,
+    },
+    PathAdd {
+        name: String,
+        path: PathRef,
+        changed: bool,
+    },
+    PathRemove {
+        name: String,
+        path: Option<PathRef>,
+        changed: bool,
+    },
+    PathPolicy {
+        name: String,
+        policy: Policy,
+        changed: bool,
+    },
+    Export {
+        volume: String,
+        path: String,
+        read_only: bool,
+        mode: String,
+        cache_mib: u32,
+        chunk_kib: u32,
+        hosts: Vec<Uuid>,
+        port: Option<PortRef>,
+        changed: bool,
+    },
+    Unexport {
+        volume: String,
+        changed: bool,
+    },
+    UnexportAll {
+        volumes: Vec<String>,
+        changed: bool,
+    },
+    Allow {
+        volume: String,
+        hosts: Vec<Uuid>,
+        changed: bool,
+    },
+    Forbid {
+        volume: String,
+        hosts: Vec<Uuid>,
+        changed: bool,
+    },
+    Evict {
+        volume: String,
+        hosts: Vec<Uuid>,
+        changed: bool,
+    },
+    Admit {
+        volume: String,
+        hosts: Vec<Uuid>,
+        changed: bool,
+    },
+    Listen {
+        port: PortRef,
+        changed: bool,
+    },
+    Unlisten {
+        ports: Vec<String>,
+        changed: bool,
+    },
+    Man {
+        files: Vec<String>,
+    },
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Files that a power failure must neither lose nor bring back, and a lock on their folder.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::Op;
+
+/// A failure, with what was tried.
+type Failure = (Op, io::Error);
+
+fn sync_folder(folder: &Path) -> Result<(), Failure> {
+    let file = File::open(folder).map_err(|error| (Op::Open, error))?;
+    file.sync_all().map_err(|error| (Op::Sync, error))
+}
+
+/// Makes `folder` and those above it, and writes to the drive that they are there, up to `top`. So
+/// it does with those that are there already: who made them may not have come as far.
+pub(super) fn make_folder(folder: &Path, top: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|error| (Op::Mkdir, error))?;
+    folder
+        .ancestors()
+        .take_while(|above| above.starts_with(top))
+        .try_for_each(sync_folder)
+}
+
+/// Makes an empty file, unless it is there, and writes to the drive that it is.
+pub(super) fn make_file(path: &Path) -> Result<(), Failure> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| (Op::Open, error))?;
+    file.sync_all().map_err(|error| (Op::Sync, error))?;
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Removes a file, if it is there, and writes to the drive that it is not.
+pub(super) fn remove_file(path: &Path) -> Result<(), Failure> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err((Op::Remove, error)),
+        _ => path.parent().map_or(Ok(()), sync_folder),
+    }
+}
+
+/// Locks a folder against other processes that do so, or returns nothing if one of them has it.
+pub(super) fn try_lock(folder: &Path) -> Result<Option<Flock<File>>, Failure> {
+    let file = File::open(folder).map_err(|error| (Op::Open, error))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err((Op::Lock, errno.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_made_and_removed_again_and_again() {
+        let top = tempfile::tempdir().unwrap();
+        let folder = top.path().join("a/b");
+        let file = folder.join("c");
+        for _ in 0..2 {
+            make_folder(&folder, top.path()).unwrap();
+            make_file(&file).unwrap();
+            assert_eq!(fs::read(&file).unwrap(), b"");
+        }
+        for _ in 0..2 {
+            remove_file(&file).unwrap();
+            assert!(!file.exists());
+        }
+        assert!(folder.exists());
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_an_error() {
+        let top = tempfile::tempdir().unwrap();
+        fs::write(top.path().join("file"), "").unwrap();
+        let (op, _) = make_folder(&top.path().join("file/a"), top.path()).unwrap_err();
+        assert_eq!(op, Op::Mkdir);
+        let (op, _) = make_file(&top.path().join("none/a")).unwrap_err();
+        assert_eq!(op, Op::Open);
+        fs::create_dir(top.path().join("folder")).unwrap();
+        let (op, _) = remove_file(&top.path().join("folder")).unwrap_err();
+        assert_eq!(op, Op::Remove);
+    }
+
+    #[test]
+    fn a_lock_is_for_one_at_a_time() {
+        let top = tempfile::tempdir().unwrap();
+        let lock = try_lock(top.path()).unwrap();
+        assert!(lock.is_some());
+        assert!(try_lock(top.path()).unwrap().is_none());
+        drop(lock);
+        assert!(try_lock(top.path()).unwrap().is_some());
+    }
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk target evict` and `admit`: fencing hosts off a volume's drive.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use super::fence::{cannot_evict, evicted, join, Fence};
+use super::records::Records;
+use super::{existing, no_such_volume};
+use crate::configfs::{Group, CONFIGFS, TARGET};
+use crate::error::{Error, Kind, Result};
+use crate::names::VolumeName;
+use crate::output::{Done, Outcome};
+use crate::system::{Op, System};
+
+/// Returns the hosts in their order, each of them once.
+fn each_once(ids: &[Uuid]) -> Vec<Uuid> {
+    let mut hosts = Vec::new();
+    for id in ids {
+        if !hosts.contains(id) {
+            hosts.push(*id);
+        }
+    }
+    hosts
+}
+
+/// Runs `hcablk target evict`.
+pub fn evict(
+    system: &dyn System,
+    volume: &VolumeName,
+    ids: &[Uuid],
+    timeout: Option<Duration>,
+) -> Result<Outcome> {
+    let end = timeout.map(|timeout| system.now() + timeout);
+    let hosts = each_once(ids);
+    let group = match existing(system, volume) {
+        Ok(group) => group,
+        Err(error) => return evict_unexported(system, volume, hosts, timeout, error),
+    };
+    if !system.exists(&group.path().join("evicted")) {
+        return Err(cannot_evict());
+    }
+    let (known, cut) = evicted(&group)?;
+    let mut fence = Fence::new(&group);
+    fence.records.begin()?;
+    let changed = {
+        let _lock = fence.records.lock()?;
+        let made = record(system, &fence.records, &hosts)?;
+        let result = fence.tell(&hosts);
+        result.map_err(|error| after_telling(&fence, volume, &made, error))?;
+        let is_known = |host: &Uuid| cut || known.iter().any(|one| one.host == *host);
+        !made.is_empty() || !hosts.iter().all(is_known)
+    };
+    if let Err(error) = fence.wait(end) {
+        return Err(unfinished(&fence, volume, error));
+    }
+    if !fence.admitted.is_empty() {
+        return Err(Error::new(
+            Kind::Failed,
+            format!(
+                "somebody else has admitted {} to {volume} at this moment",
+                join(&fence.admitted, ", ")
+            ),
+        )
+        .advise("Find out who, before you evict it again."));
+    }
+    if let (Some(timeout), false) = (timeout, fence.draining.is_empty()) {
+        let message = format!(
+            "{volume} has evicted {}, but the drive has not finished within {} s what it had begun \
+             for it: a write may still land",
+            join(&fence.draining, ", "),
+            timeout.as_secs()
+        );
+        return Err(Error::new(Kind::Busy, message)
+            .with_errno(Errno::EAGAIN)
+            .advise(ask_again(volume, &fence.draining)));
+    }
+    let gone = fence.gone;
+    let mut outcome = Outcome::new(Done::Evict {
+        volume: volume.to_string(),
+        hosts,
+        changed,
+    });
+    if gone {
+        outcome.note(not_exported(volume));
+    } else if !changed {
+        outcome.note("evicted already");
+    }
+    Ok(outcome)
+}
+
+fn not_exported(volume: &VolumeName) -> String {
+    format!(
+        "{volume} is not exported on this machine now; when it is, these hosts are refused from the \
+         beginning"
+    )
+}
+
+/// Tells how to go on with hosts that are evicted, but not fenced off yet.
+fn ask_again(volume: &VolumeName, hosts: &[Uuid]) -> String {
+    format!(
+        "Do not take it for fenced yet. To go on waiting: hcablk target evict {volume} {}",
+        join(hosts, " ")
+    )
+}
+
+/// Answers for a volume that this machine does not have at the moment: by it no host reaches a drive.
+/// That it was meant is known only from a record; a typing error must not look like a fence.
+fn evict_unexported(
+    system: &dyn System,
+    volume: &VolumeName,
+    hosts: Vec<Uuid>,
+    timeout: Option<Duration>,
+    not_found: Error,
+) -> Result<Outcome> {
+    let module = Path::new("/sys/module").join(TARGET.name);
+    if TARGET.tree(system).is_none() && system.exists(&module) {
+        return Err(Error::new(
+            Kind::Setup,
+            format!(
+                "the kernel module {} is loaded, but its configfs folder is not to be seen: what it \
+                 exports is not known",
+                TARGET.name
+            ),
+        )
+        .advise(format!("Run as root: mount -t configfs configfs {CONFIGFS}")));
+    }
+    let records = Records::of(system, volume.as_str());
+    if !hosts.iter().all(|host| records.has(*host)) {
+        return Err(not_found);
+    }
+    // Who made the records may have been stopped before they were safe from a power failure.
+    records.begin()?;
+    let lock = records.lock()?;
+    if existing(system, volume).is_ok() {
+        // It was exported meanwhile, perhaps before the records were there.
+        drop(lock);
+        return evict(system, volume, &hosts, timeout);
+    }
+    for host in &hosts {
+        records.add(*host)?;
+    }
+    let mut outcome = Outcome::new(Done::Evict {
+        volume: volume.to_string(),
+        hosts,
+        changed: false,
+    });
+    outcome.note("evicted already");
+    outcome.note(not_exported(volume));
+    Ok(outcome)
+}
+
+/// Records all hosts, or none that was not recorded before; returns the new ones.
+fn record(system: &dyn System, records: &Records<'_>, hosts: &[Uuid]) -> Result<Vec<Uuid>> {
+    let mut made = Vec::new();
+    for host in hosts {
+        let result = if system.interrupted() {
+            Err(Error::interrupted())
+        } else {
+            if !records.has(*host) {
+                made.push(*host);
+            }
+            records.add(*host)
+        };
+        if let Err(error) = result {
+            return Err(forget(records, &made, error));
+        }
+    }
+    Ok(made)
+}
+
+/// Removes records that were made in vain.
+fn forget(records: &Records<'_>, made: &[Uuid], mut error: Error) -> Error {
+    for host in made.iter().filter(|host| records.has(**host)) {
+        if let Err(failure) = records.remove(*host) {
+            error.not_undone.push(failure.message);
+        }
+    }
+    error
+}
+
+/// Explains why the kernel was not told of all hosts. Those that it has no room for are not evicted,
+/// and must not keep the volume from being exported.
+fn after_telling(fence: &Fence<'_>, volume: &VolumeName, made: &[Uuid], error: Error) -> Error {
+    if error.errno.as_deref() == Some("ENOSPC") {
+        let vain: Vec<_> = made
+            .iter()
+            .copied()
+            .filter(|host| fence.untold.contains(host))
+            .collect();
+        return forget(&fence.records, &vain, error);
+    }
+    unfinished(fence, volume, error)
+}
+
+/// Says what an interrupted command leaves behind, which is not what was there before.
+fn unfinished(fence: &Fence<'_>, volume: &VolumeName, error: Error) -> Error {
+    if error.kind != Kind::Interrupted {
+        return error;
+    }
+    let mut parts = Vec::new();
+    if !fence.draining.is_empty() {
+        parts.push(format!(
+            "{volume} has evicted {}, but the drive has not finished what it had begun for it: a \
+             write may still land",
+            join(&fence.draining, ", ")
+        ));
+    }
+    if !fence.untold.is_empty() {
+        parts.push(format!(
+            "{} is recorded as evicted, but may still use {volume}",
+            join(&fence.untold, ", ")
+        ));
+    }
+    let hosts = [fence.draining.as_slice(), fence.untold.as_slice()].concat();
+    Error::new(
+        Kind::Interrupted,
+        format!("interrupted: {}", parts.join("; ")),
+    )
+    .advise(ask_again(volume, &hosts))
+}
+
+/// Runs `hcablk target admit`.
+pub fn admit(
+    system: &dyn System,
+    volume: &VolumeName,
+    ids: &[Uuid],
+    if_exists: bool,
+) -> Result<Outcome> {
+    let hosts = each_once(ids);
+    let records = Records::of(system, volume.as_str());
+    let group = existing(system, volume).ok();
+    if group.is_none() && !hosts.iter().any(|host| records.has(*host)) {
+        return Err(no_such_volume(volume));
+    }
+    records.begin()?;
+    let _lock = records.lock()?;
+    let (known, cut) = group.as_ref().map_or(Ok((Vec::new(), false)), evicted)?;
+    let missing: Vec<_> = hosts
+        .iter()
+        .copied()
+        .filter(|host| !cut && !records.has(*host) && !known.iter().any(|one| one.host == *host))
+        .collect();
+    if !missing.is_empty() && !if_exists {
+        return Err(not_evicted(volume, &missing).advise(
+            "Nothing was changed. `hcablk target list` shows the hosts that are evicted.",
+        ));
+    }
+    let mut admitted = Vec::new();
+    let mut strangers = Vec::new();
+    for host in hosts.into_iter().filter(|host| !missing.contains(host)) {
+        if admit_host(group.as_ref(), &records, host)? {
+            admitted.push(host);
+        } else {
+            strangers.push(host);
+        }
+    }
+    if !strangers.is_empty() && !if_exists {
+        return Err(not_evicted(volume, &strangers));
+    }
+    let changed = !admitted.is_empty();
+    let mut outcome = Outcome::new(Done::Admit {
+        volume: volume.to_string(),
+        hosts: admitted,
+        changed,
+    });
+    if !changed {
+        outcome.note("none of these hosts was evicted");
+    }
+    Ok(outcome)
+}
+
+fn not_evicted(volume: &VolumeName, hosts: &[Uuid]) -> Error {
+    Error::new(
+        Kind::NotFound,
+        format!(
+            "volume {volume} has not evicted {} anyway",
+            join(hosts, ", ")
+        ),
+    )
+}
+
+/// Has the kernel admit a host, then removes its record: as long as there is one the host may be
+/// refused. Returns whether it was evicted.
+fn admit_host(group: Option<&Group<'_>>, records: &Records<'_>, host: Uuid) -> Result<bool> {
+    let mut was = records.has(host);
+    if let Some(group) = group {
+        let file = group.path().join("admit");
+        match group.system().write(&file, &format!("{host}\n")) {
+            Ok(()) => was = true,
+            Err(error) if error.op == Op::Write && error.errno == Errno::ENOENT => (),
+            Err(error) if error.is_gone() && !group.exists() => (),
+            Err(error) if error.is_gone() => return Err(cannot_evict()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if records.has(host) {
+        records.remove(host)?;
+    }
+    Ok(was)
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Telling the kernel which hosts are evicted, and waiting until nothing of them can reach the drive
+//! any more.
+
+use std::mem;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use uuid::Uuid;
+
+use super::records::Records;
+use crate::configfs::Group;
+use crate::error::{Error, Kind, Result};
+use crate::output::{is_cut, Evicted};
+use crate::system::{Op, OpError};
+
+/// After how long it is first said what is waited for, and how long apart it is said again.
+const FIRST_WORD: Duration = Duration::from_secs(2);
+const NEXT_WORD: Duration = Duration::from_secs(10);
+
+/// How long the records are left to other commands before the kernel is asked again. Its answer
+/// takes up to a second, all of which they are locked.
+const LEAVE: Duration = Duration::from_millis(100);
+
+/// Joins the ids of hosts by `between`.
+pub(super) fn join(hosts: &[Uuid], between: &str) -> String {
+    let texts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+    texts.join(between)
+}
+
+/// Reads which hosts the kernel has evicted, and whether there are more than it shows. One that
+/// cannot evict has none.
+pub(super) fn evicted(volume: &Group<'_>) -> Result<(Vec<Evicted>, bool)> {
+    match volume.get("evicted") {
+        Ok(text) => Ok((Evicted::parse_all(&text), is_cut(&text))),
+        Err(error) if error.is_gone() => Ok((Vec::new(), false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Evicts the hosts that are recorded, before the volume is enabled: none of them gets in between. If
+/// it is enabled already the kernel is told again, and waited for. Returns these hosts.
+pub(super) fn evict_recorded(volume: &Group<'_>) -> Result<Vec<Uuid>> {
+    let mut fence = Fence::new(volume);
+    let hosts = {
+        let Some(_lock) = fence.records.lock_if_begun()? else {
+            return Ok(Vec::new());
+        };
+        let hosts = fence.records.all()?;
+        fence.tell(&hosts)?;
+        hosts
+    };
+    fence.wait(None)?;
+    Ok(hosts
+        .into_iter()
+        .filter(|host| !fence.admitted.contains(host))
+        .collect())
+}
+
+/// Hosts that are recorded as evicted, and how far the kernel has come with them.
+pub(super) struct Fence<'a> {
+    volume: Group<'a>,
+    /// The volume's records.
+    pub(super) records: Records<'a>,
+    next_word: Duration,
+    began: Duration,
+    /// What the kernel was not told of.
+    pub(super) untold: Vec<Uuid>,
+    /// Of these the drive has not finished yet what it had begun.
+    pub(super) draining: Vec<Uuid>,
+    /// Somebody else has admitted these meanwhile.
+    pub(super) admitted: Vec<Uuid>,
+    /// Whether the volume was removed meanwhile.
+    pub(super) gone: bool,
+}
+
+impl<'a> Fence<'a> {
+    /// Begins with no host.
+    pub(super) fn new(volume: &Group<'a>) -> Self {
+        let system = volume.system();
+        let began = system.now();
+        Self {
+            volume: volume.clone(),
+            records: Records::of(system, &volume.name()),
+            next_word: began + FIRST_WORD,
+            began,
+            untold: Vec::new(),
+            draining: Vec::new(),
+            admitted: Vec::new(),
+            gone: false,
+        }
+    }
+
+    /// Tells the kernel of `hosts`. The caller has locked the records.
+    pub(super) fn tell(&mut self, hosts: &[Uuid]) -> Result<()> {
+        self.untold = hosts.to_vec();
+        for host in hosts {
+            if self.volume.system().interrupted() {
+                return Err(Error::interrupted());
+            }
+            self.ask(*host)?;
+            self.untold.retain(|other| other != host);
+        }
+        Ok(())
+    }
+
+    /// Waits until the drive has finished what it had begun for the hosts, or `end` has come: then
+    /// some are `draining` still. The caller has not locked the records.
+    pub(super) fn wait(&mut self, end: Option<Duration>) -> Result<()> {
+        let system = self.volume.system();
+        while !self.draining.is_empty() {
+            for host in self.draining.clone() {
+                if system.interrupted() {
+                    return Err(Error::interrupted());
+                }
+                let now = system.now();
+                if end.is_some_and(|end| now >= end) {
+                    return Ok(());
+                }
+                if now >= self.next_word {
+                    self.next_word = now + NEXT_WORD;
+                    system.progress(&format!(
+                        "evicted from {}: {}; waiting for what the drive had begun for it, for {} s \
+                         now",
+                        self.volume.name(),
+                        join(&self.draining, ", "),
+                        (now - self.began).as_secs()
+                    ));
+                }
+                system.pause(LEAVE);
+                let _lock = self.records.lock()?;
+                let before = mem::take(&mut self.draining);
+                self.draining = before.into_iter().filter(|other| *other != host).collect();
+                if self.records.has(host) {
+                    self.ask(host)?;
+                } else {
+                    self.admitted.push(host);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel evict one host, and wait a second for its sessions.
+    fn ask(&mut self, host: Uuid) -> Result<()> {
+        let file = self.volume.path().join("evicted");
+        match self.volume.system().write(&file, &format!("{host}\n")) {
+            Ok(()) => Ok(()),
+            Err(error) if is_again(&error) => {
+                self.draining.push(host);
+                Ok(())
+            }
+            // Its directory goes when its last session has ended.
+            Err(error) if error.is_gone() && !self.volume.exists() => {
+                self.gone = true;
+                Ok(())
+            }
+            Err(error) => Err(self.explain(&error, host)),
+        }
+    }
+
+    fn explain(&self, error: &OpError, host: Uuid) -> Error {
+        let volume = self.volume.name();
+        if error.is_gone() {
+            return cannot_evict();
+        }
+        let advice = if error.errno == Errno::ENOSPC {
+            format!(
+                "A volume has 64 evicted hosts at most. Forbid one that does not come back, then \
+                 admit it:\n\
+                 hcablk target forbid {volume} UUID && hcablk target admit {volume} UUID"
+            )
+        } else {
+            "It may still use the volume. It is recorded as evicted: the next export tells the kernel \
+             module."
+                .to_owned()
+        };
+        Error::new(
+            Kind::Failed,
+            format!("cannot evict {host} from {volume}: {error}"),
+        )
+        .with_errno(error.errno)
+        .advise(advice)
+    }
+}
+
+fn is_again(error: &OpError) -> bool {
+    error.op == Op::Write && error.errno == Errno::EAGAIN
+}
+
+/// Makes the failure of a kernel module that is too old.
+pub(super) fn cannot_evict() -> Error {
+    Error::new(Kind::Setup, "the kernel module cannot evict hosts")
+        .advise("The command and the kernel modules may be of different versions.")
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What this machine remembers of evicted hosts. The kernel forgets them with the volume's
+//! directory; these records outlast that, the module and the machine's restart.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::error::{Error, Kind, Result};
+use crate::hostid;
+use crate::system::{Lock, System};
+
+/// The folder with a folder for each volume, in which is an empty file for each evicted host.
+const FOLDER: &str = "/var/lib/hcablk/evicted";
+
+/// How long apart it is tried to get the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The records of one volume.
+pub(super) struct Records<'a> {
+    system: &'a dyn System,
+    folder: PathBuf,
+}
+
+impl<'a> Records<'a> {
+    /// Names the records of `volume`, of which there need not be any.
+    pub(super) fn of(system: &'a dyn System, volume: &str) -> Self {
+        Self {
+            system,
+            folder: Path::new(FOLDER).join(volume),
+        }
+    }
+
+    /// Lists the names of the volumes that have had records.
+    pub(super) fn volumes(system: &dyn System) -> Result<Vec<String>> {
+        match system.folders(Path::new(FOLDER)) {
+            Err(error) if error.is_gone() => Ok(Vec::new()),
+            names => Ok(names?),
+        }
+    }
+
+    fn file(&self, host: Uuid) -> PathBuf {
+        self.folder.join(host.to_string())
+    }
+
+    /// Returns whether `host` is recorded as evicted.
+    pub(super) fn has(&self, host: Uuid) -> bool {
+        self.system.exists(&self.file(host))
+    }
+
+    /// Lists the hosts that are recorded as evicted; fails if there is anything that names none, since
+    /// a host that was meant to be fenced would be let in.
+    pub(super) fn all(&self) -> Result<Vec<Uuid>> {
+        let names = match self.system.entries(&self.folder) {
+            Err(error) if error.is_gone() => return Ok(Vec::new()),
+            names => names?,
+        };
+        names.iter().map(|name| self.parse(name)).collect()
+    }
+
+    fn parse(&self, name: &str) -> Result<Uuid> {
+        hostid::parse(name)
+            .ok()
+            .filter(|host| host.to_string() == name)
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::Failed,
+                    format!(
+                        "{} does not name a host that is evicted",
+                        self.folder.join(name).display()
+                    ),
+                )
+                .advise(
+                    "Each file there has the id of an evicted host for its name, in small letters.\n\
+                     Find out what this one was meant for; rename or remove it, and try again.",
+                )
+            })
+    }
+
+    /// Makes the folder, so that it can be locked and hosts can be added.
+    pub(super) fn begin(&self) -> Result<()> {
+        Ok(self.system.make_durable_folder(&self.folder)?)
+    }
+
+    /// Records that `host` is evicted. When this returns a power failure does not change that; the
+    /// same holds if it was recorded before.
+    pub(super) fn add(&self, host: Uuid) -> Result<()> {
+        Ok(self.system.make_durable_file(&self.file(host))?)
+    }
+
+    /// Removes the record of `host`, if there is one.
+    pub(super) fn remove(&self, host: Uuid) -> Result<()> {
+        Ok(self.system.remove_durable_file(&self.file(host))?)
+    }
+
+    /// Waits until no other command changes these records or tells the kernel of them: else one that
+    /// evicts a host and one that admits it could leave it recorded and admitted, or the reverse.
+    pub(super) fn lock(&self) -> Result<Lock> {
+        loop {
+            if let Some(lock) = self.system.try_lock(&self.folder)? {
+                return Ok(lock);
+            }
+            if self.system.interrupted() {
+                return Err(Error::interrupted());
+            }
+            self.system.pause(LOCK_PAUSE);
+        }
+    }
+
+    /// Locks as [`Records::lock`] does, unless nothing was ever recorded.
+    pub(super) fn lock_if_begun(&self) -> Result<Option<Lock>> {
+        if self.system.exists(&self.folder) {
+            self.lock().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+}

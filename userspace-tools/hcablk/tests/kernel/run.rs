@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Running command lines, and what they print.
+
+use std::path::Path;
+
+use super::Kernel;
+
+/// Runs a command line.
+pub fn hcablk(kernel: &Kernel, line: &str) -> hcablk::error::Result<hcablk::output::Outcome> {
+    use clap::Parser as _;
+    let words = ["hcablk"].into_iter().chain(line.split_whitespace());
+    let cli =
+        hcablk::cli::Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+    hcablk::run(&cli.command, kernel)
+}
+
+/// The text that a command line which succeeds prints.
+pub fn ok(kernel: &Kernel, line: &str) -> String {
+    match hcablk(kernel, line) {
+        Ok(outcome) => outcome.report.to_string(),
+        Err(error) => panic!("{line}: {error:?}"),
+    }
+}
+
+/// The error of a command line that fails.
+pub fn fails(kernel: &Kernel, line: &str) -> hcablk::error::Error {
+    match hcablk(kernel, line) {
+        Ok(outcome) => panic!("{line}: {outcome:?}"),
+        Err(error) => error,
+    }
+}
+
+/// The changing operations since there were `from` of them, each as its kind and the last part of
+/// what it was done to or with.
+pub fn steps(kernel: &Kernel, from: usize) -> Vec<String> {
+    kernel.log.borrow()[from..]
+        .iter()
+        .map(|line| {
+            let words: Vec<_> = line.split(' ').collect();
+            let last = |word: &str| word.rsplit('/').next().unwrap().to_owned();
+            let parts: Vec<_> = words[1..].iter().map(|word| last(word)).collect();
+            format!("{} {}", words[0], parts.join(" "))
+        })
+        .collect()
+}
+
+/// Runs a command line that succeeds, and returns its changing operations.
+pub fn steps_of(kernel: &Kernel, line: &str) -> Vec<String> {
+    let from = kernel.changes();
+    ok(kernel, line);
+    steps(kernel, from)
+}
+
+/// The remarks of a command line that succeeds.
+pub fn notes(kernel: &Kernel, line: &str) -> Vec<String> {
+    hcablk(kernel, line).unwrap().notes
+}
+
+/// Compares with a file in `tests/golden`. With `HCABLK_UPDATE_GOLDEN` set, writes the file
+/// instead: look at the difference before you commit it, because programs read the JSON.
+pub fn golden(name: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("HCABLK_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&file, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(text, expected, "{name}");
+}

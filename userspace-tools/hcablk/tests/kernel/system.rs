@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the command may ask of the machine.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hcablk::system::{Lock, Op, OpError, Process, System};
+use nix::errno::Errno;
+
+use super::evictions::Held;
+use super::{paths, Kernel, Node};
+
+const READ_ONLY: &[&str] = &[
+    "state", "device", "error", "session", "stats", "times", "size", "clients", "sessions",
+    "memory", "shares",
+];
+
+/// What a driver says to a new value.
+fn accepts(attribute: &str, value: &str) -> bool {
+    let number = |low: u32, high: u32| value.parse().is_ok_and(|n: u32| (low..=high).contains(&n));
+    match attribute {
+        "port" => number(1, 65535),
+        "queue_depth" => number(1, 1024),
+        "queues" => number(0, 127),
+        "poll_queues" => number(0, 126),
+        "read_only" | "remote_invalidate" | "timing" => number(0, 1),
+        "small_read" | "small_write" => number(0, 65536),
+        "batch_upper" | "batch_lower" => number(0, 1024),
+        "max_io_kib" => number(4, 4096),
+        "message_requests" => number(1, 8),
+        "ctrl_loss_tmo" | "fast_io_fail_tmo" => value == "-1" || number(0, 604_800),
+        "reconnect_delay" => number(1, 60),
+        "keep_alive_tmo" => number(1, 600),
+        "cache_mib" | "eager_write" => number(0, 1 << 20),
+        "chunk_kib" => ["0", "64", "128", "256", "512"].contains(&value),
+        "protocol" => value.split_once('-').is_some(),
+        "policy" => ["queue-depth", "round-robin", "numa"].contains(&value),
+        "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
+        "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
+        "wwid" | "expect_wwid" => value.is_empty() || value.len() == 36,
+        _ => number(0, u32::MAX),
+    }
+}
+
+impl System for Kernel {
+    fn read(&self, path: &Path) -> Result<String, OpError> {
+        match self.tree.borrow().get(path) {
+            Some(Node::File(text)) => Ok(text.clone()),
+            Some(Node::Folder) => Err(OpError::new(Op::Read, path, Errno::EISDIR)),
+            None => Err(OpError::new(Op::Open, path, Errno::ENOENT)),
+        }
+    }
+
+    fn write(&self, path: &Path, text: &str) -> Result<(), OpError> {
+        self.change(
+            Op::Write,
+            path,
+            format!("write {} {}", path.display(), text.trim_end()),
+        )?;
+        if !matches!(self.tree.borrow().get(path), Some(Node::File(_))) {
+            return Err(OpError::new(Op::Open, path, Errno::ENOENT));
+        }
+        let fail = |errno| Err(OpError::new(Op::Write, path, errno));
+        let attribute = path.file_name().unwrap().to_string_lossy().into_owned();
+        let group = path.parent().unwrap();
+        assert!(
+            text.ends_with('\n') && text.lines().count() == 1,
+            "{text:?}"
+        );
+        let value = text.trim_end();
+        if READ_ONLY.contains(&attribute.as_str()) {
+            return Err(OpError::new(Op::Open, path, Errno::EACCES));
+        }
+        if attribute == "enable" {
+            return self
+                .enable(group, value == "1")
+                .map_err(|errno| OpError::new(Op::Write, path, errno));
+        }
+        if attribute == "force_disconnect" {
+            return self.force_disconnect(group).or_else(fail);
+        }
+        if let "evicted" | "admit" = attribute.as_str() {
+            return self.evict_or_admit(group, &attribute, value).or_else(fail);
+        }
+        if self.enabled(group) && !matches!(attribute.as_str(), "timing" | "policy" | "memory_mib")
+        {
+            return fail(Errno::EBUSY);
+        }
+        if !accepts(&attribute, value) {
+            return fail(Errno::EINVAL);
+        }
+        self.file(path, text);
+        Ok(())
+    }
+
+    fn mkdir(&self, path: &Path) -> Result<(), OpError> {
+        self.change(Op::Mkdir, path, format!("mkdir {}", path.display()))?;
+        let parent = path.parent().unwrap();
+        if self.exists(path) {
+            return Err(OpError::new(Op::Mkdir, path, Errno::EEXIST));
+        }
+        if !self.exists(parent) {
+            return Err(OpError::new(Op::Mkdir, path, Errno::ENOENT));
+        }
+        if !paths::may_be_made(path) {
+            return Err(OpError::new(Op::Mkdir, path, Errno::EINVAL));
+        }
+        self.folder(path.to_str().unwrap());
+        self.fill_device(path);
+        self.fill_path(path);
+        self.fill_export(path);
+        Ok(())
+    }
+
+    fn rmdir(&self, path: &Path) -> Result<(), OpError> {
+        self.change(Op::Rmdir, path, format!("rmdir {}", path.display()))?;
+        let fail = |errno| Err(OpError::new(Op::Rmdir, path, errno));
+        if !self.exists(path) {
+            return fail(Errno::ENOENT);
+        }
+        if self.busy_removals.get() > 0 {
+            self.busy_removals.set(self.busy_removals.get() - 1);
+            return fail(Errno::EBUSY);
+        }
+        if self.enabled(path) {
+            return fail(Errno::EBUSY);
+        }
+        let has = |inside| {
+            !self
+                .folders(&path.join(inside))
+                .unwrap_or_default()
+                .is_empty()
+        };
+        if has("hosts") || has("paths") {
+            return fail(Errno::ENOTEMPTY);
+        }
+        self.forget(path.to_str().unwrap());
+        Ok(())
+    }
+
+    fn folders(&self, path: &Path) -> Result<Vec<String>, OpError> {
+        let tree = self.tree.borrow();
+        if tree.get(path) != Some(&Node::Folder) {
+            return Err(OpError::new(Op::List, path, Errno::ENOENT));
+        }
+        let inside = tree
+            .iter()
+            .filter(|(at, node)| at.parent() == Some(path) && **node == Node::Folder);
+        Ok(inside
+            .map(|(at, _)| at.file_name().unwrap().to_string_lossy().into_owned())
+            .collect())
+    }
+
+    fn entries(&self, path: &Path) -> Result<Vec<String>, OpError> {
+        let tree = self.tree.borrow();
+        if tree.get(path) != Some(&Node::Folder) {
+            return Err(OpError::new(Op::List, path, Errno::ENOENT));
+        }
+        let inside = tree.keys().filter(|at| at.parent() == Some(path));
+        Ok(inside
+            .map(|at| at.file_name().unwrap().to_string_lossy().into_owned())
+            .collect())
+    }
+
+    fn make_durable_folder(&self, path: &Path) -> Result<(), OpError> {
+        if self.unprivileged.get() {
+            return Err(OpError::new(Op::Mkdir, path, Errno::EACCES));
+        }
+        for above in path.ancestors() {
+            self.folder(above.to_str().unwrap());
+        }
+        Ok(())
+    }
+
+    fn make_durable_file(&self, path: &Path) -> Result<(), OpError> {
+        self.change(Op::Open, path, format!("record {}", path.display()))?;
+        if !self.exists(path.parent().unwrap()) {
+            return Err(OpError::new(Op::Open, path, Errno::ENOENT));
+        }
+        self.file(path, "");
+        Ok(())
+    }
+
+    fn remove_durable_file(&self, path: &Path) -> Result<(), OpError> {
+        self.change(Op::Remove, path, format!("forget {}", path.display()))?;
+        self.tree.borrow_mut().remove(path);
+        Ok(())
+    }
+
+    fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError> {
+        if !self.exists(path) {
+            return Err(OpError::new(Op::Open, path, Errno::ENOENT));
+        }
+        Ok(Held::new(&self.locked).map(|held| Box::new(held) as Lock))
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        self.tree.borrow().contains_key(path)
+    }
+
+    fn replace(&self, path: &Path, text: &str) -> Result<(), OpError> {
+        self.change(Op::Open, path, format!("replace {}", path.display()))?;
+        self.file(path, text);
+        Ok(())
+    }
+
+    fn openers(&self, _devices: &[PathBuf]) -> Vec<Process> {
+        self.processes.borrow().clone()
+    }
+
+    fn mount_configfs(&self, path: &Path) -> Result<(), String> {
+        if self.unprivileged.get() {
+            return Err("operation not permitted (EPERM)".to_owned());
+        }
+        self.log
+            .borrow_mut()
+            .push(format!("mount {}", path.display()));
+        self.file(
+            "/proc/mounts",
+            &format!("configfs {} configfs rw 0 0\n", path.display()),
+        );
+        Ok(())
+    }
+
+    fn load_module(&self, name: &str) -> Result<(), String> {
+        if !self.modules.get() {
+            return Err(format!("modprobe: FATAL: Module {name} not found"));
+        }
+        self.log.borrow_mut().push(format!("load {name}"));
+        self.load(name);
+        Ok(())
+    }
+
+    fn wait_for(&self, path: &Path, _timeout: Duration) -> bool {
+        self.exists(path)
+    }
+
+    fn pause(&self, time: Duration) {
+        self.pauses.set(self.pauses.get() + 1);
+        self.time.set(self.time.get() + time);
+        let due = |(pauses, _): &mut (u32, _)| *pauses <= self.pauses.get();
+        let act = self.meanwhile.borrow_mut().take_if(due);
+        if let Some((_, act)) = act {
+            act(self);
+        }
+        if self.clients_leave_after.get() == Some(self.pauses.get()) {
+            self.end_sessions();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.time.get()
+    }
+
+    fn progress(&self, text: &str) {
+        self.progress.borrow_mut().push(text.to_owned());
+    }
+
+    fn interrupted(&self) -> bool {
+        self.signal_at.get().is_some_and(|at| self.changes() >= at)
+    }
+}
