@@ -11,14 +11,14 @@ HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
 # What the command line may set; the scripts read it from the environment.
-export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE CONNECT
+export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE CONNECT N
 
 # The scripts run other makes; the flags of this one are not for those.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-injected test-hostile test-whole demo bench bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck docs-check injected-fit root kernels update install clean distclean shell doc
+.PHONY: modules tools all help test test-debug test-injected test-hostile test-whole soak demo bench bench-profile host-test fuzz lint fmt \
+	fmt-check clippy shellcheck docs-check injected-fit root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -43,6 +43,9 @@ test-hostile: modules tools ## every message of the tests of group hostile, for 
 
 test-whole: modules tools ## all tests, each with all there is to try, for each night; HCABLK_SEED=N says what is random
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh
+
+soak: modules tools ## break connections until N=10000 requests were issued again, and look for writes of the past
+	@HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh 16 101
 
 demo: modules tools ## three machines share one disk with OCFS2, before your eyes
 	@scripts/with-guests tests/demo.sh
@@ -94,6 +97,9 @@ kernels: ## list the kernels in the build root
 shell: ## a shell in the build root
 	@scripts/build-root && scripts/in-root -- bash -i
 
+deb: all ## Debian packages of the command and the modules, in build/deb
+	@scripts/deb
+
 install: ## install modules and command (see DESTDIR, PREFIX, KREL)
 	@scripts/install
 
@@ -116,9 +122,10 @@ help: ## this list
 	@echo "                    without a build root"
 	@echo "  T=NAME            for test: one test, or a group of them"
 	@echo "  T='ROW…'          for bench: only these rows (see bench/README.md)"
-	@echo "  LINK=two          for bench: two guests and a network, in real time"
+	@echo "  LINK=two          for bench: two guests and a network, in real time; hca, hca-iommu: HCAs of the tests' own"
 	@echo "  SAVE=FILE         for bench: where to keep the results, too"
 	@echo "  HCABLK_RDMA=siw   for test and test-debug: soft-iWARP instead of soft-RoCE"
+	@echo "  HCABLK_RDMA=hca   for test and test-debug: two devices of the tests' own in one guest"
 	@echo "  HCABLK_RDMA=rxe-large  for test: soft-RoCE with memory regions that hold 4 MiB"
 	@echo "  HCABLK_PARAMETERS='MODULE.NAME=VALUE…'  for test and test-debug: the guests' module"
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
