@@ -24,7 +24,7 @@ import plot
 import report
 import rows
 from counts import CountError
-from machine import COUNTING, DRIVES, EXACT, LINK, THROTTLED, GuestError, Kind, Machine, Parts
+from machine import COUNTING, DRIVES, EXACT, HCA, HCA_IOMMU, LINK, THROTTLED, GuestError, Kind, Machine, Parts
 
 
 def say(text: str = "") -> None:
@@ -115,15 +115,19 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="only count, and say where the instructions go")
     parser.add_argument("--quick", action="store_true", help="only the rows that the figures need")
     parser.add_argument("--no-count", action="store_true", help="only measure")
-    parser.add_argument("--link", action="store_true", help="two guests, in real time")
+    parser.add_argument("--link", choices=("one", "two", "hca", "hca-iommu"), default="one", help="what is between the two ends")
     parser.add_argument("--save", help="another file for the results; its rows of the same origin are kept")
     parser.add_argument("rows", nargs="*", help="peers, loads, or globs of rows' names")
     args = parser.parse_args()
     env = os.environ
     wanted = rows.select([word for arg in args.rows for word in arg.split()], args.quick)
-    if args.link:
+    on_hca = {"hca": HCA, "hca-iommu": HCA_IOMMU}.get(args.link)
+    if args.link == "two":
         # The others have no two ends.
         wanted = [row for row in wanted if row.peer not in ("null", rows.VERBS, *rows.CHUNKS)]
+    elif on_hca:
+        # It has no user space, and others do not use it.
+        wanted = [row for row in wanted if row.peer in (*rows.RDMA_PEERS, *rows.PATHS)]
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
@@ -135,12 +139,15 @@ def main() -> int:
         command=Path(env["HCABLK_BIN"]),
         logs=Path(env["HCABLK_LOGS"]),
     )
-    kind = LINK if args.link else EXACT
+    kind = on_hca or (LINK if args.link == "two" else EXACT)
     # Without being asked for more, only what the figures need is counted.
     on_drives = [row for row in wanted if row.peer in rows.MODES]
     wanted = [row for row in wanted if row.peer not in rows.MODES]
     to_count = [row for row in wanted if row.peer != rows.VERBS and (args.rows or row in rows.figure_rows())]
     to_count = [row for row in to_count if row.peer not in rows.CHUNKS]
+    if on_hca:
+        # Nothing else is a measure there.
+        to_count = wanted
     in_chunks = [row for row in wanted if row.peer in rows.CHUNKS]
     found: dict[rows.Row, load.Result] = {}
     timed: dict[rows.Row, chunks.Timed] = {}
@@ -151,14 +158,14 @@ def main() -> int:
             say("\nmeasuring what chunks save where drive and wire are equally fast")
             with booted(parts, THROTTLED) as machine:
                 chunks.run(machine, in_chunks, timed, say)
-        if wanted and not args.profile:
+        if wanted and not args.profile and not on_hca:
             with booted(parts, kind) as machine:
                 run(machine, wanted, found)
-        if to_count and not args.link and not args.no_count:
+        if to_count and args.link != "two" and (on_hca or not args.no_count):
             say("\ncounting what an I/O consists of")
-            with booted(parts, COUNTING) as machine:
+            with booted(parts, on_hca or COUNTING) as machine:
                 counting.run(machine, to_count, counted, say)
-        if on_drives and not args.link:
+        if on_drives and args.link == "one":
             say("\ncounting what an I/O takes on an emulated NVMe drive")
             with booted(parts, DRIVES) as machine:
                 counting.run(machine, on_drives, counted, say)

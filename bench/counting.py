@@ -15,7 +15,7 @@ from machine import Machine
 from rows import MODES, RDMA_PEERS, Row
 
 # Functions that a profile prints.
-PRINTED = 45
+PRINTED = 100
 
 
 @dataclass
@@ -25,6 +25,8 @@ class Counted:
     cost: load.Result
     verbs: dict[str, dict[str, float]]
     functions: list[Cost]
+    # Calls of the DMA API, on an RDMA device that maps memory.
+    dma: dict[str, float] = field(default_factory=dict)
     # Bytes per byte served, of those that our target has counted.
     moved: dict[str, float] = field(default_factory=dict)
 
@@ -41,13 +43,26 @@ class Counted:
 
 
 def watch(machine: Machine) -> None:
-    """Have the plugin look at what goes through soft-RoCE."""
-    for letter, function in counts.WATCHED.items():
+    """Have the plugin look at what goes through the RDMA device."""
+    for letter, function in (counts.WATCHED_HCA if machine.kind.hca else counts.WATCHED).items():
         machine.shell(
             machine.guest,
-            f"address=$(sed -n 's/ t {function}\\t.*//p' /proc/kallsyms) && [ -n \"$address\" ] && "
+            f"address=$(sed -n 's/ [tT] {function}\\t.*//p' /proc/kallsyms) && [ -n \"$address\" ] && "
             f"hcablk-mark watch {letter} $address",
         )
+
+
+# The functions of the DMA API by which the kernel maps and unmaps, whatever it was called by.
+DMA = {
+    "map": ("dma_map_phys", "__dma_map_sg_attrs"),
+    "unmap": ("dma_unmap_phys", "dma_unmap_sg_attrs"),
+    "sync": ("__dma_sync_single_for_cpu", "__dma_sync_single_for_device", "__dma_sync_sg_for_cpu", "__dma_sync_sg_for_device"),
+}
+
+
+def dma(functions: list[Cost]) -> dict[str, float]:
+    """How often they are called, per I/O."""
+    return {name: round(sum(cost.calls for cost in functions if cost.name in names), 4) for name, names in DMA.items()}
 
 
 # Counters of the target, and what they are called here.
@@ -80,10 +95,14 @@ def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: C
                 section = counts.difference(sections[3], sections[1])
                 verbs = counts.verbs(section, result.ios) if peer in RDMA_PEERS else {}
                 went = moved(before, machine.counters(peer))
-                results[row] = Counted(result, verbs, counts.profile(section, result.ios, known), went)
                 total = section.instructions.total() / result.ios
+                if machine.kind.hca:
+                    # The clock is that of all processors.
+                    result = load.Result(result.ios, total)
+                functions = counts.profile(section, result.ios, known)
+                results[row] = Counted(result, verbs, functions, dma(functions) if machine.kind.hca else {}, went)
                 # Of a machine whose clock counts instructions, that is all there is.
-                of = f" of {result.ns_per_io:12,.0f}" if peer not in MODES else ""
+                of = f" of {result.ns_per_io:12,.0f}" if peer not in MODES and not machine.kind.hca else ""
                 seen = f"counted {total:12,.0f}{of} instructions per I/O"
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {seen} {time.monotonic() - started:6.1f} s")
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from machine import Machine
 
-# The functions of soft-RoCE that the plugin watches; see plugin/count.c for the letters.
+# The functions of soft-RoCE that the plugin watches, and those of the tests' HCA; see plugin/count.c for the letters.
 WATCHED = {"Q": "rxe_create_qp", "S": "rxe_post_send", "R": "rxe_post_recv", "C": "rxe_cq_post"}
+WATCHED_HCA = {"Q": "hca_create_qp", "S": "hca_post_send", "R": "hca_post_recv", "C": "hca_cq_announce"}
 SIGNALED = 256
 # enum ib_wr_opcode, for the opcodes that storage uses.
 OPCODES = {

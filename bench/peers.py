@@ -57,7 +57,7 @@ class Peer:
 HCABLK = Peer(
     title="hcablk",
     serve="hcablk target export bench {backing} --allow {host}",
-    attach=f"appears $(hcablk connect {{address}} bench {os.environ.get('CONNECT', '')})",
+    attach=f"appears $(hcablk connect {{address}} bench --queues 1 {os.environ.get('CONNECT', '')})",
     detach="hcablk disconnect bench && modprobe -r hcablk",
     unserve="hcablk target unexport bench && hcablk target unlisten --all && modprobe -r hcablk_target",
 )
@@ -80,7 +80,7 @@ ln -s /sys/kernel/config/nvmet/subsystems/bench subsystems/
 """,
     attach="""
 modprobe nvme_rdma
-echo transport=rdma,traddr={address},trsvcid=4420,nqn=bench > /dev/nvme-fabrics
+echo transport=rdma,traddr={address},trsvcid=4420,nqn=bench,nr_io_queues=1 > /dev/nvme-fabrics
 appears /dev/nvme0n1 'nvme0*n1'
 """,
     detach="echo 1 > /sys/class/nvme/nvme0/delete_controller; modprobe -r nvme_rdma",
@@ -148,10 +148,10 @@ def path(title: str, options: str) -> Peer:
 SHALLOW = "--queue-depth 16"
 
 PEERS |= {
-    "landed": path("reads copied out of a landing slot", f"--small-read {SMALL_READ_MAX} {SHALLOW}"),
+    "bounced": path("reads copied out of a read bounce slot", f"--small-read {SMALL_READ_MAX} {SHALLOW}"),
     "registered": path("reads into registered memory", f"--small-read 0 {SHALLOW}"),
     "inline": path("writes within the request's message", f"--eager-write 0 --small-write {SMALL_WRITE_MAX}"),
-    "granted": path("writes into granted memory", "--eager-write 1048576"),
+    "eager": path("writes into the eager ring", "--eager-write 1048576"),
     "fetched": path("writes fetched by RDMA READ", "--eager-write 0 --small-write 0"),
 }
 

@@ -25,6 +25,8 @@ Costs = dict[tuple[str, Load], float]
 # What the names of modules begin with: a peer's own, and those that all of them use.
 OWN_MODULES = {"hcablk": ("hcablk",), "nvme": ("nvme",), "rnbd": ("rnbd", "rtrs"), "nbd": ("nbd",)}
 RDMA_MODULES = ("rdma_", "ib_")
+# The driver of the tests' HCA. It begins as ours do, and is none of them.
+HCA_MODULE = "hcablk_hca"
 
 
 def results(
@@ -53,6 +55,7 @@ def results(
         if row in counted:
             modules = {name: round(n, 1) for name, n in counted[row].modules.items() if n >= 0.5}
             result |= {"verbs": counted[row].verbs, "instructions_by_module": modules}
+            result |= {"dma_calls": counted[row].dma} if counted[row].dma else {}
             if row.peer in rows.MODES:
                 result |= {"instructions": round(counted[row].instructions, 1), "moved": counted[row].moved}
         return result
@@ -144,7 +147,8 @@ def figures(found: Costs) -> Iterator[str]:
 
 
 def share(modules: dict[str, float], *prefixes: str) -> float:
-    return sum(n for name, n in modules.items() if name.startswith(prefixes))
+    """The instructions of the modules whose names begin so; the HCA's driver is asked for by its name."""
+    return sum(n for name, n in modules.items() if name.startswith(prefixes) and (name != HCA_MODULE or name in prefixes))
 
 
 def breakdown(results: Results, found: Costs) -> Iterator[str]:
@@ -172,6 +176,28 @@ def breakdown(results: Results, found: Costs) -> Iterator[str]:
         yield from ("", "Figures that are not reached: whose instructions they are. At best: the ratio if our modules had none at all.")
         yield f"{'per I/O':20}{'':8}{'all':>12}{'own':>12}{'RDMA':>12}{'kernel, rest':>14}{'wanted':>12}{'too many':>12}{'at best':>14}"
         yield from lines
+
+
+def on_hca(results: Results) -> Iterator[str]:
+    """What an I/O costs on the tests' HCA: by whom, and the work that hardware would do more of."""
+    of_hca = [row for row in results["rows"] if "dma_calls" in row]
+    if not of_hca:
+        return
+    yield from ("", "On the tests' HCA, both sides; own: the peer's modules and ib_core. Doorbells are those of sends and receives.")
+    heads = ("all", "own", "of that ib_core", "HCA's driver", "kernel, rest", "doorbells", "interrupts", "DMA maps", "unmaps")
+    yield f"{'per I/O':28}" + "".join(f"{head:>17}" for head in heads)
+    for row in of_hca:
+        modules = row["instructions_by_module"]
+        everything, core = row["ns_per_io"], share(modules, "ib_core")
+        own = share(modules, *OWN_MODULES[row["peer"] if row["peer"] in OWN_MODULES else "hcablk"], "ib_core")
+        driver = share(modules, HCA_MODULE)
+        sides = row["verbs"].values()
+        rung = sum(side.get(name, 0) for side in sides for name in ("doorbells", "receive doorbells"))
+        events = " + ".join(f"{side.get('events', 0):.3f}" for side in sides)
+        calls = [row["dma_calls"].get(name, 0) for name in ("map", "unmap")]
+        name = f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}"
+        numbers = "".join(f"{n:17,.0f}" for n in (everything, own, core, driver, everything - own - driver))
+        yield f"{name:28}{numbers}{rung:17.3f}{events:>17}" + "".join(f"{n:17.3f}" for n in calls)
 
 
 VERBS = ("doorbells", "work requests", "messages", "signaled", "completions", "events", "receives posted")
@@ -250,6 +276,7 @@ def report(results: Results) -> Iterator[str]:
     if lines:
         yield from ("", f"Ratios asked for, the peer's {made['unit']} per I/O to ours:", *lines)
         yield from breakdown(results, found)
+    yield from on_hca(results)
     yield from verbs(results)
     yield from modes(results)
 

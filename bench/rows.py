@@ -29,10 +29,10 @@ PATH_SIZES = {"512": 512, "4k": 4 << 10, "8k": 8 << 10, "16k": 16 << 10, "32k": 
 SMALL_WRITE_MAX = 4 << 10
 SMALL_READ_MAX = 64 << 10
 PATHS = {
-    "landed": ("randread", SMALL_READ_MAX),
+    "bounced": ("randread", SMALL_READ_MAX),
     "registered": ("randread", 128 << 10),
     "inline": ("randwrite", SMALL_WRITE_MAX),
-    "granted": ("randwrite", 128 << 10),
+    "eager": ("randwrite", 128 << 10),
     "fetched": ("randwrite", 128 << 10),
 }
 # The lengths of chunks (`--chunk-kib`) that a large request can move in: what they cost, and the time that they save.

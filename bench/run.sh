@@ -10,6 +10,7 @@
 #	QUICK=1		only the rows that the figures need
 #	COUNT=no	measure the rows, and do not count what they consist of
 #	LINK=two	two guests and a virtual network between them, in real time
+#	LINK=hca	two HCAs of the tests' own in one guest; LINK=hca-iommu: with an IOMMU
 #	SAVE=FILE	keep the results there, too
 #	CONNECT="OPTION…"	connect with these options of `hcablk connect`
 #	PROFILE=1	say where the instructions of these rows go, and do not measure them
@@ -38,8 +39,8 @@ arguments=()
 [ -z "${PROFILE:-}" ] || arguments+=(--profile)
 case ${LINK:-one} in
 one) ;;
-two) arguments+=(--link) ;;
-*) echo "bench: LINK is one or two, not $LINK" >&2 && exit 2 ;;
+two | hca | hca-iommu) arguments+=(--link "$LINK") ;;
+*) echo "bench: LINK is one, two, hca or hca-iommu, not $LINK" >&2 && exit 2 ;;
 esac
 [ -z "${SAVE:-}" ] || arguments+=(--save "$SAVE")
 

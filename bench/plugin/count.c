@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * A QEMU plugin that counts for the benchmark: how often each piece of code of
- * the guest runs, and what goes through the verbs of soft-RoCE. It costs the
- * guest no instruction. For one CPU.
+ * the guest runs, and what goes through the verbs of soft-RoCE, or of the tests'
+ * HCA. It costs the guest no instruction. All CPUs have to be one thread of QEMU's.
  *
- * count.so,out=FILE. Nothing is counted until the guest's hcablk-mark has it
+ * count.so,out=FILE[,cpu=marked]. With that, code is counted only on the CPU that
+ * makes the marks; what goes through the verbs on each. Nothing is counted until the guest's hcablk-mark has it
  * watch something. At each mark after that it writes down what it has counted
  * since the one before:
  *
@@ -15,11 +16,11 @@
  *
  * Watched functions, by their letters, and what their calls are counted as:
  *
- *	Q  rxe_create_qp(qp, ...)
- *	S  rxe_post_send(qp, wr, ...): 's QP 0' each call, 'w QP OPCODE' each work
+ *	Q  rxe_create_qp(qp, ...), hca_create_qp(qp, ...)
+ *	S  ..._post_send(qp, wr, ...): 's QP 0' each call, 'w QP OPCODE' each work
  *	   request, OPCODE + 256 when it is signaled
- *	R  rxe_post_recv(qp, wr, ...): 'r QP 0' each call, 'v QP 0' each work request
- *	C  rxe_cq_post(cq, ...): 'c CQ 0'; from then on the queue's completion
+ *	R  ..._post_recv(qp, wr, ...): 'r QP 0' each call, 'v QP 0' each work request
+ *	C  rxe_cq_post(cq, ...), hca_cq_announce(cq, ...): 'c CQ 0'; from then on the queue's completion
  *	   handler is watched, too
  *	E  a completion handler(cq, ...): 'e CQ 0'
  */
@@ -64,6 +65,8 @@ static struct block blocks[BLOCKS];
 static struct qemu_plugin_scoreboard *counters;
 static qemu_plugin_id_t self;
 static bool counting;
+/* Where only one CPU counts: the counters, and the address of that CPU's memory in the kernel. */
+static uint64_t *counted, marked_cpu;
 static struct watch watches[32];
 static unsigned int n_watches;
 static struct tally tallies[1024];
@@ -71,7 +74,7 @@ static unsigned int n_tallies;
 static struct pair pairs[256];
 static unsigned int n_pairs;
 static uint64_t order;
-static struct qemu_plugin_register *rdi, *rsi;
+static struct qemu_plugin_register *rdi, *rsi, *gs, *kernel_gs;
 static GByteArray *buffer;
 
 static void complain(const char *what)
@@ -207,11 +210,28 @@ static void executed(unsigned int vcpu, void *data)
 	called(watch->kind);
 }
 
+/*
+ * Not by an inline addition, and not by the number of the CPU: where one thread runs all CPUs, QEMU 10.0 takes that of
+ * the CPU for which the block was translated, and multiplies in place a constant that the guest's code shares. In the
+ * kernel, GS tells CPUs apart; programs run on the one that counts.
+ */
+static void passed(unsigned int vcpu, void *data)
+{
+	uint64_t base = read_register(gs);
+
+	(void)vcpu;
+	if (base == marked_cpu || !(base >> 63))
+		++*(uint64_t *)data;
+}
+
 static void marked(unsigned int vcpu, void *data)
 {
-	uint64_t kind = read_register(rdi), *times = qemu_plugin_scoreboard_find(counters, vcpu);
+	uint64_t kind = read_register(rdi);
+	uint64_t *times = counted ? counted : qemu_plugin_scoreboard_find(counters, vcpu);
 
 	(void)data;
+	if (counted)
+		marked_cpu = read_register(kernel_gs);
 	if (kind)
 		return watch(kind, read_register(rsi));
 	fprintf(out, "mark\n");
@@ -254,9 +274,13 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 
 	(void)id;
 	if (counting) {
-		qemu_plugin_u64 counter = { counters, find_block(address, instructions) * sizeof(uint64_t) };
+		unsigned int n = find_block(address, instructions);
+		qemu_plugin_u64 counter = { counters, n * sizeof(uint64_t) };
 
-		qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, counter, 1);
+		if (counted)
+			qemu_plugin_register_vcpu_tb_exec_cb(tb, passed, QEMU_PLUGIN_CB_R_REGS, counted + n);
+		else
+			qemu_plugin_register_vcpu_tb_exec_inline_per_vcpu(tb, QEMU_PLUGIN_INLINE_ADD_U64, counter, 1);
 	}
 	if (watch)
 		qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, QEMU_PLUGIN_CB_R_REGS, (void *)watch);
@@ -281,22 +305,33 @@ static void began(qemu_plugin_id_t id, unsigned int vcpu)
 			rdi = list[i].handle;
 		if (!strcmp(list[i].name, "rsi"))
 			rsi = list[i].handle;
+		if (!strcmp(list[i].name, "gs_base"))
+			gs = list[i].handle;
+		if (!strcmp(list[i].name, "k_gs_base"))
+			kernel_gs = list[i].handle;
 	}
-	if (!rdi || !rsi)
+	if (!rdi || !rsi || !gs || !kernel_gs)
 		abort();
-	buffer = g_byte_array_new();
+	if (!buffer)
+		buffer = g_byte_array_new();
 }
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
 	(void)info;
-	if (argc != 1 || strncmp(argv[0], "out=", 4))
-		return 1;
-	out = fopen(argv[0] + 4, "w");
+	for (int i = 0; i < argc; i++) {
+		if (!strncmp(argv[i], "out=", 4))
+			out = fopen(argv[i] + 4, "w");
+		else if (!strcmp(argv[i], "cpu=marked"))
+			counted = calloc(BLOCKS, sizeof(*counted));
+		else
+			return 1;
+	}
 	if (!out)
 		return 1;
 	self = id;
-	counters = qemu_plugin_scoreboard_new(BLOCKS * sizeof(uint64_t));
+	if (!counted)
+		counters = qemu_plugin_scoreboard_new(BLOCKS * sizeof(uint64_t));
 	qemu_plugin_register_vcpu_init_cb(id, began);
 	qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
 	return 0;
