@@ -73,10 +73,12 @@ connect c1 slow
 before=$(of target drive count)
 requests 5 64k
 same "a session that comes later is measured" $((before + 10)) "$(of target drive count)"
-# watch GUEST STATS: looks until the file is removed whether a counter goes back, which then is left beside it.
+# watch GUEST STATS: looks until /tmp/watch is removed whether a counter goes back, which then is in /tmp/back. Who reads
+# the counters of a device while its directory goes may read nothing.
 watch() {
 	must on "$1" "touch /tmp/watch && (last=0; while [ -e /tmp/watch ]; do
-		now=\$(sed -n 's/^reads //p' $2) || continue
+		now=\$(sed -n 's/^reads //p' $2)
+		[ \"\$now\" ] || continue
 		[ \$now -ge \$last ] || echo \$last to \$now >> /tmp/back
 		last=\$now
 	done; echo \$last > /tmp/watched) > /dev/null 2>&1 &"
