@@ -17,7 +17,7 @@ export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEY
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-injected test-hostile test-whole soak demo bench bench-profile host-test fuzz lint fmt \
+.PHONY: modules tools all help test test-debug test-injected test-machine test-dkms test-hostile test-whole soak demo bench bench-profile host-test fuzz lint fmt \
 	fmt-check clippy shellcheck docs-check injected-fit root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
@@ -37,6 +37,12 @@ test-debug: tools ## the same tests on a kernel that is built to catch mistakes 
 
 test-injected: tools ## inject bugs and see that test-debug finds each
 	@tests/debug/injected-bugs.sh $(T)
+
+test-machine: deb ## boot whole Debian machines, install the packages and use them as an administrator does
+	@MACHINE=1 scripts/with-guests tests/run.sh $(or $(T),machine)
+
+test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's headers, and test what it builds there
+	@scripts/with-guests tests/dkms.sh $(T)
 
 test-hostile: modules tools ## every message of the tests of group hostile, for each night; HCABLK_SEED=N says which
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile

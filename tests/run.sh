@@ -21,6 +21,8 @@
 #			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2; hca: the tests' own, in one guest
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that go before its own
+#	HCABLK_SYSTEM	the folder of scripts/machine-image, for the tests of group machine, and
+#	HCABLK_PACKAGES	the folder with Debian packages
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_LANES	how many sets of guests run tests side by side; when all tests are asked for 3, or 2 without
 #			memory for so many, else 1
@@ -39,7 +41,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES; do
+		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_SYSTEM HCABLK_PACKAGES; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"
@@ -55,6 +57,7 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_RDMA:-}" ] || arguments+=(--rdma "$HCABLK_RDMA")
 [ -z "${HCABLK_PARAMETERS:-}" ] || arguments+=(--parameters "$HCABLK_PARAMETERS")
 [ -z "${HCABLK_MISSING:-}" ] || arguments+=(--missing "$HCABLK_MISSING")
+[ -z "${HCABLK_SYSTEM:-}" ] || arguments+=(--system "$HCABLK_SYSTEM" --packages "$HCABLK_PACKAGES")
 # Three sets of three guests where there is memory for them, and they do not take their time as it is.
 available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
 if [ $# = 0 ] && [ "${HCABLK_SLOW:-1}" = 1 ] && [ "$available" -gt $((9 * (${HCABLK_MEMORY:-768} + 300))) ]; then

@@ -87,6 +87,8 @@ class Handler(socketserver.BaseRequestHandler):
                 self.server.kill(guest)
             case "start":
                 self.server.start([guest])
+            case "off":
+                return 0 if guest.wait_off(float(rest[0]) * guest.settings.slow) else 124
             case "pause":
                 guest.qmp("stop")
             case "resume":

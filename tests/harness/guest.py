@@ -62,6 +62,9 @@ class Settings:
     # The emulated processor, as QEMU calls it.
     cpu: str = "max,la57=off"
     append: str = ""
+    # For the guests that are whole Debian machines: the folder of scripts/machine-image, and a disk with our packages.
+    system: Path | None = None
+    packages: Path | None = None
     # More of QEMU's arguments.
     arguments: list[str] = field(default_factory=list)
 
@@ -86,6 +89,8 @@ class Spec:
     hcas: int = 0
     # Whether there is an IOMMU, whose mappings go as soon as they are given up.
     iommu: bool = False
+    # A whole Debian machine, which starts from a disk of its own; see scripts/machine-image.
+    machine: bool = False
 
     @property
     def address(self) -> str:
@@ -152,9 +157,32 @@ class Guest:
             # It has just died.
             return self._processor_seconds
 
+    def machine_disk(self) -> Path:
+        """The disk of a whole machine, made anew when there is none."""
+        assert self.settings.system is not None
+        disk = self.settings.work / f"{self.name}-system.img"
+        if not disk.exists():
+            subprocess.run(["cp", "--sparse=always", self.settings.system / "disk.img", disk], check=True)
+        return disk
+
+    def software(self) -> tuple[list[str], str]:
+        """QEMU's arguments for what runs in the guest, and of the kernel's those that tell it what it is."""
+        s, spec = self.settings, self.spec
+        if not spec.machine:
+            return ["-kernel", str(s.kernel), "-initrd", str(s.image)], ""
+        args = ["-kernel", f"{s.system}/vmlinuz", "-initrd", f"{s.system}/initrd"]
+        for n, (disk, more) in enumerate(((self.machine_disk(), "cache=unsafe"), (s.packages, "readonly=on"))):
+            args += ["-drive", f"if=none,id=system{n},format=raw,file={disk},{more}"]
+            args += ["-device", f"virtio-blk-pci,drive=system{n}"]
+        return args, (
+            f"root=/dev/vda rw net.ifnames=0 systemd.hostname={spec.name} systemd.firstboot=no "
+            f"systemd.machine_id={spec.number:032x} systemd.show_status=1"
+        )
+
     def command_line(self, channel_fds: list[int], qmp_fd: int) -> list[str]:
         """QEMU's arguments."""
         s, spec = self.settings, self.spec
+        software, system = self.software()
         # tsc=reliable: an emulated processor's counter is, but Linux would have it watched by a slow clock, and on a busy
         # machine, where reading that takes long, use the slow one instead, at hundreds of times the cost.
         # tsc_early_khz: a kernel that boots on a busy machine measures it wrong, by a factor of four, and then its clock
@@ -172,14 +200,13 @@ class Guest:
             f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} "
             f"guest.rdma={'hca' if spec.hcas else s.rdma} "
             f"guest.seed={s.seed} {'guest.whole' if s.whole else ''} "
-            f"{'intel_iommu=on iommu.strict=1 iommu.passthrough=0' if spec.iommu else ''} {s.parameters} {s.append}"
+            f"{'intel_iommu=on iommu.strict=1 iommu.passthrough=0' if spec.iommu else ''} {s.parameters} {s.append} {system}"
         )
         cpu = "host" if s.accel == "kvm" else s.cpu
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
         args += ["-accel", s.accel + (",thread=multi" if s.accel == "tcg" else "")]
         args += ["-smp", str(s.cpus), "-m", str(s.memory), "-nodefaults", "-no-user-config"]
-        args += ["-display", "none", "-no-reboot", "-kernel", str(s.kernel), "-initrd", str(s.image)]
-        args += ["-append", append]
+        args += ["-display", "none", "-no-reboot", *software, "-append", append]
         if spec.iommu:
             args += ["-device", "intel-iommu,intremap=off"]
         args += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]
@@ -355,6 +382,21 @@ class Guest:
         with open(self.qemu_log, "rb") as f:
             f.seek(self._traced)
             return f.read().decode(errors="replace")
+
+    def wait_off(self, timeout: float) -> bool:
+        """Wait until a guest that was told to shut down has done so, which a reboot is, too."""
+        if self._process is not None:
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                return False
+        self.kill()
+        return True
+
+    def forget(self) -> None:
+        """Take what a whole machine has written away: it is as new at its next start."""
+        self.kill()
+        (self.settings.work / f"{self.name}-system.img").unlink(missing_ok=True)
 
     def kill(self) -> None:
         """The power goes: nothing is said to anybody."""

@@ -42,6 +42,10 @@ class Lane:
             Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, iommu=iommu)
             for name, n, iommu in (("hca", 20, False), ("hca-iommu", 21, True))
         ]
+        if settings.system is not None:
+            # Whole Debian machines: a target, and two clients.
+            specs += [Spec("mt", 31, [("m1", True), ("m2", True)], drives=[512], machine=True)]
+            specs += [Spec(f"m{n}", 31 + n, [(f"m{n}", False)], machine=True) for n in (1, 2)]
         self.guests = {spec.name: Guest(self.settings, spec) for spec in specs}
         self.server = Server(work / "control", self.guests)
         # How far each guest's console was looked through.
@@ -54,7 +58,7 @@ class Lane:
         """Start those guests that do not run, together."""
         # What few tests need does not stay.
         for guest in self.guests.values():
-            if guest.spec.hcas and guest.name not in names:
+            if (guest.spec.hcas or guest.spec.machine) and guest.name not in names:
                 guest.kill()
         missing = [self.guests[name] for name in names if not self.guests[name].booted]
         if not missing:
@@ -118,7 +122,9 @@ class Lane:
         # The search for leaks takes 5 to 15 s: only where our modules may have been.
         leaks = "leaks" if guest.name in self.needed(test) and test.group != "harness" else ""
         try:
-            code, output = guest.shell(f"hcablk-reset {leaks}", RESET_SECONDS * self.settings.slow)
+            # A whole machine is not brought back, but made anew for the next test.
+            reset = "true" if guest.spec.machine else f"hcablk-reset {leaks}"
+            code, output = guest.shell(reset, RESET_SECONDS * self.settings.slow)
             guest.mark(f"end of {test.name}")
         except GuestError as err:
             return [str(err)]
@@ -145,6 +151,8 @@ class Lane:
             # that the test expects leaves a guest that would not see the next.
             if complaints or kmsg.reports(text):
                 self.server.kill(guest)
+            if guest.spec.machine:
+                guest.forget()
             self.scanned[guest.name] = guest.console_size()
         self.reset_seconds = monotonic() - started
         return wrong

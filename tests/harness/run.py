@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,8 @@ class Run:
             on=helpers["on"],
             tsc_khz=int(subprocess.run([helpers["tsc"]], check=True, capture_output=True).stdout or 0),
             cpu=PROCESSOR,
+            system=Path(args.system) if args.system else None,
+            packages=self.packages_disk(work, args.packages),
             memory=args.memory,
             slow=args.slow,
             rdma=args.rdma,
@@ -82,6 +85,18 @@ class Run:
         self.running: list[Test] = []
         self.count = {"passed": 0, "failed": 0, "skipped": 0}
         self.failed: list[str] = []
+
+    @staticmethod
+    def packages_disk(work: Path, packages: str | None) -> Path | None:
+        """A disk that holds the Debian packages, for the guests that are whole machines."""
+        if not packages:
+            return None
+        folder, disk = work / "packages", work / "packages.img"
+        folder.mkdir()
+        for package in Path(packages).glob("*.deb"):
+            shutil.copy(package, folder)
+        subprocess.run(["mkfs.ext4", "-q", "-L", "packages", "-d", folder, disk, "64M"], check=True)
+        return disk
 
     def take(self) -> Test | None:
         """The next test for a lane that has nothing to do, waiting for it if need be; None when all have begun."""
@@ -170,6 +185,8 @@ def main() -> int:
     parser.add_argument("--modules", help="folder with hcablk*.ko")
     parser.add_argument("--missing", help="folder with modules of Linux that the kernel lacks")
     parser.add_argument("--command", help="the hcablk program")
+    parser.add_argument("--system", help="folder of scripts/machine-image, for the tests of group machine")
+    parser.add_argument("--packages", help="folder with the Debian packages, for these tests")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=1, help="how many sets of guests run tests side by side")
     parser.add_argument("--demo", help="run this script instead of tests")
@@ -177,7 +194,9 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="numbers, names, groups, globs, or a part I/N of all; all when none is given")
     args = parser.parse_args()
 
-    tests = chosen(read_tests(TESTS / "kselftest"), args.tests)
+    # Tests with whole machines take minutes, and an image and packages of their own: `make test-machine`.
+    tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.group != "machine"]
+    tests = chosen(tests, args.tests)
     if args.list:
         for test in tests:
             print(f"{test.group:10} {test.name:28} {test.proves}")

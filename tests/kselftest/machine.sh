@@ -1,0 +1,55 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # names are for the tests, and from lib.sh
+# SPDX-License-Identifier: GPL-2.0
+#
+# What the tests share whose guests are whole Debian machines (scripts/machine-image): mt, a target, and m1 and m2, its
+# clients. Nothing of hcablk is on them before the test installs the packages, which are on a disk with the label packages.
+
+_place=([target]=mt [c1]=m1 [c2]=m2)
+target_address=10.77.0.31
+machine_drive=/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_drive0
+
+# settled GUEST: systemd has started all there is to start; prints what failed.
+settled() {
+	ON_SECONDS=300 on "$1" 'systemctl is-system-running --wait > /dev/null || { systemctl --failed --no-legend --plain; systemctl list-jobs; }'
+}
+
+# started GUEST…: they have started, and no unit failed.
+started() {
+	local guest
+	for guest; do
+		silent "$guest has started, and no unit failed" settled "$guest"
+	done
+}
+
+# install_packages GUEST…: as the documents say.
+install_packages() {
+	local guest
+	for guest; do
+		check "$guest: the packages are installed" on "$guest" "mount -r LABEL=packages /mnt &&
+			DEBIAN_FRONTEND=noninteractive apt-get install -y /mnt/hcablk_*.deb /mnt/hcablk-modules-\$(uname -r)_*.deb; r=\$?; umount /mnt; exit \$r"
+	done
+}
+
+# shut_down GUEST…: in order, all at once; they are off then.
+shut_down() {
+	local guest
+	for guest; do
+		must on "$guest" 'systemctl poweroff --no-block'
+	done
+	for guest; do
+		check "$guest shuts down" vm off "$guest" 240
+	done
+}
+
+# boot GUEST…: starts them, one after the other, each without waiting for what it mounts.
+boot() {
+	local guest
+	for guest; do
+		must vm start "$guest"
+	done
+}
+
+# mounted GUEST PLACE: it comes to be mounted there from one of our disks.
+mounted() {
+	wait_until "$1" 400 "findmnt -n -o SOURCE $2 | grep -q '^/dev/hcablk'"
+}
