@@ -9,7 +9,8 @@
 //!      └── a watch, and what it knows is not so: answer, Unwatched
 //! ```
 //!
-//! Everything else is answered at once; nothing here waits for a drive. A message that is none of these, or that comes while
+//! Everything else is answered at once; nothing here waits for a drive. When the export ends the initiator may ask, after its
+//! other queue pairs are gone, whether what was acknowledged is durable: this queue pair is closed last then. A message that is none of these, or that comes while
 //! another of its kind would have to be kept, ends the session, as does an initiator that is silent for longer than
 //! it said ([`silence_ms`]). Every [`LOOK_MS`] it is looked whether the volume has changed, since neither block devices nor
 //! files tell their users.
@@ -83,7 +84,7 @@ const LOOK_MS: u32 = 250;
 /// Seconds of the `keep_alive_tmo` of an initiator that has not told its own.
 const KEEP_ALIVE_TMO_S: u16 = 5;
 
-/// Milliseconds that the answer may take which tells that the export ends.
+/// Milliseconds that the answer may take which tells that the export ends, or that all is durable.
 const GONE_MS: u32 = 100;
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.

@@ -10,7 +10,8 @@
 //! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason
 //! is kept and logged, queues the teardown, which runs once, in process context: every queue pair is failed,
 //! so that nothing of the session can reach the drive any more; what the drive
-//! has begun is waited for; then the session is forgotten.
+//! has begun is waited for; then the session is forgotten. If the export ends, what was acknowledged is made durable
+//! before, and the initiator can ask for that by the admin queue pair.
 
 pub(crate) mod end_reason;
 mod owner;
@@ -57,6 +58,7 @@ use hcablk_core::{
     rdma::pd::ProtectionDomain,
     report::trace, //
     sync::{
+        defer::without_io,
         new_irq_lock,
         Event,
         IrqLock,
@@ -87,6 +89,9 @@ use kernel::{
     },
 };
 
+/// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
+const DURABLE_ASK_MS: u32 = 10_000;
+
 /// See the module's picture. A session is live from the start.
 type State = SessionState<EndReason>;
 
@@ -112,6 +117,12 @@ pub(crate) struct Session {
     #[pin]
     backing: Mutex<Option<Arc<Backing>>>,
     write_errors: WriteErrorsUse,
+    /// Whether all is durable that was acknowledged, once that is known.
+    #[pin]
+    durable: Mutex<Option<bool>>,
+    /// The initiator was told, or will not ask.
+    #[pin]
+    durable_told: Event,
     #[pin]
     state: IrqLock<State>,
     /// Empty once the teardown is done with it.
@@ -159,6 +170,8 @@ impl Session {
                 client <- new_mutex!(None),
                 backing <- new_mutex!(Some(backing)),
                 write_errors,
+                durable <- new_mutex!(None),
+                durable_told <- Event::new(),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
@@ -355,14 +368,30 @@ impl Session {
         self.ended.wait_ms(ms).is_ok()
     }
 
+    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask whether it has. No queue pair
+    /// but `admin` is left. Sleeps, as long as the drive takes.
+    fn make_durable(&self, admin: &Admin) {
+        let Some(backing) = self.backing().filter(|_| self.geometry.write_cache) else {
+            return;
+        };
+        // What reclaims memory may wait for this volume's requests.
+        let durable = without_io(|| self.write_errors.is_durable(&backing));
+        *self.durable.lock() = Some(durable);
+        if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
+            admin.let_answers_leave();
+        }
+    }
+
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
         let admin = self.admin.lock().clone();
+        let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
-            if self.reason() == Some(EndReason::Withdrawn) {
-                admin.say_gone();
+            match withdrawn {
+                // Not shut before the initiator has asked what it wants to know.
+                true => admin.say_gone(),
+                false => admin.shut(),
             }
-            admin.shut();
         }
         let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are
@@ -374,6 +403,9 @@ impl Session {
         }
         Queue::close_all(queues);
         if let Some(admin) = admin {
+            if withdrawn {
+                self.make_durable(&admin);
+            }
             admin.close();
         }
         drop(self.admin.lock().take());

@@ -10,7 +10,8 @@
 //!
 //! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that ends the session: the target
 //!   answers at once, whatever its drive does.
-//! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive (`admin/fence.rs`).
+//! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive (`admin/fence.rs`), and
+//!   [`Admin::ask_durable`], in the end, whether what was acknowledged is durable.
 //! - A [watch](Watch) is always with the target, which answers it when the volume has changed or its export ends.
 //!
 //! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests of that kind. The messages
@@ -101,6 +102,7 @@ use self::{
 /// The tags of requests, and the numbers of their buffers: each kind has one.
 mod tag {
     pub(super) const KEEP_ALIVE: u16 = 0;
+    /// Also of the question whether all is durable, which comes when nothing is fenced by this any more.
     pub(super) const FENCE: u16 = 1;
     pub(super) const WATCH: u16 = 2;
     /// How many there are.
@@ -290,10 +292,21 @@ impl Admin {
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
+        self.take_down();
+        self.id().detach();
+    }
+
+    /// Closes it as [`Self::close`], but events of its connection identifier are still reported. Whoever calls this
+    /// detaches that.
+    pub(crate) fn take_down(&self) {
         self.shut();
         self.pair.drain();
         self.pair.cq().stop();
-        self.pair.id().detach();
+    }
+
+    /// Returns its connection identifier.
+    pub(crate) fn id(&self) -> &Arc<Id> {
+        self.pair.id()
     }
 
     fn post_receive(&self, buffer: u32) -> Result {

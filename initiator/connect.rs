@@ -60,6 +60,10 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// Returns how many RDMA READs of the target the device answers at a time.
     fn responder_resources(&self) -> u8;
 
+    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner ends; `None`: not any
+    /// more. Fails if the owner has ended.
+    fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure>;
+
     /// Tells that the target has closed a connection. Any context.
     fn connection_closed(self: Arc<Self>);
 
@@ -113,6 +117,11 @@ impl Link {
     /// Tells `owner` when the connection is lost.
     fn attach(&self, owner: Arc<dyn ConnectionOwner>) {
         self.state.lock().owner = Some(owner);
+    }
+
+    /// Ends the wait for the step's event, or the next one, with `failure`. Any context.
+    pub(crate) fn interrupt(&self, failure: Failure) {
+        self.report(News::Failed(failure));
     }
 
     fn report(&self, news: News) {
@@ -322,7 +331,7 @@ pub(crate) fn bring_up(
 }
 
 /// Connects a queue pair in place of another one, as `request` says. It is not among the
-/// owner's until the caller adds it.
+/// owner's until the caller adds it. Fails at once when the owner ends meanwhile.
 pub(crate) fn bring_up_instead(
     owner: &Arc<impl ConnectionOwner>,
     address: &SocketAddr,
@@ -330,6 +339,22 @@ pub(crate) fn bring_up_instead(
     deadline: Deadline,
 ) -> Result<(Arc<Queue>, Reply), Failure> {
     let (link, id) = Link::new()?;
+    let up = owner
+        .has_coming(Some(&link))
+        .and_then(|()| bring_up_by(owner, (link, id), address, request, deadline));
+    // It has ended or not: nobody waits any more.
+    let _ = owner.has_coming(None);
+    up
+}
+
+/// Does what [`bring_up_instead`] does, by a link that is new.
+fn bring_up_by(
+    owner: &Arc<impl ConnectionOwner>,
+    (link, id): (Arc<Link>, Arc<Id>),
+    address: &SocketAddr,
+    request: Request,
+    deadline: Deadline,
+) -> Result<(Arc<Queue>, Reply), Failure> {
     link.resolve(&id, address, deadline)?;
     let one = Rising { link, id, request };
     one.resolve_route(deadline)?;

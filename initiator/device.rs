@@ -454,6 +454,7 @@ impl SessionOwner for Device {
         if let Some(path) = self.path(session.path()) {
             path.lose(failure);
             self.show_ending(session);
+            self.begin_loss(session, failure);
             self.tell_changes();
         }
     }

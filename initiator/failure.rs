@@ -135,6 +135,8 @@ pub(crate) enum Failure {
     OtherExport,
     /// The volume's limits are others than those that the block layer was told.
     OtherLimits,
+    /// The session began when the volume was read-only and it is writable now, or the other way round.
+    OtherAccess,
 }
 
 impl Failure {
@@ -163,9 +165,11 @@ impl Failure {
             | Self::ExportEnds => errno::econnreset(),
             Self::DeviceRemoved => ENODEV,
             Self::Broken(_) => EIO,
-            Self::OtherVolume | Self::Exchanged | Self::OtherLimits | Self::OtherExport => {
-                errno::estale()
-            }
+            Self::OtherVolume
+            | Self::Exchanged
+            | Self::OtherLimits
+            | Self::OtherAccess
+            | Self::OtherExport => errno::estale(),
             Self::Unnamed => EINVAL,
         }
     }
@@ -188,6 +192,7 @@ impl Failure {
             | Self::RequestTimeout
             | Self::KeepAlive(_)
             | Self::ExportEnds
+            | Self::OtherAccess
             // The other paths may lead to what was there before the target started again.
             | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
@@ -272,6 +277,9 @@ impl fmt::Display for Failure {
             Self::OtherVolume => f.write_str("the volume of this name is not the one with this wwid"),
             Self::OtherLimits => f.write_str(
                 "the volume has other limits than before: disconnect, and connect it anew",
+            ),
+            Self::OtherAccess => f.write_str(
+                "the volume has become writable, or read-only, since the session began",
             ),
             Self::Unnamed => f.write_str("a volume without a wwid has one path only"),
             Self::OtherExport => f.write_str(

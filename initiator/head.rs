@@ -16,7 +16,10 @@ use crate::{
 };
 use hcablk_core::{
     blkdev::Requests,
-    proto::connect::Epoch,
+    proto::connect::{
+        Epoch,
+        ExportInstance, //
+    },
     sync::Event, //
 };
 use kernel::{
@@ -26,6 +29,7 @@ use kernel::{
         atomic::{
             Acquire,
             Atomic,
+            Full,
             Relaxed,
             Release, //
         },
@@ -72,6 +76,11 @@ pub(crate) struct Head {
     begun: Atomic<bool>,
     /// The target may have lost writes that it acknowledged: a flush has to fail.
     writes_lost: Atomic<bool>,
+    /// Sessions by which requests are answered.
+    open_sessions: Atomic<u32>,
+    /// The export all of whose acknowledged writes are durable, while no session is open.
+    #[pin]
+    durable: Mutex<Option<ExportInstance>>,
     hw_queues: Arc<HwQueues>,
     #[pin]
     loss: Mutex<LossState>,
@@ -95,6 +104,8 @@ impl Head {
                 no_path,
                 begun: Atomic::new(false),
                 writes_lost: Atomic::new(false),
+                open_sessions: Atomic::new(0),
+                durable <- new_mutex!(None),
                 hw_queues,
                 loss <- new_mutex!(LossState::default()),
                 last_sessions <- new_mutex!(LastSessions::new()),
@@ -234,6 +245,28 @@ impl Head {
     /// Records that writes which a target acknowledged may be lost, since it does not remember them.
     pub(crate) fn lose_writes(&self) {
         self.writes_lost.store(true, Release);
+    }
+
+    /// Records that requests can be answered by one session more. Process context.
+    pub(crate) fn session_opened(&self) {
+        self.open_sessions.fetch_add(1, Full);
+    }
+
+    /// Records that it is one less; returns whether there is none now. Process context.
+    pub(crate) fn session_closed(&self) -> bool {
+        self.open_sessions.fetch_sub(1, Full) == 1
+    }
+
+    /// Records that all is durable that the export of `instance` acknowledged; no session is open. Process context.
+    pub(crate) fn set_durable(&self, instance: Option<ExportInstance>) {
+        *self.durable.lock() = instance;
+    }
+
+    /// Takes back that this was so of the export of `instance`, since another session begins; returns whether it was.
+    /// Process context.
+    pub(crate) fn take_durable(&self, instance: Option<ExportInstance>) -> bool {
+        let durable = self.durable.lock().take();
+        durable.is_some() && durable == instance
     }
 
     /// Returns whether a flush has to fail, since it would cover writes that may be lost: once for

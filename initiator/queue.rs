@@ -217,8 +217,8 @@ pub(crate) struct Queue {
     /// The first tag whose request awaits its send's completion, or [`wr_seq::NO_TAG`]. Only used
     /// by the completion handler.
     awaiting_send: Atomic<u32>,
-    /// Requests whose awaited send has completed, but for which `batching` still arms. Only used
-    /// by the completion handler.
+    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by the completion
+    /// handler, and taken by it or by who arms after it, on another processor.
     awaited_sends: Atomic<u32>,
     /// A keep-alive is under way.
     keep_alive_pending: Atomic<bool>,

@@ -17,17 +17,19 @@
 //! 2. every queue pair is disconnected and failed, and then they are drained, all within the same
 //!    time, so that no key of this session works any more and no completion is outstanding;
 //! 3. completion queues and connection identifiers let go of their handlers;
-//! 4. the requests that the target did not answer end with an error, each after
+//! 4. if the target ends the export in order, it is asked whether all that it acknowledged is durable;
+//! 5. the requests that the target did not answer end with an error, each after
 //!    its memory region was destroyed; or they go back to the block layer, if the disk waits
 //!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another
 //!    path; in that case the target has fenced this session before (`head/fencing.rs`);
-//! 5. the owner is told, a device, which removes the disk, or connects it again.
+//! 6. the owner is told, a device, which removes the disk, or connects it again.
 //!
 //! A request that is not answered in time is the matter of its queue alone at
 //! first, see `session/replace.rs`.
 
 use crate::{
     admin::Admin,
+    connect::Link,
     failure::Failure,
     head::Head,
     queue::{
@@ -85,10 +87,13 @@ use kernel::{
     workqueue::{new_work, Work},
 };
 
+mod durable;
 mod queues;
 mod replace;
 mod teardown;
 mod watch;
+
+use self::durable::Opened;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
 type State = SessionState<Option<Failure>>;
@@ -169,6 +174,9 @@ pub(crate) struct Session {
     /// Held by who closes queues: the teardown, or who replaces one.
     #[pin]
     closing: Mutex<()>,
+    /// By which a queue pair comes up in place of another one: the end of the session ends the wait for it.
+    #[pin]
+    coming: IrqLock<Option<Arc<Link>>>,
     /// Set when the session goes live.
     #[pin]
     volume: Mutex<Option<VolumeInfo>>,
@@ -176,9 +184,12 @@ pub(crate) struct Session {
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// It was made a path of the disk: requests may have gone by it.
     admitted: Atomic<bool>,
+    /// Whether the disk counts it as open.
+    #[pin]
+    opened: Mutex<Opened>,
     /// The RDMA device goes away, and waits for what refers to it.
     device_removed: Atomic<bool>,
-    /// By which that is noticed once the session has ended, while the disk waits for another one.
+    /// By which that is noticed once the session has ended, while the disk waits for another one: the admin queue pair's.
     #[pin]
     watched: Mutex<Option<Arc<Id>>>,
     #[pin]
@@ -231,9 +242,11 @@ impl Session {
                 admin <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
+                coming <- new_irq_lock!(None, "hcablk_coming"),
                 volume <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
+                opened <- new_mutex!(Opened::NotYet),
                 device_removed: Atomic::new(false),
                 watched <- new_mutex!(None),
                 ended <- Event::new(),
@@ -263,6 +276,7 @@ impl Session {
     /// Records that it is made a path of the disk.
     pub(crate) fn admit(&self) {
         self.admitted.store(true, Release);
+        self.open();
     }
 
     /// Returns whether it was.
@@ -399,6 +413,11 @@ impl Session {
             }
         }
         self.comes_to(trace::State::Ending);
+        // Who replaces a queue pair holds what the teardown waits for.
+        let coming = self.coming.lock().take();
+        if let Some(link) = coming {
+            link.interrupt(failure.unwrap_or(Failure::Disconnected));
+        }
         // Queued once: the state never comes back.
         if self.teardown.enqueue::<_, TEARDOWN>(self.clone()).is_err() {
             broken!("the teardown of a session was queued already");

@@ -23,6 +23,13 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// the session's own. May sleep, but does not wait for the drive.
     fn fence(&self, path: u8, epoch: Epoch) -> Result<bool>;
 
+    /// Returns whether all is durable that was acknowledged; `None`: not yet, or the session is not being withdrawn. Process
+    /// context.
+    fn durable(&self) -> Option<bool>;
+
+    /// Tells that the initiator has got that for an answer. Any context.
+    fn durable_told(&self);
+
     /// Ends the session because of `fault`. Any context.
     fn admin_failed(self: Arc<Self>, fault: Fault);
 }

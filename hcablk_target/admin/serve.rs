@@ -84,6 +84,18 @@ impl Admin {
                 };
                 self.answer(tag, status, None);
             }
+            AdminOp::Durable => {
+                let status = match self.owner.durable() {
+                    None => Status::Draining,
+                    Some(true) => Status::Ok,
+                    Some(false) => Status::Invalid,
+                };
+                self.all_sent.reset();
+                self.answer(tag, status, None);
+                if status != Status::Draining {
+                    self.owner.durable_told();
+                }
+            }
             AdminOp::Watch { known } => {
                 let second = {
                     let mut state = self.state.lock();
@@ -127,10 +139,14 @@ impl Admin {
             self.all_sent.reset();
             if self.take_watch(tag) {
                 self.answer(tag, Status::Gone, None);
-                // The end of the session comes in any case.
-                let _ = self.all_sent.wait_ms(GONE_MS);
+                self.let_answers_leave();
             }
         }
+    }
+
+    /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes in any case. Sleeps.
+    pub(crate) fn let_answers_leave(&self) {
+        let _ = self.all_sent.wait_ms(GONE_MS);
     }
 
     /// Sends an answer. Any context.

@@ -68,6 +68,14 @@ impl AdminOwner for Session {
         Ok(self.owner.fence(self.host, id, epoch))
     }
 
+    fn durable(&self) -> Option<bool> {
+        *self.durable.lock()
+    }
+
+    fn durable_told(&self) {
+        self.durable_told.set();
+    }
+
     fn admin_failed(self: Arc<Self>, fault: Fault) {
         self.end_by(ADMIN_QUEUE, fault);
     }
@@ -119,6 +127,10 @@ impl Session {
     /// Ends the session because of queue pair `queue`.
     pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
         self.end(EndReason::Queue(queue, fault));
+        if queue == ADMIN_QUEUE {
+            // Nobody will ask.
+            self.durable_told.set();
+        }
     }
 
     /// Adds a queue pair. If the session is ending, or has this queue already,

@@ -103,6 +103,16 @@ impl WriteErrors {
         backing.file().check_wb_err(&mut self.cursor.lock())
     }
 
+    /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is. Sleeps, as long as the
+    /// drive takes.
+    pub(crate) fn is_durable(&self, backing: &Backing) -> bool {
+        let synced = self
+            .check_wb_err(backing)
+            .and_then(|()| backing.file().sync())
+            .and_then(|()| self.check_wb_err(backing));
+        synced.is_ok() && !self.owes_error.load(Acquire)
+    }
+
     /// Returns how a flush, or a write with FUA, ends for which the drive's part ended with `own`, and
     /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
     pub(crate) fn end_flush(&self, own: Status) -> (Status, u32) {

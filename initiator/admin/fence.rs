@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Asking the target to let nothing of another path's session reach the volume any more.
+//! Questions to the target: to let nothing of another path's session reach the volume any more; and, when it has ended the
+//! export, whether all that it acknowledged is durable.
 //!
 //! ```text
 //!             SEND              answer
 //!  Nothing ──────────► Asked ──────────► Answered(fenced) ──► (the next question)
 //! ```
 //!
-//! The target answers at once: that nothing is left, or that the drive has not finished what it had begun, and
-//! whoever asks does so again.
+//! The target answers at once: that it is so, or that the drive has not finished what it had begun, and whoever asks
+//! does so again. There is one question at a time.
 
 use super::{
     tag,
@@ -31,7 +32,7 @@ const ANSWER_MS: u32 = 2000;
 pub(super) enum Fence {
     Nothing,
     Asked,
-    /// Whether nothing is left; `None`: the target refuses to say.
+    /// Whether it is so; `None`: the target refuses to say.
     Answered(Option<bool>),
 }
 
@@ -40,6 +41,16 @@ impl Admin {
     /// reach the volume any more. Sleeps until the answer, [`ANSWER_MS`] at most. Fails when nothing is sent any more, there is
     /// no answer in time, or the target refuses.
     pub(crate) fn ask_fence(&self, (path, epoch): Fenced) -> Result<bool, Failure> {
+        self.ask(AdminOp::Fence { path, epoch })
+    }
+
+    /// Asks the target, which ends the export, whether all that it acknowledged is durable; `false`: not yet. As
+    /// [`Self::ask_fence`].
+    pub(crate) fn ask_durable(&self) -> Result<bool, Failure> {
+        self.ask(AdminOp::Durable)
+    }
+
+    fn ask(&self, question: AdminOp) -> Result<bool, Failure> {
         let _alone = self.fencing.lock();
         {
             let mut state = self.state.lock();
@@ -49,7 +60,7 @@ impl Admin {
             // The answer to a question that nobody waits for any more may still be to come: that is waited for first.
             if state.fence != Fence::Asked {
                 self.fence_answered.reset();
-                match self.send(&mut state, tag::FENCE, AdminOp::Fence { path, epoch }) {
+                match self.send(&mut state, tag::FENCE, question) {
                     Ok(()) => state.fence = Fence::Asked,
                     Err(EBUSY) => return Ok(false),
                     Err(e) => {
@@ -71,7 +82,7 @@ impl Admin {
         let state = self.state.lock();
         match state.fence {
             Fence::Answered(Some(fenced)) => Ok(fenced),
-            Fence::Answered(None) => Err(Failure::Device("its target does not fence")),
+            Fence::Answered(None) => Err(Failure::Device("its target says that it cannot be")),
             _ if waited.is_err() && state.life == Life::Live => Err(Failure::Timeout(Step::Answer)),
             _ => Err(Failure::Disconnected),
         }

@@ -71,6 +71,10 @@ impl Device {
                     })
                 })
                 .map_err(|e| Failure::Setup("the disk", e))?;
+            // It may have been lost before it was the disk's.
+            if !session.is_live() {
+                head.set_unfenced(path.number(), epoch);
+            }
             // Not before: whoever reads partitions would wait, and this for them.
             head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
             Ok((disk, volume))

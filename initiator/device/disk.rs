@@ -4,6 +4,7 @@
 
 use super::{
     path::session_of,
+    Active,
     Device, //
 };
 use crate::{
@@ -120,6 +121,24 @@ impl Device {
             )));
             return false;
         }
+        if !read_only {
+            // A session that began while nobody could write has its writes refused: another one comes in its place.
+            for session in active.sessions.iter().flatten() {
+                let began_read_only = |info: VolumeInfo| info.geometry.read_only;
+                if session.is_live() && session.volume().is_some_and(began_read_only) {
+                    session.fail(Failure::OtherAccess);
+                }
+            }
+        }
+        self.set_size_and_access(active, sectors, read_only);
+        active.volume.geometry.capacity = sectors << 9;
+        active.volume.geometry.read_only = read_only;
+        true
+    }
+
+    /// Tells the block layer of the volume's size, in sectors of 512 bytes, and whether nobody may write to it, if that
+    /// is news. By who has `control`.
+    pub(super) fn set_size_and_access(&self, active: &Active, sectors: u64, read_only: bool) {
         if active.disk.capacity() != sectors {
             pr_info!("{self}: the volume has {sectors} sectors now\n");
             active.disk.set_capacity_and_notify(sectors);
@@ -127,9 +146,7 @@ impl Device {
         if active.volume.geometry.read_only != read_only {
             let what = if read_only { "read-only" } else { "writable" };
             pr_info!("{self}: the volume is {what} now\n");
-            active.volume.geometry.read_only = read_only;
             active.disk.set_read_only(read_only);
         }
-        true
     }
 }

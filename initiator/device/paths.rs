@@ -295,6 +295,31 @@ impl Device {
         self.show_sessions(active, State::Queueing, Some(failure));
     }
 
+    /// Begins to count for how long there is no path, if `session` was the last one that was live and another is to
+    /// follow: its teardown takes as long as its queue pairs need to drain. Does nothing while somebody is at work on the
+    /// disk; then it is counted from the end of the teardown on. Process context.
+    pub(super) fn begin_loss(&self, session: &Session, failure: Failure) {
+        let Some(control) = self.control.try_lock() else {
+            return;
+        };
+        let last = |active: &&Active| active.has(session) && !active.has_live();
+        let Some(active) = control.active.as_ref().filter(last) else {
+            return;
+        };
+        if !session.is_to_be_followed() {
+            return;
+        }
+        let settings = &active.settings;
+        active
+            .head
+            .begin_loss(settings.ctrl_loss_tmo_s, settings.fast_io_fail_tmo_s);
+        let mut shown = self.shown.lock();
+        if matches!(shown.state, State::Live | State::Degraded) {
+            shown.state = State::Queueing;
+            shown.failure = Some(failure);
+        }
+    }
+
     /// Returns whether `control` has the disk of `head`.
     pub(super) fn has_disk(control: &Control, head: &Arc<Head>) -> bool {
         let active = control.active.as_ref();

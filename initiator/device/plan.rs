@@ -59,8 +59,8 @@ impl Plan {
         }
     }
 
-    /// Returns `geometry` if it keeps what the block layer was told; the size may be another one, and
-    /// requests may be larger.
+    /// Returns `volume` if it keeps what the block layer was told; the size may be another one, and so may be who may
+    /// write, and requests may be larger.
     pub(super) fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
         let (geometry, former) = (volume.geometry, self.volume.geometry);
         if geometry.max_transfer < former.max_transfer {
@@ -70,6 +70,7 @@ impl Plan {
         let same = Geometry {
             capacity: former.capacity,
             max_transfer: former.max_transfer,
+            read_only: former.read_only,
             ..geometry
         };
         match same == former {

@@ -41,7 +41,10 @@ use crate::{
     },
 };
 use hcablk_core::{
-    proto::connect::Epoch,
+    proto::connect::{
+        Epoch,
+        Geometry, //
+    },
     sync::defer::without_io,
     system, //
 };
@@ -387,6 +390,28 @@ impl Device {
         }
     }
 
+    /// Has the disk follow `volume`, as a session that begins was told of it, before the first request goes out by that;
+    /// returns what is true of the disk from now on. While other paths are live they tell what changes, and may have
+    /// told what is newer. Fails if they say otherwise who may write: a target refuses writes by what it said when the
+    /// session began. With `control` held.
+    fn agree(&self, active: &Active, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
+        let former = active.volume.geometry;
+        let mut geometry = Geometry {
+            // Requests are not larger than when the disk was made.
+            max_transfer: former.max_transfer,
+            ..volume.geometry
+        };
+        if active.has_live() {
+            if geometry.read_only != former.read_only {
+                return Err(Failure::OtherAccess);
+            }
+            geometry.capacity = former.capacity;
+        } else {
+            self.set_size_and_access(active, geometry.capacity >> 9, geometry.read_only);
+        }
+        Ok(VolumeInfo { geometry, ..volume })
+    }
+
     /// Makes `session` a path of the disk. With `control` held, while all other paths are fenced. Sleeps.
     fn install(
         &self,
@@ -398,12 +423,9 @@ impl Device {
         // From here on its end is one of the disk's, also if what follows fails.
         session.admit();
         let is_other = volume.instance != active.volume.instance;
-        // Before the first request goes out by it.
-        let sectors = volume.geometry.capacity >> 9;
-        if active.disk.capacity() != sectors {
-            active.disk.set_capacity_and_notify(sectors);
-        }
-        if volume.geometry.write_cache && is_other {
+        let volume = self.agree(active, volume)?;
+        let durable = plan.head.take_durable(active.volume.instance);
+        if volume.geometry.write_cache && is_other && !durable {
             pr_warn!(
                 "{self}: the target has forgotten writes that it acknowledged: a flush will fail\n"
             );

@@ -130,7 +130,7 @@ impl LastSessions {
     }
 
     /// Records what it shows that a target has granted a session of `origin` on `path`: nothing is left of the session
-    /// before it on that path, at the same address or of the same export, nor of an export that is gone.
+    /// before it on that path, which has ended, at the same address or of the same export, nor of an export that is gone.
     pub(crate) fn granted(&mut self, path: u8, origin: &Origin) {
         let before = self.0;
         let is_gone = |of: &Origin| {
@@ -141,7 +141,9 @@ impl LastSessions {
             self.change(number, |last| {
                 let same = origin.is_same(&last.origin) || origin.address == last.origin.address;
                 let is_over = number == path && same || is_gone(&last.origin);
-                if is_over && last.state == State::Unfenced {
+                // The session before it on its own path has ended, also if that came before it was recorded as live.
+                let has_ended = last.state == State::Unfenced || number == path;
+                if is_over && has_ended {
                     last.state = State::Fenced;
                 }
             });
@@ -258,6 +260,20 @@ mod tests {
         last.end(0, Epoch(1));
         last.granted(0, &origin(0, 0));
         assert_eq!(last.obstacle(0, &origin(0, 0)), None);
+    }
+
+    #[test]
+    fn a_session_that_ended_before_it_was_recorded_is_in_nobodys_way() {
+        for instance in [1, 2] {
+            let mut last = live(1, 1);
+            last.granted(0, &origin(0, instance));
+            assert_eq!(last.obstacle(0, &origin(0, instance)), None, "{instance}");
+        }
+        let mut last = live(2, 1);
+        last.granted(0, &origin(0, 1));
+        last.end(1, Epoch(2));
+        let unfenced = Some(Obstacle::Unfenced(1, Epoch(2)));
+        assert_eq!(last.obstacle(0, &origin(0, 1)), unfenced);
     }
 
     #[test]

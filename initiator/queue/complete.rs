@@ -116,16 +116,15 @@ impl Queue {
     /// `batching` under the lock of the next answer, or at the end of the round.
     pub(super) fn send_awaited(&self) {
         self.done.send_waits.bump();
-        self.awaited_sends
-            .store(self.awaited_sends.load(Relaxed) + 1, Relaxed);
+        // Who arms at the end of a round may take the count while another processor has begun the next round.
+        self.awaited_sends.fetch_add(1, Relaxed);
     }
 
     /// Tells `batching` which awaited sends have completed.
     #[inline]
     pub(super) fn account_awaited(&self, send: &mut SendState) {
-        let count = self.awaited_sends.load(Relaxed);
-        if count != 0 {
-            self.awaited_sends.store(0, Relaxed);
+        if self.awaited_sends.load(Relaxed) != 0 {
+            let count = self.awaited_sends.xchg(0, Relaxed);
             send.batching.sends_completed(count);
         }
     }

@@ -93,13 +93,6 @@ impl Queue {
 
     /// Takes the queue pair down and cuts the references back to it. Sleeps.
     pub(crate) fn close(&self) {
-        self.take_down();
-        self.pair.id().detach();
-    }
-
-    /// Closes the queue as [`Self::close`], but events of its connection identifier are still
-    /// reported. Whoever calls this detaches that.
-    pub(crate) fn take_down(&self) {
         self.begin_close();
         self.pair.drain();
         // The pair takes nothing any more; a region is destroyed only when its registration
@@ -107,6 +100,7 @@ impl Queue {
         self.send.lock().backlog.truncate(0);
         self.pair.cq().stop();
         self.comes_to(State::Ended);
+        self.pair.id().detach();
     }
 
     /// Counts that another queue pair came in place of this one, which is closed.

@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     admin::Admin,
-    connect::ConnectionOwner,
+    connect::{
+        ConnectionOwner,
+        Link, //
+    },
     failure::Failure,
     queue::{
         Queue,
@@ -80,6 +83,15 @@ impl ConnectionOwner for Session {
 
     fn responder_resources(&self) -> u8 {
         self.pd.attributes().max_qp_rd_atom
+    }
+
+    fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {
+        *self.coming.lock() = link.cloned();
+        // Whoever ends it looks for the link after that.
+        match self.state.lock().reason() {
+            None => Ok(()),
+            Some(failure) => Err(failure.unwrap_or(Failure::Disconnected)),
+        }
     }
 
     fn connection_closed(self: Arc<Self>) {

@@ -63,22 +63,29 @@ impl Session {
     /// Takes all queue pairs down.
     fn close_queues(&self) {
         let admin = self.admin();
-        if let Some(admin) = &admin {
+        let asks = self.is_to_ask_durable();
+        if let Some(admin) = admin.as_ref().filter(|_| !asks) {
             admin.shut();
         }
         for queue in self.closing_queues() {
             queue.begin_close();
         }
-        for (index, queue) in self.closing_queues().enumerate() {
-            if index == 0 && self.is_to_be_followed() {
-                queue.take_down();
-                *self.watched.lock() = Some(queue.pair().id().clone());
-            } else {
-                queue.close();
-            }
+        for queue in self.closing_queues() {
+            queue.close();
         }
-        if let Some(admin) = &admin {
-            admin.close();
+        let is_last = self.close();
+        let Some(admin) = &admin else {
+            return;
+        };
+        if asks && is_last {
+            self.ask_durable(admin);
+        }
+        admin.take_down();
+        if self.is_to_be_followed() {
+            // It is never replaced: queue pairs that are have let go of theirs.
+            *self.watched.lock() = Some(admin.id().clone());
+        } else {
+            admin.id().detach();
         }
     }
 

@@ -35,7 +35,16 @@ must on target 'hcablk target unexport --force vol1'
 must state_is queueing
 export_volume vol1 "$drive" c1
 check "the export was another one: it is connected again" state_is live
-refuse "that has forgotten: a flush fails" flush
+check "but the last one ended in order, and has forgotten nothing: a flush succeeds" flush
+
+must written
+must vm link-down target 0
+must state_is queueing
+must on target 'hcablk target unexport --force vol1'
+must vm link-up target 0
+export_volume vol1 "$drive" c1
+check "the export ended unseen: it is connected again" state_is live
+refuse "it has forgotten: a flush fails" flush
 check "why is told" in_log c1 "a flush fails: its target has forgotten writes"
 check "what is written again is flushed" written
 check "one loss fails one flush" flush
@@ -79,4 +88,14 @@ must vm link-up target 0
 check "the drive failed meanwhile, and is well again: it is connected again" state_is live
 refuse "the flush that was under way fails" join flush
 check "what is written again is flushed" wait_until c1 20 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc,fsync"
+
+# In order, but what was acknowledged cannot be made durable.
+must written
+must on target "dmsetup suspend --nolockfs bad && printf '0 $size error\n' | dmsetup load bad && dmsetup resume bad"
+must on target 'hcablk target unexport --force bad'
+must state_is queueing
+must on target "dmsetup suspend --nolockfs bad && printf '0 $size linear $drive2 0\n' | dmsetup load bad && dmsetup resume bad"
+export_volume bad "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname bad')" --mode=cached c1
+check "the drive failed while the export ended: it is connected again" state_is live
+refuse "a flush fails" flush
 disconnect c1 bad

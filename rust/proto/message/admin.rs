@@ -19,6 +19,7 @@ pub const KEEP_ALIVE_TMO_MAX: u16 = 600;
 pub(super) const KEEP_ALIVE: u8 = 0x21;
 pub(super) const FENCE: u8 = 0x22;
 pub(super) const WATCH: u8 = 0x23;
+pub(super) const DURABLE: u8 = 0x24;
 pub(super) const RESPONSE: u8 = 0x82;
 
 /// A flag of a watch, and of its answer.
@@ -30,7 +31,7 @@ const PATH_SHIFT: u32 = 32;
 /// Returns whether a request of this opcode is for the admin queue pair.
 #[inline]
 pub(super) fn is_admin(opcode: u8) -> bool {
-    matches!(opcode, KEEP_ALIVE | FENCE | WATCH)
+    matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE)
 }
 
 /// What of a volume may change while a session lasts.
@@ -63,6 +64,9 @@ pub enum AdminOp {
         /// What the initiator knows.
         known: VolumeState,
     },
+    /// Now that the session's other queue pairs are gone, since the export ends: whether all that was acknowledged
+    /// outlives the drive's loss of power.
+    Durable,
 }
 
 /// An initiator's message on the admin queue pair.
@@ -87,6 +91,7 @@ impl AdminRequest {
                 let flags = if known.read_only { READ_ONLY } else { 0 };
                 (WATCH, known.sectors, flags)
             }
+            AdminOp::Durable => (DURABLE, 0, 0),
         };
         Writer::new()
             .u32(opcode.into())
@@ -135,6 +140,7 @@ impl AdminRequest {
                     read_only: flags & READ_ONLY != 0,
                 },
             },
+            (DURABLE, 0) if value == 0 => AdminOp::Durable,
             _ => return None,
         };
         Some(Self { tag, op })

@@ -5,8 +5,8 @@
 use super::{
     super::connect::{Epoch, PATHS_MAX},
     admin::{
-        AdminOp, AdminRequest, AdminResponse, VolumeState, ADMIN_RESPONSE_LEN, FENCE, KEEP_ALIVE,
-        KEEP_ALIVE_TMO_MAX, WATCH,
+        AdminOp, AdminRequest, AdminResponse, VolumeState, ADMIN_RESPONSE_LEN, DURABLE, FENCE,
+        KEEP_ALIVE, KEEP_ALIVE_TMO_MAX, WATCH,
     },
     request::*,
     response::*,
@@ -79,7 +79,7 @@ fn requests_round_trip() {
     }
 }
 
-fn admin_requests() -> [AdminRequest; 4] {
+fn admin_requests() -> [AdminRequest; 5] {
     let watch = |sectors, read_only| AdminOp::Watch {
         known: VolumeState { sectors, read_only },
     };
@@ -93,6 +93,7 @@ fn admin_requests() -> [AdminRequest; 4] {
         },
         watch(1, false),
         watch(u64::MAX, true),
+        AdminOp::Durable,
     ]
     .map(|op| AdminRequest { tag: TAG, op })
 }
@@ -118,7 +119,7 @@ fn admin_requests_round_trip_and_are_checked() {
             bad[0] = opcode;
             let other = AdminRequest::decode(&bad);
             assert!(other.is_none_or(|other| other.encode() == bad));
-            assert!(other.is_none() || matches!(opcode, KEEP_ALIVE | FENCE | WATCH));
+            assert!(other.is_none() || matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE));
         }
         // Nor is it understood elsewhere.
         let elsewhere = Request::decode(&good);
@@ -239,7 +240,7 @@ fn every_field_of_a_request_is_checked() {
     assert_eq!(with(0, &[WRITE_ZEROES]), invalid, "zeroes with data");
     assert_eq!(with(0, &[NOP]), invalid, "nothing, with data");
     assert_eq!(with(0, &[NOP + 1]), unsupported);
-    for opcode in [KEEP_ALIVE, FENCE, WATCH] {
+    for opcode in [KEEP_ALIVE, FENCE, WATCH, DURABLE] {
         let unanswerable = Err(BadRequest::Unanswerable);
         assert_eq!(with(0, &[opcode]), unanswerable, "for the admin queue pair");
     }

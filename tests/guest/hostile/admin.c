@@ -26,10 +26,11 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 
 	if (p->end_by)
 		return;
-	kind = b[0] - KEEP_ALIVE;
-	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > WATCH || !zero(b + 1, 3) || get(b + 4, 2) != kind ||
+	/* Whether all is durable it asks in the fence's place, when the export ends. */
+	kind = b[0] == DURABLE ? FENCE - KEEP_ALIVE : b[0] - KEEP_ALIVE;
+	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > DURABLE || !zero(b + 1, 3) || get(b + 4, 2) != kind ||
 	    get(b + 6, 2) != (++p->asked[kind] & 0xffff) || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20) ||
-	    !get(b + 8, 8) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
+	    !get(b + 8, 8) != (b[0] == DURABLE) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
 		tell("admin message", b, n < REQUEST ? n : REQUEST);
 		failed("the initiator sent nonsense on its admin queue pair");
 	}

@@ -352,6 +352,9 @@ static int judge_admin(const unsigned char *b, size_t n)
 		return value && value <= TMO_MAX ? OK : END;
 	if (b[0] == FENCE)
 		return !get(b + 8, 4) || get(b + 12, 4) > PATHS ? END : get(b + 12, 4) == own_path ? INVALID : OK;
+	/* Nothing of this session ends in order. */
+	if (b[0] == DURABLE)
+		return value ? END : DRAINING;
 	return b[0] == WATCH && value ? OK : END;
 }
 
@@ -399,7 +402,7 @@ void odd_admin(struct rng *r)
 	int wanted, got;
 
 	admin = enter_admin(r, &a);
-	op = KEEP_ALIVE + below(r, 3);
+	op = KEEP_ALIVE + below(r, 4);
 	admin_message(r, b, op, false);
 	switch (kind) {
 	case 0:

@@ -68,7 +68,7 @@ void judge(struct message *m)
 	if (op < READ || op > NOP) {
 		/* What is for the admin queue pair must come there. */
 		m->verdict = m->status = UNSUPPORTED;
-		if (op >= KEEP_ALIVE && op <= WATCH)
+		if (op >= KEEP_ALIVE && op <= DURABLE)
 			m->verdict = END;
 		return;
 	}

@@ -124,7 +124,7 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
             true
         }
         Err(BadRequest::Unanswerable) => {
-            assert!(bytes.len() < 8 || bytes[32] == 4 || (0x21..=0x23).contains(&bytes[0]));
+            assert!(bytes.len() < 8 || bytes[32] == 4 || (0x21..=0x24).contains(&bytes[0]));
             false
         }
         Err(BadRequest::Answer(tag, status)) => {
@@ -256,6 +256,7 @@ fn admin_request(bytes: &[u8]) -> bool {
         AdminOp::KeepAlive { tmo_s } => assert!((1..=600).contains(&tmo_s)),
         AdminOp::Fence { path, epoch } => assert!(path < 16 && epoch.0 > 0),
         AdminOp::Watch { known } => assert!(known.sectors > 0),
+        AdminOp::Durable => {}
     }
     true
 }
@@ -276,6 +277,7 @@ fn admin_requests() -> Vec<Vec<u8>> {
             epoch: Epoch(7),
         },
         AdminOp::Watch { known },
+        AdminOp::Durable,
     ]
     .map(|op| AdminRequest { tag, op }.encode().to_vec())
     .to_vec()
