@@ -6,7 +6,9 @@
  *	serves an nbd device from memory, until it is told to end. A write takes effect, and is
  *	answered, some time after it was asked for: one of eight up to MS milliseconds later, the
  *	others at once, whatever came before and after. Reads are answered at once. There is no
- *	volatile cache.
+ *	volatile cache. It tells of each write that comes while an earlier one of the same sectors is
+ *	still held, and fails at the end: who writes each place again only when its last write was
+ *	answered can cause that only by a write of the past.
  */
 
 #define _GNU_SOURCE
@@ -37,7 +39,7 @@ struct held {
 };
 
 static struct held held[HELD];
-static unsigned int count;
+static unsigned int count, overlaps;
 static unsigned char *memory;
 static uint64_t bytes, random_state;
 static int device = -1, server = -1;
@@ -118,6 +120,21 @@ static int carry_out(void)
 	}
 }
 
+/* Tells of held writes of the same bytes as the last one. */
+static void look_for_overlaps(void)
+{
+	const struct held *last = &held[count - 1];
+
+	for (unsigned int i = 0; i + 1 < count; i++) {
+		if (held[i].from >= last->from + last->length || last->from >= held[i].from + held[i].length)
+			continue;
+		overlaps++;
+		fprintf(stderr, "FAILED a write of %u bytes at %llu came while one of %u bytes at %llu was still held\n",
+			last->length, (unsigned long long)last->from, held[i].length,
+			(unsigned long long)held[i].from);
+	}
+}
+
 /* Takes one request; false when the device is gone. */
 static bool take(uint64_t most_ns)
 {
@@ -144,6 +161,7 @@ static bool take(uint64_t most_ns)
 		if (!write->data || !receive_all(write->data, length))
 			failed("a write's data");
 		memcpy(write->handle, request.handle, 8);
+		look_for_overlaps();
 		if (next_random() % 8 == 0)
 			write->due += next_random() % most_ns;
 		return true;
@@ -193,6 +211,6 @@ int main(int words, char **word)
 		if (n < 0 && errno != EINTR)
 			failed("poll");
 		if (n > 0 && !take(strtoull(word[4], NULL, 0) * 1000000))
-			return 0;
+			return overlaps ? 1 : 0;
 	}
 }

@@ -13,7 +13,8 @@
 # Requests that are issued again by the other path: each could be overtaken by what is left of its first issue. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 120)}
 RANDOM=${HCABLK_SEED:-1}
-# Milliseconds for which the drive holds one of eight writes back, at most: longer than a path takes to be lost.
+# Milliseconds for which the drive holds one of eight writes back, at most: much longer than a path takes to be lost at
+# keep_alive_tmo 1, so that the drive still has some of its writes then.
 hold=6000
 
 on target 'modprobe -q -n nbd' || skip "this kernel has no nbd"
@@ -23,7 +24,7 @@ must on target 'modprobe nbd nbds_max=1'
 ON_SECONDS=7000 spawn drive target "exec hcablk-reorder /dev/nbd0 16 ${HCABLK_SEED:-1} $hold"
 must wait_until target 30 '[ "$(cat /sys/block/nbd0/size)" = 32768 ]'
 export_volume vol1 /dev/nbd0 c1
-connect c1 vol1 --ctrl-loss-tmo -1 --queues 2
+connect c1 vol1 --ctrl-loss-tmo -1 --queues 2 --keep-alive-tmo 1
 add_path c1 vol1 1 10.77.2.1
 must disk_is c1 vol1 live
 ON_SECONDS=7000 spawn writers c1 "exec hcablk-versions write $device 32 > /tmp/versions"
@@ -51,5 +52,5 @@ disconnect c1 vol1
 must on target 'hcablk target unexport vol1'
 check "nor has the drive anything older" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
 must on target 'killall hcablk-reorder'
-join drive
+check "no write came to the drive while it still had an earlier one of the same place" join drive
 must wait_until target 30 'rmmod nbd'

@@ -70,5 +70,5 @@ disconnect c1 vol1
 must on target 'hcablk target unexport vol1'
 check "nor has the drive anything older" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
 must on target 'killall hcablk-reorder'
-join drive
+check "no write came to the drive while it still had an earlier one of the same place" join drive
 must wait_until target 30 'rmmod nbd'
