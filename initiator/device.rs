@@ -217,7 +217,7 @@ impl Device {
                     disk: None,
                     session: None,
                     wwid: None,
-                    live: no_sessions(),
+                    sessions: no_sessions(),
                     timing: false,
                 }),
                 told <- new_mutex!(Told::new()),
@@ -348,17 +348,17 @@ impl Device {
     pub(crate) fn force_disconnect(self: &Arc<Self>) -> Result {
         loop {
             // Not under `control`: who has it may wait for a request that this ends.
-            let live = self.shown.lock().live.clone();
-            for session in live.iter().flatten() {
+            let sessions = self.shown.lock().sessions.clone();
+            for session in sessions.iter().flatten() {
                 session.fail(Failure::Forced);
                 session.for_each_queue(Queue::stop);
             }
             // Now nothing is acknowledged any more that what is given up could come behind.
-            for session in live.iter().flatten() {
+            for session in sessions.iter().flatten() {
                 session.requests().synchronize();
                 session.head().go();
             }
-            for session in live.iter().flatten() {
+            for session in sessions.iter().flatten() {
                 session.wait();
                 // The teardown does the same; whoever comes first.
                 self.session_lost(session, session.failure().unwrap_or(Failure::Forced));

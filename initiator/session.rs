@@ -368,6 +368,11 @@ impl Session {
         }
     }
 
+    /// Returns whether the teardown is done: its queues are past.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(*self.state.lock(), State::Ended(_))
+    }
+
     /// Returns why the session ended as a negative errno; 0 if it has not failed.
     pub(crate) fn errno(&self) -> i32 {
         self.failure()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a device has counted and measured: its live queues, and those that are
+//! What a device has counted and measured: its queues, and those that are
 //! gone.
 
 use super::Device;
@@ -83,8 +83,8 @@ impl Device {
         let sum = Past::default();
         // Held until the end: queues become past under it.
         let past = self.past.lock();
-        let live = self.shown.lock().live.clone();
-        for session in live.iter().flatten() {
+        let sessions = self.shown.lock().sessions.clone();
+        for session in sessions.iter().flatten() {
             session.for_each_queue(|queue| sum.absorb(queue));
             if let Some(admin) = session.admin() {
                 sum.absorb_admin(&admin);
@@ -116,7 +116,7 @@ impl Device {
     pub(crate) fn time(&self, on: bool) {
         let mut shown = self.shown.lock();
         shown.timing = on;
-        for session in shown.live.iter().flatten() {
+        for session in shown.sessions.iter().flatten() {
             session.for_each_queue(|queue| queue.time(on));
         }
     }

@@ -17,7 +17,8 @@ use core::fmt;
 use hcablk_core::proto::{
     connect::{
         Epoch,
-        SessionId, //
+        SessionId,
+        PATHS_MAX, //
     },
     name::VolumeId, //
 };
@@ -80,8 +81,8 @@ pub(crate) struct Shown {
     pub(crate) session: Option<(SessionId, Epoch)>,
     /// Which volume it is.
     pub(crate) wwid: Option<VolumeId>,
-    /// The live sessions by path, where counters of live queues are.
-    pub(super) live: Sessions,
+    /// The sessions by path that have not ended, where counters of queues are that are not past.
+    pub(super) sessions: Sessions,
     /// How long requests take is measured.
     pub(crate) timing: bool,
 }
@@ -104,32 +105,37 @@ impl Device {
         shown.disk = None;
         shown.session = None;
         shown.wwid = None;
-        let live = core::mem::replace(&mut shown.live, no_sessions());
+        let former = core::mem::replace(&mut shown.sessions, no_sessions());
         drop(shown);
-        drop(live);
+        drop(former);
     }
 
     /// Lets attributes show that `session` ends, if the disk has others.
     pub(super) fn show_ending(&self, session: &Session) {
         let mut shown = self.shown.lock();
         let is_other = |other: &&Arc<Session>| other.path() != session.path() && other.is_live();
-        if shown.state == State::Live && shown.live.iter().flatten().any(|s| is_other(&s)) {
+        if shown.state == State::Live && shown.sessions.iter().flatten().any(|s| is_other(&s)) {
             shown.state = State::Degraded;
         }
     }
 
     /// Lets attributes show the sessions of `active`: `state` if none is live, because of `failure`.
     pub(super) fn show_sessions(&self, active: &Active, state: State, failure: Option<Failure>) {
-        let mut live = no_sessions();
-        for (place, session) in live.iter_mut().zip(&active.sessions) {
-            *place = session.clone().filter(|session| session.is_live());
+        let mut sessions = no_sessions();
+        let mut live = [false; PATHS_MAX as usize];
+        let places = sessions.iter_mut().zip(&mut live);
+        for ((place, is_live), session) in places.zip(&active.sessions) {
+            // One that is ending goes on to count until its queues are past; then it is not held, nor is its device.
+            *place = session.clone().filter(|session| !session.is_over());
+            *is_live = place.as_ref().is_some_and(|session| session.is_live());
         }
         let all = self.for_all_wanted_paths(|path| {
             live.get(usize::from(path.number()))
-                .is_some_and(Option::is_some)
+                .is_some_and(|is_live| *is_live)
         });
+        let first = sessions.iter().zip(live).find(|(_, is_live)| *is_live);
+        let first = first.and_then(|(session, _)| session.clone());
         let mut shown = self.shown.lock();
-        let first = live.iter().flatten().next();
         shown.state = match first {
             None if state == State::Queueing && active.head.fails_fast() => State::FailingFast,
             None => state,
@@ -141,10 +147,10 @@ impl Device {
         shown.disk = Some(active.disk.number());
         shown.session = first.map(|session| (session.id(), session.epoch()));
         shown.wwid = active.volume.wwid;
-        for session in live.iter().flatten() {
+        for session in sessions.iter().flatten() {
             session.for_each_queue(|queue| queue.time(shown.timing));
         }
-        let former = core::mem::replace(&mut shown.live, live);
+        let former = core::mem::replace(&mut shown.sessions, sessions);
         drop(shown);
         drop(former);
     }

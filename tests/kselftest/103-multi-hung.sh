@@ -37,10 +37,16 @@ for n in 513 514 515; do
 	check "meanwhile the other drive is written to ($n)" on c1 "dd if=/dev/zero of=$device bs=64k seek=$n count=1 oflag=direct"
 done
 same "the four wait" 4 "$(on c1 "awk '{ print \$2 }' /sys/block/$disk/inflight")"
+# While the lost path's session ends something else is shown of the disk.
+before=$(counters c1 vol1)
+add_path c1 vol1 2 10.77.2.99
+silent "no counter goes back while a path waits for its fence" went_back "$before" "$(counters c1 vol1)"
 must on target 'dmsetup resume gate'
 for n in 1 2 3 4; do
 	check "write $n is done after all" join held$n
 done
+silent "nor when it has waited" went_back "$before" "$(counters c1 vol1)"
+must on c1 "echo 0 > $initiator/vol1/paths/2/enable && rmdir $initiator/vol1/paths/2"
 mend path1
 check "all paths come back" disk_is c1 vol1 live
 less "what the lost path had was issued again" 0 "$(stat_of c1 $initiator/vol1 retries)"
@@ -54,4 +60,5 @@ for n in 1 2 3 4; do
 done
 must on target 'dmsetup resume gate'
 mend path1
+must wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 must on target 'hcablk target unexport vol1 && dmsetup remove both && dmsetup remove gate'

@@ -56,3 +56,15 @@ mend() {
 	netem c1 "$1"
 	netem target "$1"
 }
+
+# counters GUEST DISK: all of the disk's
+counters() {
+	on "$1" "cat $initiator/$2/stats"
+}
+# went_back BEFORE AFTER: prints those that are less than they were
+went_back() {
+	[ -n "$1" ] && [ -n "$2" ] || return
+	awk 'NR == FNR { was[$1] += $2; next } { now[$1] += $2 }
+		END { for (name in was) if (now[name] + 0 < was[name]) print name ": " was[name] " to " now[name] + 0 }' \
+		<(echo "$1") <(echo "$2")
+}
