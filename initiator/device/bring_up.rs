@@ -62,12 +62,18 @@ impl Device {
             self.begin_session(path.number(), settings, epoch, None, deadline)?;
         let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
             session.admit();
+            // Whoever adds the disk waits for who reads its partitions: that can be forced off.
+            self.show_session(path.number(), Some(&session));
             let first = (path.number(), epoch, session.origin(&volume)?);
             let disk = session
                 .queues()
                 .and_then(|queues| {
                     head.with_first(first, &queues, settings.policy, || {
-                        self.add_disk(&session, &head, &volume)
+                        let disk = self.add_disk(&session, &head, &volume)?;
+                        match session.failure() {
+                            Some(failure) => Err(failure.errno()),
+                            None => Ok(disk),
+                        }
                     })
                 })
                 .map_err(|e| Failure::Setup("the disk", e))?;
@@ -98,6 +104,7 @@ impl Device {
                 // What broke the session comes before what that broke.
                 let failure = session.failure().unwrap_or(failure);
                 session.finish();
+                self.show_session(path.number(), None);
                 Err(failure)
             }
         }

@@ -110,6 +110,17 @@ impl Device {
         drop(former);
     }
 
+    /// Lets counters be read in a session on `path` that is to be the first of a disk, and lets it be forced off; `None`: it has
+    /// ended.
+    pub(super) fn show_session(&self, path: u8, session: Option<&Arc<Session>>) {
+        let mut shown = self.shown.lock();
+        if let Some(place) = shown.sessions.get_mut(usize::from(path)) {
+            let former = core::mem::replace(place, session.cloned());
+            drop(shown);
+            drop(former);
+        }
+    }
+
     /// Lets attributes show that `session` ends, if the disk has others.
     pub(super) fn show_ending(&self, session: &Session) {
         let mut shown = self.shown.lock();
