@@ -116,6 +116,14 @@ impl VolumeInfo {
             instance: reply.instance,
         }
     }
+
+    /// Returns what of it may change while a disk lives.
+    pub(crate) fn state(&self) -> VolumeState {
+        VolumeState {
+            sectors: self.geometry.capacity >> 9,
+            read_only: self.geometry.read_only,
+        }
+    }
 }
 
 /// Who has a session: a device. It shows itself by its name.

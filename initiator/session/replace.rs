@@ -175,11 +175,12 @@ impl Session {
         Some((self.address()?, request))
     }
 
-    /// Returns whether it is what the disk was made of; it may have another size by now.
+    /// Returns whether it is what the disk was made of; it may have another size by now, or be read-only.
     fn is_same_volume(&self, reply: &Reply) -> bool {
         self.volume().is_some_and(|volume| {
             let mut now = VolumeInfo::of(reply);
             now.geometry.capacity = volume.geometry.capacity;
+            now.geometry.read_only = volume.geometry.read_only;
             now == volume
         })
     }

@@ -14,10 +14,7 @@ use crate::{
     },
     failure::Failure, //
 };
-use hcablk_core::{
-    proto::message::VolumeState,
-    sync::defer::without_io, //
-};
+use hcablk_core::sync::defer::without_io;
 use kernel::{
     sync::Arc,
     workqueue::WorkItem, //
@@ -31,13 +28,9 @@ impl Session {
 
     /// Begins to watch the volume, and the target, after the admin queue pair was connected.
     pub(crate) fn watch(&self, volume: &VolumeInfo) -> Result<(), Failure> {
-        let known = VolumeState {
-            sectors: volume.geometry.capacity >> 9,
-            read_only: volume.geometry.read_only,
-        };
         self.admin()
             .ok_or(Failure::Disconnected)?
-            .go_live(self.owner.keep_alive(), known)
+            .go_live(self.owner.keep_alive(), volume.state())
             .map_err(|e| Failure::Setup("the admin queue pair", e))
     }
 }
