@@ -62,7 +62,7 @@ struct LossState {
     loss: Loss,
     /// There is no session.
     is_now: bool,
-    /// When the sessions that there are have lived long enough.
+    /// When the sessions that there are since the last loss have lived long enough.
     stable: Option<Deadline>,
 }
 
@@ -195,7 +195,8 @@ impl Head {
     pub(crate) fn end_loss(&self) {
         self.no_path.set_fails_fast(false);
         let mut state = self.loss.lock();
-        if core::mem::take(&mut state.is_now) || state.stable.is_none() {
+        // Another path of a disk that has never been lost begins no time of its own.
+        if core::mem::take(&mut state.is_now) {
             state.stable = Some(Deadline::new(STABLE_MS));
         }
     }
