@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# shellcheck disable=SC2317 # functions are called by step and point
 # SPDX-License-Identifier: GPL-2.0
 #
 # dkms.sh: on a Debian with nothing but headers and source of the kernel under
@@ -83,6 +84,6 @@ point "dkms has built and installed the modules for $release" built || { show_fa
 point "all four are there" collect || end
 point "tests pass with them" env HCABLK_MODDIR="$modules" "$TOP/tests/run.sh" "${@:-10}" || true
 step "dkms: purging the package" "$log.purge" purge && purged=true || purged=false
-point "a purge takes modules and cache away" $purged || true
+point "a purge takes modules and cache away" "$purged" || true
 as_root rm -rf --one-file-system "$root"
 end

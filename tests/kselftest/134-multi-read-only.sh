@@ -44,10 +44,10 @@ for what in ro rw; do
 	cut path2
 	must disk_is c1 vol1 degraded
 	becomes $what
-	check "$what while one of two was lost: the disk follows by the other" is_ro $([ $what = ro ] && echo 1 || echo 0)
+	check "$what while one of two was lost: the disk follows by the other" is_ro "$([ $what = ro ] && echo 1 || echo 0)"
 	mend path2
 	check "$what: the lost one comes back" disk_is c1 vol1 live
-	check "$what: and changes nothing" is_ro $([ $what = ro ] && echo 1 || echo 0)
+	check "$what: and changes nothing" is_ro "$([ $what = ro ] && echo 1 || echo 0)"
 done
 same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
 disconnect c1 vol1
