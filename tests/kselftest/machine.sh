@@ -6,6 +6,8 @@
 
 _place=([target]=mt [c1]=m1 [c2]=m2)
 target_address=10.77.0.31
+# What dpkg does takes its time on an emulated machine.
+ON_SECONDS=900
 machine_drive=/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_drive0
 
 # settled GUEST: systemd has started all there is to start; prints what failed.
