@@ -454,12 +454,15 @@ ends_within() {
 
 # ---- OCFS2
 
+# The network by which the clients' cluster stacks speak.
+ocfs2_net=10.77.0
+
 # ocfs2_start CLIENT…: the cluster stack on every client.
 ocfs2_start() {
 	local conf=$'cluster:\n\theartbeat_mode = local\n\tnode_count = 2\n\tname = c\n' number=0
 	for guest in c1 c2; do
 		conf+=$'\nnode:\n'"	number = $number"$'\n\tcluster = c\n\tip_port = 7777\n'
-		conf+="	ip_address = 10.77.0.$((number + 2))"$'\n'"	name = $guest"$'\n'
+		conf+="	ip_address = $ocfs2_net.$((number + 2))"$'\n'"	name = $guest"$'\n'
 		number=$((number + 1))
 	done
 	for guest; do

@@ -1,0 +1,20 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: whatever becomes of a link, a port or an RDMA device, a disk with one path waits for it and one with two goes on: no error, no wrong data.
+# group: matrix
+# waits: yes
+# takes: 150
+# skips: siw debug
+# timeout: 1200
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/multi.sh"
+. "${0%/*}/matrix.sh"
+
+[ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request is not answered in time"
+
+matrix_begin
+for fault in $(by_turns "device blackout" "cut flap their_device port their_port"); do
+	row "$fault"
+done
+matrix_end
