@@ -446,6 +446,10 @@ impl SessionOwner for Device {
         self.retire(queues, admin);
     }
 
+    fn count_ended(&self, again: u64, failed: u64) {
+        self.count_past(again, failed);
+    }
+
     fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
         self.retire_one(queues, index, new);
     }

@@ -21,7 +21,8 @@
 //! 5. the requests that the target did not answer end with an error, each after
 //!    its memory region was destroyed; or they go back to the block layer, if the disk waits
 //!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another
-//!    path; in that case the target has fenced this session before (`head/fencing.rs`);
+//!    path; in that case the target has fenced this session before (`head/fencing.rs`), and if the RDMA
+//!    device goes away meanwhile it is let go of, since it waits for that, and the drive may hang;
 //! 6. the owner is told, a device, which removes the disk, or connects it again.
 //!
 //! A request that is not answered in time is the matter of its queue alone at
@@ -141,6 +142,10 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
     /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
     fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>);
 
+    /// Counts requests of a session that ended when its queues were counted already: how many are issued again, and how many
+    /// failed.
+    fn count_ended(&self, again: u64, failed: u64);
+
     /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take as long as the
     /// drive does. Process context.
     fn session_ending(&self, session: &Session, failure: Failure);
@@ -167,7 +172,9 @@ pub(crate) struct Session {
     epoch: Epoch,
     settings: Settings,
     shape: Shape,
-    pd: Arc<ProtectionDomain>,
+    /// Until the teardown lets the RDMA device go.
+    #[pin]
+    pd: Mutex<Option<Arc<ProtectionDomain>>>,
     head: Arc<Head>,
     requests: Arc<Requests<Driver>>,
     teardown: Arc<WorkQueue>,
@@ -242,7 +249,7 @@ impl Session {
                 epoch,
                 settings,
                 shape,
-                pd,
+                pd <- new_mutex!(Some(pd)),
                 head: head.clone(),
                 requests,
                 teardown,

@@ -78,6 +78,13 @@ impl Device {
         }
     }
 
+    /// Counts requests of queues that are past: how many are issued again, and how many failed.
+    pub(super) fn count_past(&self, again: u64, failed: u64) {
+        let past = self.past.lock();
+        past.done.retries.add(again);
+        past.done.errors.add(failed);
+    }
+
     /// Returns the sum over all queues that the device ever had.
     fn sum(&self) -> Past {
         let sum = Past::default();

@@ -47,8 +47,8 @@ impl Head {
     }
 
     /// Waits until nothing of an ended session of `path` can reach the drive, or no path is live, or the
-    /// disk goes. Sleeps, as long as the drive takes.
-    pub(crate) fn wait_for_fence(&self, path: u8, epoch: Epoch) {
+    /// disk goes; calls `meanwhile` again and again. Sleeps, as long as the drive takes.
+    pub(crate) fn wait_for_fence(&self, path: u8, epoch: Epoch, mut meanwhile: impl FnMut()) {
         let mut waited_ms = 0;
         loop {
             let last_sessions = self.last_sessions.lock();
@@ -59,6 +59,7 @@ impl Head {
                 return;
             };
             drop(last_sessions);
+            meanwhile();
             // If the answer is no other, another path, or the same one, may know better.
             if asker.ask_fence((path, epoch)) == Ok(true) {
                 return self.last_sessions.lock().fenced(path, epoch);

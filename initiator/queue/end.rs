@@ -131,6 +131,14 @@ impl Queue {
         request.requeue();
     }
 
+    /// Ends the device's access to the request's memory, and leaves the request where it is, for who ends it later without
+    /// this queue. As [`Self::abandon`].
+    pub(crate) fn release(&self, request: Request<Driver>) {
+        if let Some(request) = self.taken_back(request) {
+            request.park();
+        }
+    }
+
     /// Ends the device's access to the request's memory. Returns `None` if the device refuses, so
     /// that the request is never ended. That its memory stays as it is matters more than that its
     /// disk goes away.

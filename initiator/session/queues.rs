@@ -20,7 +20,10 @@ use crate::{
         QueueOwner, //
     },
 };
-use hcablk_core::rdma::cm::Id;
+use hcablk_core::rdma::{
+    cm::Id,
+    pd::ProtectionDomain, //
+};
 use kernel::{
     prelude::*,
     sync::{
@@ -28,6 +31,13 @@ use kernel::{
         Arc, //
     },
 };
+
+impl Session {
+    /// Returns its protection domain. Fails with `ENODEV` when the teardown has let the RDMA device go.
+    fn pd(&self) -> Result<Arc<ProtectionDomain>> {
+        self.pd.lock().clone().ok_or(ENODEV)
+    }
+}
 
 impl ConnectionOwner for Session {
     fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
@@ -38,20 +48,17 @@ impl ConnectionOwner for Session {
             polled: index >= self.settings.queues,
             settings: self.settings,
         };
-        Queue::new(
-            self.clone(),
-            config,
-            &self.requests,
-            id,
-            &self.pd,
-            self.shape,
-        )
+        let pd = self.pd()?;
+        Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
     }
 
     fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<(), Failure> {
         let setup = |e| Failure::Setup("the admin queue pair", e);
         let tmo_s = self.settings.keep_alive_tmo_s;
-        let admin = Admin::new(self.clone(), self.id, tmo_s, id, &self.pd).map_err(setup)?;
+        let admin = self
+            .pd()
+            .and_then(|pd| Admin::new(self.clone(), self.id, tmo_s, id, &pd))
+            .map_err(setup)?;
         let mut place = self.admin.lock();
         if *self.state.lock() == State::Connecting {
             *place = Some(admin);
@@ -82,7 +89,7 @@ impl ConnectionOwner for Session {
     }
 
     fn responder_resources(&self) -> u8 {
-        self.pd.attributes().max_qp_rd_atom
+        self.pd().map_or(0, |pd| pd.attributes().max_qp_rd_atom)
     }
 
     fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {

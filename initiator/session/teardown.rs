@@ -8,10 +8,12 @@ use super::{
 };
 use crate::queue::Queue;
 use hcablk_core::{
+    blkdev::Status,
     report::trace,
     sync::defer::without_io, //
 };
 use kernel::{
+    prelude::*,
     sync::Arc,
     workqueue::WorkItem, //
 };
@@ -24,6 +26,7 @@ impl Session {
         self.close_queues();
         let again = self.fence_own();
         self.end_parked(again);
+        self.end_released(again);
         self.owner.queues_closed(&self.queues, &self.admin);
         let failure = self.failure();
         self.state.lock().finish();
@@ -105,11 +108,53 @@ impl Session {
         }
     }
 
+    /// Lets go of the RDMA device, which waits for that, while the requests wait for the fence: with all queues, when
+    /// the device does not reach any request's memory any more. Nothing happens when that is done.
+    fn release_device(&self) {
+        for (index, queue) in self.closing_queues().enumerate() {
+            self.requests
+                .for_each_parked_of(index as u32, self.path(), |request| queue.release(request));
+        }
+        self.owner.queues_closed(&self.queues, &self.admin);
+        if let Err(e) = self.head.hw_queues().remove(self.path()) {
+            pr_warn!(
+                "{}: path {} does not let its RDMA device go (error {})\n",
+                *self.owner,
+                self.path(),
+                e.to_errno()
+            );
+        }
+        self.let_go();
+        let pd = self.pd.lock().take();
+        drop(pd);
+    }
+
+    /// Does as [`Self::end_parked`] with what queues had whose device was let go of.
+    fn end_released(&self, again: bool) {
+        if !self.is_admitted() || self.pd.lock().is_some() {
+            return;
+        }
+        let mut count = 0;
+        self.requests.for_each_parked(self.path(), |request| {
+            count += 1;
+            match again {
+                true => request.requeue(),
+                false => request.end(Status::Transport),
+            }
+        });
+        let (again, failed) = if again { (count, 0) } else { (0, count) };
+        self.owner.count_ended(again, failed);
+    }
+
     /// Waits until nothing that was sent can come after its retry by another path; returns whether
     /// requests are to be issued again.
     fn fence_own(&self) -> bool {
         if self.is_admitted() {
-            self.head.wait_for_fence(self.path(), self.epoch);
+            self.head.wait_for_fence(self.path(), self.epoch, || {
+                if self.lacks_device() {
+                    self.release_device();
+                }
+            });
         }
         !self.head.goes_within(0) && (self.is_to_be_followed() || self.owner.has_other_paths(self))
     }

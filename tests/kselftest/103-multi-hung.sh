@@ -51,6 +51,26 @@ mend path1
 check "all paths come back" disk_is c1 vol1 live
 less "what the lost path had was issued again" 0 "$(stat_of c1 $initiator/vol1 retries)"
 same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
+# The RDMA device of a path goes while the drive hangs: it is not held until the drive goes on.
+before=$(stat_of c1 $initiator/vol1 retries)
+must on target 'dmsetup suspend --nolockfs gate'
+for n in 1 2 3 4; do
+	spawn held$n c1 "dd if=/dev/urandom of=$device bs=64k seek=$n count=1 oflag=direct"
+done
+must wait_until c1 30 "[ \$(awk '{ print \$2 }' /sys/block/$disk/inflight) = 4 ]"
+counted=$(counters c1 vol1)
+ON_SECONDS=$((40 * slow)) check "a path's RDMA device goes while the drive hangs" on c1 "rdma link delete ${rdma}2"
+same "what that path had waits" 4 "$(on c1 "awk '{ print \$2 }' /sys/block/$disk/inflight")"
+must on target 'dmsetup resume gate'
+for n in 1 2 3 4; do
+	check "write $n is done after the device went" join held$n
+done
+check "the path is given up" path_is c1 vol1 1 refused
+less "what it had was issued again" "$before" "$(stat_of c1 $initiator/vol1 retries)"
+same "still nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
+silent "and no counter went back" went_back "$counted" "$(counters c1 vol1)"
+must on c1 "rdma link add ${rdma}2 type $rdma netdev path2 && echo 1 > $initiator/vol1/paths/1/enable"
+must disk_is c1 vol1 live
 hold
 started=$(now_ms)
 check "force ends what waits for the fence" on c1 "echo 1 > $initiator/vol1/force_disconnect"
