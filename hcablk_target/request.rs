@@ -48,7 +48,8 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         BioSlot,
-        FileSlot, //
+        FileSlot,
+        WbErrCursor, //
     },
     logic::mq::lines::Visit,
     memory::eager_ring::EagerRing,
@@ -124,6 +125,8 @@ pub(crate) struct Io<O: Owner> {
     pub(crate) met_pages: bool,
     /// How often pages had been written back whole before the drive was asked.
     pub(crate) rewritten: u32,
+    /// Up to which failed write-back of the file the errors are those of earlier writes, if it asks.
+    pub(crate) wb_err: Option<WbErrCursor>,
     /// The number of the error of a flush that the answer tells of, or 0.
     pub(crate) flush_error: u32,
     /// Its part in the volume's cache.
@@ -185,6 +188,7 @@ impl<O: Owner> Io<O> {
                 cached: false,
                 met_pages: false,
                 rewritten: 0,
+                wb_err: None,
                 flush_error: 0,
                 visit: Visit::NONE,
                 lined: 0,

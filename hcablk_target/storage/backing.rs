@@ -263,6 +263,14 @@ impl Backing {
         }
     }
 
+    /// Makes durable what was written to the drive, or to the file's blocks. Sleeps.
+    pub(crate) fn make_durable(&self) -> Result {
+        match &self.store {
+            Store::Device(device) => device.flush(),
+            Store::File(file) => file.file().sync(),
+        }
+    }
+
     /// Returns what the page cache has lost so far.
     pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
         self.file().wb_err_cursor()

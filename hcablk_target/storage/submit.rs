@@ -265,8 +265,9 @@ fn submit_bio<O: Completion>(owner: &O, io: KBox<Io<O>>, op: BioOp, offset: u64)
 /// Continues what [`begin`] deferred to the workqueue. May sleep.
 fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
     let Some(task) = io.task() else {
+        let before = owner.write_errors().seen();
         let synced = owner.backing().file().sync();
-        let result = check_wb_err(owner).and(synced);
+        let result = check_wb_err(owner, before).and(synced);
         return finish_file(owner, io, result);
     };
     let (file, offset) = (owner.backing().file(), task.extent.offset);
@@ -274,8 +275,8 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
     io.met_pages = task.route != Route::Cache && task.is_cached_in(file);
     match (task.op, task.route) {
         (BioOp::Discard { .. }, Route::Device) => {
-            // What is left there is as good as anything.
-            let _ = file.write_back(offset, length);
+            // What is left there is as good as anything; who has written beside it is told of that.
+            let _ = file.write_back(offset, length, &mut file.new_wb_err_cursor());
             // Pages that it has in part were written whole.
             REWRITTEN.fetch_add(1, Full);
             let _ = file.drop_pages(offset, length);
@@ -285,10 +286,13 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
         (BioOp::Write { .. }, Route::Device | Route::File) if io.met_pages => {
             write_through(owner, io, task);
         }
-        (_, Route::Device) => match file.write_back(offset, length) {
-            Ok(()) => submit_bio(owner, io, task.op, offset),
-            Err(e) => finish_file(owner, io, Err(e)),
-        },
+        // Blocks that are lost while they go to the drive are not what was written there.
+        (_, Route::Device) => {
+            match file.write_back(offset, length, &mut file.new_wb_err_cursor()) {
+                Ok(()) => submit_bio(owner, io, task.op, offset),
+                Err(e) => finish_file(owner, io, Err(e)),
+            }
+        }
         // The file system writes back what it must before it reads.
         (_, Route::File | Route::Cache) => transfer_file(owner, io, task),
     }
@@ -307,43 +311,75 @@ fn empty<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
 
 fn transfer_file<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Task) {
     io.cached = task.route == Route::Cache;
+    io.wb_err = wants_wb_err(task).then(|| owner.backing().file().new_wb_err_cursor());
+    let before = match task.op {
+        BioOp::Write { fua: true } => owner.write_errors().seen(),
+        _ => 0,
+    };
     let done = transfer(io, task.file_op(), task.route.way(), task.extent.offset);
     if let Some((io, result)) = done {
+        let result = match task.op {
+            BioOp::Write { fua: true } if io.cached => check_wb_err(owner, before).and(result),
+            _ => result,
+        };
         transferred(owner, io, task, result);
     }
 }
 
+/// Returns whether a failed write-back may be that of a write that says nothing of it: one through the
+/// page cache that shall be durable, or past it, for which file systems go through it where they must.
+/// They learn of it by a flag of the file that anybody else who waits may have cleared.
+fn wants_wb_err(task: Task) -> bool {
+    match (task.op, task.route) {
+        (BioOp::Write { .. }, Route::File) => true,
+        (BioOp::Write { fua }, Route::Cache) => fua,
+        _ => false,
+    }
+}
+
 /// Handles the end of direct or cached I/O of a file. May sleep.
-fn transferred<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task, result: Result) {
+fn transferred<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Task, result: Result) {
+    let own = match io.wb_err.take() {
+        Some(mut cursor) => owner.backing().file().check_wb_err(&mut cursor),
+        None => Ok(()),
+    };
+    let result = own.and(result);
     let direct = task.route == Route::File && task.replaces();
     if result.is_ok() && direct && io.was_overtaken(task) {
         return write_through(owner, io, task);
     }
-    let result = match task.op {
-        BioOp::Write { fua: true } if task.route == Route::Cache => check_wb_err(owner).and(result),
-        _ => result,
-    };
     finish_file(owner, io, result);
 }
 
-/// Writes through the page cache to the drive, and drops the pages.
+/// Writes through the page cache to the drive, and drops the pages. It is answered when it is on the drive, so
+/// it fails when any of its pages does, whoever else waits for pages of the file: its cursor is its own. What
+/// is durable is asked of the drive, and not by `IOCB_DSYNC`, which has one cursor for all requests.
 fn write_through<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
     let (file, offset) = (owner.backing().file(), task.extent.offset);
     let length = task.extent.length as usize;
-    let Some((mut io, result)) = transfer(io, task.file_op(), FileAccess::Cached, offset) else {
+    let mut cursor = file.new_wb_err_cursor();
+    let write = FileOp::Write { durable: false };
+    let Some((mut io, result)) = transfer(io, write, FileAccess::Cached, offset) else {
         return;
     };
     io.met_pages = true;
-    let result = result.and_then(|()| file.write_back(offset, length));
+    let written = file.write_back(offset, length, &mut cursor);
+    let result = match task.op {
+        BioOp::Write { fua: true } => result
+            .and(written)
+            .and_then(|()| owner.backing().make_durable()),
+        _ => result.and(written),
+    };
     REWRITTEN.fetch_add(1, Full);
     // Those that somebody uses stay; they are right.
     let _ = file.drop_pages(offset, length);
     finish_file(owner, io, result);
 }
 
-/// Returns the error of a write-back that has failed since the session got the last one.
-fn check_wb_err<O: Completion>(owner: &O) -> Result {
-    owner.write_errors().check_wb_err(owner.backing())
+/// Returns the error of a write-back that has failed since the session got the last one, or that it got
+/// since `before`.
+fn check_wb_err<O: Completion>(owner: &O, before: u32) -> Result {
+    owner.write_errors().check_wb_err(owner.backing(), before)
 }
 
 fn finish_file<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result) {

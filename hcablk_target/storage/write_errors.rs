@@ -57,13 +57,21 @@ use kernel::{
 /// How many disks of a host a volume remembers: more than a host may have sessions.
 const RECORDS_PER_HOST: usize = 32;
 
+/// Which errors of the page cache the initiator has got.
+struct Seen {
+    /// Up to which failed write-back.
+    cursor: WbErrCursor,
+    /// How many there were, and the last one.
+    count: u32,
+    last: Result,
+}
+
 /// See the module. Shared by the volume and, while there is one, by the session.
 #[pin_data]
 pub(crate) struct WriteErrors {
     instance: Option<ExportInstance>,
-    /// Up to which failed write-back the initiator has got errors.
     #[pin]
-    cursor: Mutex<WbErrCursor>,
+    seen: Mutex<Seen>,
     #[pin]
     flushes: IrqLock<FlushErrors>,
     /// Whether there is one of these that is still to be told.
@@ -78,7 +86,11 @@ impl WriteErrors {
         Arc::pin_init(
             pin_init!(Self {
                 instance: ExportInstance::of(system::random_u64()),
-                cursor <- new_mutex!(cursor),
+                seen <- new_mutex!(Seen {
+                    cursor,
+                    count: 0,
+                    last: Ok(()),
+                }),
                 flushes <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
                 owes_error: Atomic::new(false),
                 sessions: Atomic::new(0),
@@ -97,23 +109,40 @@ impl WriteErrors {
         self.instance
     }
 
-    /// Returns the error of a write-back that has failed since this was called last, or since
-    /// the record began. May sleep.
-    pub(crate) fn check_wb_err(&self, backing: &Backing) -> Result {
-        backing.file().check_wb_err(&mut self.cursor.lock())
+    /// Returns how many errors of write-backs the initiator has got so far, for [`Self::check_wb_err`].
+    /// May sleep.
+    pub(crate) fn seen(&self) -> u32 {
+        self.seen.lock().count
     }
 
     /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is. Sleeps, as long as the
     /// drive takes.
     pub(crate) fn is_durable(&self, backing: &Backing) -> bool {
+        let before = self.seen();
         let synced = self
-            .check_wb_err(backing)
+            .check_wb_err(backing, before)
             .and_then(|()| backing.file().sync())
-            .and_then(|()| self.check_wb_err(backing));
+            .and_then(|()| self.check_wb_err(backing, before));
         synced.is_ok() && !self.owes_error.load(Acquire)
     }
 
-    /// Returns how a flush, or a write with FUA, ends for which the drive's part ended with `own`, and
+    /// Returns the error of a write-back that has failed since this was called last, or since
+    /// the record began; or the last one that a caller beside this one got, since they were `before`: of
+    /// two flushes that wait at the same time each covers what was lost. May sleep.
+    pub(crate) fn check_wb_err(&self, backing: &Backing, before: u32) -> Result {
+        let mut seen = self.seen.lock();
+        let found = backing.file().check_wb_err(&mut seen.cursor);
+        if found.is_err() {
+            seen.count = seen.count.wrapping_add(1);
+            seen.last = found;
+        }
+        match seen.count == before {
+            true => Ok(()),
+            false => seen.last,
+        }
+    }
+
+    /// Returns how a flush, or a write with FUA, of session `by` ends for which the drive's part ended with `own`, and
     /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
     pub(crate) fn end_flush(&self, own: Status) -> (Status, u32) {
         if own == Status::Ok && !self.owes_error.load(Acquire) {

@@ -6,13 +6,19 @@
 //! [`block/bdev.c`](srctree/block/bdev.c)
 
 use super::FileRef;
-use crate::bindings;
+use crate::{
+    bindings,
+    system::errno, //
+};
 use core::ptr::{
     null,
     NonNull, //
 };
 use kernel::{
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     prelude::*, //
 };
 
@@ -160,6 +166,17 @@ impl BlockDevice {
     pub fn write_cache(&self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_bdev_write_cache(self.as_raw()) }
+    }
+
+    /// Makes completed writes durable: has the device empty its volatile cache, if it has one. Sleeps.
+    /// C: `blkdev_issue_flush()`.
+    pub fn flush(&self) -> Result {
+        // SAFETY: By the type invariant.
+        match to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) }) {
+            // There is nothing to empty, as for `blkdev_fsync()`.
+            Err(e) if e == errno::eopnotsupp() => Ok(()),
+            result => result,
+        }
     }
 
     /// Returns whether the device itself does writes with FUA; the block layer flushes

@@ -121,12 +121,26 @@ impl<'a> FileRef<'a> {
         unsafe { bindings::filemap_range_has_page(mapping, start, last) }
     }
 
-    /// Writes what is dirty of `length` bytes at `position` and waits for that.
-    /// Sleeps. C: `filemap_write_and_wait_range()`.
-    pub fn write_back(self, position: u64, length: usize) -> Result {
+    /// Writes what is dirty of `length` bytes at `position` and waits for that. Sleeps.
+    ///
+    /// Errors: that of any write-back of the file that has failed since `cursor`, which is advanced.
+    /// So a caller that [took it](Self::new_wb_err_cursor) before it wrote learns of each block of
+    /// its own that was lost. It takes no error from others: `filemap_write_and_wait_range()` would
+    /// clear the one flag of the file by which one of all who wait learns of one failure.
+    ///
+    /// C: `filemap_fdatawrite_range()`, `filemap_fdatawait_range_keep_errors()`.
+    pub fn write_back(self, position: u64, length: usize, cursor: &mut WbErrCursor) -> Result {
         let (start, last) = bounds(position, length);
+        let mapping = self.mapping();
         // SAFETY: By the type invariant.
-        to_result(unsafe { bindings::filemap_write_and_wait_range(self.mapping(), start, last) })
+        let begun = to_result(unsafe { bindings::filemap_fdatawrite_range(mapping, start, last) });
+        // It may have begun to write some even so; after `EIO` the kernel itself does not wait.
+        if begun != Err(EIO) {
+            // The flags that it looks at say nothing of who has failed when.
+            // SAFETY: By the type invariant.
+            let _ = unsafe { bindings::filemap_fdatawait_range_keep_errors(mapping, start, last) };
+        }
+        self.check_wb_err(cursor).and(begun)
     }
 
     /// Forgets the clean pages of `length` bytes at `position`. Sleeps.
@@ -184,10 +198,21 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::vfs_fsync_range(self.file.as_ptr(), 0, i64::MAX, 1) })
     }
 
-    /// Returns a cursor that has seen all errors so far. C: `errseq_sample()`.
+    /// Returns a cursor that has seen all errors so far, but for one that nobody has seen, as for who
+    /// opens a file. C: `errseq_sample()`.
     pub fn wb_err_cursor(self) -> WbErrCursor {
         // SAFETY: By the type invariant.
         WbErrCursor(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
+    }
+
+    /// Returns a cursor that has seen all errors so far, for who wants to know of what comes from now
+    /// on and nothing else. One that nobody has seen counts as seen then, so that the next one differs
+    /// from it: who has the file open is told even so, who opens it from now on is not. Any context.
+    pub fn new_wb_err_cursor(self) -> WbErrCursor {
+        let mut cursor = WbErrCursor(0);
+        // That of earlier writes.
+        let _ = self.check_wb_err(&mut cursor);
+        cursor
     }
 
     /// Returns the error of a write-back that has failed since `cursor`, and advances that.
