@@ -130,7 +130,7 @@ pub(crate) struct Session {
     admin: Mutex<Option<Arc<Admin>>>,
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
-    /// Held by who closes queues: the teardown, or who replaces one.
+    /// Held by who closes queues: the teardown, which has shut them before, or who replaces one.
     #[pin]
     closing: Mutex<()>,
     #[pin]
@@ -393,12 +393,18 @@ impl Session {
                 false => admin.shut(),
             }
         }
-        let _alone = self.closing.lock();
         // None comes any more, and these stay listed until they are closed: their counters are
         // read there.
         let queues = || (0..).map_while(|place| self.queue_at(place));
+        // Nothing begins on any from here on, before it is waited for one that is being replaced, for
+        // which a drive may take for ever.
         for queue in queues() {
             queue.comes_to(trace::State::Ending);
+            queue.shut();
+        }
+        let _alone = self.closing.lock();
+        // If the replaced one went meanwhile, the one after it had its place and was missed.
+        for queue in queues() {
             queue.shut();
         }
         Queue::close_all(queues);
