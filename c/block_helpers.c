@@ -107,11 +107,6 @@ bool hcablk_c_bdev_write_cache(struct block_device *bdev)
 	return bdev_write_cache(bdev);
 }
 
-bool hcablk_c_bdev_read_only(struct block_device *bdev)
-{
-	return bdev_read_only(bdev);
-}
-
 /* A block device that the kernel opens reads nothing ahead before its read-ahead is set. */
 void hcablk_c_follow_read_ahead(struct file *file)
 {

@@ -23,7 +23,6 @@ void hcablk_c_module_get(struct module *module);
 void hcablk_c_module_put(struct module *module);
 
 bool hcablk_c_bdev_write_cache(struct block_device *bdev);
-bool hcablk_c_bdev_read_only(struct block_device *bdev);
 void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
 loff_t hcablk_c_file_size(struct file *file);

@@ -256,7 +256,8 @@ impl Queue {
         io.tag = request.tag;
         io.quiet = request.quiet;
         io.op = Ok(request.op);
-        if let Err(status) = check(&request.op, &self.geometry, self.capacity()) {
+        let refuses_writes = || self.backing.refuses_writes();
+        if let Err(status) = check(&request.op, &self.geometry, self.capacity(), refuses_writes) {
             io.status = status;
         } else if let Some(status) = self.refuses(&request.op) {
             io.status = status;

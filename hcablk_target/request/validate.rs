@@ -13,31 +13,31 @@ use crate::proto::{
 };
 
 /// Checks a request against the volume as its session was told of it, but for
-/// the size, which may have changed since: `capacity` bytes.
-pub(crate) fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
+/// what may have changed since: the size, `capacity` bytes, and whether the drive `refuses_writes`,
+/// which is asked only if that matters. The block layer would let a bio pass.
+#[inline]
+pub(crate) fn check(
+    op: &Op,
+    geometry: &Geometry,
+    capacity: u64,
+    refuses_writes: impl Fn() -> bool,
+) -> Result<(), Status> {
+    let read_only = || geometry.read_only || refuses_writes();
     match op {
         Op::Read(extent, _) => fits(extent, geometry, capacity),
-        Op::Write { .. } | Op::WriteInline { .. } | Op::WriteEager { .. } if geometry.read_only => {
+        Op::Write { .. } | Op::WriteInline { .. } | Op::WriteEager { .. } if read_only() => {
             Err(Status::ReadOnly)
         }
         Op::Write { extent, .. }
         | Op::WriteInline { extent, .. }
         | Op::WriteEager { extent, .. } => fits(extent, geometry, capacity),
         Op::Flush | Op::Nop => Ok(()),
-        Op::Discard(extent) => empties(extent, geometry.max_discard, geometry, capacity),
-        Op::WriteZeroes { extent, .. } => empties(extent, geometry.max_zeroes, geometry, capacity),
+        Op::Discard(_) if geometry.max_discard == 0 => Err(Status::Unsupported),
+        Op::WriteZeroes { .. } if geometry.max_zeroes == 0 => Err(Status::Unsupported),
+        Op::Discard(_) | Op::WriteZeroes { .. } if read_only() => Err(Status::ReadOnly),
+        Op::Discard(extent) => within(extent, geometry.max_discard, geometry, capacity),
+        Op::WriteZeroes { extent, .. } => within(extent, geometry.max_zeroes, geometry, capacity),
     }
-}
-
-/// Checks a request that changes blocks without sending data, at most `max` bytes.
-fn empties(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
-    if max == 0 {
-        return Err(Status::Unsupported);
-    }
-    if geometry.read_only {
-        return Err(Status::ReadOnly);
-    }
-    within(extent, max, geometry, capacity)
 }
 
 fn fits(extent: &Extent, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
@@ -65,6 +65,11 @@ mod tests {
     use crate::proto::message::{Answer, Remote};
 
     const CAPACITY: u64 = 1 << 20;
+
+    /// Checks a request whose drive takes writes at this moment.
+    fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
+        super::check(op, geometry, capacity, || false)
+    }
 
     fn geometry() -> Geometry {
         Geometry {
@@ -180,6 +185,32 @@ mod tests {
             }
         }
         assert_eq!(check(&read(0, 4096), &read_only, CAPACITY), Ok(()));
+    }
+
+    #[test]
+    fn a_drive_that_became_read_only_is_changed_by_no_operation() {
+        for (offset, length) in [(0, 4096), (CAPACITY, 4096), (512, 512)] {
+            for (what, changes, op) in operations(offset, length) {
+                let now = super::check(&op, &same_limits(), CAPACITY, || true);
+                let wanted = match changes {
+                    true => Err(Status::ReadOnly),
+                    false => check(&op, &same_limits(), CAPACITY),
+                };
+                assert_eq!(now, wanted, "{what} {offset} {length}");
+            }
+        }
+        let (_, _, discard) = operations(0, 4096)
+            .into_iter()
+            .find(|(what, ..)| *what == "discard")
+            .unwrap();
+        let none = Geometry {
+            max_discard: 0,
+            ..geometry()
+        };
+        assert_eq!(
+            super::check(&discard, &none, CAPACITY, || true),
+            Err(Status::Unsupported)
+        );
     }
 
     #[test]

@@ -332,7 +332,9 @@ impl Backing {
         }
     }
 
-    /// Returns whether what it is refuses writes; that changes when the block device does.
+    /// Returns whether what it is refuses writes; that changes when the block device does. Any context; no more
+    /// than a few loads, since each write asks.
+    #[inline]
     pub(crate) fn refuses_writes(&self) -> bool {
         match &self.store {
             Store::Device(device) => device.read_only(),

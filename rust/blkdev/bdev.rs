@@ -185,10 +185,22 @@ impl BlockDevice {
         limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
-    /// Returns whether the device cannot be written. C: `bdev_read_only()`.
+    /// Returns whether the device cannot be written. It changes at any time. C: `bdev_read_only()`.
+    #[inline]
     pub fn read_only(&self) -> bool {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::hcablk_c_bdev_read_only(self.as_raw()) }
+        let bdev = self.as_raw();
+        // SAFETY: By the type invariant; an open device keeps its disk, and that the device of the whole.
+        // What is read is changed by atomic operations.
+        let (own, whole, disk) = unsafe {
+            let disk = (*bdev).bd_disk;
+            (
+                core::ptr::read_volatile(&raw const (*bdev).__bd_flags.counter),
+                core::ptr::read_volatile(&raw const (*(*disk).part0).__bd_flags.counter),
+                core::ptr::read_volatile(&raw const (*disk).state),
+            )
+        };
+        (own | whole) as u32 & bindings::BD_READ_ONLY != 0
+            || disk & (1 << bindings::GD_READ_ONLY) != 0
     }
 
     /// Returns whether its DMA may go to memory of other PCI devices. Those that stack

@@ -30,6 +30,19 @@ for mib in 96 80; do
 	done
 done
 check "within the new size it is read and written" on c1 "dd if=/dev/urandom of=$device bs=1M seek=64 count=16 oflag=direct"
+# Who does not look whether the disk is read-only.
+must on c1 "modprobe dm_mod && echo '0 32768 linear $device 0' | dmsetup create heedless && dmsetup mknodes"
+# heedless SEEK: tries to change blocks of 64 KiB by each operation; prints those that were done.
+heedless() {
+	on c1 "cd /dev/mapper; yes heedless | head -c 1048576 > /tmp/text
+		dd if=/tmp/text of=heedless bs=4k seek=$(($1 * 16)) count=1 oflag=direct conv=notrunc 2> /dev/null && echo small
+		dd if=/tmp/text of=heedless bs=64k seek=$(($1 + 1)) count=1 oflag=direct conv=notrunc 2> /dev/null && echo write
+		dd if=/tmp/text of=heedless bs=1M seek=4 count=1 oflag=direct conv=notrunc 2> /dev/null && echo large
+		blkdiscard -z -o $((8 << 20)) -l 65536 heedless 2> /dev/null && echo zeroes
+		blkdiscard -o $((9 << 20)) -l 65536 heedless 2> /dev/null && echo discard
+		rm /tmp/text; true" | tr '\n' ' '
+}
+before=$(on target 'md5sum < /tmp/image')
 for ro in 1 0; do
 	must on target "echo $ro > /tmp/ro; blockdev $([ $ro = 1 ] && echo --setro || echo --setrw) /dev/loop0"
 	for client in c1 c2; do
@@ -37,10 +50,14 @@ for ro in 1 0; do
 	done
 	if [ $ro = 1 ]; then
 		refuse "then it is not written" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
+		same "nor by who does not look" "refused: " "refused: $(heedless 0)"
+		same "nothing has changed" "$before" "$(on target 'sync; md5sum < /tmp/image')"
 	else
 		check "then it is written again" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct"
+		like "also by who does not look" "^small write large " "$(heedless 0)"
 	fi
 done
+must on c1 'dmsetup remove heedless'
 for client in c1 c2; do
 	same "$client: nothing was asked for" 1 "$(stat_of $client $initiator/vol1 keep_alives)"
 	same "$client: in one session, and in order" "live 0" \
