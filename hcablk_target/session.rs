@@ -423,7 +423,6 @@ impl Session {
         drop(self.backing.lock().take());
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
-        self.owner.session_ended(self);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
@@ -432,6 +431,8 @@ impl Session {
                 Printed(self.host)
             );
         }
+        // Who waits looks for it in the list, and finds all of it done.
+        self.owner.session_ended(self);
         self.ended.set();
     }
 }

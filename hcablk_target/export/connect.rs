@@ -256,8 +256,8 @@ impl Connect {
                 (Decision::Supersede, Some(volume), _) => {
                     let _waits = self.wait_for_drive(request)?;
                     // From now on the others are refused, whatever comes of this one.
-                    volume.enter(request);
-                    self.end_other_instances(request, link)?;
+                    self.registry.supersede(&volume, request);
+                    self.wait_for_other_instances(request, link)?;
                 }
                 (Decision::Join | Decision::ReplaceQueue, _, Some(session))
                     if !session.pd().same_device(id) =>
@@ -297,16 +297,12 @@ impl Connect {
             .map_err(|_| Refusal::CROWD)
     }
 
-    /// Ends the sessions of the host's other instances on the volume, and waits for that as [`Self::wait_for`].
-    fn end_other_instances(&self, request: &Request, link: &Link) -> Result<(), Refusal> {
-        let others = self
-            .registry
-            .ending_sessions(EndReason::Superseded, |session| {
-                session.is_of_other_instance(request)
-            })
-            .map_err(|_| Refusal::NO_MEMORY)?;
-        for session in others.iter() {
-            Self::wait_for(session, link)?;
+    /// Waits until nothing is left of the sessions of the host's other instances on the volume that end, as
+    /// [`Self::wait_for`].
+    fn wait_for_other_instances(&self, request: &Request, link: &Link) -> Result<(), Refusal> {
+        let other = |session: &Session| session.is_of_other_instance(request);
+        while let Some(session) = self.registry.ending_session(other) {
+            Self::wait_for(&session, link)?;
         }
         Ok(())
     }

@@ -65,13 +65,15 @@ impl Hosts {
             .is_some_and(|allowed| allowed.instances.is_former(instance))
     }
 
-    /// Makes `instance` the newest of its host, unless it is a former one or the host is not allowed.
-    pub(crate) fn enter(&mut self, host: HostId, instance: HostInstance) {
+    /// Makes `instance` the newest of its host. `false`: it is a former one, or the host is not allowed.
+    pub(crate) fn enter(&mut self, host: HostId, instance: HostInstance) -> bool {
         let found = self.allowed.iter_mut().find(|allowed| allowed.host == host);
-        if let Some(Allowed { instances, .. }) = found {
-            if !instances.is_former(instance) {
+        match found {
+            Some(Allowed { instances, .. }) if !instances.is_former(instance) => {
                 instances.enter(instance);
+                true
             }
+            _ => false,
         }
     }
 

@@ -260,17 +260,26 @@ impl Registry {
         Ok(found)
     }
 
-    /// Ends the sessions for which `f` holds and returns them. Fails with `ENOMEM`; then none has ended.
-    pub(crate) fn ending_sessions(
-        &self,
-        reason: EndReason,
-        f: impl Fn(&Session) -> bool,
-    ) -> Result<KVec<Arc<Session>>> {
-        let sessions = self.sessions(f)?;
-        for session in sessions.iter() {
-            session.end(reason);
+    /// Makes the instance of the host that `request` is of the newest, and ends the sessions of the others, unless a
+    /// later one has come or the host may not use the volume any more. Neither happens without the other:
+    /// whose session has begun under this lock is not superseded by who was before it.
+    pub(crate) fn supersede(&self, volume: &Volume, request: &Request) {
+        let lists = self.lists.lock();
+        if !volume.enter(request) {
+            return;
         }
-        Ok(sessions)
+        for session in lists.sessions.iter() {
+            if session.is_of_other_instance(request) {
+                session.end(EndReason::Superseded);
+            }
+        }
+    }
+
+    /// Returns a session for which `f` holds that is ending, if there is one.
+    pub(crate) fn ending_session(&self, f: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
+        let lists = self.lists.lock();
+        let mut sessions = lists.sessions.iter();
+        sessions.find(|s| f(s) && s.is_ending()).cloned()
     }
 }
 
@@ -305,28 +314,30 @@ impl VolumeOwner for Registry {
         Self::sessions(self, f)
     }
 
-    fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) -> Result {
-        for session in self.ending_sessions(reason, f)?.iter() {
-            session.wait();
+    fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) {
+        for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
+            session.end(reason);
         }
-        Ok(())
     }
 
-    fn end_sessions_within(
-        &self,
-        reason: EndReason,
-        ms: u32,
-        f: &dyn Fn(&Session) -> bool,
-    ) -> Result<bool> {
-        let sessions = self.ending_sessions(reason, f)?;
+    fn wait_for_ends(&self, f: &dyn Fn(&Session) -> bool) {
+        while let Some(session) = self.ending_session(f) {
+            session.wait();
+        }
+    }
+
+    fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Session) -> bool) -> bool {
         let start: Instant<Monotonic> = Instant::now();
         let left = || {
             let passed = start.elapsed().as_millis();
             ms.saturating_sub(u32::try_from(passed).unwrap_or(u32::MAX))
         };
-        Ok(sessions
-            .iter()
-            .all(|session| session.has_ended_within(left())))
+        while let Some(session) = self.ending_session(f) {
+            if !session.has_ended_within(left()) {
+                return false;
+            }
+        }
+        true
     }
 }
 

@@ -10,7 +10,10 @@
 
 use crate::{
     export::hosts::Hosts,
-    session::end_reason::EndReason,
+    session::{
+        end_reason::EndReason,
+        Session, //
+    },
     storage::{
         backing::{
             Backing,
@@ -323,18 +326,13 @@ impl Volume {
         };
         // Nobody begins a session now. Those that were being begun look again
         // once they are listed.
-        let result = self
-            .owner
-            .end_sessions(EndReason::Withdrawn, &|session| session.is_of(self));
-        if result.is_err() {
-            // Nothing has ended for want of memory: it can be tried again.
-            self.state.lock().export = exported;
-            return result;
-        }
+        let of_volume = |session: &Session| session.is_of(self);
+        self.owner.end_sessions(EndReason::Withdrawn, &of_volume);
+        self.owner.wait_for_ends(&of_volume);
         self.state.lock().export = Export::Disabled;
         drop(exported);
         pr_info!("{self}: no longer exported\n");
-        result
+        Ok(())
     }
 
     /// Returns what it is made of and what that can do, while it is exported.

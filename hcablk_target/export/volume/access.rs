@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     export::admission,
-    printed::Printed,
     session::{
         end_reason::EndReason,
         Session, //
@@ -34,31 +33,25 @@ impl Volume {
         self.state.lock().hosts.allow(host)
     }
 
-    /// Lets a host use the volume no longer, and ends its sessions.
+    /// Lets a host use the volume no longer, and ends its sessions. Does not wait until nothing is left of them:
+    /// who calls this holds up the whole tree of directories. Process context.
     pub(crate) fn forbid(&self, host: HostId) {
         self.state.lock().hosts.forbid(host);
-        let ended = self.owner.end_sessions(EndReason::Forbidden, &|session| {
+        self.owner.end_sessions(EndReason::Forbidden, &|session| {
             session.is_of(self) && session.host() == host
         });
-        if ended.is_err() {
-            pr_warn!(
-                "{self}: no memory to end the sessions of {}\n",
-                Printed(host)
-            );
-        }
     }
 
     /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it can reach
     /// the drive any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`]: the host is
     /// evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
-    /// meanwhile, with `ENOSPC` when too many are evicted, and with
-    /// `ENOMEM`, when its sessions may go on. Process context.
+    /// meanwhile; with `ENOSPC` when too many are evicted, and with `ENOMEM`: then nothing has
+    /// changed. Process context.
     pub(crate) fn evict(&self, host: HostId) -> Result {
         self.state.lock().hosts.evict(host)?;
         let of_host = |session: &Session| session.is_of(self) && session.host() == host;
-        let ended = self
-            .owner
-            .end_sessions_within(EndReason::Evicted, EVICT_WAIT_MS, &of_host)?;
+        self.owner.end_sessions(EndReason::Evicted, &of_host);
+        let ended = self.owner.wait_for_ends_within(EVICT_WAIT_MS, &of_host);
         if !self.state.lock().hosts.is_evicted(host) {
             // It may have been let in since.
             return Err(errno::ecanceled());
@@ -129,15 +122,14 @@ impl Volume {
                 && session.id() == id
                 && session.epoch() <= epoch
         };
-        // Without memory to look for it there it may be.
-        self.owner
-            .end_sessions_within(EndReason::Fenced, 0, &fenced)
-            .unwrap_or(false)
+        self.owner.end_sessions(EndReason::Fenced, &fenced);
+        self.owner.wait_for_ends_within(0, &fenced)
     }
 
-    /// Makes the instance that `request` is of the newest of its host, unless a later one has come.
-    pub(crate) fn enter(&self, request: &Request) {
+    /// Makes the instance that `request` is of the newest of its host. `false`: a later one has come, or the
+    /// host may not use the volume.
+    pub(crate) fn enter(&self, request: &Request) -> bool {
         let mut state = self.state.lock();
-        state.hosts.enter(request.host, request.session.instance());
+        state.hosts.enter(request.host, request.session.instance())
     }
 }

@@ -36,16 +36,14 @@ pub(crate) trait VolumeOwner: Send + Sync + 'static {
     /// Returns the sessions for which `f` holds. Fails with `ENOMEM`.
     fn sessions(&self, f: &dyn Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>>;
 
-    /// Ends the sessions for which `f` holds, because of `reason`, and waits until nothing is left
-    /// of them. May sleep for as long as the drives take. Fails with `ENOMEM`; then none has ended.
-    fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) -> Result;
+    /// Ends the sessions for which `f` holds, because of `reason`, and waits for none. Allocates
+    /// nothing: who may not use a volume any more does not go on for want of memory. May sleep.
+    fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool);
 
-    /// Ends the sessions for which `f` holds as [`Self::end_sessions`] does, and waits for `ms` milliseconds at
-    /// most; returns whether nothing is left of them. Fails with `ENOMEM`; then none has ended.
-    fn end_sessions_within(
-        &self,
-        reason: EndReason,
-        ms: u32,
-        f: &dyn Fn(&Session) -> bool,
-    ) -> Result<bool>;
+    /// Waits until nothing is left of those sessions for which `f` holds that end. May sleep for as
+    /// long as the drives take.
+    fn wait_for_ends(&self, f: &dyn Fn(&Session) -> bool);
+
+    /// Waits for that, but for `ms` milliseconds at most; returns whether nothing is left of them. May sleep.
+    fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Session) -> bool) -> bool;
 }

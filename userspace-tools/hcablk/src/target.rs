@@ -20,6 +20,7 @@ pub use evict::{admit, evict};
 pub(crate) use export::{default_wwid, enable as enable_export};
 pub use export::{export, Export, Mode};
 pub(crate) use hosts::hosts as allowed_hosts;
+pub(crate) use hosts::wait_until_gone;
 pub use hosts::{allow, forbid};
 pub(crate) use ports::enable as enable_port;
 pub use ports::{listen, unlisten, Listen, DEFAULT_PORT};

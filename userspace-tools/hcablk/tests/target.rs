@@ -336,6 +336,31 @@ fn each_failure_of_allow_is_undone() {
 }
 
 #[test]
+fn forbid_waits_for_what_the_drive_had_begun() {
+    let kernel = Kernel::loaded();
+    ok(
+        &kernel,
+        &format!("target export data /dev/sdb --allow {A} --allow {B}"),
+    );
+    let others = format!("{B} 00000000deadbeee 1 2\n");
+    let both = format!("{A} 00000000deadbeef 1 2\n{others}");
+    kernel.set_volume("data", "clients", &others);
+    ok(&kernel, &format!("target forbid data {A}"));
+    assert_eq!(
+        kernel.pauses.get(),
+        0,
+        "the others' sessions are not waited for"
+    );
+    kernel.set_volume("data", "clients", &both);
+    kernel.clients_leave_after.set(Some(30));
+    ok(&kernel, &format!("target forbid --if-exists data {A}"));
+    assert_eq!(kernel.pauses.get(), 30, "also when it was forbidden before");
+    let said = kernel.progress.borrow();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains(A), "{said:?}");
+}
+
+#[test]
 fn forbidding_a_stranger_changes_nothing() {
     let kernel = Kernel::loaded();
     ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));

@@ -2,13 +2,16 @@
 
 //! `hcablk target allow` and `forbid`: the hosts that may use a volume.
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::existing;
+use super::fence::join;
 use crate::configfs::{remove, Group, Transaction};
 use crate::error::{Error, Kind, Result};
 use crate::names::VolumeName;
-use crate::output::{Done, Outcome};
+use crate::output::{is_cut, Client, Done, Outcome};
 use crate::system::System;
 
 /// Lists the hosts that a volume allows, each with its group.
@@ -56,6 +59,43 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
     Ok(outcome)
 }
 
+/// How long apart it is looked whether sessions are gone, after how long it is first said that they are
+/// waited for, and how long apart it is said again.
+const LOOK: Duration = Duration::from_millis(100);
+const FIRST_WORD: Duration = Duration::from_secs(2);
+const NEXT_WORD: Duration = Duration::from_secs(10);
+
+/// Waits until nothing is left of the sessions of `hosts`, which the volume does not allow any more: the kernel
+/// ends them, and waits for no drive. Returns whether there are more sessions than the kernel shows.
+pub(crate) fn wait_until_gone(volume: &Group<'_>, hosts: &[Uuid]) -> Result<bool> {
+    let system = volume.system();
+    let began = system.now();
+    let mut next_word = began + FIRST_WORD;
+    loop {
+        let text = volume.get("clients")?;
+        let clients = Client::parse_all(&text);
+        let is_left = |host: &&Uuid| clients.iter().any(|one| one.host == host.to_string());
+        let left: Vec<Uuid> = hosts.iter().filter(is_left).copied().collect();
+        if left.is_empty() {
+            return Ok(is_cut(&text));
+        }
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let now = system.now();
+        if now >= next_word {
+            next_word = now + NEXT_WORD;
+            system.progress(&format!(
+                "forbidden to use {}: {}; waiting for what the drive had begun for it, for {} s now",
+                volume.name(),
+                join(&left, ", "),
+                (now - began).as_secs()
+            ));
+        }
+        system.pause(LOOK);
+    }
+}
+
 /// Runs `hcablk target forbid`.
 pub fn forbid(
     system: &dyn System,
@@ -83,6 +123,8 @@ pub fn forbid(
         remove(host)?;
         changed = true;
     }
+    // Also when they were forbidden before: that may have been left before their sessions were gone.
+    let cut = wait_until_gone(&group, ids)?;
     let mut outcome = Outcome::new(Done::Forbid {
         volume: volume.to_string(),
         hosts: there,
@@ -90,6 +132,12 @@ pub fn forbid(
     });
     if !changed {
         outcome.note("none of these hosts was allowed");
+    }
+    if cut {
+        outcome.note(format!(
+            "{volume} has more sessions than the kernel shows; those of these hosts among them end, too, but \
+             may not be gone yet"
+        ));
     }
     Ok(outcome)
 }
