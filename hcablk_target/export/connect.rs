@@ -248,7 +248,6 @@ impl Connect {
             let (view, found) = self.registry.view(request);
             match (decide(request, &view), found.volume, found.session) {
                 (Decision::Begin, Some(volume), _) => {
-                    volume.enter(request);
                     if let Some(session) = self.begin_session(request, id, &volume)? {
                         return Ok((session, volume));
                     }

@@ -275,6 +275,13 @@ impl Registry {
         }
     }
 
+    /// Makes the instance of the host whose `session` begins by `request` the newest. `false`: a later one has
+    /// come, or the session ends; then nothing has changed.
+    pub(crate) fn enter(&self, session: &Session, volume: &Volume, request: &Request) -> bool {
+        let _lists = self.lists.lock();
+        !session.is_ending() && volume.enter(request)
+    }
+
     /// Returns a session for which `f` holds that is ending, if there is one.
     pub(crate) fn ending_session(&self, f: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
         let lists = self.lists.lock();

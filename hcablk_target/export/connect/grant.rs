@@ -3,6 +3,7 @@
 //! How a connection request is granted: the queue pair that is made, and the reply.
 
 use super::{
+    sizing::ENDED,
     Connect,
     Link,
     Refusal, //
@@ -65,6 +66,11 @@ impl Connect {
             .inspect_err(|refusal| {
                 session.end_by(request.queue, Fault::Refused(refusal.why()));
             })?;
+        // Not before: who is refused leaves its host's instances as they are.
+        if !self.registry.enter(session, volume, request) {
+            session.end_by(request.queue, Fault::Refused(ENDED.why()));
+            return Err(ENDED);
+        }
         link.attach(session, request.queue);
         let reply = Reply {
             credits: ADMIN_DEPTH,

@@ -71,7 +71,7 @@ impl Frame<'_> {
     }
 }
 
-const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
+pub(super) const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
 impl Connect {
     /// Returns what the sizes of the session's queue pairs follow from.
