@@ -159,6 +159,7 @@ bool hcablk_c_may_print(unsigned int kind)
 		HCABLK_C_LIMIT(2),
 		HCABLK_C_LIMIT(3),
 		HCABLK_C_LIMIT(4),
+		HCABLK_C_LIMIT(5),
 	};
 #undef HCABLK_C_LIMIT
 

@@ -50,6 +50,8 @@ pub enum Lines {
     Ends,
     /// Nothing is left of a session.
     Gone,
+    /// What memory a session that begins has got: smaller requests than it asked for, no peer memory.
+    Sizes,
 }
 
 /// Returns whether one more line of `kind` may be printed: ten in five seconds. Says itself how

@@ -22,11 +22,21 @@ use hcablk_core::{
         PeerLease, //
     },
     rdma::pd::ProtectionDomain,
+    system::{
+        may_print,
+        Lines, //
+    },
 };
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
+
+/// Returns whether what came of queue pair `index` is to be logged: that of a session's first one, with a rate
+/// limit, since whoever connects can cause it again and again.
+fn may_say(index: u8) -> bool {
+    index == 0 && may_print(Lines::Sizes)
+}
 
 /// Borrows peer memory for queue pair `index` if the volume `volume` wants it, and says what came
 /// of it at a session's first one. Sleeps.
@@ -47,7 +57,7 @@ pub(crate) fn lease(
             } else {
                 "by copies to and from RAM, which this RDMA device needs"
             };
-            if index == 0 {
+            if may_say(index) {
                 pr_info!(
                     "{volume}: uses memory of {}, {} KiB for the first queue, {how}\n",
                     *lease.provider(),
@@ -57,7 +67,7 @@ pub(crate) fn lease(
             Some(lease)
         }
         Err(why) => {
-            if index == 0 {
+            if may_say(index) {
                 pr_warn!("{volume}: no peer memory, RAM is used: {why}\n");
             }
             None
@@ -89,7 +99,7 @@ pub(crate) fn view(
         true => lines.view(pd).ok(),
         false => None,
     };
-    if view.is_none() && index == 0 {
+    if view.is_none() && may_say(index) {
         pr_warn!("{volume}: this RDMA device does not reach the cache: it is copied to RAM\n");
     }
     view

@@ -85,14 +85,16 @@ less "refusals do not fill the target's log" "$lines" "$(most "$took")"
 
 # And whoever is not refused, but comes and goes again and again: a line for each kind of news of a session.
 must on target "echo 1 > $target/volumes/vol1/enable && hcablk target allow vol1 $id"
+# At this port a session gets requests of 1 MiB, and asks for more.
+must on target "hcablk target listen --id 2 --port 7745 --buffer-mib 1"
 # Several at a time, since a connection takes a while.
 devices="1 2 3 4"
 must on c1 "for n in $devices; do mkdir $initiator/again\$n && cd $initiator/again\$n && echo $target_address > address &&
-	echo vol1 > volume && echo $id > host_id && echo 1 > queues || exit; done"
+	echo vol1 > volume && echo $id > host_id && echo 1 > queues && echo 7745 > port && echo 4096 > max_io_kib || exit; done"
 # news: how many lines there are of each kind.
 news() {
 	local kind
-	for kind in ' begun, ' ' ended: ' ': nothing is left of session '; do
+	for kind in ' begun, ' ' ended: ' ': nothing is left of session ' ': requests of [0-9]+ KiB at most, not of '; do
 		in_log target "$kind" | wc -l
 	done
 }
@@ -104,10 +106,10 @@ ON_SECONDS=100 often 4 on c1 "for n in $devices; do (
 	) & done; wait; for n in $devices; do rm /tmp/again\$n || exit; done"
 must on c1 "for n in $devices; do rmdir $initiator/again\$n || exit; done"
 mapfile -t after < <(news)
-for kind in 0 1 2; do
+for kind in 0 1 2 3; do
 	lines=$((after[kind] - before[kind]))
 	echo "# $did sessions in $took ms made $lines lines" >&2
-	less "nor do sessions that begin and end (line $((kind + 1)) of 3)" "$lines" "$(most "$took")"
+	less "nor do sessions that begin and end (line $((kind + 1)) of 4)" "$lines" "$(most "$took")"
 	less "though some are told" 0 "$lines"
 done
 

@@ -36,6 +36,10 @@ use hcablk_core::{
         cm::Id,
         device::Attributes, //
     },
+    system::{
+        may_print,
+        Lines, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -148,14 +152,18 @@ impl Connect {
         let client = admitted.map_err(Refusal::denied)?;
         session.set_largest(largest);
         session.set_client(client);
-        if largest < asked && lacks {
+        // Whoever connects can cause it again and again.
+        if largest >= asked || !may_print(Lines::Sizes) {
+            return Ok(());
+        }
+        if lacks {
             pr_info!(
                 "{}: no memory for requests larger than {} KiB, of {} KiB that were asked for\n",
                 session.volume(),
                 largest >> 10,
                 asked >> 10
             );
-        } else if largest < asked {
+        } else {
             pr_info!(
                 "{}: requests of {} KiB at most, not of {} KiB: the RDMA device or buffer_mib has no more for {} queue pairs\n",
                 session.volume(),
