@@ -18,6 +18,11 @@ use kernel::{
 /// what the HCA has is taken from it; the drive is waited for.
 const IDLE_MS: u32 = 30_000;
 
+/// How often it is looked whether the completion handler has ended, in milliseconds.
+const HANDLER_LOOK_MS: u32 = 1000;
+
+const STILL_WAITING: &str = "still waiting for the drive to finish requests of a closed session";
+
 impl Queue {
     /// Begins to take the queue pair down: nothing new is begun, what is posted
     /// is flushed. May sleep.
@@ -70,13 +75,14 @@ impl Queue {
     /// Ends what [`Self::close_all`] has begun.
     fn finish(&self) {
         if self.all_idle.wait_ms(0).is_err() {
+            self.wait_for_handler();
             // Either the drive is slow or the HCA does not flush. What the
             // queue pair has is not coming back then; all that the HCA reaches
             // stays until the pair is destroyed ([`kept`](super::kept)).
             self.pair.drain();
             self.give_up_all();
             while self.all_idle.wait_ms(IDLE_MS).is_err() {
-                pr_warn!("still waiting for the drive to finish requests of a closed session\n");
+                pr_warn!("{STILL_WAITING}\n");
                 // What the drive has finished since was posted to a queue pair that does not flush.
                 self.give_up_all();
             }
@@ -98,6 +104,25 @@ impl Queue {
         }
         self.chunked.clear();
         self.comes_to(State::Ended);
+    }
+
+    /// Waits while the completion handler is busy, which waits for the drive if that takes no more requests: what
+    /// the queue pair has done meanwhile, nobody has reported, which is no fault of the HCA's. Sleeps
+    /// as long as the drive takes.
+    fn wait_for_handler(&self) {
+        self.pair.cq().kick();
+        for look in 1u64.. {
+            if self.is_settled() {
+                return;
+            }
+            if self.all_idle.wait_ms(HANDLER_LOOK_MS).is_ok() {
+                // It has nothing to wait for any more.
+                return self.pair.cq().settle();
+            }
+            if look % u64::from(IDLE_MS / HANDLER_LOOK_MS) == 0 {
+                pr_warn!("{STILL_WAITING}\n");
+            }
+        }
     }
 
     /// Gives up what the queue pair has. Its completion handler does so no more.
