@@ -76,18 +76,15 @@ struct Target {
     _directories: Subsystem,
     _connect: Drained,
     _work: Drained,
-    _completions: Drained,
-    _software: Drained,
+    _admin: Drained,
 }
 
 impl kernel::Module for Target {
     fn init(module: &'static ThisModule) -> Result<Self> {
-        let completions = WorkQueue::for_completions(c"hcablk_comp")?;
         let queues = export::registry::WorkQueues {
             control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
-            completions: Arc::new(completions, GFP_KERNEL)?,
-            software: Arc::new(WorkQueue::new(c"hcablk_comp_soft")?, GFP_KERNEL)?,
+            admin: Arc::new(WorkQueue::new(c"hcablk_admin")?, GFP_KERNEL)?,
         };
         let registry = export::registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
@@ -95,8 +92,7 @@ impl kernel::Module for Target {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _connect: Drained(queues.connect),
             _work: Drained(queues.control),
-            _completions: Drained(queues.completions),
-            _software: Drained(queues.software),
+            _admin: Drained(queues.admin),
         })
     }
 }

@@ -65,12 +65,9 @@ pub(crate) struct WorkQueues {
     pub(crate) control: Arc<WorkQueue>,
     /// Where connections come up: what they wait for are the ends of sessions, which must find workers.
     pub(crate) connect: Arc<WorkQueue>,
-    /// Where completions of HCAs are handled: on the processor that they interrupt.
-    pub(crate) completions: Arc<WorkQueue>,
-    /// Where those of devices are that are programs. soft-RoCE does its work on an
-    /// unbound queue, and ours is handled by the same workers: no change of threads is
-    /// between its part of a request and ours.
-    pub(crate) software: Arc<WorkQueue>,
+    /// Where completions of admin queue pairs are handled: nothing that is there waits for a drive, so that
+    /// keep-alives, fences and watches are answered whatever hangs.
+    pub(crate) admin: Arc<WorkQueue>,
 }
 
 /// See the module.
@@ -295,12 +292,8 @@ impl VolumeOwner for Registry {
         Self::work(self)
     }
 
-    fn completions(&self, software: bool) -> &Arc<WorkQueue> {
-        if software {
-            &self.queues.software
-        } else {
-            &self.queues.completions
-        }
+    fn admin_completions(&self) -> &Arc<WorkQueue> {
+        &self.queues.admin
     }
 
     fn claims(&self) -> &Arc<Claims> {

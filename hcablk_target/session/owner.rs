@@ -30,8 +30,8 @@ pub(crate) trait SessionOwner: Send + Sync + 'static {
     /// Returns the workqueue on which sessions end.
     fn teardown(&self) -> &Arc<WorkQueue>;
 
-    /// Returns where completions of a device are handled that is a program, or is not.
-    fn completions(&self, software: bool) -> &Arc<WorkQueue>;
+    /// Returns where completions of admin queue pairs are handled.
+    fn admin_completions(&self) -> &Arc<WorkQueue>;
 
     /// Returns whether it is measured how long requests take.
     fn timing(&self) -> bool;

@@ -89,7 +89,7 @@ impl Session {
         id: &Arc<Id>,
         client: Arc<Client>,
     ) -> Result<Arc<Admin>> {
-        let completions = self.owner.completions(self.pd.is_software());
+        let completions = self.owner.admin_completions();
         let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
         let mut place = self.admin.lock();
         if self.state.lock().is_live() {
@@ -116,7 +116,7 @@ impl Session {
             epoch: self.epoch,
             index,
             geometry: self.geometry,
-            completions: self.owner.completions(self.pd.is_software()).clone(),
+            completions: backing.completions(self.pd.is_software()).clone(),
             pd: self.pd.clone(),
             backing,
             write_errors: self.write_errors.clone(),

@@ -117,6 +117,9 @@ pub(crate) struct Backing {
     claim: Option<Claim>,
     /// Where requests wait for the drive: see [`Self::io_work`].
     io_work: WorkQueue,
+    /// Where completions of its queue pairs are handled: see [`Self::completions`].
+    completions: Arc<WorkQueue>,
+    software: Arc<WorkQueue>,
     store: Store,
     mode: Mode,
     cache: Option<Arc<Cache>>,
@@ -158,7 +161,9 @@ impl Backing {
         };
         let backing = Self {
             claim: None,
-            io_work: Self::new_work(name).map_err(|e| ("the workqueue", e))?,
+            io_work: Self::new_work("io", name, |name| WorkQueue::bounded(name, IO_WORK_MAX))?,
+            completions: Self::new_shared_work("comp", name, WorkQueue::for_completions)?,
+            software: Self::new_shared_work("soft", name, WorkQueue::new)?,
             store,
             mode,
             source,
@@ -172,9 +177,24 @@ impl Backing {
         Ok(backing)
     }
 
-    fn new_work(name: &str) -> Result<WorkQueue> {
-        let name = CString::try_from_fmt(fmt!("hcablk_io_{name}"))?;
-        WorkQueue::bounded(&name, IO_WORK_MAX)
+    /// Makes the workqueue of the volume `name` for `what`.
+    fn new_work(
+        what: &str,
+        name: &str,
+        make: impl Fn(&CStr) -> Result<WorkQueue>,
+    ) -> Result<WorkQueue, (&'static str, Error)> {
+        let name = CString::try_from_fmt(fmt!("hcablk_{what}_{name}"));
+        name.and_then(|name| make(&name))
+            .map_err(|e| ("the workqueue", e))
+    }
+
+    fn new_shared_work(
+        what: &str,
+        name: &str,
+        make: impl Fn(&CStr) -> Result<WorkQueue>,
+    ) -> Result<Arc<WorkQueue>, (&'static str, Error)> {
+        let work = Self::new_work(what, name, make)?;
+        Arc::new(work, GFP_KERNEL).map_err(|e| ("the workqueue", e.into()))
     }
 
     /// Returns where requests wait for the drive: a workqueue of the volume's own, so that those
@@ -185,6 +205,24 @@ impl Backing {
     /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
     pub(crate) fn io_work(&self) -> &WorkQueue {
         &self.io_work
+    }
+
+    /// Returns where completions of the volume's queue pairs are handled. Submitting a bio there waits
+    /// where a drive takes no more requests, with a thread for each queue pair: no other volume's
+    /// completions wait behind them.
+    ///
+    /// Those of HCAs are handled on the processor that they interrupt; those of devices that are programs
+    /// (`software`) are not: soft-RoCE does its work on an unbound queue, and ours is handled by the same
+    /// workers, so that no change of threads is between its part of a request and ours.
+    ///
+    /// As of [`Self::io_work`] its work never drops it: [`CompletionQueue::stop`] waits for that.
+    ///
+    /// [`CompletionQueue::stop`]: hcablk_core::rdma::cq::CompletionQueue::stop
+    pub(crate) fn completions(&self, software: bool) -> &Arc<WorkQueue> {
+        match software {
+            true => &self.software,
+            false => &self.completions,
+        }
     }
 
     /// Says that it is exported, and gives it a cache of `mib` MiB, 0: none.

@@ -24,6 +24,7 @@ must on target "modprobe -a dm_mod ext4 && mkfs.ext4 -q -F $drive 400M && mkdir 
 export_volume hung "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname hung')" --mode=cached c1
 export_volume well /mnt/files/image --mode=cached c2
 same "each volume has a workqueue" "hung well " "$(on target "$workqueues")"
+same "and one for its queue pairs" "hung well " "$(on target "${workqueues//_io_/_soft_}")"
 connect c2 well
 well=$device
 connect c1 hung --queues 2 --queue-depth 1024 --io-timeout 600

@@ -21,8 +21,8 @@ pub(crate) trait VolumeOwner: Send + Sync + 'static {
     /// Returns where sessions end.
     fn work(&self) -> &Arc<WorkQueue>;
 
-    /// Returns where completions of a device are handled that is a program, or is not.
-    fn completions(&self, software: bool) -> &Arc<WorkQueue>;
+    /// Returns where completions of admin queue pairs are handled.
+    fn admin_completions(&self) -> &Arc<WorkQueue>;
 
     /// Returns what is exported.
     fn claims(&self) -> &Arc<Claims>;

@@ -37,8 +37,8 @@ impl SessionOwner for Volume {
         self.owner.work()
     }
 
-    fn completions(&self, software: bool) -> &Arc<WorkQueue> {
-        self.owner.completions(software)
+    fn admin_completions(&self) -> &Arc<WorkQueue> {
+        self.owner.admin_completions()
     }
 
     fn timing(&self) -> bool {
