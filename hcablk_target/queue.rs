@@ -51,6 +51,7 @@ use crate::{
     },
     storage::{
         backing::Backing,
+        flush_errors::Teller,
         write_errors::WriteErrors, //
     }, //
 };
@@ -231,7 +232,8 @@ pub(crate) struct Queue {
     /// Data is sent by requests that are reported each by itself. Of one that is
     /// not, soft-iWARP has TCP send the very pages (`siw_qp_prepare_tx()`),
     /// which it does when it likes: also after the answer behind it has
-    /// completed, and the buffer is another request's.
+    /// completed, and the buffer is another request's. That the send of an answer has completed does
+    /// not say there that it has arrived either.
     all_reported: bool,
     incoming: MessageBuffers,
     /// Where the data that a request brings with it is put, one for each
@@ -266,6 +268,7 @@ pub(crate) struct Queue {
     backing: Arc<Backing>,
     /// Which errors of the session's writes are still to be told.
     write_errors: Arc<WriteErrors>,
+    teller: Teller,
     #[pin]
     batcher: ResponseBatcher,
     /// Only this queue pair is taken down: see [`Self::close_alone`].

@@ -40,7 +40,10 @@ impl Queue {
         } else {
             c.errors.bump();
             if io.flush_error != 0 {
-                self.write_errors.flush_error_sent(io.flush_error);
+                // TCP may still lose what iWARP has sent.
+                let arrived = !self.all_reported;
+                self.write_errors
+                    .flush_error_sent(io.flush_error, self.teller, arrived);
             }
         }
         if key_to_invalidate(io).is_some() {

@@ -5,6 +5,7 @@
 use super::Fault;
 use crate::storage::{
     backing::Backing,
+    flush_errors::Teller,
     write_errors::WriteErrors, //
 };
 use hcablk_core::{
@@ -40,4 +41,6 @@ pub(crate) struct QueueConfig {
     pub(crate) backing: Arc<Backing>,
     /// Which errors of the session's writes are still to be told.
     pub(crate) write_errors: Arc<WriteErrors>,
+    /// Which session tells them, among those of the disk.
+    pub(crate) teller: Teller,
 }

@@ -10,6 +10,7 @@ use crate::{
     request::Owner,
     storage::{
         backing::Backing,
+        flush_errors::Teller,
         submit,
         write_errors::WriteErrors,
         Completion, //
@@ -105,6 +106,11 @@ impl Completion for Queue {
     #[inline]
     fn write_errors(&self) -> &WriteErrors {
         &self.write_errors
+    }
+
+    #[inline]
+    fn teller(&self) -> Teller {
+        self.teller
     }
 
     #[inline]

@@ -266,6 +266,7 @@ impl Queue {
             view,
             backing: config.backing,
             write_errors: config.write_errors,
+            teller: config.teller,
             batcher <- batcher,
             leaving: Atomic::new(false),
             all_idle <- Event::new(),

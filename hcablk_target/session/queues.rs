@@ -120,6 +120,7 @@ impl Session {
             pd: self.pd.clone(),
             backing,
             write_errors: self.write_errors.clone(),
+            teller: self.write_errors.teller(),
         };
         Queue::new(self.clone(), config, id, shape, charged)
     }

@@ -5,6 +5,7 @@
 
 use super::{
     backing::Backing,
+    flush_errors::Teller,
     write_errors::WriteErrors, //
 };
 use crate::request::{
@@ -27,6 +28,9 @@ pub(crate) trait Completion: Owner {
 
     /// Returns which errors of the session's writes are still to be told.
     fn write_errors(&self) -> &WriteErrors;
+
+    /// Returns which session tells them, among those of the disk.
+    fn teller(&self) -> Teller;
 
     /// Returns the bytes of the volume at this moment, in whole blocks; 0 if the drive is gone.
     fn capacity(&self) -> u64;

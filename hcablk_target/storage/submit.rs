@@ -400,7 +400,7 @@ pub(crate) fn finish<O: Completion>(
         Err(_) => Status::IoError,
     };
     if io.makes_durable() {
-        (status, io.flush_error) = owner.write_errors().end_flush(status);
+        (status, io.flush_error) = owner.write_errors().end_flush(status, owner.teller());
     }
     trace::target::drive_end(|| io.about().ended(status as i32));
     owner.drive_done(io, status);

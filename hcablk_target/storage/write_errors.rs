@@ -15,7 +15,10 @@
 
 use super::{
     backing::Backing,
-    flush_errors::FlushErrors, //
+    flush_errors::{
+        FlushErrors,
+        Teller, //
+    },
 };
 use hcablk_core::{
     blkdev::WbErrCursor,
@@ -78,6 +81,8 @@ pub(crate) struct WriteErrors {
     owes_error: Atomic<bool>,
     /// Sessions that have it. It grows under the records' lock.
     sessions: Atomic<u32>,
+    /// How many sessions have had it so far.
+    tellers: Atomic<Teller>,
 }
 
 impl WriteErrors {
@@ -94,6 +99,7 @@ impl WriteErrors {
                 flushes <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
                 owes_error: Atomic::new(false),
                 sessions: Atomic::new(0),
+                tellers: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -144,33 +150,44 @@ impl WriteErrors {
 
     /// Returns how a flush, or a write with FUA, of session `by` ends for which the drive's part ended with `own`, and
     /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
-    pub(crate) fn end_flush(&self, own: Status) -> (Status, u32) {
+    pub(crate) fn end_flush(&self, own: Status, by: Teller) -> (Status, u32) {
         if own == Status::Ok && !self.owes_error.load(Acquire) {
             return (own, 0);
         }
         let mut errors = self.flushes.lock();
-        let end = errors.end(own);
+        let end = errors.end(own, by);
         self.owes_error.store(!errors.is_empty(), Release);
         end
     }
 
-    /// Records that an answer that told of the error of a flush was sent: [`FlushErrors::sent`]. Any
-    /// context.
-    pub(crate) fn flush_error_sent(&self, number: u32) {
+    /// Records that an answer that told of the error of a flush was sent by session `by`, and has `arrived` or may not
+    /// have: [`FlushErrors::sent`]. Any context.
+    pub(crate) fn flush_error_sent(&self, number: u32, by: Teller, arrived: bool) {
         let mut errors = self.flushes.lock();
-        errors.sent(number);
+        errors.sent(number, by, arrived);
         self.owes_error.store(!errors.is_empty(), Release);
     }
 }
 
 /// A session's use of a record, which stays as long as there is one: who forgets it would tell the initiator
 /// of another instance, and that nothing is left of what the session has begun.
-pub(crate) struct WriteErrorsUse(Arc<WriteErrors>);
+pub(crate) struct WriteErrorsUse {
+    errors: Arc<WriteErrors>,
+    teller: Teller,
+}
 
 impl WriteErrorsUse {
     fn new(errors: &Arc<WriteErrors>) -> Self {
         errors.sessions.fetch_add(1, Relaxed);
-        Self(errors.clone())
+        Self {
+            errors: errors.clone(),
+            teller: errors.tellers.fetch_add(1, Relaxed),
+        }
+    }
+
+    /// Returns which session this is, among those that have the record.
+    pub(crate) fn teller(&self) -> Teller {
+        self.teller
     }
 }
 
@@ -178,13 +195,13 @@ impl core::ops::Deref for WriteErrorsUse {
     type Target = Arc<WriteErrors>;
 
     fn deref(&self) -> &Arc<WriteErrors> {
-        &self.0
+        &self.errors
     }
 }
 
 impl Drop for WriteErrorsUse {
     fn drop(&mut self) {
-        self.0.sessions.fetch_sub(1, Release);
+        self.errors.sessions.fetch_sub(1, Release);
     }
 }
 
