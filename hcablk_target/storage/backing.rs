@@ -235,7 +235,8 @@ impl Backing {
         if mib != 0 && !matches!(self.mode, Mode::Direct | Mode::P2p) {
             return Err(("a volume with a cache has mode direct or p2p", EINVAL));
         }
-        let claim = Claims::claim(claims, self.file().id(), mib != 0);
+        let cached = self.write_route() == Route::Cache;
+        let claim = Claims::claim(claims, self.file().id(), mib != 0, cached);
         self.claim = Some(claim.map_err(|e| match e {
             e if e == EBUSY => (
                 "another volume exports the same: neither may have a cache",
@@ -336,6 +337,12 @@ impl Backing {
             Mode::Direct | Mode::P2p => self.direct(),
             Mode::Cached | Mode::Mixed => Route::Cache,
         }
+    }
+
+    /// Returns whether it is exported through the page cache as well, at this moment. Any context.
+    #[inline]
+    pub(crate) fn is_also_cached(&self) -> bool {
+        self.claim.as_ref().is_some_and(Claim::is_cached)
     }
 
     /// Returns whether a write's data may change until the write is done. A copy of the

@@ -43,13 +43,17 @@
 //!   longer than the write: a write past the cache to the rest of such a block would be
 //!   overwritten with what was read before it, and may find no page when it is done. So each
 //!   write to a part of a page looks whether anything was written back meanwhile
-//!   ([`REWRITTEN`]), and is done again then, through the pages.
+//!   ([`REWRITTEN`]), and is done again then, through the pages. What is exported through the page cache
+//!   as well is written back at any time: there such a write goes through it from the start.
 //!
 //! What is *not* promised: anything about two writes to the same block that
 //! are under way at the same time.
 
 use super::{
-    backing::Route,
+    backing::{
+        Backing,
+        Route, //
+    },
     visit::enter_cache,
     Completion, //
 };
@@ -123,6 +127,14 @@ impl Task {
     fn is_cached_in(self, file: FileRef<'_>) -> bool {
         file.has_pages(self.extent.offset, self.extent.length as usize)
     }
+
+    /// Returns whether what would pass the page cache by has to do with it: there are pages, or there may be
+    /// some, of which it writes a part.
+    #[inline]
+    fn meets_pages(self, backing: &Backing) -> bool {
+        let shares = self.replaces() && self.shares_pages() && backing.is_also_cached();
+        shares || self.is_cached_in(backing.file())
+    }
 }
 
 impl<O: Completion> Io<O> {
@@ -165,10 +177,10 @@ impl<O: Completion> Io<O> {
         )
     }
 
-    /// Returns whether the page cache has some of the blocks that it is about.
+    /// Returns whether the page cache has some of the blocks that it is about, or may get them.
     pub(crate) fn is_cached(&self) -> bool {
-        let file = self.owner.backing().file();
-        self.task().is_some_and(|task| task.is_cached_in(file))
+        let backing = self.owner.backing();
+        self.task().is_some_and(|task| task.meets_pages(backing))
     }
 
     /// Remembers what was written back through pages so far, for `was_overtaken`.
@@ -231,7 +243,7 @@ fn to_drive<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Option<Task>) {
     let backing = owner.backing();
     match task {
         Some(task) => match task.route {
-            Route::Device if !task.is_cached_in(backing.file()) => {
+            Route::Device if !task.meets_pages(backing) => {
                 if task.op == BioOp::Read && io.chunks.is_some() {
                     return owner.read_chunks(io);
                 }
@@ -272,7 +284,7 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
     };
     let (file, offset) = (owner.backing().file(), task.extent.offset);
     let length = task.extent.length as usize;
-    io.met_pages = task.route != Route::Cache && task.is_cached_in(file);
+    io.met_pages = task.route != Route::Cache && task.meets_pages(owner.backing());
     match (task.op, task.route) {
         (BioOp::Discard { .. }, Route::Device) => {
             // What is left there is as good as anything; who has written beside it is told of that.
