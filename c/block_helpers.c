@@ -25,6 +25,15 @@ void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len)
 	struct req_iterator iter;
 	struct bio_vec bv;
 
+	/* Most are in one page, of one bio. */
+	if (rq->bio) {
+		bv = bio_iter_iovec(rq->bio, rq->bio->bi_iter);
+		if (len <= bv.bv_len) {
+			bv.bv_len = len;
+			memcpy_to_bvec(&bv, from);
+			return;
+		}
+	}
 	rq_for_each_segment(bv, rq, iter) {
 		if (!len)
 			break;

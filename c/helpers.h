@@ -40,6 +40,7 @@ u64 hcablk_c_ib_dma_map_page(struct ib_device *dev, struct page *page, size_t le
 void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
 				enum dma_data_direction dir);
 int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
+bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr);
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir);
 void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,

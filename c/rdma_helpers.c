@@ -77,6 +77,14 @@ int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr)
 	return ib_dma_mapping_error(dev, addr);
 }
 
+/* Whether the calls below do anything to this mapping. Checks of the DMA API shall see all of them. */
+bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
+{
+	if (IS_ENABLED(CONFIG_DMA_API_DEBUG))
+		return true;
+	return !ib_uses_virt_dma(dev) && dma_need_sync(dev->dma_device, addr);
+}
+
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir)
 {

@@ -68,7 +68,7 @@ pub(crate) enum ArmFor {
 /// Requests after which the issuer polls for responses itself, if none was seen meanwhile.
 const REAP: u32 = 16;
 /// Longest period.
-const PERIOD: u32 = 24;
+const PERIOD: u32 = 32;
 
 /// The account of one queue. Guarded by the lock under which requests are issued and responses
 /// are handled.
@@ -108,7 +108,7 @@ impl Batching {
 
     /// Decides for a request that is about to be issued whether its response is solicited;
     /// `last`: no other follows at once.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn issue(&mut self, last: bool) -> Solicited {
         let outstanding = self.solicited + self.unsolicited + 1;
         if !self.batched {

@@ -14,6 +14,13 @@ use crate::{
     settings::Policy,
     shape::Shape, //
 };
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed,
+    Release, //
+};
 use hcablk_core::{
     blkdev::Requests,
     proto::connect::{
@@ -26,13 +33,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
         Arc,
         Mutex, //
     },

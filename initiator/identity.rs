@@ -18,6 +18,10 @@
 
 #[cfg(doc)]
 use hcablk_core::proto::connect::DISK_MAX;
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     proto::connect::{
         Epoch,
@@ -31,10 +35,6 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },

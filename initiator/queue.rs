@@ -78,6 +78,11 @@ use crate::{
         Wakeups, //
     },
 };
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     blkdev::{
         PerTag,
@@ -104,14 +109,7 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 mod answer;

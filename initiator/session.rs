@@ -40,6 +40,11 @@ use crate::{
     settings::Settings,
     shape::Shape, //
 };
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
+};
 use hcablk_core::{
     blkdev::Requests,
     broken,
@@ -77,11 +82,6 @@ use kernel::{
     impl_has_work, new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
         Arc,
         Mutex, //
     },

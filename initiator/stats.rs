@@ -125,7 +125,7 @@ metrics! {
     }
 }
 
-/// When a request changed its state; all 0 unless that is measured.
+/// When a request changed its state; `sent` is 0, and the others say nothing, unless that is measured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
     made: u64,
@@ -134,13 +134,17 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Makes the marks of a request that was made at `made` and is sent now.
+    /// Records that a request which was made at `made` is sent now, if it is `measured`.
     #[inline]
-    pub(crate) fn sent(made: u64) -> Self {
-        Self {
-            made,
-            sent: now_ns(),
-            answered: 0,
+    pub(crate) fn send(&mut self, measured: bool, made: u64) {
+        if measured {
+            *self = Self {
+                made,
+                sent: now_ns(),
+                answered: 0,
+            };
+        } else {
+            self.sent = 0;
         }
     }
 

@@ -152,6 +152,19 @@ impl SegmentList {
         Some(mapped)
     }
 
+    /// Returns the mapped segment if it is the only one.
+    #[inline]
+    pub fn only(&mut self) -> Option<Sge> {
+        if self.mapped != 1 {
+            return None;
+        }
+        let sg = self.table.first_mut()?;
+        let mut length = 0;
+        // SAFETY: The first entry is mapped.
+        let address = unsafe { bindings::hcablk_c_sg_dma(sg, &mut length) };
+        Some(Sge::mapped(address, length, self.pd.lkey()))
+    }
+
     /// Puts mapped segments from the one numbered `first` on into `sges`, as many as there
     /// is room for; how many they are, and how many bytes.
     #[inline]

@@ -4,6 +4,7 @@
 //! that interrupts touch, an event that can be waited for with a limit, a
 //! workqueue of our own and a periodic task that can be stopped.
 
+pub mod atomic;
 pub mod defer;
 pub mod embedded;
 pub mod unordered;
@@ -55,14 +56,31 @@ unsafe impl Backend for IrqBackend {
 
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller guarantees that `ptr` is an initialised lock.
-        unsafe { bindings::hcablk_c_spin_lock_irqsave(ptr) }
+        // SAFETY: The caller guarantees that `ptr` is an initialised lock; without RT it begins with,
+        // and is no more than, a `raw_spinlock_t`.
+        #[cfg(not(CONFIG_PREEMPT_RT))]
+        unsafe {
+            bindings::_raw_spin_lock_irqsave(ptr.cast())
+        }
+        // SAFETY: As above.
+        #[cfg(CONFIG_PREEMPT_RT)]
+        unsafe {
+            bindings::hcablk_c_spin_lock_irqsave(ptr)
+        }
     }
 
     #[inline]
     unsafe fn unlock(ptr: *mut Self::State, flags: &Self::GuardState) {
-        // SAFETY: The caller holds the lock, and `flags` came with it.
-        unsafe { bindings::hcablk_c_spin_unlock_irqrestore(ptr, *flags) }
+        // SAFETY: The caller holds the lock, and `flags` came with it; see `lock`.
+        #[cfg(not(CONFIG_PREEMPT_RT))]
+        unsafe {
+            bindings::_raw_spin_unlock_irqrestore(ptr.cast(), *flags)
+        }
+        // SAFETY: As above.
+        #[cfg(CONFIG_PREEMPT_RT)]
+        unsafe {
+            bindings::hcablk_c_spin_unlock_irqrestore(ptr, *flags)
+        }
     }
 
     #[inline]
@@ -73,9 +91,13 @@ unsafe impl Backend for IrqBackend {
     }
 
     #[inline]
-    unsafe fn assert_is_held(ptr: *mut Self::State) {
+    unsafe fn assert_is_held(_ptr: *mut Self::State) {
+        // It would be a call of a function that is empty otherwise.
+        #[cfg(CONFIG_LOCKDEP)]
         // SAFETY: The caller guarantees that `ptr` is an initialised lock.
-        unsafe { bindings::spin_assert_is_held(ptr) }
+        unsafe {
+            bindings::spin_assert_is_held(_ptr)
+        }
     }
 }
 

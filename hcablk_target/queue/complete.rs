@@ -47,7 +47,7 @@ impl Handler for Queue {
         }
     }
 
-    fn round_done(&self, (): ()) {
+    fn round_done(&self, (): &mut ()) {
         self.round_over();
     }
 

@@ -25,7 +25,10 @@ use hcablk_core::{
         Status, //
     },
     proto::{
-        grant::Answers,
+        grant::{
+            Answered,
+            Answers, //
+        },
         message::{
             self,
             Response,
@@ -52,30 +55,36 @@ impl Queue {
     /// Handles a received message, or the immediate value of a write.
     pub(super) fn receive(&self, round: &mut Round, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
-        let (response, with) = match completion.immediate() {
-            Some(value) => (
-                Response::of_immediate(value),
-                With::Data(completion.byte_len()),
-            ),
-            None => {
-                let mut message = [0; BUFFER_LEN];
-                let message = self
-                    .incoming
-                    .read(buffer as usize, completion.byte_len(), &mut message)
-                    .ok();
-                if message.is_some_and(Answers::is) {
-                    if completion.invalidated().is_some() {
-                        return self.violation("it invalidated a key that it was not given");
-                    }
-                    return self.eager_answered(round, buffer, message.and_then(Answers::decode));
+        match completion.immediate() {
+            Some(value) => {
+                if self.reposted(buffer) {
+                    let with = With::Data(completion.byte_len());
+                    self.respond(round, Response::of_immediate(value), with);
                 }
-                let Some(response) = message.and_then(Response::decode) else {
-                    return self.violation("a message cannot be understood");
-                };
-                let with = completion.invalidated();
-                (response, with.map_or(With::Nothing, With::Invalidation))
             }
+            None => self.receive_message(round, buffer, completion),
+        }
+    }
+
+    /// Handles a received message.
+    #[inline(never)]
+    fn receive_message(&self, round: &mut Round, buffer: u32, completion: &Completion) {
+        let mut message = [0; BUFFER_LEN];
+        let message = self
+            .incoming
+            .read(buffer as usize, completion.byte_len(), &mut message)
+            .ok();
+        if message.is_some_and(Answers::is) {
+            if completion.invalidated().is_some() {
+                return self.violation("it invalidated a key that it was not given");
+            }
+            return self.eager_answered(round, buffer, message.and_then(Answers::decode));
+        }
+        let Some(response) = message.and_then(Response::decode) else {
+            return self.violation("a message cannot be understood");
         };
+        let with = completion.invalidated();
+        let with = with.map_or(With::Nothing, With::Invalidation);
         if self.reposted(buffer) {
             self.respond(round, response, with);
         }
@@ -92,7 +101,7 @@ impl Queue {
     }
 
     /// Handles a message with answers to eager writes; `None`: it cannot be decoded.
-    fn eager_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answers>) {
+    fn eager_answered(&self, round: &mut Round, buffer: u32, answers: Option<Answered<'_>>) {
         let Some(answers) = answers else {
             return self.violation("a message cannot be understood");
         };
@@ -157,6 +166,8 @@ impl Queue {
     }
 
     /// Handles a response, which came `with` something or without.
+    // What is known of it where it is called leaves less to do.
+    #[inline(always)]
     fn respond(&self, round: &mut Round, response: Response, with: With) {
         let Some((mut send, hungry)) = self.lock_for_answer(response.credits) else {
             return;
@@ -310,7 +321,15 @@ impl Queue {
 
     /// Finishes the handling of an answer, without the lock: checks that a credit is left
     /// (`can_ask`), and runs the hardware queue if a request was turned away (`hungry`).
+    #[inline(always)]
     fn after_answer(&self, can_ask: bool, hungry: bool) {
+        if !can_ask || hungry {
+            self.after_last_answer(can_ask, hungry);
+        }
+    }
+
+    #[inline(never)]
+    fn after_last_answer(&self, can_ask: bool, hungry: bool) {
         if !can_ask {
             // Requests would wait for ever: those not issued have no timeout.
             return self.violation("it leaves no credit to ask with");

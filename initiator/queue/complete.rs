@@ -19,6 +19,11 @@ use crate::{
         Violation, //
     },
 };
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Relaxed,
+    Release, //
+};
 use hcablk_core::{
     blkdev::{
         Ending,
@@ -35,12 +40,6 @@ use hcablk_core::{
     },
     report::trace, //
 };
-use kernel::sync::atomic::{
-    Acquire,
-    Relaxed,
-    Release, //
-};
-
 /// What one round of completions leaves for its end.
 #[derive(Default)]
 pub(crate) struct Round {
@@ -129,6 +128,14 @@ impl Queue {
         }
     }
 
+    /// Does so at the end of a round, under the lock.
+    #[inline(never)]
+    fn account_awaited_now(&self) {
+        let mut send = self.send.lock();
+        self.account_awaited(&mut send);
+        self.update_notify(&send);
+    }
+
     /// Ends the session, since the target broke the protocol by a message that names no request.
     pub(super) fn violation(&self, what: &'static str) {
         self.violated(Violation::new(what, Some(self.index)));
@@ -156,21 +163,20 @@ const SOLICITED_OR_TIMER: u32 = ArmFor::SolicitedOrTimer as u32;
 impl Handler for Queue {
     type Round = Round;
 
-    fn round_done(&self, round: Round) {
+    #[inline]
+    fn round_done(&self, round: &mut Round) {
         if round.invalidates {
             self.post_invalidations();
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn cq_notify(&self) -> CqNotify {
         if !self.live.load(Acquire) || self.keep_alive_pending.load(Acquire) {
             return CqNotify::Any;
         }
         if self.awaited_sends.load(Relaxed) != 0 {
-            let mut send = self.send.lock();
-            self.account_awaited(&mut send);
-            self.update_notify(&send);
+            self.account_awaited_now();
         }
         match self.arm_for.load(Relaxed) {
             SOLICITED => CqNotify::SolicitedOnly,

@@ -14,6 +14,11 @@ use super::{
     Queue, //
 };
 use crate::failure::Failure;
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Full,
+    Release, //
+};
 use hcablk_core::{
     blkdev::{
         Request,
@@ -25,12 +30,6 @@ use hcablk_core::{
         State, //
     },
 };
-use kernel::sync::atomic::{
-    Acquire,
-    Full,
-    Release, //
-};
-
 impl Queue {
     /// Stops accepting requests, also if the queue has yet to go live; those that are being issued
     /// may still be posted.

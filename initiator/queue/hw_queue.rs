@@ -27,15 +27,15 @@ use hcablk_core::blkdev::{
     Requests,
     Status, //
 };
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Full,
+    Relaxed, //
+};
 use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },

@@ -29,18 +29,18 @@ use super::{
     SendState,
     TagData, //
 };
-use crate::{
-    batching::Solicited,
-    stats::Marks, //
-};
+use crate::batching::Solicited;
 use core::convert::Infallible;
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Relaxed, //
+};
 use hcablk_core::{
     blkdev::{
         Op,
         PerTag,
         Rejected,
         Request,
-        RequestRef,
         Status, //
     },
     proto::message::{
@@ -54,21 +54,7 @@ use hcablk_core::{
     report::trace, //
     sync::IrqGuard,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Relaxed, //
-    },
-};
-
-/// How a request's data is to move, if not into the eager ring.
-enum PlannedWay {
-    NoData(NoData),
-    ReadBounce(BounceRead),
-    Inline(InlineWrite),
-    Registered(Registered),
-}
+use kernel::prelude::*;
 
 /// What became of a request that was not rejected.
 enum Submitted<F> {
@@ -99,50 +85,57 @@ impl Queue {
             return Err(Rejected::new(request, self.refusal()));
         }
         trace::initiator::queued(|| self.about(&request));
-        let Some((view, _)) = self.tags.of(&mut request) else {
-            return Err(Rejected::new(request, Status::IoErr));
-        };
-        if let Some(eager) = EagerWrite::plan(self, view) {
-            match self.submit(request, eager, last)? {
-                Submitted::Sent => return Ok(()),
-                Submitted::NoRoom(back, RingFull) => request = back,
+        match request.op() {
+            Op::Read => match BounceRead::plan(self, request.view()) {
+                Some(way) => self.submit(request, way, last).map(Submitted::sent),
+                None => self.issue_registered(request, last),
+            },
+            Op::Write => {
+                if let Some(eager) = EagerWrite::plan(self, request.view()) {
+                    match self.submit(request, eager, last)? {
+                        Submitted::Sent => return Ok(()),
+                        Submitted::NoRoom(back, RingFull) => request = back,
+                    }
+                }
+                match InlineWrite::plan(self, request.view()) {
+                    Some(way) => self.submit(request, way, last).map(Submitted::sent),
+                    None => self.issue_registered(request, last),
+                }
             }
+            _ => self.issue_without_data(request, last),
         }
-        let Some((view, _)) = self.tags.of(&mut request) else {
-            return Err(Rejected::new(request, Status::IoErr));
-        };
-        if view.op() == Op::Flush && self.owner.take_lost_writes() {
+    }
+
+    /// Gives a read or write to the target whose memory is registered for it.
+    #[inline(never)]
+    fn issue_registered(
+        &self,
+        request: Request<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
+        let way = Registered::plan(request.view());
+        self.submit(request, way, last).map(Submitted::sent)
+    }
+
+    /// Gives a request to the target that has no data.
+    #[inline(never)]
+    fn issue_without_data(
+        &self,
+        request: Request<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
+        if request.op() == Op::Flush && self.owner.take_lost_writes() {
             pr_err!("a flush fails: its target has forgotten writes that it acknowledged\n");
             return Err(Rejected::new(request, Status::IoErr));
         }
-        let submitted = match self.plan(view) {
-            Some(PlannedWay::NoData(way)) => self.submit(request, way, last),
-            Some(PlannedWay::ReadBounce(way)) => self.submit(request, way, last),
-            Some(PlannedWay::Inline(way)) => self.submit(request, way, last),
-            Some(PlannedWay::Registered(way)) => self.submit(request, way, last),
+        match NoData::plan(request.view()) {
+            Some(way) => self.submit(request, way, last).map(Submitted::sent),
             None => Err(Rejected::new(request, Status::NotSupported)),
-        };
-        submitted.map(Submitted::sent)
-    }
-
-    /// Chooses the cheapest way for a request's data; `None`: there is no such operation.
-    #[inline]
-    fn plan(&self, view: RequestRef<'_>) -> Option<PlannedWay> {
-        Some(match view.op() {
-            Op::Read => match BounceRead::plan(self, view) {
-                Some(way) => PlannedWay::ReadBounce(way),
-                None => PlannedWay::Registered(Registered::plan(view)),
-            },
-            Op::Write => match InlineWrite::plan(self, view) {
-                Some(way) => PlannedWay::Inline(way),
-                None => PlannedWay::Registered(Registered::plan(view)),
-            },
-            _ => PlannedWay::NoData(NoData::plan(view)?),
-        })
+        }
     }
 
     /// Gives a request to the target by a way; it is the `last` for now.
-    #[inline]
+    #[inline(always)]
     fn submit<W: Way>(
         &self,
         mut request: Request<Driver>,
@@ -179,32 +172,30 @@ impl Queue {
             transfer: W::transfer(&reserved),
             solicited,
         };
-        data.marks = if self.timing.load(Relaxed) {
-            Marks::sent(view.made_ns())
-        } else {
-            Marks::default()
-        };
+        data.marks.send(self.timing.load(Relaxed), view.made_ns());
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.update_notify(&send);
         let issued = Issued { tag, quiet, last };
         let number = W::number(&reserved);
-        let encoded = way.encode(self, &mut data.list, issued);
-        let posted = encoded.and_then(|(op, encoded)| {
-            let posted = way.post(self, &mut send, reserved, encoded, issued);
-            trace::initiator::sent(|| self.about_sent(tag, &op, number));
-            posted
-        });
-        request.set_path(self.path);
+        let posted = match way.encode(self, &mut data.list, issued) {
+            Ok(encoded) => {
+                let posted = way.post(self, &mut send, reserved, encoded, issued);
+                trace::initiator::sent(|| self.about_sent(tag, &way.op(), number));
+                posted
+            }
+            Err(e) => Err(e),
+        };
         // Whoever answers takes the lock first, so that the request is there.
-        request.park();
+        request.park_on(self.path);
         drop(send);
         self.issued(posted, quiet, reap);
         Ok(Submitted::Sent)
     }
 
     /// Encodes a request into the message buffer of its tag.
-    #[inline]
+    // What is known of `op` where it is called leaves a few moves.
+    #[inline(always)]
     pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
         let Issued { tag, quiet, .. } = issued;
         let message = message::Request { tag, op, quiet }.encode();

@@ -14,6 +14,10 @@ use super::{
     SendState, //
 };
 use crate::failure::Failure;
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Release, //
+};
 use hcablk_core::{
     logic::session_state::KEEP_ALIVE_PERIOD_MS, //
     proto::message::{
@@ -31,13 +35,7 @@ use hcablk_core::{
         WorkRequest, //
     },
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Release, //
-    },
-};
+use kernel::prelude::*;
 
 /// The request for nothing. The completion handler and the keep-alive timer change it, both under the send lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

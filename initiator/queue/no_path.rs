@@ -2,16 +2,14 @@
 
 //! What becomes of requests while no path accepts any.
 
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
+};
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// See the module. Shared by the disk's head and its hardware queues.

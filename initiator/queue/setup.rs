@@ -24,6 +24,11 @@ use crate::{
         Times, //
     },
 };
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed,
+    Release, //
+};
 use hcablk_core::{
     blkdev::{
         PerTag,
@@ -58,14 +63,7 @@ use hcablk_core::{
 use kernel::{
     pr_info_once,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// What a queue has of the device and of memory.

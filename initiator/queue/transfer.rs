@@ -115,13 +115,16 @@ pub(super) trait Way {
         0
     }
 
-    /// Encodes the request. Returns what it says, too. An error ends the session.
+    /// Encodes the request. An error ends the session.
     fn encode<'a>(
-        &self,
+        &mut self,
         queue: &Queue,
         list: &'a mut SegmentList,
         issued: Issued,
-    ) -> Result<(message::Op, Self::Encoded<'a>)>;
+    ) -> Result<Self::Encoded<'a>>;
+
+    /// Returns what an encoded request says, for trace events.
+    fn op(&self) -> message::Op;
 
     /// Posts it, or adds it to what waits for the doorbell. An error ends the session.
     fn post(

@@ -23,6 +23,7 @@ use super::{
     Queue,
     SendState, //
 };
+use hcablk_core::sync::atomic::Relaxed;
 use hcablk_core::{
     blkdev::Status,
     rdma::{
@@ -35,10 +36,7 @@ use hcablk_core::{
     },
     sglist::SegmentList,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::prelude::*;
 
 /// A work request with a sequence number that waits in the backlog.
 #[derive(Clone, Copy)]

@@ -20,16 +20,16 @@ use crate::{
         QueueOwner, //
     },
 };
-use hcablk_core::rdma::{
-    cm::Id,
-    pd::ProtectionDomain, //
+use hcablk_core::{
+    rdma::{
+        cm::Id,
+        pd::ProtectionDomain, //
+    },
+    sync::atomic::Release,
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Release,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 impl Session {

@@ -113,6 +113,7 @@ impl BlockDevice {
     }
 
     /// Returns the size in bytes. C: `bdev_nr_bytes()`.
+    #[inline]
     pub fn size_bytes(&self) -> u64 {
         self.sectors() << bindings::SECTOR_SHIFT
     }

@@ -150,6 +150,7 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// warn); then the owner is given back and `done` is not called.
 ///
 /// C: `submit_bio()`.
+#[inline]
 pub fn submit<T: BioOwner>(
     mut owner: KBox<T>,
     op: BioOp,

@@ -24,6 +24,10 @@ use super::{
     TagSet, //
 };
 use crate::bindings;
+use crate::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use core::{
     fmt::{
         Display,
@@ -37,13 +41,7 @@ use kernel::{
         to_result, //
     },
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc,  //
     ThisModule, //
 };
 

@@ -13,6 +13,11 @@ use super::{
     Status, //
 };
 use crate::bindings;
+use crate::sync::atomic::{
+    Atomic,
+    Full,
+    Relaxed, //
+};
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop,
@@ -26,11 +31,6 @@ use kernel::{
     error::from_result,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Full,
-            Relaxed, //
-        },
         rcu,
         Arc, //
     },

@@ -5,6 +5,7 @@
 //! scheduler, and made by the driver when it likes.
 
 use super::{
+    requests::Slot,
     Operations,
     Request,
     RequestRef,
@@ -18,9 +19,14 @@ use kernel::{
 
 /// One `V` for each tag of a hardware queue, within reach of whoever owns the
 /// request that has the tag.
+///
+/// # Invariants
+///
+/// `first` is the slot of the hardware queue's first tag, in the table of `requests`; there are as many
+/// `values` as it has tags.
 pub struct PerTag<T: Operations, V> {
-    requests: Arc<Requests<T>>,
-    hw_queue: u32,
+    _requests: Arc<Requests<T>>,
+    first: *const Slot,
     values: KVec<UnsafeCell<V>>,
 }
 
@@ -37,13 +43,15 @@ impl<T: Operations, V> PerTag<T, V> {
         hw_queue: u32,
         mut make: impl FnMut(u32) -> Result<V>,
     ) -> Result<Self> {
+        let first = requests.slot(hw_queue, 0).ok_or(EINVAL)?;
         let mut values = KVec::with_capacity(requests.depth() as usize, GFP_KERNEL)?;
         for tag in 0..requests.depth() {
             values.push(UnsafeCell::new(make(tag)?), GFP_KERNEL)?;
         }
+        // INVARIANT: The table does not move, and stays as long as there is a reference to it.
         Ok(Self {
-            requests: requests.clone(),
-            hw_queue,
+            first,
+            _requests: requests.clone(),
             values,
         })
     }
@@ -52,12 +60,10 @@ impl<T: Operations, V> PerTag<T, V> {
     /// is another hardware queue's. Any context.
     #[inline]
     pub fn of<'a>(&'a self, request: &'a mut Request<T>) -> Option<(RequestRef<'a>, &'a mut V)> {
-        let tag = request.tag();
-        let slot = self.requests.slot(self.hw_queue, tag.into())?;
-        if !core::ptr::eq(slot, request.slot()) {
-            return None;
-        }
-        let value = self.values.get(usize::from(tag))?;
+        // A slot of another hardware queue, or table, is before the first or beyond the last.
+        let slot = core::ptr::from_ref(request.slot());
+        let place = slot.addr().wrapping_sub(self.first.addr()) / size_of::<Slot>();
+        let value = self.values.get(place)?;
         // SAFETY: The request is the owner of this very slot, `request` is
         // borrowed exclusively for as long as the value, and each slot has one
         // value here.

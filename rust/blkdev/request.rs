@@ -106,13 +106,6 @@ impl<T: Operations> Request<T> {
         unsafe { &*(*Pdu::<T>::of(self.request.as_ptr())).slot }
     }
 
-    /// Records by which of the driver's paths the request goes; it is 0 when it starts. It
-    /// is parked there from here on.
-    #[inline]
-    pub fn set_path(&mut self, path: u8) {
-        self.slot().set_path(path);
-    }
-
     /// Gives up the ownership: the slot becomes Idle, the pointer is returned. `None`: it
     /// is [`Held`](super::Held), and stays as it is for ever.
     #[inline]
@@ -208,6 +201,14 @@ impl<T: Operations> Request<T> {
     pub fn park(self) {
         let this = ManuallyDrop::new(self);
         this.slot().park(this.request);
+    }
+
+    /// Gives the request away as [`Self::park`] does, on `path`, one of the driver's, by which it goes from
+    /// here on; it is 0 when it starts.
+    #[inline]
+    pub fn park_on(self, path: u8) {
+        let this = ManuallyDrop::new(self);
+        this.slot().park_on(this.request, path);
     }
 
     /// Ends the request; not while a device may reach its memory ([`Held`](super::Held)).

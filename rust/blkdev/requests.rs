@@ -41,6 +41,13 @@ use super::{
     Request, //
 };
 use crate::bindings;
+use crate::sync::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed,
+    Release, //
+};
 use core::{
     cell::UnsafeCell,
     ffi::c_void,
@@ -53,13 +60,6 @@ use core::{
 use kernel::{
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
         rcu,
         Arc, //
     }, //
@@ -143,19 +143,18 @@ impl Slot {
     /// Changes Owned to Parked. The caller is the owner of `request`.
     #[inline]
     pub(super) fn park(&self, request: NonNull<bindings::request>) {
-        let generation = self.word.load(Relaxed) & !STATE_MASK;
+        self.park_on(request, (self.word.load(Relaxed) >> PATH_SHIFT) as u8);
+    }
+
+    /// Changes Owned to Parked on `path`. The caller is the owner of `request`.
+    #[inline]
+    pub(super) fn park_on(&self, request: NonNull<bindings::request>, path: u8) {
+        let generation = self.word.load(Relaxed) & !(STATE_MASK | PATH_MASK);
         // SAFETY: The state is Owned and the caller is the owner: nobody else
         // touches this cell.
         unsafe { *self.request.get() = request.as_ptr() };
-        self.word.store(generation | PARKED, Release);
-    }
-
-    /// Sets the path. The caller is the owner.
-    #[inline]
-    pub(super) fn set_path(&self, path: u8) {
-        let word = self.word.load(Relaxed) & !PATH_MASK;
-        self.word
-            .store(word | (u32::from(path) << PATH_SHIFT), Relaxed);
+        let place = generation | u32::from(path) << PATH_SHIFT;
+        self.word.store(place | PARKED, Release);
     }
 
     /// Changes Parked on this path and with this generation to Owned.

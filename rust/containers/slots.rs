@@ -3,15 +3,13 @@
 //! A table in which owners leave their objects while the hardware works on
 //! them, to be taken out by the number that the hardware reports.
 
-use core::ptr;
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Full,
-        Relaxed, //
-    }, //
+use crate::sync::atomic::{
+    Atomic,
+    Full,
+    Relaxed, //
 };
+use core::ptr;
+use kernel::prelude::*;
 
 /// Places for objects in flight.
 ///

@@ -107,6 +107,9 @@ impl EagerRing {
     /// Makes visible what the peer has written to `length` bytes from `offset`.
     #[inline]
     pub fn sync_for_cpu(&self, offset: usize, length: usize) {
+        if !self.pieces.syncs() {
+            return;
+        }
         for (piece, from, length) in self.parts(offset, length) {
             piece.sync_for_cpu(from, length);
         }
@@ -115,9 +118,21 @@ impl EagerRing {
     /// Gives `length` bytes from `offset` back to the peer.
     #[inline]
     pub fn sync_for_device(&self, offset: usize, length: usize) {
+        if !self.pieces.syncs() {
+            return;
+        }
         for (piece, from, length) in self.parts(offset, length) {
             piece.sync_for_device(from, length);
         }
+    }
+
+    /// Returns the pages of `length` bytes from `offset`, as [`Self::ranges`] does, if they are in one
+    /// piece.
+    #[inline]
+    pub fn range(&self, offset: usize, length: usize) -> Option<PageRange<'_>> {
+        let piece = self.pieces.buffers().get(offset / PIECE)?;
+        let range = piece.pages().range(offset % PIECE, length);
+        (range.length() as usize == length).then_some(range)
     }
 
     /// Returns the pages of `length` bytes from `offset`, for the drive.

@@ -17,9 +17,10 @@ use kernel::{
 /// # Invariants
 ///
 /// `page` is the first page of a compound allocation of `order` that the
-/// object owns; all of it is in the kernel's direct mapping.
+/// object owns; all of it is in the kernel's direct mapping, from `start` on.
 pub struct ContiguousPages {
     page: NonNull<bindings::page>,
+    start: *mut u8,
     order: u32,
 }
 
@@ -55,9 +56,12 @@ impl ContiguousPages {
         let flags = flags | bindings::__GFP_COMP | bindings::__GFP_ZERO;
         // SAFETY: No requirements.
         let page = unsafe { bindings::alloc_pages(flags, order) };
+        let page = NonNull::new(page).ok_or(ENOMEM)?;
         // INVARIANT: A compound allocation without __GFP_HIGHMEM.
         Ok(Self {
-            page: NonNull::new(page).ok_or(ENOMEM)?,
+            page,
+            // SAFETY: The page was just allocated, in the direct mapping.
+            start: unsafe { bindings::hcablk_c_page_address(page.as_ptr()) }.cast(),
             order,
         })
     }
@@ -65,7 +69,7 @@ impl ContiguousPages {
     /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        PAGE_SIZE << self.order
+        PAGE_SIZE.wrapping_shl(self.order)
     }
 
     /// Returns whether there are none: never.
@@ -80,8 +84,7 @@ impl ContiguousPages {
     /// Returns the address of the first byte.
     #[inline]
     pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
-        // SAFETY: The page is valid and in the direct mapping.
-        unsafe { bindings::hcablk_c_page_address(self.page.as_ptr()) }.cast()
+        self.start
     }
 
     /// Returns a piece, cut off at the end of the memory.

@@ -172,38 +172,45 @@ impl Answers {
         bytes.first() == Some(&ANSWERS)
     }
 
-    /// Decodes a message; `None` if it is not valid, which ends the connection.
+    /// Checks a message; `None` if it is not valid, which ends the connection.
     #[inline]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut answers = Self::new();
+    pub fn decode(bytes: &[u8]) -> Option<Answered<'_>> {
         let (head, rest) = bytes.split_first_chunk::<ANSWER_LEN>()?;
         let count = usize::from(head[1]);
         let good = head[0] == ANSWERS
             && head[2..] == [0, 0]
             && count != 0
+            && count <= Self::MAX
             && rest.len() == count * ANSWER_LEN;
-        if !good {
-            return None;
-        }
-        for answer in rest.chunks_exact(ANSWER_LEN) {
-            let value = u32::from_le_bytes(answer.try_into().ok()?);
-            if !answers.push(value as u16, Status::from_wire((value >> 16) as u16)?) {
-                return None;
-            }
-        }
-        Some(answers)
+        let answers = Answered(rest);
+        (good && answers.iter().count() == count).then_some(answers)
+    }
+}
+
+/// The answers of a message that was checked by [`Answers::decode`].
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a>(&'a [u8]);
+
+impl<'a> Answered<'a> {
+    /// Returns how many answers there are.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.0.len() / ANSWER_LEN
+    }
+
+    /// Returns whether there is no answer: never.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
     }
 
     /// Returns the answers, each as number and status.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = (u16, Status)> + '_ {
-        self.message()
-            .chunks_exact(ANSWER_LEN)
-            .skip(1)
-            .filter_map(|answer| {
-                let value = u32::from_le_bytes(answer.try_into().ok()?);
-                Some((value as u16, Status::from_wire((value >> 16) as u16)?))
-            })
+    pub fn iter(self) -> impl Iterator<Item = (u16, Status)> + 'a {
+        self.0.chunks_exact(ANSWER_LEN).filter_map(|answer| {
+            let value = u32::from_le_bytes(answer.try_into().ok()?);
+            Some((value as u16, Status::from_wire((value >> 16) as u16)?))
+        })
     }
 }
 
@@ -337,6 +344,25 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         self.end = offset + need;
         self.next = number.wrapping_add(1);
         Some(RingSlot { offset, number })
+    }
+
+    /// Frees the oldest slot that is not free, of a write that is answered: for who frees all in this
+    /// order, and does not call [`Self::free`]. Returns `false` when no write is open.
+    #[inline]
+    pub fn free_oldest(&mut self) -> bool {
+        if self.open() == 0 {
+            return false;
+        }
+        let place = usize::from(self.oldest) & self.taken.len().wrapping_sub(1);
+        match self.taken.get_mut(place) {
+            Some(taken) if taken.open => {
+                taken.open = false;
+                self.used -= taken.bytes;
+                self.oldest = self.oldest.wrapping_add(1);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Frees the slot of write `number`, which is answered. Returns its owner, `None` when no write

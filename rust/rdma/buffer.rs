@@ -9,6 +9,10 @@ use super::{
     mapped,
     pd::ProtectionDomain, //
 };
+use crate::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use crate::{
     bindings,
     memory::pages::ContiguousPages, //
@@ -24,13 +28,7 @@ use core::{
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// A physically contiguous buffer mapped for a device. Any protection domain of that
@@ -38,11 +36,13 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `address` is a mapping of all of `pages` for the device of `pd`.
+/// `address` is a mapping of all of `pages` for the device of `pd`. `syncs` is set unless the DMA API
+/// says that the `sync` calls do nothing to this mapping.
 pub struct DmaBuffer {
     pages: ManuallyDrop<ContiguousPages>,
     address: u64,
     direction: Direction,
+    syncs: bool,
     pd: Arc<ProtectionDomain>,
     /// A [`Sink`](super::sink::Sink) is laid over it, which may be valid.
     exposed: Atomic<bool>,
@@ -102,11 +102,14 @@ impl DmaBuffer {
             return Err(ENOMEM);
         }
         mapped::add();
+        // SAFETY: The device is alive, and this is a mapping for it.
+        let syncs = unsafe { bindings::hcablk_c_ib_dma_need_sync(pd.device(), address) };
         // INVARIANT: Mapped just now.
         Ok(Self {
             pages: ManuallyDrop::new(pages),
             address,
             direction,
+            syncs,
             pd: pd.clone(),
             exposed: Atomic::new(false),
         })
@@ -194,9 +197,22 @@ impl DmaBuffer {
         Ok(unsafe { self.pages.as_mut_ptr().add(offset).cast::<[u8; N]>().read() })
     }
 
-    /// Makes visible to the device what others have written to the first `length` bytes.
+    /// Returns whether [`Self::sync_for_device`] and [`Self::sync_for_cpu`] do anything.
     #[inline]
+    pub(super) fn syncs(&self) -> bool {
+        self.syncs
+    }
+
+    /// Makes visible to the device what others have written to `length` bytes from `offset`.
+    #[inline(always)]
     pub fn sync_for_device(&self, offset: usize, length: usize) {
+        if self.syncs {
+            self.give_to_device(offset, length);
+        }
+    }
+
+    #[cold]
+    fn give_to_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
         // SAFETY: The range is part of a mapping for this device.
         unsafe {
@@ -209,9 +225,16 @@ impl DmaBuffer {
         };
     }
 
-    /// Makes visible to others what the device has written.
-    #[inline]
+    /// Makes visible to others what the device has written to `length` bytes from `offset`.
+    #[inline(always)]
     pub fn sync_for_cpu(&self, offset: usize, length: usize) {
+        if self.syncs {
+            self.take_from_device(offset, length);
+        }
+    }
+
+    #[cold]
+    fn take_from_device(&self, offset: usize, length: usize) {
         let slice = self.slice(offset, length);
         // SAFETY: The range is part of a mapping for this device.
         unsafe {
@@ -255,13 +278,16 @@ impl Drop for DmaBuffer {
 ///
 /// # Invariants
 ///
-/// `length` is a power of two, at least a [`Word`] and at most a page. Of the pages of `blocks`, the
+/// `1 << length_shift` is at least a [`Word`] and at most a page, and `1 << block_shift` of these are
+/// a page, which each of `blocks` is, of the domain with the key `lkey`. Of the pages of `blocks`, the
 /// processors read and write nothing but whole, aligned [`Word`]s.
 pub struct MessageBuffers {
     blocks: KVec<DmaBuffer>,
-    length: usize,
+    /// log2 of the bytes of a buffer.
+    length_shift: u32,
     /// log2 of the buffers in a block.
     block_shift: u32,
+    lkey: u32,
 }
 
 /// What message buffers are read and written by. Of `core`, and not the kernel's: these are function
@@ -316,12 +342,17 @@ impl Words<'_> {
         }
     }
 
-    /// Fills `message` with what is there.
+    /// Fills `message` with what is there, for which it must not be longer than that.
     #[inline(always)]
     fn take(&self, message: &mut [u8]) {
+        if message.len() > self.count * WORD {
+            return;
+        }
+        // Checked once: the words of a message of known length are loaded one after the other.
+        // SAFETY: As in `get`: all of `message` is below `count`.
         let load = |index| {
-            let word: Option<&Word> = self.get(index);
-            word.map_or(0, |word| word.load(Ordering::Relaxed))
+            unsafe { Word::from_ptr(self.first.add(index)) }
+                .load(Ordering::Relaxed)
                 .to_ne_bytes()
         };
         let mut index = 0;
@@ -359,16 +390,36 @@ impl MessageBuffers {
         // INVARIANT: The length was looked at; nobody has seen the pages.
         Ok(Self {
             blocks,
-            length,
+            length_shift: length.trailing_zeros(),
             block_shift,
+            lkey: pd.lkey(),
         })
     }
 
-    #[inline]
+    #[inline(always)]
+    fn length(&self) -> usize {
+        1usize.wrapping_shl(self.length_shift)
+    }
+
+    /// Returns the block with buffer `index`, and where the buffer begins there.
+    #[inline(always)]
     fn find(&self, index: usize) -> Option<(&DmaBuffer, usize)> {
-        let block = self.blocks.get(index >> self.block_shift)?;
-        let place = index & ((1 << self.block_shift) - 1);
-        Some((block, place * self.length))
+        let block = self.blocks.get(index.wrapping_shr(self.block_shift))?;
+        // All of a block is a page.
+        let offset = index.wrapping_shl(self.length_shift) & (PAGE_SIZE - 1);
+        Some((block, offset))
+    }
+
+    /// Returns `length` bytes, which are in one buffer, of `block` from `offset`, as the device
+    /// addresses them.
+    #[inline(always)]
+    fn slice_of<'a>(&self, block: &'a DmaBuffer, offset: usize, length: usize) -> Slice<'a> {
+        Slice {
+            address: block.address.wrapping_add(offset as u64),
+            length: length as u32,
+            lkey: self.lkey,
+            _buffer: core::marker::PhantomData,
+        }
     }
 
     #[inline(always)]
@@ -379,7 +430,7 @@ impl MessageBuffers {
             first: unsafe { block.pages.as_mut_ptr().add(offset) }.cast(),
             block,
             offset,
-            count: self.length / WORD,
+            count: self.length() / WORD,
         })
     }
 
@@ -387,7 +438,7 @@ impl MessageBuffers {
     #[inline]
     pub fn slice(&self, index: usize, length: usize) -> Result<Slice<'_>> {
         let (block, offset) = self.find(index).ok_or(EINVAL)?;
-        Ok(block.slice(offset, length.min(self.length)))
+        Ok(self.slice_of(block, offset, length.min(self.length())))
     }
 
     /// Puts a message into buffer `index` and gives it to the device. Behind it there are zeroes up
@@ -400,20 +451,20 @@ impl MessageBuffers {
     #[inline(always)]
     pub fn write(&self, index: usize, message: &[u8]) -> Result<Slice<'_>> {
         let words = self.words(index).ok_or(EINVAL)?;
-        if message.len() > self.length {
+        if message.len() > self.length() {
             return Err(errno::emsgsize());
         }
         words.put(message);
         let (block, offset) = (words.block, words.offset);
         block.sync_for_device(offset, message.len());
-        Ok(block.slice(offset, message.len()))
+        Ok(self.slice_of(block, offset, message.len()))
     }
 
     /// Changes a byte of the message of `length` bytes in buffer `index`, before it is sent.
     #[inline]
     pub fn set(&self, index: usize, length: usize, at: usize, byte: u8) -> Result {
         let words = self.words(index).ok_or(EINVAL)?;
-        if at >= length || length > self.length {
+        if at >= length || length > self.length() {
             return Err(EINVAL);
         }
         let place = words.get(at / WORD).ok_or(EINVAL)?;
@@ -431,19 +482,18 @@ impl MessageBuffers {
     #[inline(always)]
     pub fn read<'m>(&self, index: usize, length: usize, message: &'m mut [u8]) -> Result<&'m [u8]> {
         let words = self.words(index).ok_or(EINVAL)?;
-        let length = length.min(self.length);
+        let length = length.min(self.length());
         if length > message.len() {
             return Err(errno::emsgsize());
         }
         let (block, offset) = (words.block, words.offset);
         block.sync_for_cpu(offset, length);
-        if message.len() <= self.length {
+        if message.len() <= self.length() {
             words.take(message);
         } else if let Some(begin) = message.get_mut(..length) {
             words.take(begin);
         }
-        // The buffer will be posted again.
         block.sync_for_device(offset, length);
-        message.get(..length).ok_or(errno::emsgsize())
+        message.get(..length).ok_or_else(errno::emsgsize)
     }
 }

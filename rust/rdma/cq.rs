@@ -22,6 +22,13 @@ use super::{
     pd::ProtectionDomain,
     wr::WorkId, //
 };
+use crate::sync::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed,
+    Release, //
+};
 use crate::{
     bindings,
     report::stats::Counter,
@@ -44,13 +51,6 @@ use kernel::{
     new_spinlock,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
         Arc,
         SpinLock, //
     },
@@ -395,20 +395,14 @@ impl<H: Handler> CompletionQueue<H> {
             let want = (budget - done).min(BATCH as c_int);
             // SAFETY: `batch` has room for `want` completions.
             let got = unsafe { poll_cq(cq, want, batch.as_mut_ptr()) };
-            let got = usize::try_from(got).unwrap_or(0);
-            for wc in batch.iter().take(got) {
+            let got = usize::try_from(got).unwrap_or(0).min(BATCH);
+            for wc in batch.get(..got).unwrap_or(&[]) {
                 // SAFETY: `Completion` is a transparent wrapper.
                 let completion: &Completion = unsafe { &*ptr::from_ref(wc).cast() };
-                match completion.work() {
-                    WorkId::SENDS_DRAINED => self.sends_drained.set(),
-                    WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
-                    id if id.is_drain() => {
-                        // Before: who waits for it may look at once.
-                        self.handed_over
-                            .store(self.handed_over.load(Relaxed) + 1, Release);
-                        completion.hand_over(cq);
-                    }
-                    _ => handler.complete(&mut round, completion),
+                if completion.work().is_drain() {
+                    self.drained(completion);
+                } else {
+                    handler.complete(&mut round, completion);
                 }
             }
             done += got as c_int;
@@ -416,8 +410,24 @@ impl<H: Handler> CompletionQueue<H> {
                 break;
             }
         }
-        handler.round_done(round);
+        handler.round_done(&mut round);
         done
+    }
+
+    /// Handles the completion of a work request that was posted to drain a queue, by us or by the
+    /// device's driver. The poller.
+    #[cold]
+    fn drained(&self, completion: &Completion) {
+        match completion.work() {
+            WorkId::SENDS_DRAINED => self.sends_drained.set(),
+            WorkId::RECEIVES_DRAINED => self.receives_drained.set(),
+            _ => {
+                // Before: who waits for it may look at once.
+                self.handed_over
+                    .store(self.handed_over.load(Relaxed) + 1, Release);
+                completion.hand_over(self.as_raw());
+            }
+        }
     }
 
     /// Returns the protection domain that the queue belongs to.

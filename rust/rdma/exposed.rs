@@ -40,6 +40,8 @@ pub(crate) struct ExposedBuffers {
     region: MemoryRegion,
     buffers: KVec<DmaBuffer>,
     remote: RemoteAddress,
+    /// Whether the `sync` calls do anything to any of the buffers.
+    syncs: bool,
 }
 
 impl ExposedBuffers {
@@ -77,6 +79,7 @@ impl ExposedBuffers {
         // INVARIANT: Laid over all of them, in their order.
         Ok(Self {
             region,
+            syncs: buffers.iter().any(DmaBuffer::syncs),
             buffers,
             remote,
         })
@@ -92,6 +95,12 @@ impl ExposedBuffers {
     #[inline]
     pub(crate) fn remote(&self) -> RemoteAddress {
         self.remote
+    }
+
+    /// Returns whether the buffers' `sync_for_cpu` and `sync_for_device` do anything.
+    #[inline]
+    pub(crate) fn syncs(&self) -> bool {
+        self.syncs
     }
 
     /// Returns the buffers.

@@ -2,14 +2,12 @@
 
 //! Identifiers and completion queues that get one queue pair at a time.
 
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Full,
-        Release, //
-    },
+use crate::sync::atomic::{
+    Atomic,
+    Full,
+    Release, //
 };
+use kernel::prelude::*;
 
 /// Whether an identifier or a completion queue has a queue pair.
 pub(super) struct Paired(Atomic<bool>);

@@ -7,17 +7,15 @@ use super::{
     device::Attributes, //
 };
 use crate::bindings;
+use crate::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use core::ptr::NonNull;
 use kernel::{
     error::from_err_ptr,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// What ties queue pairs and memory regions together: a remote key works only

@@ -23,6 +23,7 @@ use crate::{
     rdma::faults,
 };
 use core::{
+    ffi::c_int,
     mem::ManuallyDrop,
     ptr::{
         self,
@@ -169,7 +170,7 @@ impl<H: Handler> QueuePair<H> {
         let qp = self.raw.as_ptr();
         let mut bad = ptr::null();
         // SAFETY: The queue pair is valid; the requests are by the safety requirement.
-        to_result(unsafe {
+        posted(unsafe {
             match (*(*qp).device).ops.post_send {
                 Some(post_send) => post_send(qp, head, &mut bad),
                 None => return Err(ENOTSUPP),
@@ -194,7 +195,7 @@ impl<H: Handler> QueuePair<H> {
         wr.num_sge = sges.len() as i32;
         let mut bad = ptr::null();
         // SAFETY: The queue pair is valid; the device copies request and entries.
-        to_result(unsafe {
+        posted(unsafe {
             match (*(*qp).device).ops.post_recv {
                 Some(post_recv) => post_recv(qp, &wr, &mut bad),
                 None => return Err(ENOTSUPP),
@@ -238,6 +239,16 @@ impl<H: Handler> QueuePair<H> {
     pub fn number(&self) -> u32 {
         // SAFETY: The queue pair is valid.
         unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+}
+
+/// Returns what a device has said of what was posted.
+#[inline(always)]
+fn posted(code: c_int) -> Result {
+    match code {
+        0 => Ok(()),
+        // Not inlined, as it is another crate's.
+        code => to_result(code),
     }
 }
 

@@ -2,10 +2,8 @@
 
 //! Numbers that several threads see, and by whose changes nothing else is ordered.
 //!
-//! Loads and stores of the kernel's `Atomic` are calls of C functions, of which a request had a
-//! hundred. These are one instruction each. That they are of another memory model does no harm:
-//! no C code sees them, and they have no accesses that order others. Where something hangs on the
-//! order, `kernel::sync::atomic` is to be used.
+//! They have no accesses that order others. Where something hangs on the order,
+//! [`super::atomic`] is to be used, which also says why these are `core`'s.
 
 use core::sync::atomic::{
     AtomicU32,

@@ -163,7 +163,7 @@ impl Handler for Log {
         });
     }
 
-    fn round_done(&self, (): ()) {
+    fn round_done(&self, (): &mut ()) {
         self.reports.change(|reports| reports.rounds += 1);
     }
 }

@@ -34,6 +34,7 @@ use crate::{
     },
     shape::INLINE_SEGMENTS,
 };
+use hcablk_core::sync::atomic::Relaxed;
 use hcablk_core::{
     blkdev::{
         Op,
@@ -66,10 +67,7 @@ use hcablk_core::{
     },
     sglist::SegmentList,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::prelude::*;
 
 /// Whether the initiator may write to the target's eager ring.
 #[derive(Clone, Copy)]
@@ -85,8 +83,9 @@ pub(in crate::queue) enum EagerState {
 pub(in crate::queue) struct EagerWrite {
     extent: Extent,
     fua: bool,
-    /// It is a write-with-immediate, if its mapped segments are few enough.
-    immediate: bool,
+    /// It is a write-with-immediate of this value, but for `quiet`, if its mapped segments are few
+    /// enough.
+    immediate: Option<Immediate>,
 }
 
 impl EagerWrite {
@@ -99,12 +98,12 @@ impl EagerWrite {
         }
         let fua = view.fua();
         let few = view.segments() <= queue.inline_segments;
-        let immediate = few
-            && !fua
-            && queue.immediates
-            && Immediate::new(extent.offset, extent.length, false).is_some();
+        let immediate = match few && !fua && queue.immediates {
+            true => Immediate::new(extent.offset, extent.length, false),
+            false => None,
+        };
         let inline = few && extent.length <= queue.inline_limit.load(Relaxed);
-        (immediate || !inline).then_some(Self {
+        (immediate.is_some() || !inline).then_some(Self {
             extent,
             fua,
             immediate,
@@ -147,10 +146,12 @@ impl Way for EagerWrite {
         list.map_local(view, Direction::ToDevice)
             .map_err(unmapped)?;
         let pieces = list.mapped();
-        self.immediate &= pieces <= queue.inline_segments.into();
+        if pieces > queue.inline_segments.into() {
+            self.immediate = None;
+        }
         Ok(match self.immediate {
-            true => 1,
-            false => pieces.div_ceil(queue.inline_segments.max(1).into()) + 1,
+            Some(_) => 1,
+            None => pieces.div_ceil(queue.inline_segments.max(1).into()) + 1,
         })
     }
 
@@ -194,23 +195,28 @@ impl Way for EagerWrite {
 
     #[inline]
     fn encode<'a>(
-        &self,
+        &mut self,
         queue: &Queue,
         list: &'a mut SegmentList,
         issued: Issued,
-    ) -> Result<(message::Op, Self::Encoded<'a>)> {
-        let Self { extent, fua, .. } = *self;
-        let op = message::Op::WriteEager { extent, fua };
+    ) -> Result<Self::Encoded<'a>> {
         let message = match self.immediate {
-            true => EagerMessage::Immediate(
-                Immediate::new(extent.offset, extent.length, issued.quiet).ok_or(EINVAL)?,
-            ),
-            false => EagerMessage::Request(queue.encode(issued, op)?),
+            Some(value) => EagerMessage::Immediate(Immediate {
+                quiet: issued.quiet,
+                ..value
+            }),
+            None => EagerMessage::Request(queue.encode(issued, self.op())?),
         };
-        Ok((op, (message, list)))
+        Ok((message, list))
     }
 
-    #[inline]
+    #[inline(always)]
+    fn op(&self) -> message::Op {
+        let Self { extent, fua, .. } = *self;
+        message::Op::WriteEager { extent, fua }
+    }
+
+    #[inline(always)]
     fn post(
         &self,
         queue: &Queue,
@@ -259,8 +265,24 @@ impl Queue {
     }
 
     /// Posts the write as one RDMA WRITE with an immediate value.
-    #[inline]
+    #[inline(always)]
     fn post_with_immediate(
+        &self,
+        send: &mut SendState,
+        list: &mut SegmentList,
+        room: Room,
+        value: Immediate,
+        issued: Issued,
+    ) -> Result {
+        match list.only() {
+            Some(sge) => self.post_data(send, &[sge], room, value, issued),
+            None => self.post_segments(send, list, room, value, issued),
+        }
+    }
+
+    /// Posts the write as [`Self::post_with_immediate`] does, of several segments.
+    #[inline(never)]
+    fn post_segments(
         &self,
         send: &mut SendState,
         list: &mut SegmentList,
@@ -271,12 +293,25 @@ impl Queue {
         let mut sges = [Sge::EMPTY; INLINE_SEGMENTS];
         let count = list.part(0, &mut sges).0;
         let sges = sges.get(..count).unwrap_or(&[]);
+        self.post_data(send, sges, room, value, issued)
+    }
+
+    #[inline(always)]
+    fn post_data(
+        &self,
+        send: &mut SendState,
+        sges: &[Sge],
+        room: Room,
+        value: Immediate,
+        issued: Issued,
+    ) -> Result {
         let mut wr = Rdma::write(sges, room.grant.address(room.slot.offset), room.grant.key);
         wr.immediate(value.to_wire(), true);
         self.post_or_queue(send, &mut wr, room.wr_seq, !issued.last)
     }
 
     /// Posts the write as RDMA WRITEs, and a request behind them.
+    #[inline(never)]
     fn post_with_request(
         &self,
         send: &mut SendState,

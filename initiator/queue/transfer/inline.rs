@@ -21,6 +21,7 @@ use crate::{
     shape::INLINE_SEGMENTS,
 };
 use core::convert::Infallible;
+use hcablk_core::sync::atomic::Relaxed;
 use hcablk_core::{
     blkdev::{
         RequestRef,
@@ -40,10 +41,7 @@ use hcablk_core::{
     },
     sglist::SegmentList,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::Relaxed, //
-};
+use kernel::prelude::*;
 
 /// A write whose data goes with the request.
 pub(in crate::queue) struct InlineWrite {
@@ -100,16 +98,18 @@ impl Way for InlineWrite {
 
     #[inline]
     fn encode<'a>(
-        &self,
+        &mut self,
         queue: &Queue,
         list: &'a mut SegmentList,
         issued: Issued,
-    ) -> Result<(message::Op, Self::Encoded<'a>)> {
-        let op = message::Op::WriteInline {
-            extent: self.extent,
-            fua: self.fua,
-        };
-        Ok((op, (queue.encode(issued, op)?, list)))
+    ) -> Result<Self::Encoded<'a>> {
+        Ok((queue.encode(issued, self.op())?, list))
+    }
+
+    #[inline(always)]
+    fn op(&self) -> message::Op {
+        let Self { extent, fua } = *self;
+        message::Op::WriteInline { extent, fua }
     }
 
     #[inline]

@@ -75,12 +75,16 @@ impl Way for NoData {
 
     #[inline]
     fn encode<'a>(
-        &self,
+        &mut self,
         queue: &Queue,
         _list: &'a mut SegmentList,
         issued: Issued,
-    ) -> Result<(message::Op, Sge)> {
-        Ok((self.0, queue.encode(issued, self.0)?))
+    ) -> Result<Sge> {
+        queue.encode(issued, self.0)
+    }
+
+    fn op(&self) -> message::Op {
+        self.0
     }
 
     #[inline]

@@ -26,15 +26,22 @@ use hcablk_core::{
     proto::message::{
         self,
         Answer,
+        Extent,
         Tag, //
     },
-    rdma::wr::Sge,
+    rdma::{
+        mr::RemoteAddress,
+        wr::Sge, //
+    },
     sglist::SegmentList,
 };
 use kernel::prelude::*;
 
 /// A read into the slot of its tag.
-pub(in crate::queue) struct BounceRead(message::Op);
+pub(in crate::queue) struct BounceRead {
+    extent: Extent,
+    remote: RemoteAddress,
+}
 
 impl BounceRead {
     /// Returns how a read goes, `None` if it has no slot.
@@ -43,8 +50,7 @@ impl BounceRead {
         let extent = extent_of(view);
         let slots = queue.read_bounce.as_ref()?;
         let remote = slots.remote(view.tag(), extent.length)?;
-        let remote = remote_for(remote, Answer::Immediate);
-        Some(Self(message::Op::Read(extent, remote)))
+        Some(Self { extent, remote })
     }
 }
 
@@ -76,12 +82,18 @@ impl Way for BounceRead {
 
     #[inline]
     fn encode<'a>(
-        &self,
+        &mut self,
         queue: &Queue,
         _list: &'a mut SegmentList,
         issued: Issued,
-    ) -> Result<(message::Op, Sge)> {
-        Ok((self.0, queue.encode(issued, self.0)?))
+    ) -> Result<Sge> {
+        queue.encode(issued, self.op())
+    }
+
+    #[inline(always)]
+    fn op(&self) -> message::Op {
+        let Self { extent, remote } = *self;
+        message::Op::Read(extent, remote_for(remote, Answer::Immediate))
     }
 
     #[inline]

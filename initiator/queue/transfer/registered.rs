@@ -64,6 +64,8 @@ pub(in crate::queue) struct Registered {
     extent: Extent,
     write: bool,
     fua: bool,
+    /// Of what was registered.
+    remote: Remote,
 }
 
 impl Registered {
@@ -74,6 +76,11 @@ impl Registered {
             extent: extent_of(view),
             write: view.op() == Op::Write,
             fua: view.fua(),
+            remote: Remote {
+                address: 0,
+                key: 0,
+                answer: Answer::Response,
+            },
         }
     }
 }
@@ -112,28 +119,37 @@ impl Way for Registered {
 
     #[inline]
     fn encode<'a>(
-        &self,
+        &mut self,
         queue: &Queue,
         list: &'a mut SegmentList,
         issued: Issued,
-    ) -> Result<(message::Op, Self::Encoded<'a>)> {
-        let Self { extent, write, fua } = *self;
+    ) -> Result<Self::Encoded<'a>> {
         let (mut register, remote) = list.register()?;
         register.name(WorkId::new(kind::REGISTER, issued.tag.index.into()));
         let answer = match queue.remote_invalidate {
             true => Answer::Invalidating,
             false => Answer::Response,
         };
-        let remote = remote_for(remote, answer);
-        let op = match write {
+        self.remote = remote_for(remote, answer);
+        Ok((queue.encode(issued, self.op())?, register))
+    }
+
+    #[inline]
+    fn op(&self) -> message::Op {
+        let Self {
+            extent,
+            write,
+            fua,
+            remote,
+        } = *self;
+        match write {
             true => message::Op::Write {
                 extent,
                 remote,
                 fua,
             },
             false => message::Op::Read(extent, remote),
-        };
-        Ok((op, (queue.encode(issued, op)?, register)))
+        }
     }
 
     #[inline]

@@ -217,6 +217,7 @@ fn grants_are_checked() {
 #[test]
 fn answers_round_trip_and_are_checked() {
     let mut answers = Answers::new();
+    let mut pushed = Vec::new();
     assert!(answers.is_empty());
     assert!(Answers::decode(answers.message()).is_none(), "none at all");
     for number in 0..Answers::MAX as u16 {
@@ -226,21 +227,42 @@ fn answers_round_trip_and_are_checked() {
             Status::NoSpace
         };
         assert!(answers.push(number * 0x1111, status));
+        pushed.push((number * 0x1111, status));
         let bytes = answers.message();
         assert!(Answers::is(bytes) && bytes.len() <= BUFFER_LEN);
         let read = Answers::decode(bytes).unwrap();
         assert_eq!(read.len(), usize::from(number) + 1);
-        assert!(read.iter().eq(answers.iter()));
+        assert!(read.iter().eq(pushed.iter().copied()));
         for len in 0..bytes.len() {
             assert!(Answers::decode(&bytes[..len]).is_none());
         }
     }
     assert!(!answers.push(0, Status::Ok), "it is full");
-    assert_eq!(answers.iter().last(), Some((14 * 0x1111, Status::NoSpace)));
+    assert_eq!(pushed.last(), Some(&(14 * 0x1111, Status::NoSpace)));
     for (at, value) in [(0, 0x80), (1, 14), (1, 16), (2, 1), (3, 1), (6, 99), (7, 1)] {
         let mut bad = answers.message().to_vec();
         bad[at] = value;
         assert!(Answers::decode(&bad).is_none(), "byte {at}");
     }
     assert_eq!(answers.message()[..8], [0x81, 15, 0, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn who_frees_in_order_has_the_same_account() {
+    let (mut by_number, mut in_order) = (ring(8, 4), ring(8, 4));
+    assert!(!in_order.free_oldest(), "nothing is open");
+    let mut numbers = Vec::new();
+    for step in 0..200u32 {
+        let length = (step * 7 % 4 + 1) * UNIT;
+        let slot = by_number.take_slot(length, step);
+        assert_eq!(in_order.take_slot(length, step), slot);
+        numbers.extend(slot.map(|slot| slot.number));
+        if slot.is_none() || step % 3 == 0 {
+            let oldest = in_order.oldest().unwrap();
+            assert_eq!(numbers.remove(0), oldest);
+            assert!(by_number.free(oldest).is_some() && in_order.free_oldest());
+        }
+        assert_eq!(by_number.open(), in_order.open());
+        assert_eq!(by_number.oldest(), in_order.oldest());
+    }
 }

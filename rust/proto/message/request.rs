@@ -150,8 +150,30 @@ impl Request {
     /// of data, or with `more` requests.
     #[inline]
     pub fn decode_before(bytes: &[u8], following: usize, more: u8) -> Result<Self, BadRequest> {
+        if bytes.len() == REQUEST_LEN {
+            if let Some(whole) = prefix(bytes) {
+                return Self::decode_whole(whole, following, more);
+            }
+        }
         let header: &[u8; 8] = prefix(bytes).ok_or(BadRequest::Unanswerable)?;
         let mut r = Reader::new(header);
+        r.u32();
+        let tag = Tag {
+            index: r.u16(),
+            generation: r.u16(),
+        };
+        Err(BadRequest::Answer(tag, Status::Invalid))
+    }
+
+    /// Decodes a request as [`Self::decode_before`] does, of the length of one.
+    // Where little is wanted of it, little is left of it.
+    #[inline(always)]
+    pub fn decode_whole(
+        bytes: &[u8; REQUEST_LEN],
+        following: usize,
+        more: u8,
+    ) -> Result<Self, BadRequest> {
+        let mut r = Reader::new(bytes);
         let opcode = r.u8();
         let flags = r.u8();
         let (others, reserved) = (r.u8(), r.u8());
@@ -160,12 +182,6 @@ impl Request {
             generation: r.u16(),
         };
         let invalid = BadRequest::Answer(tag, Status::Invalid);
-        if bytes.len() != REQUEST_LEN {
-            return Err(invalid);
-        }
-        let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(invalid)?;
-        let mut r = Reader::new(bytes);
-        r.u64();
         let fields = Fields {
             opcode,
             flags,
@@ -256,23 +272,25 @@ impl Fields {
     }
 
     /// Returns the operation; `None` if it is not known, or if its fields do not fit together.
-    #[inline]
+    #[inline(always)]
     fn op(&self, remote: Remote, following: usize) -> Option<Op> {
         let extent = self.extent;
-        let unkeyed = self.has_extent() && remote == NO_REMOTE;
-        let bare = self.data == DATA_NONE && unkeyed;
-        let keyed = matches!(self.data, DATA_KEYED | DATA_IMMEDIATE)
-            && self.has_extent()
-            && remote
-                .address
-                .checked_add(u64::from(extent.length))
-                .is_some();
-        let nothing = self.data == DATA_NONE && (extent, remote) == NO_DATA;
+        let unkeyed = || self.has_extent() && remote == NO_REMOTE;
+        let bare = || self.data == DATA_NONE && unkeyed();
+        let keyed = || {
+            matches!(self.data, DATA_KEYED | DATA_IMMEDIATE)
+                && self.has_extent()
+                && remote
+                    .address
+                    .checked_add(u64::from(extent.length))
+                    .is_some()
+        };
+        let nothing = || self.data == DATA_NONE && (extent, remote) == NO_DATA;
         let fua = self.flags & FLAG_FUA != 0;
         Some(
             match (self.opcode, self.flags & !(FLAG_INVALIDATE | FLAG_QUIET)) {
-                (READ, 0) if keyed => Op::Read(extent, remote),
-                (WRITE, 0 | FLAG_FUA) if keyed => Op::Write {
+                (READ, 0) if keyed() => Op::Read(extent, remote),
+                (WRITE, 0 | FLAG_FUA) if keyed() => Op::Write {
                     extent,
                     remote,
                     fua,
@@ -280,16 +298,16 @@ impl Fields {
                 (WRITE, 0 | FLAG_FUA) if self.is_inline(remote, following) => {
                     Op::WriteInline { extent, fua }
                 }
-                (WRITE, 0 | FLAG_FUA) if self.data == DATA_EAGER && unkeyed => {
+                (WRITE, 0 | FLAG_FUA) if self.data == DATA_EAGER && unkeyed() => {
                     Op::WriteEager { extent, fua }
                 }
-                (FLUSH, 0) if nothing => Op::Flush,
-                (DISCARD, 0) if bare => Op::Discard(extent),
-                (WRITE_ZEROES, 0 | FLAG_KEEP) if bare => Op::WriteZeroes {
+                (FLUSH, 0) if nothing() => Op::Flush,
+                (DISCARD, 0) if bare() => Op::Discard(extent),
+                (WRITE_ZEROES, 0 | FLAG_KEEP) if bare() => Op::WriteZeroes {
                     extent,
                     keep: self.flags & FLAG_KEEP != 0,
                 },
-                (NOP, 0) if nothing => Op::Nop,
+                (NOP, 0) if nothing() => Op::Nop,
                 _ => return None,
             },
         )

@@ -10,8 +10,7 @@ use super::{
     GUARD_MS, //
 };
 use crate::bindings;
-use kernel::sync::atomic::Acquire;
-
+use crate::sync::atomic::Acquire;
 impl<H: Handler> CompletionQueue<H> {
     /// Starts the timer that polls the queue after [`GUARD_MS`] and a tick, whether there is an
     /// event or not. For a caller that turns [`CqNotify::SolicitedOnly`] into

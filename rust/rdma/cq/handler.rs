@@ -13,9 +13,10 @@ pub trait Handler: Send + Sync + 'static {
     /// never overlap.
     fn complete(&self, round: &mut Self::Round, completion: &Completion);
 
-    /// Ends a round: all of its completions were handled.
+    /// Ends a round: all of its completions were handled. What is left in `round` is dropped after
+    /// this.
     #[inline]
-    fn round_done(&self, _round: Self::Round) {}
+    fn round_done(&self, _round: &mut Self::Round) {}
 
     /// Returns which completions the queue is to be armed for. Called at the end of each round,
     /// in the queue's [`CqContext`](super::CqContext).

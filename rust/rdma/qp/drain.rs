@@ -17,6 +17,13 @@
 //! device which does not flush takes the time for one only.
 
 use super::QueuePair;
+use crate::sync::atomic::{
+    Acquire,
+    Atomic,
+    Full,
+    Relaxed,
+    Release, //
+};
 use crate::{
     bindings,
     rdma::{
@@ -31,16 +38,7 @@ use crate::{
     },
     system,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Full,
-        Relaxed,
-        Release, //
-    },
-};
+use kernel::prelude::*;
 
 /// How long a failed queue pair may take to report its work, in milliseconds. After that the pair
 /// is reset, which ends the work as well.

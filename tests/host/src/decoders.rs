@@ -141,7 +141,11 @@ fn answers(bytes: &[u8]) -> bool {
     let Some(answers) = Answers::decode(bytes) else {
         return false;
     };
-    assert_eq!(answers.message(), bytes);
+    let mut again = Answers::new();
+    for (number, status) in answers.iter() {
+        assert!(again.push(number, status));
+    }
+    assert_eq!(again.message(), bytes);
     assert_eq!(answers.iter().count(), answers.len());
     assert!((1..=Answers::MAX).contains(&answers.len()));
     true
