@@ -24,6 +24,7 @@ use crate::{
     memory::Client,
     queue::Fault, //
 };
+use hcablk_core::sync::atomic::Atomic;
 use hcablk_core::{
     proto::{
         message::{
@@ -64,7 +65,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::Atomic,
         Arc,
         Mutex, //
     },

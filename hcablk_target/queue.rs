@@ -55,6 +55,10 @@ use crate::{
         write_errors::WriteErrors, //
     }, //
 };
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     containers::fifo::Fifo,
     containers::slots::SlotTable,
@@ -91,13 +95,7 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 mod chunk;
@@ -170,6 +168,17 @@ struct Received {
     immediate: Option<u32>,
     /// Requests of it that were admitted.
     admitted: usize,
+}
+
+impl Received {
+    /// Returns the same message, of which one request more was admitted.
+    #[inline]
+    fn behind(self) -> Self {
+        Self {
+            admitted: self.admitted + 1,
+            ..self
+        }
+    }
 }
 
 /// What `Queue::work` guards.

@@ -37,6 +37,10 @@ use crate::{
         },
     }, //
 };
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     broken,
     logic::session_state::{
@@ -75,10 +79,6 @@ use kernel::{
     impl_has_work, new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },

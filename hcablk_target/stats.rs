@@ -142,7 +142,8 @@ metrics! {
     }
 }
 
-/// When a request changed its state; all 0 unless that is measured.
+/// When a request changed its state; `received` is 0, and the others say nothing, unless that is
+/// measured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
     received: u64,
@@ -152,12 +153,15 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Begins to measure a request that is received now.
+    /// Begins to measure a request that is received now, if it is `measured`.
     #[inline]
-    pub(crate) fn received(measured: bool) -> Self {
-        Self {
-            received: if measured { now_ns() } else { 0 },
-            ..Self::default()
+    pub(crate) fn receive(&mut self, measured: bool) {
+        self.received = 0;
+        if measured {
+            *self = Self {
+                received: now_ns(),
+                ..Self::default()
+            };
         }
     }
 

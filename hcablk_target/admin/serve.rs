@@ -13,6 +13,10 @@ use super::{
     LOOK_MS, //
 };
 use crate::queue::Fault;
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Release, //
+};
 use hcablk_core::{
     proto::message::{
         AdminOp,
@@ -41,11 +45,6 @@ use hcablk_core::{
         Tick, //
     },
 };
-use kernel::sync::atomic::{
-    Acquire,
-    Release, //
-};
-
 /// No answer is being sent.
 const ALL_FREE: u32 = u32::MAX;
 const _: () = assert!(ANSWERS == u32::BITS);

@@ -21,6 +21,10 @@ use crate::{
     },
     storage::claims::Claims, //
 };
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     proto::{
         connect::Request,
@@ -32,10 +36,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         Arc,
         Mutex, //
     },

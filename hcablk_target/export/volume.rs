@@ -23,6 +23,7 @@ use crate::{
         write_errors::Records, //
     }, //
 };
+use hcablk_core::sync::atomic::Atomic;
 use hcablk_core::{
     configfs::{
         Directory,
@@ -42,7 +43,6 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
-        atomic::Atomic,
         Arc,
         Mutex, //
     },

@@ -29,6 +29,7 @@ use super::{
     layout::{
         class_for,
         count,
+        length_of,
         LARGE,
         MEDIUM,
         PAGES,
@@ -181,6 +182,23 @@ impl Pool {
             self.cancel_wait();
         }
         took
+    }
+
+    /// Takes one of the small buffers that are kept for `length` bytes, as [`Self::take`] does, which
+    /// is for all other cases: more bytes, none kept, somebody who waits.
+    #[inline]
+    pub(crate) fn take_page(&mut self, length: usize, shared: &mut KVec<Arc<DmaBuffer>>) -> bool {
+        if length > length_of(SMALL) || self.waits || shared.len() == shared.capacity() {
+            return false;
+        }
+        match self.kept[SMALL].buffers.pop() {
+            Some(buffer) => {
+                let what = "a request has no place for its buffers";
+                self.broken |= !push_into_room(shared, buffer, what);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Takes `need` own buffers, with peer memory or without.

@@ -33,6 +33,10 @@ use super::{
     Memory, //
 };
 use core::mem;
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     logic::fair_share::{
         self,
@@ -55,13 +59,7 @@ use hcablk_core::{
 use kernel::{
     pr_warn_once,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// Nanoseconds of a millisecond.

@@ -78,6 +78,7 @@ use core::{
     array,
     mem, //
 };
+use hcablk_core::sync::atomic::Relaxed;
 use hcablk_core::{
     blkdev::{
         plugged,
@@ -110,10 +111,7 @@ use hcablk_core::{
 use kernel::{
     pr_info_once,
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// Chunks that are fetched with one doorbell: of 1 MiB and one more.

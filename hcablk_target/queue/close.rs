@@ -4,15 +4,13 @@
 
 use super::Queue;
 use core::ops::Deref;
+use hcablk_core::sync::atomic::Release;
 use hcablk_core::{
     report::trace::State,
     sync::synchronize_completions,
     system, //
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::Release, //
-};
+use kernel::prelude::*;
 
 /// How long the drive and the HCA may take to finish what was begun, in milliseconds. After that
 /// what the HCA has is taken from it; the drive is waited for.

@@ -12,25 +12,17 @@ use hcablk_core::rdma::cq::{
     CqNotify,
     Handler, //
 };
-use kernel::sync::atomic::Relaxed;
-
-impl Handler for Queue {
-    type Round = ();
-
-    fn complete(&self, (): &mut (), completion: &Completion) {
+use hcablk_core::sync::atomic::Relaxed;
+impl Queue {
+    /// Handles a completion that is neither a message's nor the usual one of an answer.
+    #[inline(never)]
+    fn complete_other(&self, completion: &Completion) {
         let work = completion.work();
         let ok = completion.is_ok();
-        self.moved.store(true, Relaxed);
         if !ok {
             self.work_failed(completion);
         }
         match work.kind {
-            kind::RECEIVE if ok => self.receive(Received {
-                buffer: work.index,
-                length: completion.byte_len(),
-                immediate: completion.immediate(),
-                admitted: 0,
-            }),
             kind::ANSWER => self.answer_completed(work.index, ok),
             kind::FETCH => {
                 self.fetching
@@ -44,6 +36,26 @@ impl Handler for Queue {
             kind::CHUNK => self.chunk_fetched(work.index),
             kind::KEEP_ALIVE => self.keep_alive_completed(),
             _ => {}
+        }
+    }
+}
+
+impl Handler for Queue {
+    type Round = ();
+
+    #[inline]
+    fn complete(&self, (): &mut (), completion: &Completion) {
+        let work = completion.work();
+        self.moved.store(true, Relaxed);
+        match work.kind {
+            kind::RECEIVE if completion.is_ok() => self.receive(Received {
+                buffer: work.index,
+                length: completion.byte_len(),
+                immediate: completion.immediate(),
+                admitted: 0,
+            }),
+            kind::ANSWER if completion.is_ok() => self.answer_completed(work.index, true),
+            _ => self.complete_other(completion),
         }
     }
 

@@ -65,10 +65,14 @@ impl Queue {
                 Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
             ) => {
                 c.writes.bump();
-                c.eager_writes.add(Self::is_eager(io).into());
-                c.inline_writes
-                    .add(matches!(io.op, Ok(Op::WriteInline { .. })).into());
-                c.fua_writes.add(fua.into());
+                match io.op {
+                    Ok(Op::WriteEager { .. }) => c.eager_writes.bump(),
+                    Ok(Op::WriteInline { .. }) => c.inline_writes.bump(),
+                    _ => {}
+                }
+                if fua {
+                    c.fua_writes.bump();
+                }
                 c.written_bytes.add(if ok { length } else { 0 });
             }
             Ok(Op::Flush) => c.flushes.bump(),
@@ -89,6 +93,31 @@ impl Queue {
     /// Counts by what way the data of a request went that was done well.
     #[inline]
     fn count_way(&self, io: &Io) {
+        let c = &self.counters;
+        let length = io.length() as u64;
+        if self.went_straight(io) {
+            c.copied_bytes.add(length - io.moved.min(length));
+            return c.ram_bytes.add(length);
+        }
+        self.count_detours(io);
+    }
+
+    /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and met
+    /// neither the page cache nor a cache of the volume's.
+    #[inline]
+    fn went_straight(&self, io: &Io) -> bool {
+        let detours = io.cached
+            || io.met_pages
+            || io.peer_hit
+            || io.peer.is_some()
+            || io.is_in_lines()
+            || io.chunks.moves();
+        !detours && !self.backing.wants_peers() && self.backing.cache().is_none()
+    }
+
+    /// Counts as [`Self::count_way`] does, whatever way the data went.
+    #[inline(never)]
+    fn count_detours(&self, io: &Io) {
         let c = &self.counters;
         let length = io.length() as u64;
         let bounced = if io.bounces() || (io.peer_hit && !io.is_in_lines()) {

@@ -17,6 +17,11 @@ use super::{
     Work, //
 };
 use crate::storage::submit::begin;
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Atomic,
+    Release, //
+};
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{
@@ -45,14 +50,7 @@ use hcablk_core::{
         WorkRequest, //
     },
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Release, //
-    },
-};
+use kernel::prelude::*;
 
 /// A message is flushed when it is full.
 const NO_ROOM: &str = "an answer has no room in a message";
@@ -94,7 +92,7 @@ impl AnsweredSlots {
                 Some(slot) if slot.load(Acquire) != 0 => slot.store(0, Release),
                 _ => break,
             }
-            if ring.free(number).is_none() {
+            if !ring.free_oldest() {
                 return false;
             }
         }
@@ -158,7 +156,7 @@ impl Queue {
 
     /// Takes the ring slot of an eager write. Returns `false` if none is free, so that the
     /// initiator has broken the protocol.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_ring_slot(&self, work: &mut Work, io: &mut Io, length: u32) -> bool {
         if !self.answered_slots.sweep(&mut work.ring) {
             self.broken("an eager write was answered that is not open");

@@ -10,6 +10,7 @@ use super::{
     Subject, //
 };
 use crate::request::chunks::Failure;
+use hcablk_core::sync::atomic::Acquire;
 use hcablk_core::{
     broken,
     proto::message::{
@@ -19,10 +20,7 @@ use hcablk_core::{
     rdma::cq::Completion,
     sync::unordered::UnorderedU64, //
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::Acquire, //
-};
+use kernel::prelude::*;
 
 /// Which request each [`Io`] has, for messages: whoever finds work that has failed does not own
 /// the `Io`, and may come when that has another request.

@@ -7,6 +7,7 @@ use super::{
     kind,
     Queue, //
 };
+use hcablk_core::sync::atomic::Relaxed;
 use hcablk_core::{
     rdma::wr::{
         Chain,
@@ -20,8 +21,6 @@ use hcablk_core::{
         State, //
     },
 };
-use kernel::sync::atomic::Relaxed;
-
 /// Keep-alive periods without a completion after which a queue pair with chunks under way gets
 /// one. An RDMA
 /// READ that was not answered by then has been given up: that is 10 s, and its last repetition

@@ -29,6 +29,7 @@ use crate::{
     },
     storage::submit::begin, //
 };
+use hcablk_core::sync::atomic::Relaxed;
 use hcablk_core::{
     proto::message::Remote,
     rdma::{
@@ -49,10 +50,7 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Relaxed,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 impl Queue {

@@ -12,8 +12,12 @@ use super::{
 };
 use crate::{
     memory::Waker,
-    request::validate::check,
-    stats::Marks, //
+    request::validate::check, //
+};
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Relaxed,
+    Release, //
 };
 use hcablk_core::{
     proto::message::{
@@ -35,14 +39,7 @@ use hcablk_core::{
     report::trace, //
     sync::IrqGuard,
 };
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Relaxed,
-        Release, //
-    },
-};
+use kernel::prelude::*;
 
 /// There is a place for every receive buffer.
 const NO_ROOM: &str = "a message has no place in which to wait";
@@ -66,6 +63,7 @@ impl Waker for Queue {
 
 impl Queue {
     /// Handles a received message or write-with-immediate. Completion handler.
+    #[inline(never)]
     pub(super) fn receive(&self, message: Received) {
         self.counters.receives.bump();
         let completed = self.take_completed();
@@ -93,10 +91,10 @@ impl Queue {
             }
             return self.begin_waiting(work);
         };
-        let (admitted, rest) = self.admit(&mut work, io, message);
+        let (admitted, more) = self.admit(&mut work, io, message);
         self.batcher.gather_from(work.made - work.idle.len());
-        if let Some(rest) = rest {
-            return self.receive_rest(work, admitted, rest);
+        if more {
+            return self.receive_rest(work, admitted, message.behind());
         }
         match admitted {
             Admitted::Start(io) => {
@@ -117,8 +115,8 @@ impl Queue {
             _ => later = true,
         };
         put(first);
-        let mut rest = Some(rest);
-        while let Some(message) = rest {
+        let (mut message, mut more) = (rest, true);
+        while more {
             let Some(io) = work.idle.pop() else {
                 // Nothing waits in front of it.
                 if work.received.push(message).is_err() {
@@ -128,7 +126,8 @@ impl Queue {
                 break;
             };
             let admitted;
-            (admitted, rest) = self.admit(&mut work, io, message);
+            (admitted, more) = self.admit(&mut work, io, message);
+            message = message.behind();
             put(admitted);
         }
         self.batcher.gather_from(work.made - work.idle.len());
@@ -145,9 +144,35 @@ impl Queue {
     /// follow.
     #[inline]
     fn read(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
-        if message.admitted != 0 {
-            return self.read_next(message);
+        let (bytes, following, more) = if message.admitted != 0 {
+            let before = (message.admitted - 1) * REQUEST_LEN;
+            let more = message.length / REQUEST_LEN - message.admitted - 1;
+            match self.inline_data(message.buffer) {
+                Some(data) => (data.read::<REQUEST_LEN>(before), 0, more),
+                None => return (Err(BadRequest::Unanswerable), 0),
+            }
+        } else if message.length == REQUEST_LEN {
+            let mut bytes = [0; REQUEST_LEN];
+            let read = self
+                .incoming
+                .read(message.buffer as usize, REQUEST_LEN, &mut bytes)
+                .map(|_| ());
+            if Request::count(&bytes, REQUEST_LEN).is_err() {
+                return (Err(BadRequest::Unanswerable), 0);
+            }
+            (read.map(|()| bytes), 0, 0)
+        } else {
+            return self.read_first(message);
+        };
+        match bytes {
+            Ok(bytes) => (Request::decode_whole(&bytes, following, 0), more),
+            Err(_) => (Err(BadRequest::Unanswerable), 0),
         }
+    }
+
+    /// Decodes the first request of a message as [`Self::read`] does, of any length.
+    #[inline(never)]
+    fn read_first(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
         let mut bytes = [0; BUFFER_LEN];
         // With data of its own a receive buffer is as long as a request.
         let here = if self.inline.is_empty() {
@@ -171,45 +196,34 @@ impl Queue {
         }
     }
 
-    /// Decodes a request as [`Self::read`] does, behind the first.
-    fn read_next(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
-        let before = (message.admitted - 1) * REQUEST_LEN;
-        let bytes = self
-            .inline_data(message.buffer)
-            .map(|data| data.read::<REQUEST_LEN>(before));
-        let Some(Ok(bytes)) = bytes else {
-            return (Err(BadRequest::Unanswerable), 0);
-        };
-        let more = message.length / REQUEST_LEN - message.admitted - 1;
-        (Request::decode(&bytes), more)
-    }
-
-    /// Decodes the next request of a message. Returns it, or what is wrong with it, and what is left
-    /// of the message.
-    #[inline]
-    fn decode(&self, message: Received) -> (Result<Request, BadRequest>, Option<Received>) {
-        let (decoded, more) = match message.immediate {
-            Some(value) => (self.decode_immediate(value, message.length), 0),
-            None => self.read(message),
-        };
-        let admitted = message.admitted + 1;
-        let rest = (more != 0).then_some(Received {
-            admitted,
-            ..message
-        });
-        (decoded, rest)
-    }
-
     /// Reads the next request of a message into `io` and gives it transfer buffers, or its
-    /// place; and what is left of the message.
-    fn admit(
+    /// place. Returns whether others follow in the message ([`Received::behind`]), too.
+    fn admit(&self, work: &mut Work, io: KBox<Io>, message: Received) -> (Admitted, bool) {
+        match message.immediate {
+            Some(value) => {
+                let decoded = self.decode_immediate(value, message.length);
+                self.admit_decoded(work, io, message, decoded, false)
+            }
+            None => {
+                let (decoded, more) = self.read(message);
+                self.admit_decoded(work, io, message, decoded, more != 0)
+            }
+        }
+    }
+
+    /// Admits the request of a message as [`Self::admit`] does, which was `decoded`; with `more`
+    /// behind it.
+    // Each of the two calls knows something of it, which leaves less to do.
+    #[inline(always)]
+    fn admit_decoded(
         &self,
         work: &mut Work,
         mut io: KBox<Io>,
         message: Received,
-    ) -> (Admitted, Option<Received>) {
-        let (mut decoded, rest) = self.decode(message);
-        io.marks = Marks::received(self.timing.load(Relaxed));
+        mut decoded: Result<Request, BadRequest>,
+        more: bool,
+    ) -> (Admitted, bool) {
+        io.marks.receive(self.timing.load(Relaxed));
         let mut no_slot = None;
         if let Ok(Request {
             tag,
@@ -223,7 +237,7 @@ impl Queue {
             }
         }
         // The receive buffer is posted again with the answer to its last request.
-        io.reset(rest.is_none().then_some(message.buffer));
+        io.reset((!more).then_some(message.buffer));
         match decoded {
             Ok(request) => self.take_request(&mut io, request),
             Err(BadRequest::Answer(tag, status)) => {
@@ -239,19 +253,19 @@ impl Queue {
                     Some(_) => Fault::Immediate(message.length),
                     None => Fault::Message(message.length),
                 }));
-                return (Admitted::Later, None);
+                return (Admitted::Later, false);
             }
         }
         self.named.set(&io);
         trace::target::received(|| io.about());
         if io.status != Status::Ok {
-            return (Admitted::Start(io), rest);
+            return (Admitted::Start(io), more);
         }
-        (self.assign_buffers(work, io), rest)
+        (self.assign_buffers(work, io), more)
     }
 
     /// Records what a request asks for, and with what status it is refused if it is.
-    #[inline]
+    #[inline(always)]
     fn take_request(&self, io: &mut Io, request: Request) {
         io.tag = request.tag;
         io.quiet = request.quiet;
@@ -265,7 +279,7 @@ impl Queue {
     }
 
     /// Gives a request its transfer buffers and chunks, or its place among those that wait for some.
-    #[inline]
+    #[inline(always)]
     fn assign_buffers(&self, work: &mut Work, mut io: KBox<Io>) -> Admitted {
         if work.waiting.is_empty() && io.take_buffers(&mut work.free) {
             self.count_buffers(&io);
@@ -332,11 +346,9 @@ impl Queue {
                 self.keep_idle(work, io);
                 return None;
             };
-            let (admitted, rest) = self.admit(work, io, message);
-            if let Some(rest) = rest {
-                if work.received.unpop(rest).is_err() {
-                    self.broken(NO_ROOM);
-                }
+            let (admitted, more) = self.admit(work, io, message);
+            if more && work.received.unpop(message.behind()).is_err() {
+                self.broken(NO_ROOM);
             }
             if let Admitted::Start(io) = admitted {
                 return Some(io);

@@ -58,8 +58,11 @@ impl Queue {
             return self.answer_eager(io);
         }
 
+        if let Some((data, remote)) = self.immediate_read(&io) {
+            return self.send_immediate(io, data, remote);
+        }
         if io.sends_one_piece() {
-            return self.send_answer::<1, 1>(io);
+            return self.send_one_piece(io);
         }
         if io.is_large() {
             return self.send_large(io);
@@ -76,6 +79,40 @@ impl Queue {
         self.update_notify(&work);
         drop(work);
         self.pair.cq().kick();
+    }
+
+    /// Returns the data of a read that is answered by one RDMA WRITE of one buffer, with an immediate
+    /// value, and where it goes: most small ones.
+    #[inline]
+    fn immediate_read(&self, io: &Io) -> Option<(Sge, Remote)> {
+        let (Ok(Op::Read(extent, remote)), Status::Ok) = (io.op, io.status) else {
+            return None;
+        };
+        let buffer = io.only_buffer()?;
+        if io.chunks.moves() || !self.uses_write_with_immediate(io, remote) {
+            return None;
+        }
+        let length = extent.length as usize;
+        buffer.sync_for_device(0, length);
+        let data = buffer.slice_for(&self.pd, 0, length)?;
+        Some((Sge::new(data), remote))
+    }
+
+    /// Answers a read by the RDMA WRITE of its `data`.
+    #[inline]
+    fn send_immediate(&self, mut io: KBox<Io>, data: Sge, remote: Remote) {
+        io.moved = io.length() as u64;
+        let data = [data];
+        let mut write = Rdma::write(&data, remote.address, remote.key);
+        write.immediate(io.tag.to_immediate(), !io.quiet);
+        write.signal(WorkId::new(kind::ANSWER, io.index));
+        self.post_answer_here(io, &mut [Some(write)], None);
+    }
+
+    // Out of line, as below.
+    #[inline(never)]
+    fn send_one_piece(&self, io: KBox<Io>) {
+        self.send_answer::<1, 1>(io);
     }
 
     // Out of line: its tables would be in the frame of every answer.

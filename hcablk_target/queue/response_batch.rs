@@ -141,8 +141,20 @@ impl ResponseBatcher {
 impl Queue {
     /// Posts an answer, or lets it wait; `io` comes back by its index. Any
     /// context.
-    #[inline]
+    #[inline(never)]
     pub(super) fn post_answer(
+        &self,
+        io: KBox<Io>,
+        writes: &mut [Option<Rdma<'_>>],
+        send: Option<&mut Send<'_>>,
+    ) {
+        self.post_answer_here(io, writes, send);
+    }
+
+    /// Does what [`Self::post_answer`] does, in the frame of the caller: for an answer of which
+    /// that knows most.
+    #[inline(always)]
+    pub(super) fn post_answer_here(
         &self,
         io: KBox<Io>,
         writes: &mut [Option<Rdma<'_>>],
@@ -154,6 +166,7 @@ impl Queue {
         self.post(io, &chain(writes, send));
     }
 
+    #[inline(always)]
     fn gather(
         &self,
         mut io: KBox<Io>,
@@ -182,7 +195,13 @@ impl Queue {
             return;
         }
         backlog.truncate(before);
-        let posted = self.ring(&mut waiting, &chain(writes, send));
+        self.ring_with(waiting, &chain(writes, send), index);
+    }
+
+    /// Posts what waits and `chain`, the answer of the `Io` number `index`, for which there is no room.
+    #[inline(never)]
+    fn ring_with(&self, mut waiting: IrqGuard<'_, ResponseBatch>, chain: &Chain<'_>, index: u32) {
+        let posted = self.ring(&mut waiting, chain);
         drop(waiting);
         if posted.is_err() {
             self.not_posted(Some(index));

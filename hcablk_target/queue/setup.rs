@@ -33,6 +33,7 @@ use crate::{
         lease, //
     }, //
 };
+use hcablk_core::sync::atomic::Atomic;
 use hcablk_core::{
     containers::{
         fifo::Fifo,
@@ -71,10 +72,7 @@ use hcablk_core::{
 };
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Atomic,
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// Makes `count` buffers of 2^`order` pages. May sleep.

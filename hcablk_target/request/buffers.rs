@@ -7,7 +7,11 @@ use super::{
     Owner, //
 };
 use crate::memory::{
-    layout::length_of,
+    layout::{
+        length_of,
+        MEDIUM,
+        SMALL, //
+    },
     pool::Pool, //
 };
 use hcablk_core::{
@@ -20,12 +24,26 @@ use kernel::sync::Arc;
 
 impl<O: Owner> Io<O> {
     /// Takes buffers out of `pool`; `false`: there are not enough.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
         let length = match self.op {
             Ok(Op::WriteInline { .. } | Op::WriteEager { .. }) => 0,
             _ => self.length(),
         };
+        if length == 0 {
+            self.size_class = MEDIUM;
+            return true;
+        }
+        if pool.take_page(length, &mut self.shared) {
+            self.size_class = SMALL;
+            return true;
+        }
+        self.take_several(length, pool)
+    }
+
+    /// Takes buffers for `length` bytes, as [`Self::take_buffers`] does, whatever it takes.
+    #[inline(never)]
+    fn take_several(&mut self, length: usize, pool: &mut Pool) -> bool {
         let memory = self.owner.peer_memory();
         let wants = memory.is_some();
         let Some(took) = pool.take(length, wants, &mut self.own, &mut self.shared) else {
@@ -40,13 +58,21 @@ impl<O: Owner> Io<O> {
     /// Puts the buffers back into `pool`.
     #[inline]
     pub(crate) fn return_buffers(&mut self, pool: &mut Pool) {
+        if self.own_count != 0 || self.peer.is_some() || self.lines.is_some() {
+            self.return_own(pool);
+        }
+        if !self.shared.is_empty() {
+            pool.give_shared(self.size_class, &mut self.shared);
+        }
+    }
+
+    /// Puts the queue's own buffers back, and gives up the peer memory beside them.
+    #[inline(never)]
+    fn return_own(&mut self, pool: &mut Pool) {
         for number in self.own.iter().take(self.own_count) {
             pool.give(*number);
         }
         self.own_count = 0;
-        if !self.shared.is_empty() {
-            pool.give_shared(self.size_class, &mut self.shared);
-        }
         self.peer = None;
         self.lines = None;
     }
@@ -55,6 +81,18 @@ impl<O: Owner> Io<O> {
     #[inline]
     pub(crate) fn unit(&self) -> usize {
         length_of(self.size_class)
+    }
+
+    /// Returns the buffer that all of its data is in, if that is one, borrowed, and the data is not to
+    /// be anywhere else.
+    #[inline]
+    pub(crate) fn only_buffer(&self) -> Option<&DmaBuffer> {
+        match self.shared.as_slice() {
+            [buffer] if self.own_count == 0 && self.peer.is_none() && self.lines.is_none() => {
+                Some(buffer)
+            }
+            _ => None,
+        }
     }
 
     /// Returns the borrowed buffers, which come first.

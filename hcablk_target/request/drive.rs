@@ -37,18 +37,19 @@ impl<O: Owner> BioOwner for Io<O> {
 
     #[inline]
     fn piece(&self) -> Option<PageRange<'_>> {
+        if let Some(buffer) = self.only_buffer() {
+            let range = buffer.pages().range(0, self.length());
+            return (range.length() as usize == self.length()).then_some(range);
+        }
         if self.is_in_lines() || self.peer.is_some() {
             return None;
         }
         let length = self.length();
         let range = match self.op {
             Ok(Op::WriteInline { .. }) => self.inline()?.pages().range(0, length),
-            Ok(Op::WriteEager { .. }) => {
-                let mut ranges = self
-                    .eager_ring()?
-                    .ranges(self.ring_slot.offset as usize, length);
-                ranges.next()?
-            }
+            Ok(Op::WriteEager { .. }) => self
+                .eager_ring()?
+                .range(self.ring_slot.offset as usize, length)?,
             _ => {
                 let piece = self.pieces().next()?;
                 piece.buffer.pages().range(0, piece.length)

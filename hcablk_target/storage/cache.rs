@@ -51,6 +51,10 @@ use crate::request::in_lines::{
     BLOCK_ORDER, //
 };
 use core::cmp::min;
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
 use hcablk_core::{
     blkdev::BlockDevice,
     logic::mq::{
@@ -80,13 +84,7 @@ use hcablk_core::{
 use kernel::{
     alloc::flags::__GFP_NOWARN,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 /// Arrays of the kernel's.

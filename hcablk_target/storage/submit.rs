@@ -61,6 +61,10 @@ use crate::request::{
     Io,
     Step, //
 };
+use hcablk_core::sync::atomic::{
+    Atomic,
+    Full, //
+};
 use hcablk_core::{
     blkdev::{
         submit,
@@ -79,14 +83,7 @@ use hcablk_core::{
     report::trace, //
     sync::defer::defer,
 };
-use kernel::{
-    page::PAGE_SIZE,
-    prelude::*,
-    sync::atomic::{
-        Atomic,
-        Full, //
-    },
-};
+use kernel::{page::PAGE_SIZE, prelude::*};
 
 /// How often pages that a write or a discard has in part were written back whole, by any volume. It
 /// counts before the pages are dropped: who finds no page any more finds another number.
@@ -203,6 +200,7 @@ impl<O: Completion> Io<O> {
 }
 
 /// Handles the end of a bio, or of those of all chunks of a write. Any context.
+#[inline(always)]
 pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), DriveStatus>) {
     let owner = io.owner.clone();
     let task = io.task().filter(|task| task.replaces());
@@ -215,7 +213,7 @@ pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), Dr
         io.step = Step::Bounce;
         return defer(io, owner.backing().io_work());
     }
-    finish(&*owner, io, result);
+    finish_here(&*owner, io, result);
 }
 
 /// Begins the drive's part of a request that has its buffers and, for a
@@ -238,7 +236,7 @@ pub(crate) fn begin<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn to_drive<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Option<Task>) {
     let backing = owner.backing();
     match task {
@@ -248,7 +246,7 @@ fn to_drive<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Option<Task>) {
                     return owner.read_chunks(io);
                 }
                 io.bounce_to_drive();
-                submit_bio(owner, io, task.op, task.extent.offset);
+                submit_here(owner, io, task.op, task.extent.offset);
             }
             Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
                 io.cached = true;
@@ -268,7 +266,14 @@ fn to_drive<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Option<Task>) {
     }
 }
 
+#[inline(never)]
 fn submit_bio<O: Completion>(owner: &O, io: KBox<Io<O>>, op: BioOp, offset: u64) {
+    submit_here(owner, io, op, offset);
+}
+
+/// Does what [`submit_bio`] does, in the frame of the caller.
+#[inline(always)]
+fn submit_here<O: Completion>(owner: &O, io: KBox<Io<O>>, op: BioOp, offset: u64) {
     if let Err((_, io)) = submit(io, op, offset >> 9) {
         finish(owner, io, Err(DriveStatus::IoErr));
     }
@@ -399,11 +404,13 @@ fn finish_file<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result) {
 }
 
 /// Answers by what became of the drive's part. Any context.
-pub(crate) fn finish<O: Completion>(
-    owner: &O,
-    mut io: KBox<Io<O>>,
-    result: Result<(), DriveStatus>,
-) {
+pub(crate) fn finish<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result<(), DriveStatus>) {
+    finish_here(owner, io, result);
+}
+
+/// Does what [`finish`] does, in the frame of the caller.
+#[inline(always)]
+fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(), DriveStatus>) {
     let mut status = match result {
         Ok(()) => Status::Ok,
         Err(DriveStatus::NoSpace) => Status::NoSpace,

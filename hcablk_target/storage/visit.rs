@@ -36,7 +36,7 @@ use kernel::{
 
 /// Begins the visit of a request that is about to go to the drive. `true`: it need not, its
 /// data is in its buffers, or stays in lines. Process context.
-#[inline]
+#[inline(always)]
 pub(crate) fn enter_cache<O: Completion>(
     owner: &O,
     io: &mut Io<O>,
@@ -49,6 +49,7 @@ pub(crate) fn enter_cache<O: Completion>(
     enter(owner, cache, io, op, extent)
 }
 
+#[inline(never)]
 fn enter<O: Completion>(
     owner: &O,
     cache: &Cache,

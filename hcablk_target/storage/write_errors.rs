@@ -20,6 +20,12 @@ use super::{
         Teller, //
     },
 };
+use hcablk_core::sync::atomic::{
+    Acquire,
+    Atomic,
+    Relaxed,
+    Release, //
+};
 use hcablk_core::{
     blkdev::WbErrCursor,
     proto::{
@@ -46,12 +52,6 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
         Arc,
         Mutex, //
     },

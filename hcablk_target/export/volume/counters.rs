@@ -11,9 +11,9 @@ use crate::{
         Times, //
     }, //
 };
+use hcablk_core::sync::atomic::Relaxed;
 use kernel::{
     prelude::*,
-    sync::atomic::Relaxed,
     time::{
         delay::fsleep,
         Delta,
