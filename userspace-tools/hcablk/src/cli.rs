@@ -8,6 +8,7 @@
 //! | `initiator` | the arguments of the commands for devices of this machine |
 //! | `path` | `path` and the arguments of its commands |
 //! | `target` | `target` and the arguments of its commands |
+//! | `watch` | the arguments of the commands that show what happens now |
 
 #![expect(clippy::doc_markdown, reason = "help texts are read in terminals")]
 
@@ -17,6 +18,8 @@ mod path;
 mod target;
 #[cfg(test)]
 mod tests;
+mod usage;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -27,11 +30,15 @@ use uuid::Uuid;
 use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
-pub use initiator::{ConnectArgs, DisconnectArgs, StatsArgs, TimesArgs, Wanted};
+pub use initiator::{ConnectArgs, DisconnectArgs, TimesArgs, Wanted};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs};
 pub use target::{
     AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
-    TargetStatsArgs, TargetTimesArgs, UnexportArgs, UnlistenArgs,
+    TargetTimesArgs, UnexportArgs, UnlistenArgs,
+};
+pub use usage::explain;
+pub use watch::{
+    DoctorArgs, EventSource, EventsArgs, MetricsArgs, StatsArgs, StatsWanted, TopArgs,
 };
 
 /// Set up hcablk: a shared block device over RDMA
@@ -83,7 +90,10 @@ Exit codes:
        differs
   6    the target was not reached, or turned the connection or path down
   7    this machine is not ready: rights, kernel module, RDMA device, host id
-  130  interrupted; what had begun was undone (`target evict`: a host that is evicted stays so)";
+  130  interrupted; what had begun was undone (`target evict`: a host that is evicted stays so)
+
+A failure is told on standard error in one form: `hcablk:`, what failed and why; then, in lines that begin
+with blanks, what could not be undone and what to do.";
 
 /// A command.
 #[derive(Debug, Subcommand)]
@@ -155,8 +165,55 @@ Examples:
     /// List the devices of this machine, and the paths of those that have several
     List,
 
-    /// Show the counters of this machine's devices
+    /// Show the counters of this machine's devices, or rates
+    ///
+    /// With an interval a line for each device is printed each time it has passed: requests that it has
+    /// not ended (FLIGHT), and by the second reads, writes, others (flushes, discards, writes of zeroes)
+    /// and bytes (READ-B, WRITE-B; K is 1024). MEAN is how long a request took, while
+    /// `hcablk times --measure on` measures that.
+    #[command(after_help = "\
+Examples:
+  hcablk stats
+  hcablk stats data 1
+  hcablk stats 5 12 --json")]
     Stats(StatsArgs),
+
+    /// Show what disks, paths and exports do, on the whole screen
+    ///
+    /// The key ? says which keys there are, q ends it.
+    #[command(after_help = "\
+Example:
+  hcablk top 2")]
+    Top(TopArgs),
+
+    /// Tell what happens to disks, paths and sessions, as it happens
+    ///
+    /// It begins with the state of each disk and path, and "listening". Then each line is one event; with
+    /// --json each is one object. It goes on until it is interrupted.
+    #[command(after_help = "\
+Examples:
+  hcablk events
+  hcablk events --json | jq 'select(.state == \"lost\")'
+  hcablk events --only tracepoints --all")]
+    Events(EventsArgs),
+
+    /// Print all that is counted and measured as OpenMetrics, for Prometheus
+    ///
+    /// For node_exporter's textfile collector have it written every few seconds, as the package's
+    /// hcablk-metrics.timer does.
+    #[command(after_help = "\
+Example:
+  hcablk metrics --output /var/lib/prometheus/node-exporter/hcablk.prom")]
+    Metrics(MetricsArgs),
+
+    /// Look for what keeps this machine from working well, and say what to do; change nothing
+    ///
+    /// Exit code 7 if something does not work.
+    #[command(after_help = "\
+Examples:
+  hcablk check
+  hcablk check --quiet --json")]
+    Check(DoctorArgs),
 
     /// Show how long requests of this machine's devices take, by state
     ///
@@ -205,10 +262,15 @@ Example:
 }
 
 impl Command {
-    /// Returns whether the command changes devices or exports, and so must not be stopped half-way.
-    pub fn changes_devices(&self) -> bool {
+    /// Returns whether the command has something to undo or to give back, and so must not be stopped half-way.
+    pub fn holds_signals(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Disconnect(_) | Self::Path(_) => true,
+            // The last two have the terminal, and an instance of tracefs, to give back.
+            Self::Connect(_)
+            | Self::Disconnect(_)
+            | Self::Path(_)
+            | Self::Top(_)
+            | Self::Events(_) => true,
             Self::Apply(args) => !args.how.dry_run,
             Self::Target(command) => !matches!(
                 command,
@@ -216,6 +278,8 @@ impl Command {
             ),
             Self::List
             | Self::Stats(_)
+            | Self::Metrics(_)
+            | Self::Check(_)
             | Self::Times(_)
             | Self::HostId(_)
             | Self::Config(_)

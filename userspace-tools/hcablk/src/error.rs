@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The one error type: what went wrong, what to do about it, and the exit code that goes with it.
+//!
+//! All failures have one form: what failed and why, in one sentence; then what to do. The sentence begins with a small
+//! letter, since `hcablk: ` is before it, and has no full stop.
 
 use nix::errno::Errno;
 use serde::Serialize;
 
 /// What sort of failure it is: decides the exit code, and `kind` in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Anything that has no kind of its own.
@@ -42,17 +46,32 @@ impl Kind {
             Self::Interrupted => 130,
         }
     }
+
+    /// Returns what to do about such a failure, when there is nothing better to say.
+    const fn usual_advice(self) -> &'static str {
+        match self {
+            Self::Failed => SEE_THE_LOG,
+            Self::Usage => "`hcablk --help` lists the commands; with --help each says what it takes.",
+            Self::NotFound => "`hcablk list` and `hcablk target list` show what there is.",
+            Self::Busy => "Try again when it is not in use; `hcablk list` and `hcablk target list` show what there is.",
+            Self::Exists => "`hcablk list --json` and `hcablk target list --json` show its settings.",
+            Self::Connection => "Is the target up, and does it listen? There: hcablk target list. Here: hcablk check.",
+            Self::Setup => "`hcablk check` says what this machine lacks.",
+            Self::Interrupted => "What it had begun is undone, unless its help says otherwise: give the command again.",
+        }
+    }
 }
 
 /// A failed command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct Error {
     /// The sort of failure.
     pub kind: Kind,
     /// One sentence: what failed and why.
     pub message: String,
-    /// What to do now.
+    /// What to do now; of those who are told, nobody gets none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
     /// The kernel's answer, where it was one, by name (`ECONNREFUSED`).
@@ -117,7 +136,13 @@ impl Error {
         })
     }
 
-    /// Returns the text for a terminal.
+    /// Returns what to do about it; there is always something.
+    pub fn advice_or_usual(&self) -> String {
+        let advice = self.advice.clone();
+        advice.unwrap_or_else(|| self.kind.usual_advice().to_owned())
+    }
+
+    /// Returns the text for a terminal: what failed and why, what was not undone, what to do.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!("hcablk: {}", self.message)];
         lines.extend(
@@ -126,9 +151,8 @@ impl Error {
                 .map(|what| format!("  could not undo: {what}")),
         );
         lines.extend(
-            self.advice
-                .iter()
-                .flat_map(|advice| advice.lines())
+            self.advice_or_usual()
+                .lines()
                 .map(|line| format!("  {line}")),
         );
         lines.join("\n") + "\n"

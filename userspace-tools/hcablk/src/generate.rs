@@ -2,6 +2,7 @@
 
 //! Shell completions and man pages, made from the parser.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -18,6 +19,15 @@ pub fn completions(shell: Shell) -> String {
     clap_complete::generate(shell, &mut Cli::command(), "hcablk", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
+
+/// What each page but the first has at its end.
+const EXIT_STATUS: &str = "\
+.SH \"EXIT STATUS\"
+0: done, or nothing to do. All other codes, and the form of messages, are in
+.BR hcablk (8).
+.SH \"SEE ALSO\"
+.BR hcablk (8)
+";
 
 /// Writes the man pages, one for each command, into `folder`.
 pub fn man(folder: &Path) -> Result<Outcome> {
@@ -47,6 +57,9 @@ fn write_pages(
     let file = folder.join(page.get_filename());
     let mut text = Vec::new();
     page.render(&mut text)?;
+    if file.file_name() != Some(OsStr::new("hcablk.8")) {
+        text.extend_from_slice(EXIT_STATUS.as_bytes());
+    }
     fs::write(&file, text)?;
     files.push(file.to_string_lossy().into_owned());
     command

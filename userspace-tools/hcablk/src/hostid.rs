@@ -22,6 +22,11 @@ const NAMESPACE: Uuid = uuid!("f2d9a3c5-6c0e-4b53-9a0f-3e1b8f6d7a41");
 
 /// Where a host id comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(
+    feature = "schemars",
+    derive(schemars::JsonSchema),
+    schemars(rename = "HostIdSource")
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// `/etc/hcablk/host_id`.

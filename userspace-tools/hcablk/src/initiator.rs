@@ -10,6 +10,7 @@ mod paths;
 mod show;
 
 use crate::configfs::INITIATOR;
+use crate::system::System;
 
 pub use connect::{connect, resolve, Connect};
 pub(crate) use connect::{enable, same, wait_for_node};
@@ -17,11 +18,17 @@ pub(crate) use disconnect::close;
 pub use disconnect::{disconnect, Which};
 pub use path::{add as add_path, policy as set_policy, remove as remove_path, PathId};
 pub(crate) use paths::{further as further_paths, set_up as set_up_path};
-pub use show::{list, stats, times};
+pub(crate) use show::selected;
+pub use show::{devices, list, stats, times};
 
 fn not_loaded() -> String {
     format!(
         "the kernel module {} is not loaded: no devices",
         INITIATOR.name
     )
+}
+
+/// Returns whether the module is loaded.
+pub fn is_loaded(system: &dyn System) -> bool {
+    INITIATOR.tree(system).is_some()
 }

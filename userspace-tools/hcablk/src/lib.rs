@@ -11,6 +11,7 @@
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`] | what the commands do |
 //! | [`config`], [`apply`] | the configuration that lasts, and making it so |
+//! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | what happens now, and whether all is well |
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | everything asked of the machine, behind one trait |
 //! | [`output`], [`error`] | what the commands say |
@@ -20,19 +21,24 @@
 
 pub mod address;
 pub mod apply;
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod configfs;
 pub mod endpoint;
 pub mod error;
+pub mod events;
 pub mod generate;
 pub mod hostid;
 pub mod initiator;
+pub mod metrics;
 pub mod names;
 pub mod output;
+pub mod stats;
 pub mod system;
 pub mod target;
 pub mod times;
+pub mod top;
 pub mod tuning;
 
 use uuid::Uuid;
@@ -40,11 +46,11 @@ use uuid::Uuid;
 use apply::plan::Scope;
 use cli::{Command, ConfigCommand, HostIdArgs, PathCommand, TargetCommand, Wanted};
 use error::{Error, Kind, Result};
-use output::{Outcome, Report};
+use output::{Outcome, Report, Say};
 use system::System;
 
-/// Runs a command.
-pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
+/// Runs a command; `say` takes what it says while it goes on.
+pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<Outcome> {
     match command {
         Command::Connect(args) => match args.wanted()? {
             Wanted::Volume(connect) => initiator::connect(system, &connect),
@@ -72,7 +78,14 @@ pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
             initiator::set_policy(system, &args.device, args.policy)
         }
         Command::List => initiator::list(system),
-        Command::Stats(args) => initiator::stats(system, args.name.as_deref()),
+        Command::Stats(args) => {
+            let wanted = args.wanted()?;
+            stats::of_disks(system, wanted.only, wanted.every, say)
+        }
+        Command::Top(args) => top::run(system, args.interval()),
+        Command::Events(args) => events::follow(system, args.wanted(), say),
+        Command::Metrics(args) => metrics::metrics(system, args.output.as_deref()),
+        Command::Check(args) => check::check(system, args.strict, args.quiet),
         Command::Times(args) => initiator::times(
             system,
             args.name.as_deref(),
@@ -102,7 +115,10 @@ pub fn run(command: &Command, system: &dyn System) -> Result<Outcome> {
             target::unlisten(system, ids, args.if_exists)
         }
         Command::Target(TargetCommand::List) => target::list(system),
-        Command::Target(TargetCommand::Stats(args)) => target::stats(system, args.name.as_ref()),
+        Command::Target(TargetCommand::Stats(args)) => {
+            let (only, every) = args.of_volume()?;
+            stats::of_volumes(system, only.as_ref(), every, say)
+        }
         Command::Target(TargetCommand::Times(args)) => target::times(
             system,
             args.name.as_ref(),

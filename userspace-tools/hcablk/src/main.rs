@@ -7,13 +7,23 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use hcablk::cli::Cli;
+use hcablk::cli::{explain, Cli};
 use hcablk::error::{Error, Kind};
 use hcablk::output::{error_json, Outcome};
 use hcablk::system::Machine;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // The parser has not come so far.
+            let wants_json = std::env::args_os().any(|word| word == "--json");
+            match explain(&error, wants_json) {
+                Some(error) => return fail(&error, wants_json),
+                None => error.exit(),
+            }
+        }
+    };
     let done = run(&cli).and_then(|outcome| {
         print(&cli, &outcome)?;
         Ok(outcome.exit)
@@ -21,28 +31,36 @@ fn main() -> ExitCode {
     match done {
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(kind)) => ExitCode::from(kind.exit_code()),
-        Err(error) => {
-            let text = if cli.json {
-                error_json(&error)
-            } else {
-                error.to_text()
-            };
-            // There is nobody left to tell if this fails.
-            let _ = io::stderr().write_all(text.as_bytes());
-            ExitCode::from(error.kind.exit_code())
-        }
+        Err(error) => fail(&error, cli.json),
     }
+}
+
+fn fail(error: &Error, wants_json: bool) -> ExitCode {
+    let text = if wants_json {
+        error_json(error)
+    } else {
+        error.to_text()
+    };
+    // There is nobody left to tell if this fails.
+    let _ = io::stderr().write_all(text.as_bytes());
+    ExitCode::from(error.kind.exit_code())
 }
 
 fn run(cli: &Cli) -> Result<Outcome, Error> {
     let mut machine = Machine::new(&cli.sysroot);
-    if cli.command.changes_devices() {
+    if cli.command.holds_signals() {
         machine.hold_signals()?;
     }
     if !cli.json {
         machine.tell_progress();
     }
-    hcablk::run(&cli.command, &machine)
+    hcablk::run(&cli.command, &machine, &mut |report| {
+        write(&if cli.json {
+            report.to_json_line()
+        } else {
+            report.to_string()
+        })
+    })
 }
 
 fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
@@ -54,14 +72,20 @@ fn print(cli: &Cli, outcome: &Outcome) -> Result<(), Error> {
         }
         outcome.report.to_string()
     };
+    write(&text).map(|_| ())
+}
+
+/// Writes to standard output; returns whether anybody still reads.
+fn write(text: &str) -> Result<bool, Error> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Whoever reads has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Error::new(
             Kind::Failed,
             format!("cannot write to standard output: {error}"),
-        )),
-        Ok(()) => Ok(()),
+        )
+        .advise("Is there room where it leads to?")),
+        Ok(()) => Ok(true),
     }
 }

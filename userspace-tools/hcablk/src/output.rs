@@ -7,139 +7,32 @@
 //! or does not apply is `null`.
 
 mod configuration;
+mod device;
 mod done;
 mod evicted;
-mod text;
+mod health;
+pub(crate) mod numbers;
+mod rates;
+pub(crate) mod text;
 
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::apply::plan::Pending;
 use crate::apply::step::Step;
+use crate::check::Finding;
 use crate::config::Config;
 use crate::error::{Error, Kind};
+use crate::events::Event;
+use crate::stats::Rates;
 use crate::times::Times;
 
+pub use device::{Device, DiskPath, PathRef, Session};
 pub use done::{ConnectedDisk, Done};
 pub use evicted::Evicted;
 
 /// The version of the JSON output.
 pub const VERSION: u32 = 1;
-
-/// A device of this machine.
-#[derive(Clone, Debug, Serialize)]
-pub struct Device {
-    /// Its name in configfs.
-    pub name: String,
-    /// `/dev/hcablkN`, while there is a disk.
-    pub device: Option<String>,
-    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
-    /// `disconnecting`.
-    pub state: String,
-    /// The target's address.
-    pub address: String,
-    /// The target's port.
-    pub port: u16,
-    /// The volume's name at the target.
-    pub volume: String,
-    /// The id that the target knows this host by.
-    pub host_id: String,
-    /// Which volume it is, while there is a disk.
-    pub wwid: Option<String>,
-    /// The disk's size.
-    pub size_bytes: Option<u64>,
-    /// Hardware queues in use.
-    pub queues: Option<u32>,
-    /// Queue pairs for polled I/O that were asked for.
-    pub poll_queues: u32,
-    /// Requests per queue.
-    pub queue_depth: u32,
-    /// Seconds until an unanswered request fails the connection.
-    pub io_timeout: u32,
-    /// Seconds to wait for the target when connecting.
-    pub connect_timeout: u32,
-    /// Seconds between two attempts to connect a lost disk again.
-    pub reconnect_delay: u32,
-    /// Seconds for which a lost disk is connected again; -1: for ever; 0: it is not.
-    pub ctrl_loss_tmo: i64,
-    /// Seconds for which requests of a lost disk wait; -1: as long as it is connected again.
-    pub fast_io_fail_tmo: i64,
-    /// Seconds for which the target may leave a keep-alive unanswered.
-    pub keep_alive_tmo: u32,
-    /// Whether the target may invalidate memory registrations.
-    pub remote_invalidate: bool,
-    /// Bytes of the largest read whose data is copied instead of registering memory for it.
-    pub small_read: u32,
-    /// Bytes of the largest write whose data goes with the request.
-    pub small_write: u32,
-    /// Bytes of the largest write whose data is put into memory that the target has granted.
-    pub eager_write: u32,
-    /// KiB of the largest request that is asked for.
-    pub max_io_kib: u32,
-    /// Requests that one message may have.
-    pub message_requests: u32,
-    /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
-    pub batch_upper: u32,
-    /// Requests outstanding below which they are batched no more.
-    pub batch_lower: u32,
-    /// By which live path requests go.
-    pub policy: String,
-    /// The paths, if there are several.
-    pub paths: Vec<DiskPath>,
-    /// The session at the target.
-    pub session: Option<Session>,
-    /// Why the last connection failed or was lost.
-    pub error: Option<String>,
-}
-
-/// A path of a disk that has several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DiskPath {
-    /// Its number; 0 is the path by the device's own address.
-    pub number: u8,
-    /// The target's address.
-    pub address: String,
-    /// The target's port.
-    pub port: u16,
-    /// `new`, `connecting`, `live`, `waiting` or `refused`. Of path 0 only what the disk's state
-    /// tells: `live`, `lost` (not live), `new`, or nothing.
-    pub state: Option<String>,
-    /// Why it is not live.
-    pub error: Option<String>,
-}
-
-/// A path by its number and where it leads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct PathRef {
-    /// Its number.
-    pub number: u8,
-    /// The target's address.
-    pub address: String,
-    /// The target's port.
-    pub port: u16,
-}
-
-/// A session: an id, and the epoch that grows with each reconnection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Session {
-    /// 16 hexadecimal digits.
-    pub id: String,
-    /// The epoch.
-    pub epoch: u64,
-}
-
-impl Session {
-    /// Reads `<id> <epoch>`; nothing if there is no session.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (id, epoch) = text.split_once(' ')?;
-        let session = Self {
-            id: id.to_owned(),
-            epoch: epoch.trim().parse().ok()?,
-        };
-        // The id 0 is that of a device that has not connected yet.
-        (!session.id.bytes().all(|digit| digit == b'0')).then_some(session)
-    }
-}
 
 /// Returns whether a list that an attribute shows was cut off: then its last line is dots.
 pub fn is_cut(text: &str) -> bool {
@@ -156,6 +49,7 @@ fn is_false(value: &bool) -> bool {
 
 /// A volume of this machine's target.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a member of the JSON"
@@ -197,6 +91,7 @@ pub struct Volume {
 
 /// A client's session at a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Client {
     /// The client's host id.
     pub host: String,
@@ -226,6 +121,7 @@ impl Client {
 
 /// A port of this machine's target.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Port {
     /// Its name in configfs.
     pub id: String,
@@ -252,6 +148,7 @@ pub struct Port {
 
 /// A client's session as a port shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PortSession {
     /// The volume it uses.
     pub volume: String,
@@ -276,6 +173,7 @@ impl PortSession {
 
 /// A port by its id and where it listens.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct PortRef {
     /// Its name in configfs.
     pub id: String,
@@ -287,11 +185,16 @@ pub struct PortRef {
 
 /// The counters of one device, volume or port.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Counters {
     /// Whose they are.
     pub name: String,
     /// Name and value, in the driver's order.
     #[serde(serialize_with = "as_map")]
+    #[cfg_attr(
+        feature = "schemars",
+        schemars(with = "std::collections::BTreeMap<String, u64>")
+    )]
     pub counters: Vec<(String, u64)>,
 }
 
@@ -301,6 +204,7 @@ fn as_map<S: Serializer>(pairs: &[(String, u64)], serializer: S) -> Result<S::Ok
 
 /// What a command has to say. The members are those of the JSON, beside `version` and `notes`.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 #[expect(
     missing_docs,
@@ -311,6 +215,33 @@ pub enum Report {
     Devices { devices: Vec<Device> },
     /// `stats`.
     DeviceStats { devices: Vec<Counters> },
+    /// `stats` with an interval, each time.
+    DeviceRates {
+        interval_ns: u64,
+        devices: Vec<Rates>,
+        #[serde(skip)]
+        heading: bool,
+    },
+    /// `target stats` with an interval, each time.
+    VolumeRates {
+        interval_ns: u64,
+        volumes: Vec<Rates>,
+        #[serde(skip)]
+        heading: bool,
+    },
+    /// `events`, each of them.
+    Event(Box<Event>),
+    /// `metrics`.
+    Metrics { metrics: String },
+    /// `check`.
+    Health {
+        failures: usize,
+        warnings: usize,
+        findings: Vec<Finding>,
+    },
+    /// Of a command that has said all while it went on.
+    #[serde(skip)]
+    Said,
     /// `times`.
     DeviceTimes { devices: Vec<Times> },
     /// `target times`.
@@ -352,6 +283,10 @@ pub enum Report {
     },
     /// `config show`.
     Configuration {
+        #[cfg_attr(
+            feature = "schemars",
+            schemars(with = "std::collections::BTreeMap<String, serde_json::Value>")
+        )]
         config: Config,
         #[serde(skip)]
         toml: String,
@@ -365,6 +300,23 @@ pub enum Report {
 impl From<Done> for Report {
     fn from(result: Done) -> Self {
         Self::Done { result }
+    }
+}
+
+/// Takes what a command says while it goes on; returns whether anybody still listens.
+pub type Say<'a> = dyn FnMut(&Report) -> crate::error::Result<bool> + 'a;
+
+impl Report {
+    /// Returns one part of what a command says while it goes on as a line of JSON.
+    pub fn to_json_line(&self) -> String {
+        let envelope = Envelope {
+            version: VERSION,
+            content: self,
+            notes: &[],
+        };
+        let mut text = serde_json::to_string(&envelope).unwrap_or_else(|error| bug(&error));
+        text.push('\n');
+        text
     }
 }
 
@@ -403,8 +355,11 @@ impl Outcome {
         self.notes.push(text.into());
     }
 
-    /// Returns the answer as JSON.
+    /// Returns the answer as JSON; nothing if all was said before.
     pub fn to_json(&self) -> String {
+        if matches!(self.report, Report::Said) {
+            return String::new();
+        }
         json(&Envelope {
             version: VERSION,
             content: &self.report,
@@ -419,38 +374,29 @@ pub fn error_json(error: &Error) -> String {
     struct Content<'a> {
         error: &'a Error,
     }
+    let mut error = error.clone();
+    error.advice = Some(error.advice_or_usual());
     json(&Envelope {
         version: VERSION,
-        content: &Content { error },
+        content: &Content { error: &error },
         notes: &[],
     })
 }
 
 fn json(value: &impl Serialize) -> String {
     // Only maps with keys that are no strings could fail, and there is none.
-    let mut text = serde_json::to_string_pretty(value)
-        .unwrap_or_else(|error| format!("{{\"bug\": \"{error}\"}}"));
+    let mut text = serde_json::to_string_pretty(value).unwrap_or_else(|error| bug(&error));
     text.push('\n');
     text
+}
+
+fn bug(error: &serde_json::Error) -> String {
+    format!("{{\"bug\": \"{error}\"}}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sessions() {
-        assert_eq!(
-            Session::parse("0123456789abcdef 3"),
-            Some(Session {
-                id: "0123456789abcdef".to_owned(),
-                epoch: 3
-            })
-        );
-        for none in ["", "0000000000000000 0", "x", "x y"] {
-            assert_eq!(Session::parse(none), None, "{none:?}");
-        }
-    }
 
     #[test]
     fn clients_that_are_cut_off_are_skipped() {

@@ -24,7 +24,8 @@ pub(crate) use hosts::wait_until_gone;
 pub use hosts::{allow, forbid};
 pub(crate) use ports::enable as enable_port;
 pub use ports::{listen, unlisten, Listen, DEFAULT_PORT};
-pub use show::{list, stats, times};
+pub(crate) use show::selected;
+pub use show::{exports, list, stats, times};
 pub use unexport::{unexport, unexport_all};
 
 pub(crate) fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
@@ -48,6 +49,11 @@ fn existing<'a>(system: &'a dyn System, volume: &VolumeName) -> Result<Group<'a>
     group
         .filter(Group::exists)
         .ok_or_else(|| no_such_volume(volume))
+}
+
+/// Returns whether the module is loaded.
+pub fn is_loaded(system: &dyn System) -> bool {
+    TARGET.tree(system).is_some()
 }
 
 fn not_loaded() -> String {

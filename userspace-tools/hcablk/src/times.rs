@@ -11,6 +11,7 @@ use crate::error::{Error, Kind, Result};
 
 /// Durations of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Class {
     /// Nanoseconds that they are below; absent for the highest class.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -21,6 +22,7 @@ pub struct Class {
 
 /// How long requests were in one state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct StateTimes {
     /// The state.
     pub state: String,
@@ -34,7 +36,7 @@ pub struct StateTimes {
 
 impl StateTimes {
     /// Parses a line of `times`: `STATE COUNT TOTAL_NS [BELOW_NS:COUNT…]`.
-    fn parse(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         Some(Self {
             state: words.next()?.to_owned(),
@@ -73,6 +75,7 @@ impl StateTimes {
 
 /// The states of one device's or volume's requests.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Times {
     /// Whose they are.
     pub name: String,
@@ -112,8 +115,8 @@ impl Times {
     }
 }
 
-/// A duration for people, in the largest unit that it fills.
-struct Duration(u64);
+/// A duration in nanoseconds, for people, in the largest unit that it fills.
+pub struct Duration(pub u64);
 
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

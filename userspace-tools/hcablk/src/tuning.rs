@@ -10,6 +10,7 @@ use serde::Serialize;
 
 /// By which of a disk's live paths a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// The one with the fewest requests in flight

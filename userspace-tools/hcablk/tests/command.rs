@@ -178,7 +178,7 @@ fn a_signal_ends_the_wait() {
         kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130), "{output:?}");
-        assert_eq!(text(&output.stderr), "hcablk: interrupted\n");
+        assert!(text(&output.stderr).starts_with("hcablk: interrupted\n  "));
     }
 }
 
@@ -305,7 +305,7 @@ fn who_waits_for_another_command_can_be_interrupted() {
     .unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
-    assert_eq!(text(&output.stderr), "hcablk: interrupted\n");
+    assert!(text(&output.stderr).starts_with("hcablk: interrupted\n  "));
     drop(lock);
 }
 
@@ -355,6 +355,84 @@ fn errors_go_to_standard_error() {
     let json: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
     assert_eq!(json["version"], 1);
     assert_eq!(json["error"]["kind"], "not-found");
+}
+
+#[test]
+fn wrong_usage_is_told_as_all_failures_are() {
+    let root = machine();
+    for (line, message) in [
+        (
+            "connect",
+            "the following required arguments were not provided: <ADDRESS|DISK>",
+        ),
+        ("lst", "unrecognized subcommand 'lst'"),
+        ("", "a command is missing"),
+        ("list --jsn", "unexpected argument '--jsn' found"),
+    ] {
+        let run = |more: &[&str]| {
+            let words = line.split_whitespace().chain(more.iter().copied());
+            let output = hcablk(root.path()).args(words).assert().code(2);
+            let output = output.get_output().clone();
+            assert!(output.stdout.is_empty());
+            text(&output.stderr)
+        };
+        let stderr = run(&[]);
+        assert!(
+            stderr.starts_with(&format!("hcablk: {message}\n  ")),
+            "{stderr}"
+        );
+        let json: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+        assert_eq!(json["error"]["kind"], "usage");
+        assert_eq!(json["error"]["message"], message);
+        assert!(json["error"]["advice"].as_str().unwrap().len() > 10);
+    }
+    let output = hcablk(root.path())
+        .arg("list")
+        .arg("--help")
+        .assert()
+        .success();
+    assert!(text(&output.get_output().stdout).contains("Usage: hcablk list"));
+}
+
+#[test]
+fn a_stream_ends_with_its_reader() {
+    let root = machine();
+    put_device(root.path(), "data", "live", "hcablk0");
+    let line = format!(
+        "'{}' stats 0.1 --json | head -n 2",
+        assert_cmd::cargo::cargo_bin("hcablk").display()
+    );
+    let output = std::process::Command::new("bash")
+        .args(["-c", &format!("set -o pipefail; {line}")])
+        .env("HCABLK_SYSROOT", root.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for line in text(&output.stdout).lines() {
+        let json: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(json["devices"][0]["name"], "data");
+    }
+}
+
+#[test]
+fn top_needs_a_terminal() {
+    let root = machine();
+    hcablk(root.path()).arg("top").assert().code(2);
+}
+
+#[test]
+fn metrics_are_put_into_a_file_at_once() {
+    let root = machine();
+    put_device(root.path(), "data", "live", "hcablk0");
+    let file = "/var/lib/prometheus/node-exporter/hcablk.prom";
+    let output = hcablk(root.path())
+        .args(["metrics", "--output", file])
+        .assert()
+        .success();
+    assert!(output.get_output().stdout.is_empty());
+    let file = root.path().join(&file[1..]);
+    assert!(fs::read_to_string(&file).unwrap().ends_with("# EOF\n"));
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
 }
 
 #[test]
@@ -456,6 +534,7 @@ fn man_pages_for_every_command() {
     ] {
         let text = fs::read_to_string(folder.join(page)).unwrap();
         assert!(text.contains(".SH NAME"), "{page}");
+        assert_eq!(text.contains("EXIT STATUS"), page != "hcablk.8", "{page}");
     }
     assert!(fs::read_to_string(folder.join("hcablk.8"))
         .unwrap()

@@ -35,6 +35,7 @@ pub enum Scope {
 
 /// A change that is not made, since what is changed is in use.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Pending {
     /// The change.
     #[serde(flatten)]

@@ -12,6 +12,7 @@ use crate::hostid;
 
 /// Which sort of thing is changed; the names are those of the configuration's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Table {
     /// This machine.
@@ -37,6 +38,7 @@ impl fmt::Display for Table {
 
 /// A setting of something that is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Initial {
     /// The attribute of configfs.
     pub attribute: &'static str,
@@ -49,6 +51,7 @@ pub struct Initial {
 
 /// What is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the members are what the action is about")]
 pub enum Action {
@@ -92,6 +95,7 @@ pub enum Action {
 
 /// A change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Step {
     /// Of which sort of thing.
     pub table: Table,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What this machine uses: the arguments of `connect`, `disconnect`, `stats` and `times`.
+//! What this machine uses: the arguments of `connect`, `disconnect` and `times`.
 
 use std::time::Duration;
 
@@ -155,13 +155,6 @@ impl DisconnectArgs {
     pub fn which(&self) -> Which {
         self.device.clone().map_or(Which::All, Which::One)
     }
-}
-
-/// Arguments of `stats`.
-#[derive(Args, Debug)]
-pub struct StatsArgs {
-    /// Only this device: its name, or /dev/hcablkN
-    pub name: Option<String>,
 }
 
 /// Arguments of `times`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{value_parser, Args, Subcommand};
 use uuid::Uuid;
 
-use super::{HowArgs, Switch};
+use super::{HowArgs, StatsArgs, Switch};
 use crate::hostid;
 use crate::names::{parse_chunk_kib, parse_provider, VolumeName, CHUNK_KIB};
 use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
@@ -101,8 +101,14 @@ Examples:
     /// List volumes, the hosts they allow or have evicted, their clients, and ports
     List,
 
-    /// Show the counters of volumes and ports
-    Stats(TargetStatsArgs),
+    /// Show the counters of volumes and ports, or rates
+    ///
+    /// As `hcablk stats`.
+    #[command(after_help = "\
+Examples:
+  hcablk target stats
+  hcablk target stats data 5 --json")]
+    Stats(StatsArgs),
 
     /// Show how long requests to volumes take, by state
     ///
@@ -343,13 +349,6 @@ pub struct UnlistenArgs {
     /// Do not fail when there is no such port
     #[arg(long)]
     pub if_exists: bool,
-}
-
-/// Arguments of `target stats`.
-#[derive(Args, Debug)]
-pub struct TargetStatsArgs {
-    /// Only this volume
-    pub name: Option<VolumeName>,
 }
 
 /// Arguments of `target times`.

@@ -14,21 +14,28 @@ use crate::times::Times;
 
 /// Runs `hcablk list`.
 pub fn list(system: &dyn System) -> Result<Outcome> {
-    let Some(tree) = INITIATOR.tree(system) else {
-        let mut outcome = Outcome::new(Report::Devices {
-            devices: Vec::new(),
-        });
+    let devices = devices(system)?;
+    let loaded = devices.is_some();
+    let mut outcome = Outcome::new(Report::Devices {
+        devices: devices.unwrap_or_default(),
+    });
+    if !loaded {
         outcome.note(not_loaded());
-        return Ok(outcome);
+    }
+    Ok(outcome)
+}
+
+/// Reads all devices; `None` if the module is not loaded.
+pub fn devices(system: &dyn System) -> Result<Option<Vec<Device>>> {
+    let Some(groups) = selected(system, None)? else {
+        return Ok(None);
     };
     let mut devices = Vec::new();
-    for group in tree.children()? {
+    for group in groups {
         // A device may go away while it is looked at.
-        if let Some(device) = unless_gone(&group, read_device(&group))? {
-            devices.push(device);
-        }
+        devices.extend(unless_gone(&group, read_device(&group))?);
     }
-    Ok(Outcome::new(Report::Devices { devices }))
+    Ok(Some(devices))
 }
 
 fn read_device(group: &Group<'_>) -> Result<Device> {
@@ -85,7 +92,10 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
 }
 
 /// Returns the groups of one device, or of all; `None` if the module is not loaded.
-fn selected<'a>(system: &'a dyn System, only: Option<&str>) -> Result<Option<Vec<Group<'a>>>> {
+pub(crate) fn selected<'a>(
+    system: &'a dyn System,
+    only: Option<&str>,
+) -> Result<Option<Vec<Group<'a>>>> {
     match (INITIATOR.tree(system), only) {
         (None, None) => Ok(None),
         (None, Some(name)) => Err(no_such_device(name)),

@@ -10,6 +10,7 @@ use crate::tuning::Policy;
 
 /// A disk of the configuration that is connected.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct ConnectedDisk {
     /// Its name.
     pub name: String,
@@ -21,6 +22,7 @@ pub struct ConnectedDisk {
 
 /// What a changing command did. `changed` is false if everything was as asked for already.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "kebab-case")]
 #[expect(
     missing_docs,
@@ -111,5 +113,9 @@ pub enum Done {
     },
     Man {
         files: Vec<String>,
+    },
+    Metrics {
+        file: String,
+        bytes: usize,
     },
 }

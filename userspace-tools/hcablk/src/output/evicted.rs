@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 /// A host that a volume has evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Evicted {
     /// The host's id.
     pub host: Uuid,

@@ -6,7 +6,7 @@ use std::fmt::{self, Write as _};
 
 use uuid::Uuid;
 
-use super::{configuration, Counters, Device, Done, Port, Report, Volume};
+use super::{configuration, health, rates, Counters, Device, Done, Port, Report, Volume};
 use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
 use crate::times;
@@ -72,6 +72,24 @@ impl fmt::Display for Report {
                 writeln!(f, "{}: {counted}", files.join(", "))
             }
             Self::Configuration { toml, .. } => f.write_str(toml),
+            Self::DeviceRates {
+                devices: all,
+                heading,
+                ..
+            }
+            | Self::VolumeRates {
+                volumes: all,
+                heading,
+                ..
+            } => f.write_str(&rates::lines(all, *heading)),
+            Self::Event(event) => writeln!(f, "{event}"),
+            Self::Metrics { metrics } => f.write_str(metrics),
+            Self::Health {
+                failures,
+                warnings,
+                findings,
+            } => health::write(f, findings, *failures, *warnings),
+            Self::Said => Ok(()),
             Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
             Self::Script { script } => f.write_str(script),
             Self::Done { result } => write!(f, "{result}"),
@@ -198,7 +216,9 @@ impl fmt::Display for Done {
                 .iter()
                 .try_for_each(|id| writeln!(f, "port {id} no longer listens")),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
-            Self::PathRemove { path: None, .. }
+            // Whoever writes them every few seconds wants to hear of failures only.
+            Self::Metrics { .. }
+            | Self::PathRemove { path: None, .. }
             | Self::Unexport { changed: false, .. }
             | Self::Forbid { changed: false, .. }
             | Self::Admit { changed: false, .. } => Ok(()),
@@ -253,7 +273,7 @@ fn endpoint(address: &str, port: u16) -> String {
 }
 
 /// Formats a size in the largest binary unit that it fills.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let (mut whole, mut rest, mut unit) = (bytes, 0, "B");
     for next in UNITS {

@@ -26,16 +26,7 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
         }
         return Ok(outcome);
     };
-    let mut found_volumes = Vec::new();
-    for group in volumes(&tree).children()? {
-        found_volumes.extend(unless_gone(&group, read_volume(&group))?);
-    }
-    let mut found_ports = Vec::new();
-    for group in ports(&tree).children()? {
-        found_ports.extend(unless_gone(&group, read_port(&group))?);
-    }
-    // By number, not by text: 2 comes before 10.
-    found_ports.sort_by_key(|port: &Port| (port.id.len(), port.id.clone()));
+    let (found_volumes, found_ports) = (read_volumes(&tree)?, read_ports(&tree)?);
     let cut = |what: &str, shown: usize| {
         format!("{what} has more sessions than the kernel shows: these are the first {shown}")
     };
@@ -59,6 +50,32 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
         outcome.note(note);
     }
     Ok(outcome)
+}
+
+/// Reads all volumes and ports; `None` if the module is not loaded.
+pub fn exports(system: &dyn System) -> Result<Option<(Vec<Volume>, Vec<Port>)>> {
+    match TARGET.tree(system) {
+        Some(tree) => Ok(Some((read_volumes(&tree)?, read_ports(&tree)?))),
+        None => Ok(None),
+    }
+}
+
+fn read_volumes(tree: &Group<'_>) -> Result<Vec<Volume>> {
+    let mut found = Vec::new();
+    for group in volumes(tree).children()? {
+        found.extend(unless_gone(&group, read_volume(&group))?);
+    }
+    Ok(found)
+}
+
+fn read_ports(tree: &Group<'_>) -> Result<Vec<Port>> {
+    let mut found = Vec::new();
+    for group in ports(tree).children()? {
+        found.extend(unless_gone(&group, read_port(&group))?);
+    }
+    // By number, not by text: 2 comes before 10.
+    found.sort_by_key(|port: &Port| (port.id.len(), port.id.clone()));
+    Ok(found)
 }
 
 /// Says where what is recorded of evicted hosts is not what the kernel shows.
@@ -153,21 +170,28 @@ fn read_port(group: &Group<'_>) -> Result<Port> {
     })
 }
 
+/// Returns the groups of one volume, or of all; `None` if the module is not loaded.
+pub(crate) fn selected<'a>(
+    system: &'a dyn System,
+    only: Option<&VolumeName>,
+) -> Result<Option<Vec<Group<'a>>>> {
+    match (only, TARGET.tree(system)) {
+        (Some(volume), _) => Ok(Some(vec![existing(system, volume)?])),
+        (None, Some(tree)) => Ok(Some(volumes(&tree).children()?)),
+        (None, None) => Ok(None),
+    }
+}
+
 /// Runs `hcablk target times`.
 pub fn times(
     system: &dyn System,
     only: Option<&VolumeName>,
     measure: Option<bool>,
 ) -> Result<Outcome> {
-    let tree = TARGET.tree(system);
-    let loaded = tree.is_some();
-    let groups = match (only, tree) {
-        (Some(volume), _) => vec![existing(system, volume)?],
-        (None, Some(tree)) => volumes(&tree).children()?,
-        (None, None) => Vec::new(),
-    };
+    let groups = selected(system, only)?;
+    let loaded = groups.is_some();
     let mut times = Vec::new();
-    for group in groups {
+    for group in groups.into_iter().flatten() {
         times.extend(unless_gone(&group, Times::of(&group, measure))?);
     }
     let idle = !times.is_empty() && times.iter().all(Times::is_idle);

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use hcablk::system::Process;
+use hcablk::system::{Heard, Listen, Process};
 use nix::errno::Errno;
 
 pub use faults::each_failure_is_undone;
@@ -94,6 +94,14 @@ pub struct Kernel {
     pub locked: Rc<Cell<bool>>,
     /// What the user was told of long waits.
     pub progress: RefCell<Vec<String>>,
+    /// What commands said while they went on.
+    pub said: RefCell<Vec<hcablk::output::Report>>,
+    /// What is heard from the kernel, one after the other; then the user wants to stop.
+    pub heard: RefCell<std::collections::VecDeque<Heard>>,
+    /// What was listened to last.
+    pub listened: RefCell<Option<Listen>>,
+    /// Why nothing can be listened to but uevents.
+    pub deaf: RefCell<Option<String>>,
 }
 
 /// How it goes with a path whose address is not reached.

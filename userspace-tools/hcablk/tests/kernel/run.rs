@@ -12,7 +12,10 @@ pub fn hcablk(kernel: &Kernel, line: &str) -> hcablk::error::Result<hcablk::outp
     let words = ["hcablk"].into_iter().chain(line.split_whitespace());
     let cli =
         hcablk::cli::Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-    hcablk::run(&cli.command, kernel)
+    hcablk::run(&cli.command, kernel, &mut |report| {
+        kernel.said.borrow_mut().push(report.clone());
+        Ok(true)
+    })
 }
 
 /// The text that a command line which succeeds prints.
@@ -27,8 +30,34 @@ pub fn ok(kernel: &Kernel, line: &str) -> String {
 pub fn fails(kernel: &Kernel, line: &str) -> hcablk::error::Error {
     match hcablk(kernel, line) {
         Ok(outcome) => panic!("{line}: {outcome:?}"),
-        Err(error) => error,
+        Err(error) => {
+            has_the_form(line, &error);
+            error
+        }
     }
+}
+
+/// Demands that a failure is told as all are: what failed and why in one sentence, then what to do.
+fn has_the_form(line: &str, error: &hcablk::error::Error) {
+    let text = error.to_text();
+    let message = &error.message;
+    assert!(
+        !message.is_empty() && !message.ends_with(['.', ' ', ':']),
+        "{line}: {text}"
+    );
+    let first = message.chars().next().unwrap();
+    let word = message.split([' ', ':']).next().unwrap();
+    assert!(
+        !first.is_uppercase() || word.chars().filter(|c| c.is_uppercase()).count() > 1,
+        "{line}: {text}"
+    );
+    assert!(text.starts_with("hcablk: "), "{line}: {text}");
+    let advice = error.advice_or_usual();
+    assert!(advice.len() > 10, "{line}: {text}");
+    assert!(
+        text.lines().last().unwrap().starts_with("  "),
+        "{line}: {text}"
+    );
 }
 
 /// The changing operations since there were `from` of them, each as its kind and the last part of

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hcablk::system::{Lock, Op, OpError, Process, System};
+use hcablk::error::Error;
+use hcablk::system::{Clock, Heard, Listen, Listener, Lock, Op, OpError, Process, Rights, System};
 use nix::errno::Errno;
 
 use super::evictions::Held;
@@ -259,5 +260,52 @@ impl System for Kernel {
 
     fn interrupted(&self) -> bool {
         self.signal_at.get().is_some_and(|at| self.changes() >= at)
+    }
+
+    fn remark(&self, text: &str) {
+        self.progress.borrow_mut().push(text.to_owned());
+    }
+
+    fn clock(&self) -> Clock {
+        Clock {
+            real: Duration::from_secs(1_764_028_800) + self.time.get(),
+            mono: Duration::from_secs(1000) + self.time.get(),
+        }
+    }
+
+    fn listen(&self, wanted: &Listen) -> Result<(Box<dyn Listener>, Vec<String>), Error> {
+        *self.listened.borrow_mut() = Some(wanted.clone());
+        let notes = self.deaf.borrow().iter().cloned().collect();
+        let heard = std::mem::take(&mut *self.heard.borrow_mut());
+        Ok((Box::new(Queue(heard)), notes))
+    }
+
+    fn read_bytes(&self, path: &Path) -> Result<Vec<u8>, OpError> {
+        self.read(path).map(String::into_bytes)
+    }
+
+    fn real_path(&self, path: &Path) -> Option<PathBuf> {
+        self.exists(path).then(|| path.to_owned())
+    }
+
+    fn rights(&self, _path: &Path) -> Option<Rights> {
+        None
+    }
+
+    fn kernel_release(&self) -> String {
+        "7.3.0-test".to_owned()
+    }
+
+    fn host_name(&self) -> String {
+        "client1".to_owned()
+    }
+}
+
+/// What is heard, one after the other.
+struct Queue(std::collections::VecDeque<Heard>);
+
+impl Listener for Queue {
+    fn next(&mut self) -> Result<Heard, Error> {
+        Ok(self.0.pop_front().unwrap_or(Heard::End))
     }
 }

@@ -32,7 +32,7 @@ const PORT: &[(&str, &str)] = &[
     ("port", "7744"),
     ("buffer_mib", "0"),
     ("memory_mib", "1024"),
-    ("memory", "limit 1073741824\nused 0\nleast 0\nwaiting 0"),
+    ("memory", "limit 1073741824\nused 0\nreserved 0\nwaiting 0"),
     ("shares", ""),
     ("queue_credits", "0"),
     ("enable", "0"),

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk check`: looks for what keeps this machine from working well, and says what to do about it.
+//!
+//! It changes nothing. Each finding is of a kind whose name is an interface: it stays.
+//!
+//! | module | looks at |
+//! |---|---|
+//! | `files` | configuration, host id, who may write and read them |
+//! | `kernel` | modules, options, the clock |
+//! | `pci` | IOMMU, and whether peer-to-peer DMA gets through |
+//! | `rdma` | RDMA devices: ports, GIDs, MTU |
+//! | `running` | disks, volumes and ports |
+
+mod files;
+mod kernel;
+mod pci;
+mod rdma;
+mod running;
+
+use serde::Serialize;
+
+use crate::error::{Error, Kind, Result};
+use crate::output::{Outcome, Report};
+use crate::system::System;
+
+/// How well it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum Level {
+    /// It is as it should be.
+    Ok,
+    /// It cannot be seen, or is worth to know.
+    Note,
+    /// It works, but not as well as it could.
+    Warning,
+    /// It does not work.
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Finding {
+    /// What sort of thing was looked at.
+    pub check: &'static str,
+    /// Which one.
+    pub subject: String,
+    /// How well it is.
+    pub level: Level,
+    /// What was found.
+    pub message: String,
+    /// What to do; always there for warnings and failures.
+    pub advice: Option<String>,
+}
+
+/// What was found so far.
+struct Findings {
+    check: &'static str,
+    all: Vec<Finding>,
+}
+
+impl Findings {
+    /// Begins to look at another sort of thing.
+    fn of(&mut self, check: &'static str) {
+        self.check = check;
+    }
+
+    fn add(&mut self, level: Level, subject: &str, message: String, advice: Option<String>) {
+        self.all.push(Finding {
+            check: self.check,
+            subject: subject.to_owned(),
+            level,
+            message,
+            advice,
+        });
+    }
+
+    fn ok(&mut self, subject: &str, message: impl Into<String>) {
+        self.add(Level::Ok, subject, message.into(), None);
+    }
+
+    fn note(&mut self, subject: &str, message: impl Into<String>, advice: &str) {
+        let advice = (!advice.is_empty()).then(|| advice.to_owned());
+        self.add(Level::Note, subject, message.into(), advice);
+    }
+
+    fn warn(&mut self, subject: &str, message: impl Into<String>, advice: impl Into<String>) {
+        self.add(Level::Warning, subject, message.into(), Some(advice.into()));
+    }
+
+    fn fail(&mut self, subject: &str, message: impl Into<String>, advice: impl Into<String>) {
+        self.add(Level::Failure, subject, message.into(), Some(advice.into()));
+    }
+
+    /// Adds a failure of looking, or of what was looked at.
+    fn error(&mut self, subject: &str, error: &Error) {
+        let advice = error.advice_or_usual();
+        self.fail(subject, error.message.clone(), advice);
+    }
+}
+
+/// Runs `hcablk check`.
+pub fn check(system: &dyn System, is_strict: bool, is_quiet: bool) -> Result<Outcome> {
+    let mut findings = Findings {
+        check: "",
+        all: Vec::new(),
+    };
+    kernel::look(system, &mut findings);
+    rdma::look(system, &mut findings);
+    pci::look(system, &mut findings);
+    files::look(system, &mut findings);
+    running::look(system, &mut findings);
+    let mut findings = findings.all;
+    let count = |level| {
+        let found: &[Finding] = &findings;
+        found.iter().filter(|one| one.level == level).count()
+    };
+    let (failures, warnings) = (count(Level::Failure), count(Level::Warning));
+    if is_quiet {
+        findings.retain(|finding| finding.level != Level::Ok);
+    }
+    let mut outcome = Outcome::new(Report::Health {
+        failures,
+        warnings,
+        findings,
+    });
+    if failures > 0 || (is_strict && warnings > 0) {
+        outcome.exit = Some(Kind::Setup);
+    }
+    Ok(outcome)
+}
+
+/// Reads a file of one line; nothing if that cannot be done.
+fn line(system: &dyn System, path: &str) -> Option<String> {
+    let text = system.read(std::path::Path::new(path)).ok()?;
+    Some(text.trim().to_owned())
+}

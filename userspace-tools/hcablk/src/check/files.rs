@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Configuration, host id, and who may write and read them.
+
+use std::path::{Path, PathBuf};
+
+use super::Findings;
+use crate::config;
+use crate::hostid;
+use crate::system::System;
+
+const FOLDER: &str = "/etc/hcablk";
+
+pub(super) fn look(system: &dyn System, findings: &mut Findings) {
+    findings.of("configuration");
+    match config::load(system) {
+        Err(error) => findings.error(FOLDER, &error),
+        Ok(loaded) if loaded.files.is_empty() => findings.note(
+            FOLDER,
+            "nothing is configured: after a restart nothing is exported or connected",
+            "Set all up, then: hcablk config save",
+        ),
+        Ok(loaded) => {
+            let config = loaded.config;
+            findings.ok(
+                FOLDER,
+                format!(
+                    "the configuration has no mistakes: {} exports, {} ports, {} disks",
+                    config.export.len(),
+                    config.port.len(),
+                    config.disk.len()
+                ),
+            );
+        }
+    }
+    findings.of("host-id");
+    match hostid::current(system) {
+        Err(error) => findings.error(hostid::FILE, &error),
+        Ok((id, hostid::Source::File)) => findings.ok(hostid::FILE, format!("this host is {id}")),
+        Ok((id, hostid::Source::MachineId)) => findings.note(
+            hostid::FILE,
+            format!("this host is {id}, by /etc/machine-id"),
+            "A machine that was cloned from the same image has the same id: give each its own by hcablk host-id --generate",
+        ),
+    }
+    rights(system, findings);
+}
+
+/// Everything in the folder of the configuration, two levels deep.
+fn files(system: &dyn System) -> Vec<PathBuf> {
+    let mut files = vec![PathBuf::from(FOLDER)];
+    let mut at = 0;
+    while let Some(path) = files.get(at).cloned() {
+        let is_deep = path.components().count() > 4;
+        let names = system.entries(&path).unwrap_or_default();
+        files.extend(
+            names
+                .iter()
+                .map(|name| path.join(name))
+                .filter(|_| !is_deep),
+        );
+        at += 1;
+    }
+    files
+}
+
+/// Returns whether a file is to be read by its owner only.
+fn is_secret(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let is_inside = path.parent().is_some_and(|parent| parent.ends_with("keys"));
+    is_inside || name == Some("key") || path.extension().is_some_and(|end| end == "key")
+}
+
+fn rights(system: &dyn System, findings: &mut Findings) {
+    findings.of("file-rights");
+    let root = system.rights(Path::new("/")).map(|rights| rights.owner);
+    let mut bad = 0;
+    let files = files(system);
+    for path in &files {
+        let Some(rights) = system.rights(path) else {
+            continue;
+        };
+        let shown = path.display().to_string();
+        if root.is_some_and(|root| root != rights.owner) {
+            findings.fail(
+                &shown,
+                "it is not root's: who owns it decides what this machine exports and connects",
+                format!("chown root:root {shown}"),
+            );
+        } else if rights.mode & 0o022 != 0 {
+            findings.fail(
+                &shown,
+                format!("others than root may write it (mode {:o})", rights.mode),
+                format!("chmod go-w {shown}"),
+            );
+        } else if is_secret(path) && rights.mode & 0o077 != 0 {
+            findings.fail(
+                &shown,
+                format!(
+                    "others than root may read this key (mode {:o})",
+                    rights.mode
+                ),
+                format!("chmod go= {shown}, and make another key: this one may be known"),
+            );
+        } else {
+            continue;
+        }
+        bad += 1;
+    }
+    if bad == 0 && system.exists(Path::new(FOLDER)) {
+        findings.ok(FOLDER, "only root may write what is there, and read keys");
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The kernel: modules, options, the clock.
+
+use std::path::Path;
+
+use super::{line, Findings};
+use crate::configfs::{INITIATOR, TARGET};
+use crate::system::System;
+
+/// Options without which the modules do not load, and for what they are.
+const NEEDED: [(&str, &str); 4] = [
+    ("CONFIG_RUST", "modules in Rust"),
+    ("CONFIG_CONFIGFS_FS", "configfs, by which all is set up"),
+    ("CONFIG_INFINIBAND", "RDMA"),
+    (
+        "CONFIG_INFINIBAND_ADDR_TRANS",
+        "RDMA connections by IP addresses",
+    ),
+];
+
+pub(super) fn look(system: &dyn System, findings: &mut Findings) {
+    let release = system.kernel_release();
+    modules(system, &release, findings);
+    options(system, &release, findings);
+    clock(system, findings);
+}
+
+fn modules(system: &dyn System, release: &str, findings: &mut Findings) {
+    findings.of("module");
+    let index = line(system, &format!("/lib/modules/{release}/modules.dep")).unwrap_or_default();
+    for name in [INITIATOR.name, TARGET.name] {
+        let file = format!("/{name}.ko");
+        let is_file = |line: &str| {
+            let path = line.split(':').next().unwrap_or_default();
+            path.contains(&file)
+        };
+        if system.exists(&Path::new("/sys/module").join(name)) {
+            findings.ok(name, "the kernel module is loaded");
+        } else if index.lines().any(is_file) {
+            findings.ok(
+                name,
+                format!("the kernel module is there for kernel {release}"),
+            );
+            signed_only(system, name, findings);
+        } else {
+            findings.fail(
+                name,
+                format!("the kernel module is not installed for kernel {release}"),
+                format!(
+                    "Install the package hcablk-modules-{release}, or hcablk-dkms; from the sources: make all && make install"
+                ),
+            );
+        }
+    }
+}
+
+/// Tells when only signed modules are loaded.
+fn signed_only(system: &dyn System, name: &str, findings: &mut Findings) {
+    let enforced =
+        line(system, "/sys/module/module/parameters/sig_enforce").as_deref() == Some("Y");
+    let lockdown = line(system, "/sys/kernel/security/lockdown").unwrap_or_default();
+    if enforced || lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]") {
+        findings.note(
+            name,
+            "this kernel loads signed modules only",
+            "If loading fails (`dmesg`): sign the module with a key of yours, and enroll that by mokutil --import.",
+        );
+    }
+}
+
+fn options(system: &dyn System, release: &str, findings: &mut Findings) {
+    findings.of("kernel-option");
+    let file = format!("/boot/config-{release}");
+    let Some(config) = line(system, &file) else {
+        findings.note(
+            release,
+            format!("the kernel's options are not seen: there is no {file}"),
+            "",
+        );
+        return;
+    };
+    let is_set = |option: &str| {
+        config.lines().any(|line| {
+            let value = line.strip_prefix(option);
+            value.is_some_and(|value| value == "=y" || value == "=m")
+        })
+    };
+    for (option, what) in NEEDED {
+        if is_set(option) {
+            findings.ok(option, "is set");
+        } else {
+            findings.fail(
+                option,
+                format!("is not set: this kernel has no {what}"),
+                "Boot one of Debian's kernels that the documents name: docs/user/install.md.",
+            );
+        }
+    }
+    if is_set("CONFIG_PCI_P2PDMA") {
+        findings.ok("CONFIG_PCI_P2PDMA", "is set");
+    } else {
+        findings.note(
+            "CONFIG_PCI_P2PDMA",
+            "is not set: volumes of mode p2p work in RAM",
+            "",
+        );
+    }
+}
+
+/// Somebody who keeps the clock.
+const KEEPERS: [&str; 4] = [
+    "/run/systemd/timesync/synchronized",
+    "/run/chrony/chronyd.pid",
+    "/run/ntpd.pid",
+    "/run/ntpsec/ntpd.pid",
+];
+
+fn clock(system: &dyn System, findings: &mut Findings) {
+    findings.of("clock");
+    let subject = "NTP";
+    if let Some(keeper) = KEEPERS.iter().find(|file| system.exists(Path::new(file))) {
+        findings.ok(subject, format!("the clock is kept ({keeper})"));
+    } else if system.exists(Path::new("/run/systemd/system")) {
+        findings.warn(
+            subject,
+            "nobody keeps this machine's clock, or it is not set yet: times in the logs of several hosts cannot be compared",
+            "Install chrony, or: timedatectl set-ntp true",
+        );
+    } else {
+        findings.note(subject, "it is not seen who keeps the clock", "");
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks, volumes and ports.
+
+use super::Findings;
+use crate::error::SEE_THE_LOG;
+use crate::initiator;
+use crate::output::{Device, Port, Volume};
+use crate::stats;
+use crate::system::System;
+use crate::target;
+
+pub(super) fn look(system: &dyn System, findings: &mut Findings) {
+    findings.of("disk");
+    match initiator::devices(system) {
+        Err(error) => findings.error("disks", &error),
+        Ok(devices) => {
+            for device in devices.unwrap_or_default() {
+                disk(&device, findings);
+            }
+        }
+    }
+    findings.of("export");
+    match target::exports(system) {
+        Err(error) => findings.error("exports", &error),
+        Ok(None) => (),
+        Ok(Some((volumes, ports))) => {
+            for one in &volumes {
+                volume(one, findings);
+            }
+            listening(&volumes, &ports, findings);
+        }
+    }
+    counters(system, findings);
+}
+
+fn disk(device: &Device, findings: &mut Findings) {
+    let name = &device.name;
+    let why = device.error.as_deref();
+    let because = why.map_or_else(String::new, |why| format!(": {why}"));
+    match device.state.as_str() {
+        "live" => findings.ok(name, "the disk is live"),
+        "new" => findings.note(name, format!("the disk is not connected{because}"), ""),
+        "connecting" | "disconnecting" => {
+            findings.note(name, format!("the disk is {}", device.state), "");
+        }
+        "degraded" => findings.warn(
+            name,
+            format!("the disk has lost a path{because}"),
+            "hcablk list shows which, and why; it is connected again by itself unless it is refused.",
+        ),
+        state => findings.fail(
+            name,
+            format!("the disk is {state}{because}"),
+            "hcablk list shows its paths. Look at the target (hcablk target list there) and the network; a failed disk is connected again by hcablk connect.",
+        ),
+    }
+    for path in &device.paths {
+        if path.state.as_deref() == Some("refused") {
+            let why = path.error.as_deref().unwrap_or("it does not say why");
+            findings.warn(
+                &format!("{name} path {}", path.number),
+                format!("the target refuses the path: {why}"),
+                format!(
+                    "When that is mended: hcablk path add {name} {}",
+                    path.address
+                ),
+            );
+        }
+    }
+}
+
+fn volume(volume: &Volume, findings: &mut Findings) {
+    let name = &volume.name;
+    if let (false, Some(why)) = (volume.enabled, &volume.error) {
+        findings.fail(
+            name,
+            format!("the volume is not exported: {why}"),
+            format!("{SEE_THE_LOG}. Then give hcablk target export, or hcablk apply, once more."),
+        );
+    } else if !volume.enabled {
+        findings.note(name, "the volume is not enabled", "");
+    } else if volume.hosts.is_empty() {
+        findings.warn(
+            name,
+            "the volume allows no host",
+            format!(
+                "hcablk target allow {name} UUID, with what hcablk host-id prints at the client"
+            ),
+        );
+    } else {
+        findings.ok(
+            name,
+            format!(
+                "the volume is exported; hosts that it allows: {}",
+                volume.hosts.len()
+            ),
+        );
+    }
+    for host in &volume.evicted {
+        findings.note(
+            &format!("{name}, host {}", host.host),
+            "the host is evicted: it is refused",
+            &format!(
+                "When it was restarted: hcablk target admit {name} {}",
+                host.host
+            ),
+        );
+    }
+}
+
+fn listening(volumes: &[Volume], ports: &[Port], findings: &mut Findings) {
+    findings.of("port");
+    for port in ports {
+        let name = format!("port {}", port.id);
+        match (port.enabled, &port.error) {
+            (true, _) => findings.ok(&name, format!("it listens at {} {}", port.address, port.port)),
+            (false, Some(why)) => findings.fail(
+                &name,
+                format!("it does not listen: {why}"),
+                "Is the address this machine's, and of an RDMA device? `ip address`, `rdma link show`; then hcablk apply, or hcablk target listen.",
+            ),
+            (false, None) => findings.note(&name, "it does not listen", ""),
+        }
+    }
+    if volumes.iter().any(|volume| volume.enabled) && !ports.iter().any(|port| port.enabled) {
+        findings.fail(
+            "ports",
+            "volumes are exported, and no port listens",
+            "hcablk target listen",
+        );
+    }
+}
+
+fn counters(system: &dyn System, findings: &mut Findings) {
+    findings.of("counters");
+    let looked = [stats::disks(system, None), stats::volumes(system, None)];
+    for sample in looked.into_iter().flatten().flat_map(|found| found.samples) {
+        if let Some(errors @ 1..) = sample.counter("protocol_errors") {
+            findings.warn(
+                &sample.name,
+                format!("{errors} messages of its peers broke the protocol"),
+                format!("Are both sides of one version (hcablk --version)? {SEE_THE_LOG}"),
+            );
+        }
+    }
+}

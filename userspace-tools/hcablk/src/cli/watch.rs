@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What happens now: the arguments of `stats`, `top`, `events`, `metrics` and `check`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{value_parser, Args, ValueEnum};
+
+use crate::error::{Error, Kind, Result};
+use crate::events::Wanted;
+use crate::names::VolumeName;
+use crate::stats::Every;
+
+/// The most seconds between two looks.
+const LONGEST: f64 = 86_400.0;
+
+/// Arguments of `stats` and `target stats`.
+#[derive(Args, Clone, Debug)]
+pub struct StatsArgs {
+    /// Only this one: its name; of a disk also /dev/hcablkN
+    pub name: Option<String>,
+
+    /// Show rates, each over so many seconds, 0.1 to 86400; the first when these have passed
+    pub interval: Option<String>,
+
+    /// End after so many [default: go on until interrupted]
+    pub count: Option<String>,
+
+    /// Only this one, when its name is a number
+    #[arg(long = "name", value_name = "NAME", conflicts_with = "count")]
+    pub named: Option<String>,
+}
+
+/// What `stats` was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StatsWanted<'a> {
+    /// Only this one.
+    pub only: Option<&'a str>,
+    /// Rates, and how many of them; else what was counted so far.
+    pub every: Option<Every>,
+}
+
+impl StatsArgs {
+    /// Returns what is asked for. A number is an interval, not a name.
+    pub fn wanted(&self) -> Result<StatsWanted<'_>> {
+        let mut words: Vec<&str> = [&self.name, &self.interval, &self.count]
+            .into_iter()
+            .filter_map(|word| word.as_deref())
+            .collect();
+        let only = match (&self.named, words.first()) {
+            (Some(name), _) => Some(name.as_str()),
+            (None, Some(first)) if first.parse::<f64>().is_err() => Some(words.remove(0)),
+            (None, _) => None,
+        };
+        let every = match words[..] {
+            [] => None,
+            [interval] => Some(every(interval, None)?),
+            [interval, count] => Some(every(interval, Some(count))?),
+            _ => return Err(misused(format!("{} is one word too many", words[2]))),
+        };
+        Ok(StatsWanted { only, every })
+    }
+
+    /// Returns what is asked for, of a volume.
+    pub fn of_volume(&self) -> Result<(Option<VolumeName>, Option<Every>)> {
+        let wanted = self.wanted()?;
+        let parse = |name: &str| name.parse::<VolumeName>().map_err(misused);
+        Ok((wanted.only.map(parse).transpose()?, wanted.every))
+    }
+}
+
+fn every(interval: &str, count: Option<&str>) -> Result<Every> {
+    let seconds = interval.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.1..=LONGEST).contains(seconds));
+    let Some(seconds) = seconds else {
+        return Err(misused(format!(
+            "the interval {interval:?} is no number of seconds from 0.1 to {LONGEST}"
+        )));
+    };
+    let count = count.map(|text| match text.parse::<u32>() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(misused(format!(
+            "the count {text:?} is no number from 1 on"
+        ))),
+    });
+    Ok(Every {
+        interval: Duration::from_secs_f64(seconds),
+        count: count.transpose()?,
+    })
+}
+
+fn misused(why: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Usage, why.to_string()).advise(
+        "Give a name, then seconds, then how many: hcablk stats data 1 10\n\
+         A name that is a number: hcablk stats --name 7",
+    )
+}
+
+/// Arguments of `top`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct TopArgs {
+    /// Seconds between two looks
+    #[arg(value_name = "INTERVAL", default_value_t = 1, value_parser = value_parser!(u32).range(1..=3600))]
+    pub interval: u32,
+}
+
+impl TopArgs {
+    /// Returns the time between two looks.
+    pub fn interval(self) -> Duration {
+        Duration::from_secs(self.interval.into())
+    }
+}
+
+/// Where events are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EventSource {
+    /// Uevents of disks: a disk comes, goes, or has another size; states of disks and paths that last
+    Uevents,
+    /// Tracepoints: sessions of both sides and, with --all, queue pairs and states that pass; needs root
+    Tracepoints,
+}
+
+/// Arguments of `events`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct EventsArgs {
+    /// Only from there [default: both; without tracefs: uevents, which standard error tells]
+    #[arg(long, value_name = "SOURCE")]
+    pub only: Option<EventSource>,
+
+    /// Tell also of each queue pair, and of states that pass (a path that connects or waits)
+    #[arg(long)]
+    pub all: bool,
+
+    /// End after so many events, those of how it is at the beginning not counted
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
+    pub count: Option<u32>,
+}
+
+impl EventsArgs {
+    /// Returns what to tell of.
+    pub fn wanted(self) -> Wanted {
+        Wanted {
+            uevents: self.only != Some(EventSource::Tracepoints),
+            tracepoints: self.only != Some(EventSource::Uevents),
+            all: self.all,
+            count: self.count,
+        }
+    }
+}
+
+/// Arguments of `metrics`.
+#[derive(Args, Clone, Debug)]
+pub struct MetricsArgs {
+    /// Write to this file, all or nothing, instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Arguments of `check`.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct DoctorArgs {
+    /// Let warnings fail the check, too
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Leave out what is as it should be
+    #[arg(long)]
+    pub quiet: bool,
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk events`: what happens to disks, paths and sessions, as it happens.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `follow` | the command: how it is at the beginning, then what comes |
+//! | `trace` | lines of tracefs |
+//! | `uevent` | messages of the kernel's uevent socket |
+
+mod follow;
+mod trace;
+mod uevent;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::endpoint::Endpoint;
+
+pub use follow::{follow, Wanted};
+pub use trace::parse as parse_trace;
+pub use uevent::parse as parse_uevent;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum What {
+    /// A disk is there.
+    DiskAdded,
+    /// A disk is gone.
+    DiskRemoved,
+    /// A disk has another size.
+    DiskResized,
+    /// A disk is in another state.
+    DiskState,
+    /// A path is in another state.
+    PathState,
+    /// A session of a disk of this machine is in another state.
+    Session,
+    /// A queue pair of one is.
+    Queue,
+    /// A session of a client of this machine's target is in another state.
+    TargetSession,
+    /// A queue pair of one is.
+    TargetQueue,
+    /// From here on everything is told; what came before is how it was at the beginning.
+    Listening,
+    /// Events were lost, since they came faster than they were read: look at `hcablk list`.
+    Lost,
+}
+
+impl What {
+    /// Returns its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DiskAdded => "disk-added",
+            Self::DiskRemoved => "disk-removed",
+            Self::DiskResized => "disk-resized",
+            Self::DiskState => "disk-state",
+            Self::PathState => "path-state",
+            Self::Session => "session",
+            Self::Queue => "queue",
+            Self::TargetSession => "target-session",
+            Self::TargetQueue => "target-queue",
+            Self::Listening => "listening",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// Where an event is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(
+    feature = "schemars",
+    derive(schemars::JsonSchema),
+    schemars(rename = "EventSource")
+)]
+pub enum Source {
+    /// How it is when the command begins.
+    Now,
+    /// A uevent.
+    Uevent,
+    /// A tracepoint.
+    Tracepoint,
+}
+
+/// An event. What does not apply is left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Event {
+    /// When, in UTC, to the microsecond: `2026-11-25T10:00:00.000001Z`.
+    pub time: String,
+    /// What happened.
+    pub event: What,
+    /// Who says so.
+    pub source: Source,
+    /// The disk's name in configfs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk: Option<String>,
+    /// `/dev/hcablkN`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// The number of the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<u8>,
+    /// Where the path leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The session's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// Its epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// The number of the queue pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u16>,
+    /// The state that it is in now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
+    /// Why, if something is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Why, by name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno: Option<String>,
+}
+
+impl Event {
+    /// Makes an event that says no more.
+    pub fn new(time: String, event: What, source: Source) -> Self {
+        Self {
+            time,
+            event,
+            source,
+            disk: None,
+            device: None,
+            path: None,
+            address: None,
+            session: None,
+            epoch: None,
+            queue: None,
+            state: None,
+            error: None,
+            errno: None,
+        }
+    }
+
+    /// Adds where the path leads.
+    fn at(&mut self, address: &str, port: u16) {
+        let address = address.to_owned();
+        self.address = Some(Endpoint { address, port }.to_string());
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.time, self.event.name())?;
+        for word in [&self.disk, &self.device].into_iter().flatten() {
+            write!(f, " {word}")?;
+        }
+        if let Some(path) = self.path {
+            write!(f, " path {path}")?;
+        }
+        if let Some(address) = &self.address {
+            write!(f, " {address}")?;
+        }
+        if let Some(session) = &self.session {
+            write!(f, " {session}")?;
+        }
+        if let Some(epoch) = self.epoch {
+            write!(f, " epoch {epoch}")?;
+        }
+        if let Some(queue) = self.queue {
+            write!(f, " queue {queue}")?;
+        }
+        if let Some(state) = &self.state {
+            write!(f, " {state}")?;
+        }
+        match (&self.error, &self.errno) {
+            (Some(error), _) => write!(f, ": {error}"),
+            (None, Some(errno)) => write!(f, ": {errno}"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// Formats a time since 1970 as UTC.
+pub fn utc(time: std::time::Duration) -> String {
+    let seconds = time.as_secs();
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}Z",
+        second / 3600,
+        second / 60 % 60,
+        second % 60,
+        time.subsec_micros()
+    )
+}
+
+/// Returns year, month and day of so many days after 1970-01-01.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years that begin in March have their leap day at the end: 146097 days are 400 of them.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (951_782_399, "2000-02-28T23:59:59.000000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000000Z"),
+            (951_868_800, "2000-03-01T00:00:00.000000Z"),
+            (1_767_225_599, "2025-12-31T23:59:59.000000Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000000Z"),
+        ] {
+            assert_eq!(utc(Duration::from_secs(seconds)), text);
+        }
+        assert_eq!(
+            utc(Duration::from_micros(1_000_001)),
+            "1970-01-01T00:00:01.000001Z"
+        );
+    }
+
+    #[test]
+    fn text() {
+        let mut event = Event::new("T".to_owned(), What::PathState, Source::Uevent);
+        event.disk = Some("data".to_owned());
+        event.path = Some(1);
+        event.state = Some("lost".to_owned());
+        event.error = Some("no answer".to_owned());
+        assert_eq!(
+            event.to_string(),
+            "T path-state data path 1 lost: no answer"
+        );
+    }
+}

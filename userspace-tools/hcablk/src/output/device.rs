@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Devices of this machine, as `list` shows them.
+
+use serde::Serialize;
+
+/// A device of this machine.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Device {
+    /// Its name in configfs.
+    pub name: String,
+    /// `/dev/hcablkN`, while there is a disk.
+    pub device: Option<String>,
+    /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
+    /// `disconnecting`.
+    pub state: String,
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// The volume's name at the target.
+    pub volume: String,
+    /// The id that the target knows this host by.
+    pub host_id: String,
+    /// Which volume it is, while there is a disk.
+    pub wwid: Option<String>,
+    /// The disk's size.
+    pub size_bytes: Option<u64>,
+    /// Hardware queues in use.
+    pub queues: Option<u32>,
+    /// Queue pairs for polled I/O that were asked for.
+    pub poll_queues: u32,
+    /// Requests per queue.
+    pub queue_depth: u32,
+    /// Seconds until an unanswered request fails the connection.
+    pub io_timeout: u32,
+    /// Seconds to wait for the target when connecting.
+    pub connect_timeout: u32,
+    /// Seconds between two attempts to connect a lost disk again.
+    pub reconnect_delay: u32,
+    /// Seconds for which a lost disk is connected again; -1: for ever; 0: it is not.
+    pub ctrl_loss_tmo: i64,
+    /// Seconds for which requests of a lost disk wait; -1: as long as it is connected again.
+    pub fast_io_fail_tmo: i64,
+    /// Seconds for which the target may leave a keep-alive unanswered.
+    pub keep_alive_tmo: u32,
+    /// Whether the target may invalidate memory registrations.
+    pub remote_invalidate: bool,
+    /// Bytes of the largest read whose data is copied instead of registering memory for it.
+    pub small_read: u32,
+    /// Bytes of the largest write whose data goes with the request.
+    pub small_write: u32,
+    /// Bytes of the largest write whose data is put into memory that the target has granted.
+    pub eager_write: u32,
+    /// KiB of the largest request that is asked for.
+    pub max_io_kib: u32,
+    /// Requests that one message may have.
+    pub message_requests: u32,
+    /// Requests outstanding on a queue from which its interrupts are batched; 0: never.
+    pub batch_upper: u32,
+    /// Requests outstanding below which they are batched no more.
+    pub batch_lower: u32,
+    /// By which live path requests go.
+    pub policy: String,
+    /// The paths, if there are several.
+    pub paths: Vec<DiskPath>,
+    /// The session at the target.
+    pub session: Option<Session>,
+    /// Why the last connection failed or was lost.
+    pub error: Option<String>,
+}
+
+/// A path of a disk that has several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct DiskPath {
+    /// Its number; 0 is the path by the device's own address.
+    pub number: u8,
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// `new`, `connecting`, `live`, `waiting` or `refused`. Of path 0 only what the disk's state
+    /// tells: `live`, `lost` (not live), `new`, or nothing.
+    pub state: Option<String>,
+    /// Why it is not live.
+    pub error: Option<String>,
+}
+
+/// A path by its number and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct PathRef {
+    /// Its number.
+    pub number: u8,
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+}
+
+/// A session: an id, and the epoch that grows with each reconnection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Session {
+    /// 16 hexadecimal digits.
+    pub id: String,
+    /// The epoch.
+    pub epoch: u64,
+}
+
+impl Session {
+    /// Reads `<id> <epoch>`; nothing if there is no session.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (id, epoch) = text.split_once(' ')?;
+        let session = Self {
+            id: id.to_owned(),
+            epoch: epoch.trim().parse().ok()?,
+        };
+        // The id 0 is that of a device that has not connected yet.
+        (!session.id.bytes().all(|digit| digit == b'0')).then_some(session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions() {
+        assert_eq!(
+            Session::parse("0123456789abcdef 3"),
+            Some(Session {
+                id: "0123456789abcdef".to_owned(),
+                epoch: 3
+            })
+        );
+        for none in ["", "0000000000000000 0", "x", "x y"] {
+            assert_eq!(Session::parse(none), None, "{none:?}");
+        }
+    }
+}

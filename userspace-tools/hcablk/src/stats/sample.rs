@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Reading what the kernel shows of disks and volumes at a moment.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::rates::Rates;
+use crate::configfs::{parse_counters, unless_gone, Group};
+use crate::error::Result;
+use crate::initiator;
+use crate::names::VolumeName;
+use crate::system::System;
+use crate::target;
+use crate::times::{StateTimes, Times};
+
+/// What a disk or volume shows at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Its name.
+    pub name: String,
+    /// The state of a disk; of a volume `enabled` or `disabled`.
+    pub state: String,
+    /// Requests that the disk has not ended.
+    pub in_flight: Option<u64>,
+    /// What it has counted, in the driver's order.
+    pub counters: Vec<(String, u64)>,
+    /// How long requests took, if that is measured now.
+    pub times: Option<Vec<StateTimes>>,
+}
+
+impl Sample {
+    /// Returns what a counter says.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        let mut all = self.counters.iter();
+        all.find(|(counter, _)| counter == name)
+            .map(|(_, value)| *value)
+    }
+
+    /// Returns how long requests were in a state.
+    pub(super) fn state_times(&self, state: &str) -> Option<&StateTimes> {
+        let mut all = self.times.iter().flatten();
+        all.find(|times| times.state == state)
+    }
+
+    fn read(group: &Group<'_>, state: String, in_flight: Option<u64>) -> Result<Self> {
+        let measuring = group.flag("timing")?;
+        let times = measuring.then(|| Times::of(group, None)).transpose()?;
+        Ok(Self {
+            name: group.name(),
+            state,
+            in_flight,
+            counters: parse_counters(&group.get("stats")?),
+            times: times.map(|times| times.states),
+        })
+    }
+}
+
+/// What all show at a moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When, by the machine's clock.
+    pub at: Duration,
+    /// Each disk or volume.
+    pub samples: Vec<Sample>,
+}
+
+impl Snapshot {
+    /// Returns the time that has passed since `before`.
+    pub fn nanoseconds_since(&self, before: &Self) -> u64 {
+        let passed = self.at.saturating_sub(before.at);
+        passed.as_nanos().try_into().unwrap_or(u64::MAX)
+    }
+
+    /// Returns what happened since `before` to what was there already.
+    pub fn since(&self, before: &Self) -> Vec<Rates> {
+        let passed = self.nanoseconds_since(before);
+        let former = |name: &str| before.samples.iter().find(|sample| sample.name == name);
+        self.samples
+            .iter()
+            .filter_map(|sample| {
+                former(&sample.name).map(|former| Rates::between(former, sample, passed))
+            })
+            .collect()
+    }
+}
+
+/// Looks at one disk, or at all; none if the module is not loaded.
+pub fn disks(system: &dyn System, only: Option<&str>) -> Result<Snapshot> {
+    let mut samples = Vec::new();
+    for group in initiator::selected(system, only)?.into_iter().flatten() {
+        let read = || {
+            let in_flight = in_flight(system, &group.get("device")?);
+            Sample::read(&group, group.get("state")?, in_flight)
+        };
+        samples.extend(unless_gone(&group, read())?);
+    }
+    Ok(Snapshot {
+        at: system.now(),
+        samples,
+    })
+}
+
+/// Looks at one volume, or at all; none if the module is not loaded.
+pub fn volumes(system: &dyn System, only: Option<&VolumeName>) -> Result<Snapshot> {
+    let mut samples = Vec::new();
+    for group in target::selected(system, only)?.into_iter().flatten() {
+        let read = || {
+            let enabled = group.flag("enable")?;
+            let state = if enabled { "enabled" } else { "disabled" };
+            Sample::read(&group, state.to_owned(), None)
+        };
+        samples.extend(unless_gone(&group, read())?);
+    }
+    Ok(Snapshot {
+        at: system.now(),
+        samples,
+    })
+}
+
+/// Returns how many requests a disk has not ended, reads and writes together.
+pub fn in_flight(system: &dyn System, device: &str) -> Option<u64> {
+    if device.is_empty() {
+        return None;
+    }
+    let file = Path::new("/sys/block").join(device).join("inflight");
+    let text = system.read(&file).ok()?;
+    text.split_whitespace()
+        .map(|word| word.parse::<u64>().ok())
+        .sum()
+}

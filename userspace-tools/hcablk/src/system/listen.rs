@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the kernel tells by itself: uevents by a netlink socket, tracepoints by an instance of tracefs.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::socket::{
+    bind, recvfrom, setsockopt, socket, sockopt, AddressFamily, NetlinkAddr, SockFlag,
+    SockProtocol, SockType,
+};
+
+use crate::error::{describe, Error, Kind, Result};
+
+/// A tracepoint: its system, and its name.
+pub type Tracepoint = (&'static str, &'static str);
+
+/// What to listen to.
+#[derive(Clone, Debug, Default)]
+pub struct Listen {
+    /// Uevents of all devices.
+    pub uevents: bool,
+    /// These tracepoints.
+    pub tracepoints: Vec<Tracepoint>,
+}
+
+/// What was heard.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// A message of the kernel's.
+    Uevent(Vec<u8>),
+    /// A line of tracefs, its time by the clock `mono`.
+    Trace(String),
+    /// Uevents were not heard, since too much came.
+    LostUevents,
+    /// As that, of tracepoints.
+    LostTraces,
+    /// The user wants this to stop.
+    End,
+}
+
+/// Somebody who listens.
+pub trait Listener {
+    /// Waits for the next thing.
+    fn next(&mut self) -> Result<Heard>;
+}
+
+/// The same moment by two clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// The time since 1970.
+    pub real: Duration,
+    /// The kernel's `CLOCK_MONOTONIC`.
+    pub mono: Duration,
+}
+
+impl Clock {
+    /// Returns the time since 1970 of a moment by the monotonic clock.
+    pub fn real_of(&self, mono: Duration) -> Duration {
+        if mono > self.mono {
+            self.real + (mono - self.mono)
+        } else {
+            self.real.saturating_sub(self.mono - mono)
+        }
+    }
+}
+
+const TRACING: &str = "sys/kernel/tracing";
+
+/// The kernel's buffer of uevents, in bytes; as root it may be beyond the system's limit.
+const UEVENT_BUFFER: usize = 4 << 20;
+
+/// An instance of tracefs, which goes when this does.
+struct Instance {
+    folder: PathBuf,
+    pipe: File,
+    text: Vec<u8>,
+}
+
+impl Instance {
+    fn new(root: &Path, tracepoints: &[Tracepoint]) -> io::Result<Self> {
+        let instances = root.join(TRACING).join("instances");
+        remove_left_over(&instances, root);
+        let folder = instances.join(format!("hcablk-{}", std::process::id()));
+        fs::create_dir(&folder)?;
+        let set_up = || {
+            fs::write(folder.join("trace_clock"), "mono\n")?;
+            fs::write(folder.join("buffer_size_kb"), "256\n")?;
+            for (system, name) in tracepoints {
+                let event = folder.join("events").join(system).join(name);
+                fs::write(event.join("enable"), "1\n")?;
+            }
+            let mut options = OpenOptions::new();
+            options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits());
+            options.read(true).open(folder.join("trace_pipe"))
+        };
+        match set_up() {
+            Ok(pipe) => Ok(Self {
+                folder,
+                pipe,
+                text: Vec::new(),
+            }),
+            Err(error) => {
+                let _ = fs::remove_dir(&folder);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads what there is.
+    fn read(&mut self, heard: &mut VecDeque<Heard>) -> io::Result<()> {
+        let mut buffer = [0; 16384];
+        let length = match self.pipe.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            read => read?,
+        };
+        self.text.extend_from_slice(&buffer[..length]);
+        while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<_> = self.text.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+            heard.push_back(if line.starts_with("CPU:") && line.contains("LOST") {
+                Heard::LostTraces
+            } else {
+                Heard::Trace(line)
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // It can be removed once nobody has its pipe open.
+        if let Ok(other) = File::open("/dev/null") {
+            self.pipe = other;
+        }
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Removes instances of commands that were killed.
+fn remove_left_over(instances: &Path, root: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let pid = name.strip_prefix("hcablk-");
+        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !root.join("proc").join(pid.to_string()).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Listens on this machine.
+pub(super) struct Ears {
+    uevents: Option<OwnedFd>,
+    instance: Option<Instance>,
+    signals: Option<OwnedFd>,
+    heard: VecDeque<Heard>,
+}
+
+impl Ears {
+    /// Begins to listen; what cannot be heard is told by notes, and fails if it is all. `signals` ends it.
+    pub(super) fn new(
+        root: &Path,
+        wanted: &Listen,
+        signals: Option<OwnedFd>,
+    ) -> Result<(Self, Vec<String>)> {
+        let mut notes = Vec::new();
+        let uevents = if wanted.uevents {
+            Some(netlink().map_err(|errno| {
+                Error::new(
+                    Kind::Failed,
+                    format!("cannot listen to uevents: {}", describe(errno)),
+                )
+                .advise("Listen to tracepoints only: hcablk events --only tracepoints")
+            })?)
+        } else {
+            None
+        };
+        let instance = if wanted.tracepoints.is_empty() {
+            None
+        } else {
+            match Instance::new(root, &wanted.tracepoints) {
+                Ok(instance) => Some(instance),
+                Err(error) => {
+                    let (why, advice) = explain(root, &error);
+                    let message = format!("cannot listen to tracepoints: {why}");
+                    if uevents.is_none() {
+                        return Err(Error::new(Kind::Setup, message).advise(advice));
+                    }
+                    notes.push(format!("{message}; sessions are not told. {advice}"));
+                    None
+                }
+            }
+        };
+        let ears = Self {
+            uevents,
+            instance,
+            signals,
+            heard: VecDeque::new(),
+        };
+        Ok((ears, notes))
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let fds = [
+            self.uevents.as_ref().map(AsFd::as_fd),
+            self.instance.as_ref().map(|instance| instance.pipe.as_fd()),
+            self.signals.as_ref().map(AsFd::as_fd),
+        ];
+        let ready = ready(&fds).map_err(|errno| {
+            Error::new(
+                Kind::Failed,
+                format!("cannot wait for events: {}", describe(errno)),
+            )
+        })?;
+        if let (true, Some(socket)) = (ready[0], &self.uevents) {
+            self.heard.extend(receive(socket));
+        }
+        if let (true, Some(instance)) = (ready[1], &mut self.instance) {
+            instance.read(&mut self.heard).map_err(|error| {
+                Error::new(Kind::Failed, format!("cannot read tracepoints: {error}"))
+            })?;
+        }
+        if ready[2] {
+            self.heard.push_back(Heard::End);
+        }
+        Ok(())
+    }
+}
+
+impl Listener for Ears {
+    fn next(&mut self) -> Result<Heard> {
+        loop {
+            if let Some(heard) = self.heard.pop_front() {
+                return Ok(heard);
+            }
+            self.wait()?;
+        }
+    }
+}
+
+/// Waits until some can be read, and returns which.
+fn ready(fds: &[Option<BorrowedFd<'_>>; 3]) -> nix::Result<[bool; 3]> {
+    let mut polled: Vec<_> = fds
+        .iter()
+        .flatten()
+        .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
+        .collect();
+    match poll(&mut polled, PollTimeout::NONE) {
+        Ok(_) | Err(Errno::EINTR) => (),
+        Err(errno) => return Err(errno),
+    }
+    let mut answers = polled.iter().map(|fd| fd.any().unwrap_or(false));
+    Ok((*fds).map(|fd| fd.is_some() && answers.next().unwrap_or(false)))
+}
+
+fn netlink() -> nix::Result<OwnedFd> {
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+        SockProtocol::NetlinkKObjectUEvent,
+    )?;
+    // Only root may; else it is as large as the system's limit.
+    let _ = setsockopt(&socket, sockopt::RcvBufForce, &UEVENT_BUFFER);
+    // Group 1 is the kernel's own messages.
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
+    Ok(socket)
+}
+
+fn receive(socket: &OwnedFd) -> Option<Heard> {
+    let mut buffer = [0; 8192];
+    match recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer) {
+        // Not the kernel: a program that wants to be taken for it.
+        Ok((_, Some(from))) if from.pid() != 0 => None,
+        Ok((length, _)) => Some(Heard::Uevent(buffer[..length].to_vec())),
+        Err(Errno::ENOBUFS) => Some(Heard::LostUevents),
+        Err(_) => None,
+    }
+}
+
+/// Says why tracefs cannot be used, and what to do.
+fn explain(root: &Path, error: &io::Error) -> (String, &'static str) {
+    let tracing = root.join(TRACING);
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EACCES | Errno::EPERM) => ("it needs root".to_owned(), "Run it with sudo."),
+        Some(Errno::ENOENT) if !tracing.join("instances").exists() => (
+            format!("/{TRACING} is not mounted"),
+            "Run as root: mount -t tracefs tracefs /sys/kernel/tracing",
+        ),
+        Some(Errno::ENOENT) if !tracing.join("events/hcablk").exists() => (
+            "the kernel module hcablk_core is not loaded".to_owned(),
+            "Connect a disk or export a volume first, or: modprobe hcablk_core",
+        ),
+        Some(errno) => (
+            format!("/{TRACING}: {}", describe(errno)),
+            "Leave them out: hcablk events --only uevents",
+        ),
+        None => (
+            error.to_string(),
+            "Leave them out: hcablk events --only uevents",
+        ),
+    }
+}

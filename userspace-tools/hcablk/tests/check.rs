@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `check` on a machine that is a folder.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const RELEASE: &str = "7.3.0-test";
+const HCA: &str = "sys/class/infiniband/mlx5_0";
+/// A switch with three ports: the HCA, the drive, and a device that lends memory are below one each.
+const SWITCH: &str = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+
+fn put(root: &Path, path: &str, text: impl AsRef<[u8]>) -> PathBuf {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    path
+}
+
+/// Makes a relative link, as sysfs has them.
+fn link(root: &Path, path: &str, to: &str) {
+    let up = "../".repeat(Path::new(path).components().count() - 1);
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    symlink(format!("{up}{to}"), path).unwrap();
+}
+
+/// A bridge's or device's configuration space, with ACS set to `control`.
+fn config(control: u16) -> Vec<u8> {
+    let mut config = vec![0; 4096];
+    config[0x100..0x104].copy_from_slice(&[0x0d, 0, 1, 0]);
+    config[0x106..0x108].copy_from_slice(&control.to_le_bytes());
+    config
+}
+
+fn pci(root: &Path, place: &str, acs: u16) {
+    let address = place.rsplit('/').next().unwrap();
+    put(root, &format!("{place}/config"), config(acs));
+    link(root, &format!("sys/bus/pci/devices/{address}"), place);
+}
+
+/// A machine on which nothing is wrong.
+fn machine() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let at = root.path();
+    put(at, "etc/machine-id", "0123456789abcdef0123456789abcdef\n");
+    put(at, "proc/sys/kernel/osrelease", format!("{RELEASE}\n"));
+    put(
+        at,
+        "etc/hcablk/host_id",
+        "5f2c1d6e-8a0b-4c3d-9e7f-001122334455\n",
+    );
+    put(
+        at,
+        "etc/hcablk/hcablk.toml",
+        "[disk.data]\naddress = \"10.0.0.1\"\n",
+    );
+    let dep = "updates/hcablk/hcablk.ko.xz: updates/hcablk/hcablk_core.ko.xz\n\
+               updates/hcablk/hcablk_target.ko.xz:\n";
+    put(at, &format!("lib/modules/{RELEASE}/modules.dep"), dep);
+    let options = "CONFIG_RUST=y\nCONFIG_CONFIGFS_FS=m\nCONFIG_INFINIBAND=m\n\
+                   CONFIG_INFINIBAND_ADDR_TRANS=y\nCONFIG_PCI_P2PDMA=y\n";
+    put(at, &format!("boot/config-{RELEASE}"), options);
+    put(at, "run/systemd/timesync/synchronized", "");
+    for (name, text) in [
+        ("node_type", "1: CA"),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/gid_attrs/ndevs/0", "eth0"),
+        ("ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0001"),
+        ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
+        ("ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:0a00:0001"),
+        ("ports/1/gid_attrs/types/1", "RoCE v2"),
+        ("ports/1/gids/2", "0000:0000:0000:0000:0000:0000:0000:0000"),
+    ] {
+        put(at, &format!("{HCA}/{name}"), format!("{text}\n"));
+    }
+    put(at, "sys/class/net/eth0/mtu", "9000\n");
+    for (port, device) in [("02:00", "03:00"), ("02:01", "04:00"), ("02:02", "05:00")] {
+        let bridge = format!("{SWITCH}/0000:{port}.0");
+        pci(at, &bridge, 0);
+        pci(at, &format!("{bridge}/0000:{device}.0"), 0);
+    }
+    let hca = format!("{SWITCH}/0000:02:00.0/0000:03:00.0");
+    link(at, &format!("{HCA}/device"), &hca);
+    put(at, &format!("{hca}/iommu_group/type"), "DMA-FQ\n");
+    let drive = format!("{SWITCH}/0000:02:01.0/0000:04:00.0/nvme/nvme0/nvme0n1");
+    fs::create_dir_all(at.join(&drive)).unwrap();
+    link(at, "sys/class/block/nvme0n1", &drive);
+    put(at, "dev/nvme0n1", "");
+    let lender = format!("{SWITCH}/0000:02:02.0/0000:05:00.0");
+    put(at, &format!("{lender}/p2pmem/size"), "2097152\n");
+    root
+}
+
+/// A volume of mode p2p, and a port.
+fn export(root: &Path) {
+    for (name, text) in [
+        ("path", "/dev/nvme0n1"),
+        ("read_only", "0"),
+        ("mode", "p2p"),
+        ("cache_mib", "0"),
+        ("chunk_kib", "128"),
+        ("provider", "auto"),
+        ("wwid", ""),
+        ("enable", "1"),
+        ("size", "65536"),
+        ("clients", ""),
+        ("evicted", ""),
+        ("timing", "0"),
+        ("times", ""),
+        ("stats", "reads 1\nprotocol_errors 2"),
+        ("error", ""),
+        ("hosts/5f2c1d6e-8a0b-4c3d-9e7f-001122334455/x", ""),
+    ] {
+        let file = format!("sys/kernel/config/hcablk_target/volumes/data/{name}");
+        put(root, &file, format!("{text}\n"));
+    }
+    let ports = root.join("sys/kernel/config/hcablk_target/ports");
+    fs::create_dir_all(ports).unwrap();
+}
+
+/// Runs the command, which exits with `code`.
+fn run(root: &Path, line: &str, code: i32) -> String {
+    let mut command = Command::cargo_bin("hcablk").unwrap();
+    command.env("HCABLK_SYSROOT", root);
+    let output = command.args(line.split_whitespace()).assert().code(code);
+    String::from_utf8_lossy(&output.get_output().stdout).into_owned()
+}
+
+/// The findings that are not as they should be, as `check level`.
+fn found(root: &Path, code: i32) -> Vec<String> {
+    let json: Value = serde_json::from_str(&run(root, "check --quiet --json", code)).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    for finding in findings {
+        let level = finding["level"].as_str().unwrap();
+        let advice = finding["advice"].as_str().unwrap_or_default();
+        assert!(level == "note" || !advice.is_empty(), "{finding}");
+    }
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    findings
+        .iter()
+        .filter(|finding| finding["level"] != "note")
+        .map(|finding| format!("{} {}", text(&finding["check"]), text(&finding["level"])))
+        .collect()
+}
+
+fn golden(name: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("HCABLK_UPDATE_GOLDEN").is_some() {
+        fs::write(&file, text).unwrap();
+    }
+    assert_eq!(
+        text,
+        fs::read_to_string(&file).unwrap_or_default(),
+        "{name}"
+    );
+}
+
+#[test]
+fn nothing_is_wrong() {
+    let root = machine();
+    golden("check-well.txt", &run(root.path(), "check", 0));
+    assert_eq!(
+        run(root.path(), "check --quiet --strict", 0),
+        "nothing is wrong\n"
+    );
+}
+
+#[test]
+fn much_is_wrong() {
+    let root = machine();
+    let at = root.path();
+    export(at);
+    put(at, "sys/class/net/eth0/mtu", "1500\n");
+    put(at, &format!("{HCA}/ports/2/state"), "1: DOWN\n");
+    put(at, &format!("{SWITCH}/0000:02:02.0/config"), config(0x1d));
+    put(
+        at,
+        "etc/hcablk/hcablk.d/more.toml",
+        "[disk.x]\nadress = \"10.0.0.1\"\n",
+    );
+    fs::remove_file(at.join("run/systemd/timesync/synchronized")).unwrap();
+    fs::create_dir_all(at.join("run/systemd/system")).unwrap();
+    fs::write(at.join(format!("lib/modules/{RELEASE}/modules.dep")), "").unwrap();
+    put(at, "etc/hcablk/keys/data.key", "secret\n");
+    let shared = put(at, "etc/hcablk/hcablk.toml", "");
+    fs::set_permissions(shared, fs::Permissions::from_mode(0o666)).unwrap();
+    golden("check.txt", &run(at, "check", 7));
+    golden("check.json", &run(at, "check --json", 7));
+}
+
+#[test]
+fn each_fault_is_found() {
+    type Break = fn(&Path);
+    let faults: [(&str, Break); 9] = [
+        ("rdma-device failure", |at| {
+            fs::remove_dir_all(at.join(HCA)).unwrap();
+        }),
+        ("rdma-device warning", |at| {
+            put(at, &format!("{HCA}/ports/1/state"), "1: DOWN\n");
+        }),
+        ("roce-gid failure", |at| {
+            put(
+                at,
+                &format!("{HCA}/ports/1/gid_attrs/types/1"),
+                "IB/RoCE v1\n",
+            );
+        }),
+        ("roce-gid failure", |at| {
+            put(
+                at,
+                &format!("{HCA}/ports/1/gids/1"),
+                "fe80:0000:0000:0000:0000:0000:0000:0001\n",
+            );
+        }),
+        ("roce-mtu warning", |at| {
+            put(at, "sys/class/net/eth0/mtu", "4191\n");
+        }),
+        ("roce-mtu failure", |at| {
+            put(at, "sys/class/net/eth0/mtu", "300\n");
+        }),
+        ("kernel-option failure", |at| {
+            put(
+                at,
+                &format!("boot/config-{RELEASE}"),
+                "CONFIG_RUST=y\nCONFIG_CONFIGFS_FS=y\nCONFIG_INFINIBAND=y\n",
+            );
+        }),
+        ("host-id failure", |at| {
+            put(at, "etc/hcablk/host_id", "rubbish\n");
+        }),
+        ("file-rights failure", |at| {
+            let folder = at.join("etc/hcablk");
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+        }),
+    ];
+    for (wanted, fault) in faults {
+        let root = machine();
+        fault(root.path());
+        let code = if wanted.ends_with("failure") { 7 } else { 0 };
+        assert_eq!(found(root.path(), code), [wanted]);
+        run(root.path(), "check --strict", 7);
+    }
+}
+
+#[test]
+fn peer_to_peer_gets_through_or_not() {
+    let p2p = |at: &Path| -> Vec<String> {
+        let json: Value = serde_json::from_str(&run(at, "check --json", 7)).unwrap();
+        let findings = json["findings"].as_array().unwrap().iter();
+        findings
+            .filter(|finding| finding["check"] == "peer-to-peer")
+            .map(|finding| {
+                format!(
+                    "{} {}",
+                    finding["subject"].as_str().unwrap(),
+                    finding["level"].as_str().unwrap()
+                )
+            })
+            .collect()
+    };
+    let root = machine();
+    let at = root.path();
+    // No port listens: that is why the exit code is 7.
+    export(at);
+    let (drive, hca) = (
+        "volume data, drive nvme0n1 to 0000:05:00.0",
+        "volume data, mlx5_0 to 0000:05:00.0",
+    );
+    assert_eq!(p2p(at), [format!("{drive} ok"), format!("{hca} ok")]);
+    // Redirection at the drive's port of the switch; only the first 64 bytes of the HCA's port are seen.
+    put(at, &format!("{SWITCH}/0000:02:01.0/config"), config(0x04));
+    put(at, &format!("{SWITCH}/0000:02:00.0/config"), [0; 64]);
+    assert_eq!(p2p(at), [format!("{drive} warning"), format!("{hca} note")]);
+    fs::remove_file(at.join(format!("{SWITCH}/0000:02:02.0/0000:05:00.0/p2pmem/size"))).unwrap();
+    assert_eq!(p2p(at), ["volume data warning"]);
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `stats` with an interval, `events`, `metrics` and `top` against an imitation of the kernel.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+mod kernel;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use hcablk::error::Kind;
+use hcablk::output::Report;
+use hcablk::system::Heard;
+use hcablk::top::{draw, KeyCode, KeyEvent, KeyModifiers, Model};
+use kernel::{fails, golden, hcablk, ok, Kernel};
+use ratatui::backend::TestBackend;
+use ratatui::Terminal;
+
+const HOST: &str = "5f2c1d6e-8a0b-4c3d-9e7f-001122334455";
+
+/// A machine with a disk of two paths, another one, and an export.
+fn busy() -> Kernel {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data --path 10.0.1.1");
+    ok(&kernel, "connect fd00::1 backup");
+    kernel.file("/dev/nvme0n1", "");
+    ok(
+        &kernel,
+        &format!("target export vol1 /dev/nvme0n1 --allow {HOST}"),
+    );
+    count(&kernel, 0);
+    kernel
+}
+
+/// Has everything counted and measured so much.
+fn count(kernel: &Kernel, step: u64) {
+    let stats = format!(
+        "reads {}\nwrites {}\nflushes {}\nread_bytes {}\nwritten_bytes {}\nerrors {}\nprotocol_errors 0\n",
+        10 + step * 2500,
+        5 + step * 100,
+        step,
+        40_960 + step * 2500 * 4096,
+        step * 100 * 65_536,
+        step / 2
+    );
+    kernel.set_device("data", "stats", &stats);
+    kernel.set_volume("vol1", "stats", &stats);
+    let times = |names: &[&str]| {
+        let line = |name| {
+            let count = 4 + step * 2600;
+            let total = 4000 + step * 2600 * 50_000;
+            format!("{name} {count} {total} 65536:{count}\n")
+        };
+        names.iter().map(line).collect::<String>()
+    };
+    kernel.set_device("data", "timing", "1\n");
+    kernel.set_device("data", "times", &times(&["queued", "sent", "ending"]));
+    kernel.set_volume("vol1", "timing", "1\n");
+    let of_target = ["waiting", "fetching", "drive", "sending"];
+    kernel.set_volume("vol1", "times", &times(&of_target));
+    kernel.file("/sys/block/hcablk0/inflight", "       3        4\n");
+}
+
+/// Has the machine count while the command waits for the second time.
+fn count_meanwhile(kernel: &Kernel) {
+    let later = |kernel: &Kernel| count(kernel, 1);
+    let pauses = kernel.pauses.get() + 2;
+    *kernel.meanwhile.borrow_mut() = Some((pauses, Box::new(later)));
+}
+
+fn said(kernel: &Kernel) -> Vec<Report> {
+    kernel.said.take()
+}
+
+#[test]
+fn rates_of_disks() {
+    let kernel = busy();
+    count_meanwhile(&kernel);
+    assert_eq!(ok(&kernel, "stats 2 3"), "");
+    let all = said(&kernel);
+    assert_eq!(all.len(), 3);
+    let text: String = all.iter().map(ToString::to_string).collect();
+    golden("stats-rates.txt", &text);
+    golden("stats-rates.json", &all[1].to_json_line());
+}
+
+#[test]
+fn rates_of_one_disk_or_volume() {
+    let kernel = busy();
+    for (line, name) in [
+        ("stats data 0.5 1", "data"),
+        ("stats /dev/hcablk1 1 1", "backup"),
+        ("target stats vol1 1 1", "vol1"),
+    ] {
+        ok(&kernel, line);
+        let text = said(&kernel)[0].to_string();
+        assert_eq!(text.lines().count(), 2, "{line}");
+        assert!(text.lines().nth(1).unwrap().starts_with(name), "{line}");
+    }
+    assert_eq!(fails(&kernel, "stats none 1").kind, Kind::NotFound);
+    assert_eq!(fails(&kernel, "target stats none 1").kind, Kind::NotFound);
+}
+
+#[test]
+fn rates_of_volumes() {
+    let kernel = busy();
+    count_meanwhile(&kernel);
+    ok(&kernel, "target stats 1 2");
+    golden("target-stats-rates.json", &said(&kernel)[1].to_json_line());
+}
+
+#[test]
+fn intervals_do_not_add_up_what_looks_take() {
+    let kernel = busy();
+    let before = kernel.time.get();
+    ok(&kernel, "stats 10 3");
+    assert_eq!(kernel.time.get() - before, Duration::from_secs(30));
+}
+
+#[test]
+fn rates_without_the_module() {
+    let kernel = Kernel::bare();
+    let outcome = hcablk(&kernel, "stats 1").unwrap();
+    assert_eq!(
+        outcome.notes,
+        ["the kernel module hcablk is not loaded: no devices"]
+    );
+}
+
+#[test]
+fn a_disk_with_a_number_for_a_name() {
+    let kernel = busy();
+    ok(&kernel, "connect 10.0.0.1 other --name 7");
+    assert!(ok(&kernel, "stats --name 7").contains('7'));
+    ok(&kernel, "stats --name 7 1 1");
+    assert!(said(&kernel)[0].to_string().contains("\n7 "));
+}
+
+#[test]
+fn wrong_intervals() {
+    let kernel = busy();
+    for line in [
+        "stats 0",
+        "stats data 0.01",
+        "stats data x",
+        "stats 1 0",
+        "stats 1 2 3",
+        "stats 1 x",
+        "stats inf",
+        "target stats a/b 1",
+    ] {
+        assert_eq!(fails(&kernel, line).kind, Kind::Usage, "{line}");
+    }
+}
+
+fn uevent(more: &[&str]) -> Heard {
+    let mut words = vec![
+        "change@/devices/virtual/block/hcablk0",
+        "ACTION=change",
+        "SUBSYSTEM=block",
+        "DEVNAME=hcablk0",
+        "DEVTYPE=disk",
+        "HCABLK_DISK=data",
+    ];
+    words.extend(more);
+    Heard::Uevent(words.join("\0").into_bytes())
+}
+
+fn trace(text: &str) -> Heard {
+    Heard::Trace(format!("  kworker/0:1-9  [000] .....  1000.000001: {text}"))
+}
+
+fn a_loss(kernel: &Kernel) {
+    let path = "hcablk_path: disk=data path=1";
+    kernel.heard.borrow_mut().extend([
+        uevent(&[
+            "HCABLK_PATH=1",
+            "HCABLK_STATE=lost",
+            "HCABLK_ERROR=no answer",
+        ]),
+        trace(&format!("{path} state=lost error=-110")),
+        trace(&format!("{path} state=waiting error=-110")),
+        uevent(&["HCABLK_STATE=degraded", "HCABLK_ERROR=no answer"]),
+        trace("hcablk_session: session=00000000deadbeef epoch=1 queue=-1 state=ended error=-110"),
+        Heard::LostTraces,
+        Heard::LostUevents,
+    ]);
+}
+
+#[test]
+fn events_as_they_come() {
+    let kernel = busy();
+    a_loss(&kernel);
+    assert_eq!(ok(&kernel, "events"), "");
+    let all = said(&kernel);
+    let text: String = all.iter().map(ToString::to_string).collect();
+    golden("events.txt", &text);
+    let lines: String = all.iter().map(Report::to_json_line).collect();
+    golden("events.jsonl", &lines);
+    let listened = kernel.listened.take().unwrap();
+    assert!(listened.uevents);
+    assert_eq!(
+        listened.tracepoints,
+        [
+            ("hcablk", "hcablk_session"),
+            ("hcablk_target", "hcablk_target_session")
+        ]
+    );
+}
+
+#[test]
+fn each_change_is_told_once() {
+    for (line, states) in [
+        ("events", &["lost", "degraded"][..]),
+        ("events --all", &["lost", "waiting", "degraded"]),
+        ("events --only tracepoints", &["lost"]),
+        ("events --only tracepoints --all", &["lost", "waiting"]),
+    ] {
+        let kernel = busy();
+        a_loss(&kernel);
+        if line.contains("only") {
+            kernel
+                .heard
+                .borrow_mut()
+                .retain(|heard| !matches!(heard, Heard::Uevent(_)));
+        }
+        ok(&kernel, line);
+        let told: Vec<_> = said(&kernel)
+            .into_iter()
+            .filter_map(|report| match report {
+                Report::Event(event) if event.source != hcablk::events::Source::Now => Some(event),
+                _ => None,
+            })
+            .filter(|event| event.disk.is_some())
+            .map(|event| event.state.unwrap())
+            .collect();
+        assert_eq!(told, states, "{line}");
+    }
+}
+
+#[test]
+fn events_end_by_their_number() {
+    let kernel = busy();
+    a_loss(&kernel);
+    ok(&kernel, "events --count 1");
+    let all = said(&kernel);
+    assert!(all.last().unwrap().to_string().contains("path 1 lost"));
+}
+
+#[test]
+fn what_cannot_be_heard_is_told() {
+    let kernel = busy();
+    *kernel.deaf.borrow_mut() = Some("cannot listen to tracepoints".to_owned());
+    ok(&kernel, "events");
+    assert_eq!(kernel.progress.take(), ["cannot listen to tracepoints"]);
+}
+
+/// Has the validator of the tests look at a text.
+fn is_open_metrics(file: &Path) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/harness/openmetrics.py");
+    let output = Command::new("python3").arg(script).arg(file).output();
+    let output = output.unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn golden_file(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    folder.join(name)
+}
+
+#[test]
+fn metrics_of_everything() {
+    let kernel = busy();
+    count(&kernel, 1);
+    golden("metrics.prom", &ok(&kernel, "metrics"));
+    let samples = is_open_metrics(&golden_file("metrics.prom"));
+    assert!(samples.contains("samples of"), "{samples}");
+}
+
+#[test]
+fn metrics_of_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("none.prom");
+    for kernel in [Kernel::bare(), Kernel::loaded()] {
+        std::fs::write(&file, ok(&kernel, "metrics")).unwrap();
+        assert_eq!(is_open_metrics(&file), "2 samples of 1 families\n");
+    }
+}
+
+#[test]
+fn metrics_go_into_a_file() {
+    let kernel = busy();
+    assert_eq!(ok(&kernel, "metrics --output /run/hcablk.prom"), "");
+    let text = ok(&kernel, "metrics");
+    assert_eq!(kernel.text("/run/hcablk.prom"), text.trim_end());
+    kernel.unprivileged.set(true);
+    let error = fails(&kernel, "metrics --output /run/hcablk.prom");
+    assert_eq!(error.kind, Kind::Setup);
+}
+
+/// What the dashboard asks for has to be there.
+#[test]
+fn the_dashboard_fits_the_metrics() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/hcablk.json");
+    let text = std::fs::read_to_string(file).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let metrics = std::fs::read_to_string(golden_file("metrics.prom")).unwrap();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/counters.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let mut names = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expression = target["expr"].as_str().unwrap();
+            let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            for word in expression.split(|c| !is_name(c)) {
+                if !word.starts_with("hcablk_") {
+                    continue;
+                }
+                names += 1;
+                let counter = word
+                    .trim_start_matches("hcablk_disk_")
+                    .trim_start_matches("hcablk_volume_")
+                    .trim_end_matches("_total");
+                let has = |what: &str| metrics.contains(&format!("\n{word}{what}"));
+                assert!(
+                    has("{") || docs.contains(&format!("`{counter}`")),
+                    "{word} in {}",
+                    panel["title"]
+                );
+            }
+        }
+    }
+    assert!(names > 15, "{names}");
+}
+
+fn screen(model: &Model) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    terminal.draw(|frame| draw(frame, model)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let mut text = String::new();
+    for row in 0..24 {
+        let line: String = (0..80)
+            .map(|column| buffer[(column, row)].symbol())
+            .collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn the_whole_screen() {
+    let kernel = busy();
+    let mut model = Model::new(&kernel, Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    count(&kernel, 1);
+    kernel.time.set(kernel.time.get() + Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    for (key, name) in [
+        ('1', "top-disks.txt"),
+        ('2', "top-paths.txt"),
+        ('3', "top-target.txt"),
+        ('4', "top-latency.txt"),
+        ('?', "top-help.txt"),
+    ] {
+        let key = KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE);
+        assert!(model.press(&kernel, key));
+        golden(name, &screen(&model));
+    }
+}
+
+#[test]
+fn keys_of_the_screen() {
+    let kernel = busy();
+    let mut model = Model::new(&kernel, Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    let mut press = |code| model.press(&kernel, KeyEvent::new(code, KeyModifiers::NONE));
+    // The second disk is the one that is told about; there is no third.
+    press(KeyCode::Down);
+    press(KeyCode::Down);
+    press(KeyCode::Char('+'));
+    assert!(!press(KeyCode::Char('q')));
+    let text = screen(&model);
+    assert!(text.contains("data: /dev/hcablk0"), "{text}");
+    assert!(text.contains("every 2.0 s"), "{text}");
+    model.press(
+        &kernel,
+        KeyEvent::new(KeyCode::Char('m'), KeyModifiers::NONE),
+    );
+    assert_eq!(kernel.device("data", "timing"), "0");
+    assert_eq!(kernel.volume("vol1", "timing"), "0");
+    let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert!(!model.press(&kernel, interrupt));
+}
+
+#[test]
+fn a_screen_of_nothing() {
+    let kernel = Kernel::bare();
+    let mut model = Model::new(&kernel, Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    assert!(screen(&model).contains("no module is loaded"));
+}
+
+#[test]
+fn what_goes_wrong_is_shown() {
+    let kernel = busy();
+    let mut model = Model::new(&kernel, Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    kernel.set_device("data", "timing", "rubbish\n");
+    model.look_again(&kernel);
+    let text = screen(&model);
+    assert!(text.contains("holds") && text.contains("rubbish"), "{text}");
+    kernel.set_device("data", "timing", "1\n");
+    model.look_again(&kernel);
+    assert!(!screen(&model).contains("rubbish"));
+}
