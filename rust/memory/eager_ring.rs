@@ -23,15 +23,13 @@ use crate::{
         pd::ProtectionDomain,
         wr::Register, //
     },
+    system, //
 };
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
-
-/// In place of what tells requests' regions apart: the upper half of addresses.
-const COOKIE: u32 = 0x6772_6e74;
 
 /// log2 of the pages of a piece.
 const ORDER: u32 = 3;
@@ -66,12 +64,14 @@ impl EagerRing {
         if count == 0 || bytes % PIECE != 0 || bytes > BYTES_MAX as usize {
             return Err(EINVAL);
         }
-        let pieces = ExposedBuffers::new(pd, count, ORDER, COOKIE)?;
+        // In place of what tells requests' regions apart: the upper half of addresses. Who was not told it is to guess.
+        let base = system::random_u64() as u32;
+        let pieces = ExposedBuffers::new(pd, count, ORDER, base)?;
         Ok(Self {
             grant: Grant {
                 bytes: bytes as u32,
                 key: pieces.remote().key,
-                base: COOKIE,
+                base,
             },
             pieces,
         })

@@ -20,14 +20,12 @@ use crate::{
         pd::ProtectionDomain,
         wr::Register, //
     },
+    system, //
 };
 use kernel::{
     prelude::*,
     sync::Arc, //
 };
-
-/// In place of what tells requests' regions apart.
-const COOKIE: u32 = u32::MAX;
 
 /// The read bounce slots of a queue pair, in one memory region.
 pub struct ReadBounce {
@@ -54,7 +52,9 @@ impl ReadBounce {
     /// Allocates `slots` slots for data of up to `limit` bytes. May sleep. Fails with `ENOMEM`, or
     /// as the device does.
     pub fn new(pd: &Arc<ProtectionDomain>, slots: u16, limit: u32) -> Result<Self> {
-        let slots = ExposedBuffers::new(pd, slots.into(), Self::order(limit), COOKIE)?;
+        // In place of what tells requests' regions apart. Who was not told it is to guess.
+        let base = system::random_u64() as u32;
+        let slots = ExposedBuffers::new(pd, slots.into(), Self::order(limit), base)?;
         Ok(Self { slots, limit })
     }
 
