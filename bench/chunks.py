@@ -34,7 +34,7 @@ drive() {{
 }}
 drive slow {COMMAND_NS}
 drive instant 0
-hcablk target export wire /dev/instant --chunk-kib 0 --allow {{host}}
+hcablk target export wire /dev/instant --insecure --chunk-kib 0 --allow {{host}}
 """
 THROTTLE = f"set -e; modprobe sch_netem; tc qdisc replace dev eth0 root netem limit 10000 rate {RATE}"
 # "1048576 bytes (1.0 MB, 1.0 MiB) copied, 0.25 s, 4.0 MB/s"
@@ -60,7 +60,7 @@ def run(machine: Machine, wanted: list[Row], found: dict[Row, Timed], say: Calla
     machine.shell(machine.target, SERVE.replace("{host}", host))
     peers = list(dict.fromkeys(row.peer for row in wanted))
     for peer in peers:
-        script = f"hcablk target export {peer} /dev/slow --chunk-kib {CHUNKS[peer]} --allow {host}"
+        script = f"hcablk target export {peer} /dev/slow --insecure --chunk-kib {CHUNKS[peer]} --allow {host}"
         machine.shell(machine.target, script)
     address = machine.target.spec.address
     disks = {name: machine.shell(machine.guest, f"hcablk connect {address} {name}").strip() for name in ("wire", *peers)}

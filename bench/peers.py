@@ -56,7 +56,7 @@ class Peer:
 
 HCABLK = Peer(
     title="hcablk",
-    serve="hcablk target export bench {backing} --allow {host}",
+    serve="hcablk target export bench {backing} --insecure --allow {host}",
     attach=f"appears $(hcablk connect {{address}} bench --queues 1 {os.environ.get('CONNECT', '')})",
     detach="hcablk disconnect bench && modprobe -r hcablk",
     unserve="hcablk target unexport bench && hcablk target unlisten --all && modprobe -r hcablk_target",
@@ -159,7 +159,7 @@ PEERS |= {
     name: replace(
         HCABLK,
         title=f"large requests in chunks of {kib} KiB" if kib else "large requests as a whole",
-        serve=f"hcablk target export bench {{backing}} --chunk-kib {kib} --allow {{host}}",
+        serve=f"hcablk target export bench {{backing}} --insecure --chunk-kib {kib} --allow {{host}}",
     )
     for name, kib in CHUNKS.items()
 }
@@ -183,7 +183,7 @@ def mode(title: str, options: str, module: str = "") -> Peer:
         HCABLK,
         title=title,
         serve=f"modprobe hcablk_target {module}; hcablk target listen --buffer-mib 4; "
-        f"hcablk target export bench {{backing}} --allow {{host}} {options}",
+        f"hcablk target export bench {{backing}} --insecure --allow {{host}} {options}",
         attach=f"disk=$(hcablk connect {{address}} bench); {WARM}; appears $disk",
         counters="cat /sys/kernel/config/hcablk_target/volumes/bench/stats",
     )

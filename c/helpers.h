@@ -49,6 +49,8 @@ bool hcablk_c_is_iwarp(struct ib_device *dev, u32 port);
 u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len);
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len);
 int hcablk_c_ibdev_node(struct ib_device *device);
+void hcablk_c_gids(struct rdma_cm_id *id, u8 *own, u8 *peer);
+void hcablk_c_peer_address(struct rdma_cm_id *id, u8 *address);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 
 /* faults.c */
@@ -89,6 +91,14 @@ bool hcablk_c_queue_work(struct workqueue_struct *wq, struct work_struct *work);
 unsigned long hcablk_c_msecs_to_jiffies(unsigned int ms);
 void hcablk_c_init_completion(struct completion *c);
 void hcablk_c_reinit_completion(struct completion *c);
+
+/* crypto_helpers.c */
+void hcablk_c_hmac_sha256(const u8 *key, size_t key_len, const u8 *data, size_t len, u8 *out);
+bool hcablk_c_is_equal(const u8 *a, const u8 *b, size_t len);
+void hcablk_c_wipe(u8 *bytes, size_t len);
+void hcablk_c_random(u8 *bytes, size_t len);
+/* Of the base point if point is NULL. */
+bool hcablk_c_x25519(u8 *out, const u8 *private, const u8 *point);
 
 /* pci_helpers.c */
 const char *hcablk_c_pci_name(struct pci_dev *pdev);

@@ -126,3 +126,28 @@ struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *
 {
 	return rdma_create_id(&init_net, handler, context, RDMA_PS_TCP, IB_QPT_RC);
 }
+
+/* The ports that a connection is between, once its route is known; none on iWARP, which knows no GIDs. */
+void hcablk_c_gids(struct rdma_cm_id *id, u8 *own, u8 *peer)
+{
+	const struct sa_path_rec *path = id->route.path_rec;
+
+	memset(own, 0, 16);
+	memset(peer, 0, 16);
+	if (path && id->route.num_pri_alt_paths) {
+		memcpy(own, path->sgid.raw, 16);
+		memcpy(peer, path->dgid.raw, 16);
+	}
+}
+
+/* As an IPv6 address; InfiniBand's own is one, too. */
+void hcablk_c_peer_address(struct rdma_cm_id *id, u8 *address)
+{
+	const struct sockaddr *peer = (const struct sockaddr *)&id->route.addr.dst_addr;
+
+	memset(address, 0, 16);
+	if (peer->sa_family == AF_INET6)
+		memcpy(address, &((const struct sockaddr_in6 *)peer)->sin6_addr, 16);
+	else if (peer->sa_family == AF_INET)
+		memcpy(address + 12, &((const struct sockaddr_in *)peer)->sin_addr, 4);
+}

@@ -215,6 +215,11 @@ impl Admin {
         Ok(())
     }
 
+    /// Returns the number of the queue pair.
+    pub(crate) fn number(&self) -> u32 {
+        self.pair.id().own_qp(self.pair.number())
+    }
+
     fn post_receive(&self, buffer: u32) -> Result {
         let slice = self.incoming.slice(buffer as usize, BUFFER_LEN)?;
         self.pair

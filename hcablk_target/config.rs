@@ -55,7 +55,12 @@ impl Root {
 }
 
 impl Node for Root {
-    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::secret(c"key", |root, _, text| root.0.set_key(0, text)),
+        Attribute::secret(c"key2", |root, _, text| root.0.set_key(1, text)),
+        Attribute::read_only(c"keys", |root, out| writeln!(out, "{}", root.0.key_count())),
+    ];
+
     type Child = NoChild;
 
     fn default_groups(this: &Arc<Self>, groups: &mut DefaultGroups) -> Result {
@@ -146,6 +151,11 @@ impl Node for Volume {
             |volume, _, text| volume.set_read_only(boolean(text)?),
         ),
         Attribute::read_write(
+            c"insecure",
+            |volume, out| writeln!(out, "{}", u8::from(volume.insecure())),
+            |volume, _, text| volume.set_insecure(boolean(text)?),
+        ),
+        Attribute::read_write(
             c"mode",
             |volume, out| writeln!(out, "{}", volume.mode().name()),
             |volume, _, text| volume.set_mode(Mode::parse(text)?),
@@ -205,7 +215,7 @@ impl Node for Volume {
             |volume, _, text| volume.admit(HostId::parse(text).map_err(|_| EINVAL)?),
         ),
         Attribute::read_only(c"size", |volume, out| writeln!(out, "{}", volume.size())),
-        Attribute::read_only(c"clients", |volume, out| {
+        Attribute::private(c"clients", |volume, out| {
             let of_volume = |s: &Session| s.is_of(volume);
             for session in volume.owner().sessions(&of_volume)?.iter() {
                 writeln!(
@@ -219,7 +229,7 @@ impl Node for Volume {
             }
             Ok(())
         }),
-        Attribute::read_only(c"peers", |volume, out| {
+        Attribute::private(c"peers", |volume, out| {
             let of_volume = |s: &Session| s.is_of(volume);
             for session in volume.owner().sessions(&of_volume)?.iter() {
                 show_peers(out, session)?;
@@ -279,7 +289,20 @@ struct Host {
 }
 
 impl Node for Host {
-    const ATTRIBUTES: &'static [Attribute<Self>] = &[];
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute::secret(c"key", |host, _, text| {
+            host.volume.set_key(host.id, 0, text)
+        }),
+        Attribute::secret(c"key2", |host, _, text| {
+            host.volume.set_key(host.id, 1, text)
+        }),
+        Attribute::read_only(c"keys", |host, out| {
+            let count = host
+                .volume
+                .with_keys(host.id, |keys| keys.map_or(0, |keys| keys.count()));
+            writeln!(out, "{count}")
+        }),
+    ];
     type Child = NoChild;
 
     fn removed(&self) {
@@ -333,7 +356,7 @@ impl Node for Port {
             },
         ),
         Attribute::read_only(c"memory", |port, out| port.memory().show(out)),
-        Attribute::read_only(c"shares", |port, out| {
+        Attribute::private(c"shares", |port, out| {
             for session in port.registry().sessions(|s| s.uses(port.memory()))?.iter() {
                 if let Some(client) = session.client() {
                     write!(
@@ -366,7 +389,7 @@ impl Node for Port {
                 }
             },
         ),
-        Attribute::read_only(c"sessions", |port, out| {
+        Attribute::private(c"sessions", |port, out| {
             for session in port.registry().sessions(|s| s.uses(port.memory()))?.iter() {
                 writeln!(
                     out,

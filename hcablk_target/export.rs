@@ -7,12 +7,15 @@
 //! - [`port`]: an address that is listened on.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`admission`]: whether a connection request is granted.
+//! - [`challenges`]: who was asked to prove who it is; [`keys`]: by what it can.
 //! - [`hosts`]: who may use a volume, and who is evicted; [`instances`]: which start of a host is its newest.
 
 pub(crate) mod admission;
+pub(crate) mod challenges;
 pub(crate) mod connect;
 pub(crate) mod hosts;
 pub(crate) mod instances;
+pub(crate) mod keys;
 pub(crate) mod port;
 pub(crate) mod registry;
 pub(crate) mod volume;

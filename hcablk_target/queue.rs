@@ -331,6 +331,11 @@ impl Queue {
         Some((lease.provider(), lease.memory()?))
     }
 
+    /// Returns the number of the queue pair, as the transport tells it to the initiator.
+    pub(crate) fn number(&self) -> u32 {
+        self.pair.id().own_qp(self.pair.number())
+    }
+
     /// Starts bringing the counters up to date, and does not wait for it.
     pub(crate) fn kick(&self) {
         self.pair.cq().kick();

@@ -15,9 +15,13 @@
 
 pub(crate) mod end_reason;
 mod owner;
+mod proof;
 mod queues;
 
-pub(crate) use self::owner::SessionOwner;
+pub(crate) use self::{
+    owner::SessionOwner,
+    proof::SessionProof, //
+};
 
 use crate::{
     admin::Admin,
@@ -109,6 +113,8 @@ pub(crate) struct Session {
     epoch: Epoch,
     host: HostId,
     queue_count: u8,
+    /// That its initiator is who it says; `None`: it need not prove that.
+    proof: Option<Arc<SessionProof>>,
     pd: Arc<ProtectionDomain>,
     /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
     #[pin]
@@ -152,6 +158,7 @@ impl Session {
         (backing, geometry, records): (Arc<Backing>, Geometry, Arc<Records>),
         memory: &Arc<Memory>,
         request: &Request,
+        proof: Option<Arc<SessionProof>>,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
         let write_errors = records.begin(request, &backing)?;
@@ -166,6 +173,7 @@ impl Session {
                 epoch: request.epoch,
                 host: request.host,
                 queue_count: request.queues,
+                proof,
                 pd,
                 client <- new_mutex!(None),
                 backing <- new_mutex!(Some(backing)),
@@ -232,6 +240,16 @@ impl Session {
 
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Returns by what requests prove that they are of this session, if it was begun by a proof.
+    pub(crate) fn proof(&self) -> Option<&Arc<SessionProof>> {
+        self.proof.as_ref()
+    }
+
+    /// Returns the number by which such requests name it.
+    pub(crate) fn handle(&self) -> Option<u64> {
+        self.proof.as_ref().map(|proof| proof.handle())
     }
 
     pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {

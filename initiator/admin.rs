@@ -247,6 +247,11 @@ impl Admin {
         self.path
     }
 
+    /// Returns the number of the queue pair, as the transport tells it to the target.
+    pub(crate) fn queue_pair(&self) -> u32 {
+        self.pair.id().own_qp(self.pair.number())
+    }
+
     /// Begins to send keep-alives, on `queue`, and to watch the volume, which the target's reply has said to be as `known`. May
     /// sleep.
     pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, known: VolumeState) -> Result {

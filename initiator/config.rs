@@ -4,6 +4,7 @@
 
 use crate::{
     device::{
+        keys::Side,
         path::Path,
         Device,
         WorkQueues,
@@ -198,6 +199,15 @@ impl Node for Device {
         setting!(c"host_id", host, optional, |text| HostId::parse(text)
             .map(Some)
             .map_err(|_| EINVAL)),
+        Attribute::secret(c"host_key", |device, _, text| {
+            device.set_key(Side::Host, text)
+        }),
+        Attribute::secret(c"target_key", |device, _, text| {
+            device.set_key(Side::Target, text)
+        }),
+        Attribute::read_only(c"keys", |device, out| {
+            writeln!(out, "{}", device.key_count())
+        }),
         setting!(c"expect_wwid", expect_wwid, optional, |text| match text {
             "" => Ok(None),
             text => VolumeId::parse(text).map(Some).map_err(|_| EINVAL),
@@ -376,7 +386,7 @@ impl Node for Device {
         Attribute::read_only(c"error", |device, out| {
             optional(out, device.show(|s| s.failure))
         }),
-        Attribute::read_only(c"session", |device, out| match device.show(|s| s.session) {
+        Attribute::private(c"session", |device, out| match device.show(|s| s.session) {
             Some((id, epoch)) => writeln!(out, "{:016x} {}", id.0, epoch.0),
             None => writeln!(out),
         }),

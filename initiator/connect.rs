@@ -5,24 +5,36 @@
 //! any is waited for.
 
 use crate::{
+    admin::Admin,
     deadline::Deadline,
     failure::{
         Failure,
         Step, //
     },
     queue::Queue,
+    session::SessionProof, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
-    proto::connect::{
-        Reject,
-        Reply,
-        Request,
-        REPLY_LEN,
-        REPLY_MIN_LEN, //
+    proto::{
+        auth::{
+            Channel,
+            CHALLENGE_LEN,
+            MAC_LEN,
+            SEALED_REPLY_LEN, //
+        },
+        connect::{
+            Reject,
+            Reply,
+            Request,
+            REPLY_LEN,
+            REPLY_MIN_LEN,
+            REQUEST_LEN, //
+        },
     },
     rdma::cm::{
         self,
+        Gids,
         Id,
         Parameters, //
     },
@@ -38,6 +50,8 @@ use kernel::{
     sync::Arc, //
 };
 
+mod prove;
+
 /// Milliseconds for one try to resolve the address. The kernel looks again at
 /// the end of a try, and it may have missed the answer that came before: an
 /// answer that arrives while `process_one_req()` of `core/addr.c` runs is seen
@@ -51,7 +65,16 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>>;
 
     /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
-    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<(), Failure>;
+    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure>;
+
+    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does not have it.
+    fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure>;
+
+    /// Returns by what it proves that requests are its own, if it does.
+    fn proof(&self) -> Option<Arc<SessionProof>>;
+
+    /// Has it prove that from now on.
+    fn set_proof(&self, proof: Arc<SessionProof>);
 
     /// Adds the next queue pair. It belongs to the teardown even if this fails
     /// because the session is ending: then it is torn down here.
@@ -74,9 +97,22 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
 /// What the connection manager said last.
 enum News {
     Nothing,
-    Resolved,
-    Established([u8; REPLY_LEN]),
+    AddressResolved,
+    RouteResolved(Gids),
+    /// With what came along, padded by zeroes, and the number of the target's queue pair.
+    Established([u8; SEALED_REPLY_LEN], u32),
+    /// With what came along, padded by zeroes.
+    Rejected(Reject, [u8; CHALLENGE_LEN]),
     Failed(Failure),
+}
+
+/// Returns the begin of `bytes`, or all of them and zeroes.
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut whole = [0; N];
+    for (to, from) in whole.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    whole
 }
 
 /// One connection while it comes up, and afterwards the one who hears when it
@@ -188,24 +224,18 @@ impl Link {
 impl cm::Handler for Link {
     fn event(&self, event: cm::Event<'_>) {
         let lost = match event {
-            cm::Event::AddressResolved | cm::Event::RouteResolved => {
-                return self.report(News::Resolved)
-            }
-            cm::Event::Established { private } => {
-                let mut reply = [0; REPLY_LEN];
-                let len = private.len().min(REPLY_LEN);
-                for (to, from) in reply.iter_mut().zip(private) {
-                    *to = *from;
-                }
-                return self.report(if len >= REPLY_MIN_LEN {
-                    News::Established(reply)
+            cm::Event::AddressResolved => return self.report(News::AddressResolved),
+            cm::Event::RouteResolved { gids } => return self.report(News::RouteResolved(gids)),
+            cm::Event::Established { private, peer_qp } => {
+                return self.report(if private.len() >= REPLY_MIN_LEN {
+                    News::Established(padded(private), peer_qp)
                 } else {
                     News::Failed(Failure::NotATarget)
                 });
             }
             cm::Event::Rejected { private: [] } => Failure::NotListening,
             cm::Event::Rejected { private } => match Reject::decode(private) {
-                Some(reject) => Failure::Refused(reject),
+                Some(reject) => return self.report(News::Rejected(reject, padded(private))),
                 None => Failure::NotATarget,
             },
             cm::Event::StaleConnection => Failure::StaleConnection,
@@ -224,18 +254,50 @@ impl cm::Handler for Link {
     }
 }
 
-struct Rising {
+/// A queue pair that is being connected.
+pub(crate) struct Rising {
     link: Arc<Link>,
     id: Arc<Id>,
     request: Request,
+    gids: Gids,
+    sealed: Option<Sealed>,
+}
+
+/// A request that was sealed, until it is answered.
+struct Sealed {
+    proof: Arc<SessionProof>,
+    channel: Channel,
+    mac: [u8; MAC_LEN],
 }
 
 impl Rising {
-    fn resolve_route(&self, deadline: Deadline) -> Result<(), Failure> {
+    /// Begins with an identifier whose address is resolved, or will be.
+    pub(crate) fn new(link: Arc<Link>, id: Arc<Id>, request: Request) -> Self {
+        Self {
+            link,
+            id,
+            request,
+            gids: Gids::default(),
+            sealed: None,
+        }
+    }
+
+    fn resolve_route(&mut self, deadline: Deadline) -> Result<(), Failure> {
+        self.begin_route(deadline)?;
+        self.route_resolved(deadline)
+    }
+
+    fn begin_route(&self, deadline: Deadline) -> Result<(), Failure> {
         self.id
             .resolve_route(deadline.left_ms())
-            .map_err(|e| Failure::Step(Step::Route, e))?;
-        self.link.wait(Step::Route, deadline).map(drop)
+            .map_err(|e| Failure::Step(Step::Route, e))
+    }
+
+    fn route_resolved(&mut self, deadline: Deadline) -> Result<(), Failure> {
+        if let News::RouteResolved(gids) = self.link.wait(Step::Route, deadline)? {
+            self.gids = gids;
+        }
+        Ok(())
     }
 
     fn make_queue(&self, owner: &Arc<impl ConnectionOwner>) -> Result<Arc<Queue>, Failure> {
@@ -245,46 +307,103 @@ impl Rising {
             .map_err(|e| Failure::Setup("a queue pair", e))
     }
 
-    /// Sends the connection request to the target.
-    fn send_request(&self, owner: &Arc<impl ConnectionOwner>) -> Result<(), Failure> {
+    /// Returns between what the connection is, of the queue pair with this number here.
+    fn channel(&self, queue_pair: u32) -> Channel {
+        Channel {
+            initiator: self.gids.own,
+            target: self.gids.peer,
+            initiator_qp: queue_pair,
+            target_qp: 0,
+        }
+    }
+
+    /// Sends the connection request of queue pair `queue` to the target, sealed if the owner proves its requests.
+    fn send_request(
+        &mut self,
+        owner: &Arc<impl ConnectionOwner>,
+        queue: &Queue,
+    ) -> Result<(), Failure> {
+        let Some(proof) = owner.proof() else {
+            return self.send(owner, &self.request.encode());
+        };
+        let channel = self.channel(self.id.own_qp(queue.pair().number()));
+        let bytes = proof.seal(&self.request, &channel);
+        let mac = padded(bytes.get(REQUEST_LEN - MAC_LEN..).unwrap_or(&[]));
+        self.sealed = Some(Sealed {
+            proof,
+            channel,
+            mac,
+        });
+        self.send(owner, &bytes)
+    }
+
+    fn send(
+        &self,
+        owner: &Arc<impl ConnectionOwner>,
+        bytes: &[u8; REQUEST_LEN],
+    ) -> Result<(), Failure> {
         self.link.attach(owner.clone());
         let parameters = Parameters {
             responder_resources: owner.responder_resources(),
             initiator_depth: 0,
         };
-        self.id
-            .connect(parameters, &self.request.encode())
-            .map_err(|e| {
-                // Some iWARP devices connect TCP right here.
-                if e == errno::econnrefused() {
-                    Failure::NotListening
-                } else {
-                    Failure::Step(Step::Answer, e)
-                }
-            })
+        self.id.connect(parameters, bytes).map_err(|e| {
+            // Some iWARP devices connect TCP right here.
+            if e == errno::econnrefused() {
+                Failure::NotListening
+            } else {
+                Failure::Step(Step::Answer, e)
+            }
+        })
     }
 
     /// Waits for what it says.
     fn answer(&self, deadline: Deadline) -> Result<Reply, Failure> {
-        let News::Established(reply) = self.link.wait(Step::Answer, deadline)? else {
-            return Err(Failure::NotATarget);
+        let reply = match (self.link.wait(Step::Answer, deadline)?, &self.sealed) {
+            (News::Established(bytes, _), None) => padded(&bytes),
+            (News::Established(bytes, target_qp), Some(sealed)) => {
+                sealed.open(&bytes, target_qp)?
+            }
+            (News::Rejected(reject, _), None) => return Err(Failure::Refused(reject)),
+            (News::Rejected(reject, bytes), Some(sealed)) => {
+                return Err(sealed.refused(reject, &bytes))
+            }
+            _ => return Err(Failure::NotATarget),
         };
         Reply::decode(&reply, &self.request).ok_or(Failure::NotATarget)
     }
+
+    /// Connects the admin queue pair of `owner`, by names alone, and returns the reply.
+    pub(crate) fn bring_up_admin(
+        mut self,
+        owner: &Arc<impl ConnectionOwner>,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        self.resolve_route(deadline)?;
+        owner.clone().make_admin(&self.id)?;
+        self.send(owner, &self.request.encode())?;
+        self.answer(deadline)
+    }
 }
 
-/// Connects the admin queue pair of `owner` by the already resolved `link`, and returns the reply.
-pub(crate) fn bring_up_admin(
-    owner: &Arc<impl ConnectionOwner>,
-    (link, id): (Arc<Link>, Arc<Id>),
-    request: Request,
-    deadline: Deadline,
-) -> Result<Reply, Failure> {
-    let one = Rising { link, id, request };
-    one.resolve_route(deadline)?;
-    owner.clone().make_admin(&one.id)?;
-    one.send_request(owner)?;
-    one.answer(deadline)
+impl Sealed {
+    fn open(&self, bytes: &[u8], target_qp: u32) -> Result<[u8; REPLY_LEN], Failure> {
+        let channel = Channel {
+            target_qp,
+            ..self.channel
+        };
+        match self.proof.key.open_reply(&self.mac, bytes, &channel) {
+            Some((reply, handle)) if handle == self.proof.handle() => Ok(reply),
+            _ => Err(Failure::OtherKeys),
+        }
+    }
+
+    fn refused(&self, reject: Reject, bytes: &[u8]) -> Failure {
+        match self.proof.key.has_rejected(&self.mac, bytes, &self.channel) {
+            true => Failure::Refused(reject),
+            false => Failure::Unsealed(reject),
+        }
+    }
 }
 
 /// Connects the first `count` queue pairs of `owner`, and returns the replies.
@@ -300,26 +419,23 @@ pub(crate) fn bring_up(
     for queue in 0..count {
         let (link, id) = Link::new()?;
         link.begin_resolve(&id, address, deadline)?;
-        let request = Request { queue, ..*request };
-        let one = Rising { link, id, request };
+        let one = Rising::new(link, id, Request { queue, ..*request });
         rising.push(one, GFP_KERNEL).map_err(memory)?;
     }
     for one in rising.iter() {
         one.link.resolved(&one.id, address, deadline)?;
     }
     for one in rising.iter() {
-        one.id
-            .resolve_route(deadline.left_ms())
-            .map_err(|e| Failure::Step(Step::Route, e))?;
+        one.begin_route(deadline)?;
     }
-    for one in rising.iter() {
-        one.link.wait(Step::Route, deadline)?;
+    for one in rising.iter_mut() {
+        one.route_resolved(deadline)?;
     }
     let mut up = KVec::new();
-    for one in rising.iter() {
+    for one in rising.iter_mut() {
         let queue = one.make_queue(owner)?;
         owner.add_queue(&queue)?;
-        one.send_request(owner)?;
+        one.send_request(owner, &queue)?;
         up.push(queue, GFP_KERNEL).map_err(memory)?;
     }
     let mut replies = KVec::new();
@@ -356,10 +472,11 @@ fn bring_up_by(
     deadline: Deadline,
 ) -> Result<(Arc<Queue>, Reply), Failure> {
     link.resolve(&id, address, deadline)?;
-    let one = Rising { link, id, request };
+    let mut one = Rising::new(link, id, request);
     one.resolve_route(deadline)?;
     let queue = one.make_queue(owner)?;
-    match one.send_request(owner).and_then(|()| one.answer(deadline)) {
+    let sent = one.send_request(owner, &queue);
+    match sent.and_then(|()| one.answer(deadline)) {
         Ok(reply) => Ok((queue, reply)),
         Err(failure) => {
             queue.close();

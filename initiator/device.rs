@@ -77,6 +77,7 @@ use kernel::{
 mod bring_up;
 mod disk;
 mod events;
+pub(crate) mod keys;
 mod past;
 pub(crate) mod path;
 mod paths;
@@ -87,6 +88,7 @@ mod shown;
 pub(crate) use self::disk::DISK_PREFIX;
 use self::{
     events::Told,
+    keys::Keys,
     past::Past,
     path::{
         session_of,
@@ -167,6 +169,8 @@ pub(crate) struct Device {
     #[pin]
     settings: Mutex<Settings>,
     #[pin]
+    keys: Mutex<Keys>,
+    #[pin]
     control: Mutex<Control>,
     #[pin]
     shown: Mutex<Shown>,
@@ -206,6 +210,7 @@ impl Device {
                 identities: identities.clone(),
                 identity,
                 settings <- new_mutex!(Settings::default()),
+                keys <- new_mutex!(Keys::default()),
                 control <- new_mutex!(Control {
                     active: None,
                     pin: None,

@@ -99,6 +99,12 @@ pub(crate) enum Failure {
     StaleConnection,
     /// The target refused and said why.
     Refused(Reject),
+    /// The target refused and said why; that it is the target is not proven.
+    Unsealed(Reject),
+    /// What answers does not prove to be the target.
+    OtherKeys,
+    /// What answers asks for no proof, although keys are set.
+    NoChallenge,
     /// What answered is no hcablk target.
     NotATarget,
     /// The HCA lacks something that is needed.
@@ -148,7 +154,9 @@ impl Failure {
             Self::Timeout(_) | Self::RequestTimeout | Self::KeepAlive(_) => ETIMEDOUT,
             Self::NotListening => errno::econnrefused(),
             Self::StaleConnection => EAGAIN,
-            Self::Refused(reject) => match reject.reason {
+            Self::OtherKeys | Self::NoChallenge => errno::ekeyrejected(),
+            Self::Refused(reject) | Self::Unsealed(reject) => match reject.reason {
+                Reason::NotProven | Reason::Challenge => errno::ekeyrejected(),
                 Reason::Version => errno::eprotonosupport(),
                 Reason::UnknownVolume => ENOENT,
                 Reason::Forbidden | Reason::Evicted => EACCES,
@@ -193,6 +201,10 @@ impl Failure {
             | Self::KeepAlive(_)
             | Self::ExportEnds
             | Self::OtherAccess
+            // What nobody has proven to say is nothing to give up for; and keys are changed.
+            | Self::Unsealed(_)
+            | Self::OtherKeys
+            | Self::NoChallenge
             // The other paths may lead to what was there before the target started again.
             | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
@@ -203,6 +215,8 @@ impl Failure {
                 | Reason::NoSession
                 | Reason::Withdrawn => true,
                 Reason::Version
+                | Reason::Challenge
+                | Reason::NotProven
                 | Reason::Forbidden
                 | Reason::Malformed
                 | Reason::Evicted
@@ -233,13 +247,26 @@ impl fmt::Display for Failure {
             Self::StaleConnection => f.write_str(
                 "the target still has a connection from before this host started again",
             ),
-            Self::Refused(reject) => match reject.reason {
+            Self::OtherKeys => {
+                f.write_str("what answers does not have the keys of this host and the target")
+            }
+            Self::NoChallenge => f.write_str(
+                "what answers asks for no proof, although keys are set: it is not the target, or too old",
+            ),
+            Self::Refused(reject) | Self::Unsealed(reject) => match reject.reason {
+                Reason::NotProven => f.write_str(
+                    "the target does not accept the proof: it has other keys for this host or for itself, \
+                     or no such volume for it",
+                ),
+                Reason::Challenge => f.write_str("the target asks for a proof at the wrong time"),
                 Reason::Version => write!(
                     f,
                     "the target speaks protocol versions {} to {} only",
                     reject.version_min, reject.version_max
                 ),
-                Reason::UnknownVolume => f.write_str("the target exports no volume of this name"),
+                Reason::UnknownVolume => f.write_str(
+                    "the target exports no volume of this name, or none to hosts that do not prove who they are",
+                ),
                 Reason::Forbidden => {
                     f.write_str("the target does not allow this host to use the volume")
                 }

@@ -89,11 +89,13 @@ use kernel::{
 };
 
 mod durable;
+mod proof;
 mod queues;
 mod replace;
 mod teardown;
 mod watch;
 
+pub(crate) use self::proof::SessionProof;
 use self::durable::Opened;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
@@ -183,6 +185,9 @@ pub(crate) struct Session {
     /// Until the teardown is done with it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
+    /// Set with the admin queue pair, if keys are.
+    #[pin]
+    proof: Mutex<Option<Arc<SessionProof>>>,
     /// Empty once the teardown has begun.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
@@ -255,6 +260,7 @@ impl Session {
                 teardown,
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
+                proof <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 coming <- new_irq_lock!(None, "hcablk_coming"),

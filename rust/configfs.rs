@@ -68,6 +68,10 @@ pub struct Attribute<T> {
     name: &'static CStr,
     show: Option<Show<T>>,
     store: Option<Store<T>>,
+    /// Only root can read it.
+    is_private: bool,
+    /// What is written is overwritten where configfs keeps it.
+    is_secret: bool,
 }
 
 impl<T> Attribute<T> {
@@ -77,6 +81,19 @@ impl<T> Attribute<T> {
             name,
             show: Some(show),
             store: None,
+            is_private: false,
+            is_secret: false,
+        }
+    }
+
+    /// Makes a file that can be read by root.
+    pub const fn private(name: &'static CStr, show: Show<T>) -> Self {
+        Self {
+            name,
+            show: Some(show),
+            store: None,
+            is_private: true,
+            is_secret: false,
         }
     }
 
@@ -86,13 +103,29 @@ impl<T> Attribute<T> {
             name,
             show: Some(show),
             store: Some(store),
+            is_private: false,
+            is_secret: false,
+        }
+    }
+
+    /// Makes a file that can be written by root and read by nobody. What was written is overwritten where configfs keeps it.
+    pub const fn secret(name: &'static CStr, store: Store<T>) -> Self {
+        Self {
+            name,
+            show: None,
+            store: Some(store),
+            is_private: false,
+            is_secret: true,
         }
     }
 
     const fn mode(&self) -> bindings::umode_t {
         let mut mode = 0;
         if self.show.is_some() {
-            mode |= bindings::S_IRUGO;
+            mode |= match self.is_private {
+                true => bindings::S_IRUSR,
+                false => bindings::S_IRUGO,
+            };
         }
         if self.store.is_some() {
             mode |= bindings::S_IWUSR;

@@ -11,6 +11,7 @@ pub(crate) mod bindings;
 pub mod blkdev;
 pub mod configfs;
 pub mod containers;
+pub mod crypto;
 pub mod logic;
 pub mod memory;
 pub mod p2p;

@@ -6,12 +6,14 @@
 //! in the unit tests on the host. Decoding is total: a decoder either returns
 //! a value all of whose fields were checked, or says what was wrong.
 //!
+//! - [`auth`]: how both sides prove who they are.
 //! - [`connect`]: what travels in the connection manager's private data.
 //! - [`message`]: what travels in SENDs once connected.
 //! - [`name`]: host ids and volume names.
 //! - [`credits`]: who may send when.
 //! - [`grant`]: memory of the target for the data of writes.
 
+pub mod auth;
 pub mod connect;
 pub mod credits;
 pub mod grant;

@@ -26,6 +26,8 @@ pub(crate) struct View {
 /// What matters of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Volume {
+    /// It demands a proof of who asks, and there is none.
+    pub(crate) unproven: bool,
     /// No new connections: it is being disabled.
     pub(crate) withdrawn: bool,
     /// The host that asks is among those allowed.
@@ -71,14 +73,17 @@ pub(crate) enum Decision {
 
 /// Decides about a well-formed request.
 ///
-/// A host that is not allowed learns nothing about a volume but that it cannot
-/// have it. A session's newer epoch replaces the older one only when nothing
+/// Who does not prove who it is, where that is demanded, learns nothing about a volume; a host that is not allowed
+/// nothing but that it cannot have it. A session's newer epoch replaces the older one only when nothing
 /// of that can write any more, and a host's newer instance the older ones.
 pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     let refuse = Decision::Refuse;
     let Some(volume) = view.volume else {
         return refuse(Reason::UnknownVolume);
     };
+    if volume.unproven {
+        return refuse(Reason::UnknownVolume);
+    }
     if !volume.allowed {
         return refuse(Reason::Forbidden);
     }
@@ -154,6 +159,7 @@ mod tests {
     }
 
     const VOLUME: Option<Volume> = Some(Volume {
+        unproven: false,
         withdrawn: false,
         allowed: true,
         evicted: false,
@@ -198,6 +204,7 @@ mod tests {
         );
         let volume = |withdrawn, allowed| {
             Some(Volume {
+                unproven: false,
                 withdrawn,
                 allowed,
                 evicted: false,
@@ -217,6 +224,28 @@ mod tests {
             decide_with(ADMIN_QUEUE, 1, volume(true, true), None),
             refuse(Reason::Withdrawn)
         );
+    }
+
+    #[test]
+    fn who_proves_nothing_learns_nothing() {
+        for n in 0..16 {
+            let is = |bit: u32| n >> bit & 1 == 1;
+            let volume = Some(Volume {
+                unproven: true,
+                withdrawn: is(0),
+                allowed: is(1),
+                evicted: is(2),
+                superseded: is(3),
+            });
+            for (queue, s) in [
+                (ADMIN_QUEUE, None),
+                (ADMIN_QUEUE, session(1)),
+                (1, session(2)),
+            ] {
+                let unknown = Decision::Refuse(Reason::UnknownVolume);
+                assert_eq!(decide_with(queue, 2, volume, s), unknown);
+            }
+        }
     }
 
     #[test]
@@ -264,6 +293,7 @@ mod tests {
             (true, false, true, true, Reason::Superseded),
         ] {
             let volume = Some(Volume {
+                unproven: false,
                 withdrawn,
                 allowed,
                 evicted,

@@ -29,6 +29,7 @@ use crate::{
     }, //
 };
 use hcablk_core::{
+    proto::auth::Asked,
     proto::connect::{
         Reason,
         Reject,
@@ -69,10 +70,17 @@ use kernel::{
 };
 
 mod grant;
+mod identify;
 mod refusal;
 mod sizing;
 
-use self::refusal::Refusal;
+use self::{
+    identify::{
+        Peer,
+        Seal, //
+    },
+    refusal::Refusal, //
+};
 
 /// Hears when a connection goes down.
 #[pin_data]
@@ -106,7 +114,7 @@ impl cm::Handler for Link {
     fn event(&self, event: cm::Event<'_>) {
         let fault = match event {
             cm::Event::AddressResolved
-            | cm::Event::RouteResolved
+            | cm::Event::RouteResolved { .. }
             | cm::Event::Established { .. } => return,
             cm::Event::Rejected { .. } | cm::Event::StaleConnection => {
                 Fault::Unconnected(errno::econnrefused())
@@ -134,6 +142,7 @@ pub(crate) struct Connect {
     private: [u8; REQUEST_LEN],
     private_len: usize,
     peer_reads: u8,
+    peer: Peer,
     _pending: Pending,
     #[pin]
     claimed: Mutex<Option<(Arc<Link>, Arc<Id>)>>,
@@ -168,6 +177,11 @@ pub(crate) fn begin(
         *to = *from;
     }
     let peer_reads = incoming.peer_responder_resources();
+    let peer = Peer {
+        address: incoming.peer_address(),
+        gids: incoming.gids(),
+        qp: incoming.peer_qp(),
+    };
     // The identifier is claimed last: once it is ours it must not be dropped in
     // the connection manager's thread.
     let connect = Arc::pin_init(
@@ -177,6 +191,7 @@ pub(crate) fn begin(
             private,
             private_len,
             peer_reads,
+            peer,
             _pending: pending,
             claimed <- new_mutex!(None),
             work <- new_work!("hcablk_target::Connect"),
@@ -208,20 +223,24 @@ impl Connect {
             return;
         };
         let private = self.private.get(..self.private_len).unwrap_or(&[]);
-        let result = match Request::decode(private) {
-            Ok(request) => self
-                .grant(&request, &link, &id)
-                .map_err(|refusal| (Some(request), refusal)),
+        let identified = match Asked::decode(private) {
+            Ok(asked) => self.identify(asked, &id),
             Err(reason @ Reason::Version) => Err((
                 None,
                 Refusal::new(reason, "no version of the protocol in common"),
             )),
             Err(reason) => Err((None, Refusal::new(reason, "the request makes no sense"))),
         };
-        let Err((request, refusal)) = result else {
-            return;
+        let (request, refusal, seal) = match identified {
+            Ok(Some((request, seal))) => match self.grant(&request, seal.as_ref(), &link, &id) {
+                Ok(()) => return,
+                Err(refusal) => (Some(request), refusal, seal),
+            },
+            // It was challenged.
+            Ok(None) => return id.detach(),
+            Err((request, refusal)) => (request, refusal, None),
         };
-        id.reject(&Reject::new(refusal.reason()).encode());
+        identify::reject(&id, &Reject::new(refusal.reason()), seal.as_ref());
         match request {
             // Whoever is refused may try again at once.
             _ if !may_print(Lines::Refusals) => {}
@@ -241,14 +260,21 @@ impl Connect {
     fn find_session(
         &self,
         request: &Request,
+        seal: Option<&Seal>,
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(Arc<Session>, Arc<Volume>), Refusal> {
         loop {
-            let (view, found) = self.registry.view(request);
+            let (view, found) = self.registry.view(request, seal.is_some());
             match (decide(request, &view), found.volume, found.session) {
+                (_, Some(volume), _) if seal.is_some_and(|seal| seal.is_for_other(&volume)) => {
+                    return Err(Refusal::new(
+                        Reason::NotProven,
+                        "the volume is not the one that it has proven itself for",
+                    ))
+                }
                 (Decision::Begin, Some(volume), _) => {
-                    if let Some(session) = self.begin_session(request, id, &volume)? {
+                    if let Some(session) = self.begin_session(request, seal, id, &volume)? {
                         return Ok((session, volume));
                     }
                 }
@@ -257,6 +283,15 @@ impl Connect {
                     // From now on the others are refused, whatever comes of this one.
                     self.registry.supersede(&volume, request);
                     self.wait_for_other_instances(request, link)?;
+                }
+                // By names alone nobody joins a session that was begun by a proof.
+                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
+                    if session.handle() != seal.map(|seal| seal.proof.handle()) =>
+                {
+                    return Err(Refusal::new(
+                        Reason::NoSession,
+                        "it has not the key of its session",
+                    ))
                 }
                 (Decision::Join | Decision::ReplaceQueue, _, Some(session))
                     if !session.pd().same_device(id) =>
@@ -282,6 +317,10 @@ impl Connect {
                     // reach the drive after anything of the new one.
                     old.end(EndReason::Replaced);
                     Self::wait_for(&old, link)?;
+                }
+                (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
+                    let why = "it does not prove who it is, which the volume demands of it";
+                    return Err(Refusal::new(reason, why));
                 }
                 (Decision::Refuse(reason), ..) => return Err(Refusal::not_admitted(reason)),
                 _ => return Err(Refusal::NO_MEMORY),
@@ -327,6 +366,7 @@ impl Connect {
     fn begin_session(
         &self,
         request: &Request,
+        seal: Option<&Seal>,
         id: &Arc<Id>,
         volume: &Arc<Volume>,
     ) -> Result<Option<Arc<Session>>, Refusal> {
@@ -336,15 +376,18 @@ impl Connect {
         }
         let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
         let exported = volume.export().ok_or(Refusal::NO_MEMORY)?;
-        let session = Session::new(volume.clone(), exported, self.port.memory(), request, pd)
+        let proof = seal.map(|seal| seal.proof.clone());
+        let memory = self.port.memory();
+        let session = Session::new(volume.clone(), exported, memory, request, proof, pd)
             .map_err(Refusal::of_session)?;
         let listed = self
             .registry
             .add_session(&session, volume, request, SESSIONS_PER_HOST);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
-        let (now, _) = volume.admission(request);
-        let allowed = now.allowed && !now.evicted && !now.superseded && !now.withdrawn;
+        let (now, _) = volume.admission(request, seal.is_some());
+        let allowed =
+            !now.unproven && now.allowed && !now.evicted && !now.superseded && !now.withdrawn;
         let same_backing = match (volume.backing(), session.backing()) {
             (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
             _ => false,

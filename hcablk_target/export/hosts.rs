@@ -6,7 +6,10 @@
 //! that is *evicted* may not until it is admitted again, allowed or not: a cluster manager evicts a host that
 //! it does not trust to have stopped.
 
-use super::instances::Instances;
+use super::{
+    instances::Instances,
+    keys::Keys, //
+};
 use hcablk_core::proto::{
     connect::HostInstance,
     name::HostId, //
@@ -18,6 +21,8 @@ const EVICTED_MAX: usize = 64;
 
 struct Allowed {
     host: HostId,
+    /// By which it proves that it is this host.
+    keys: Keys,
     instances: Instances,
 }
 
@@ -44,8 +49,12 @@ impl Hosts {
         if self.find(host).is_some() {
             return Err(EEXIST);
         }
-        let instances = Instances::new();
-        self.allowed.push(Allowed { host, instances }, GFP_KERNEL)?;
+        let allowed = Allowed {
+            host,
+            keys: Keys::new(),
+            instances: Instances::new(),
+        };
+        self.allowed.push(allowed, GFP_KERNEL)?;
         Ok(())
     }
 
@@ -57,6 +66,17 @@ impl Hosts {
     /// Returns whether a host may use the volume, unless it is evicted.
     pub(crate) fn allows(&self, host: HostId) -> bool {
         self.find(host).is_some()
+    }
+
+    /// Returns the keys of a host, if it may use the volume.
+    pub(crate) fn keys(&self, host: HostId) -> Option<&Keys> {
+        self.find(host).map(|allowed| &allowed.keys)
+    }
+
+    /// Sets key `place` of a host, as [`Keys::set`]. Fails with `ENOENT` if it may not use the volume.
+    pub(crate) fn set_key(&mut self, host: HostId, place: usize, text: &str) -> Result {
+        let found = self.allowed.iter_mut().find(|allowed| allowed.host == host);
+        found.ok_or(ENOENT)?.keys.set(place, text)
     }
 
     /// Returns whether a later instance of the host has come than `instance`.

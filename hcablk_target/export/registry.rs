@@ -9,6 +9,17 @@
 use crate::{
     export::{
         admission,
+        challenges::{
+            choose,
+            take,
+            Address,
+            Entry,
+            PLACES, //
+        },
+        keys::{
+            Keys,
+            Pairs, //
+        },
         volume::{
             Volume,
             VolumeOwner, //
@@ -17,7 +28,8 @@ use crate::{
     parameters::pending_connects,
     session::{
         end_reason::EndReason,
-        Session, //
+        Session,
+        SessionProof, //
     },
     storage::claims::Claims, //
 };
@@ -26,11 +38,17 @@ use hcablk_core::sync::atomic::{
     Relaxed, //
 };
 use hcablk_core::{
+    crypto::KernelCrypto,
     proto::{
+        auth::{
+            Challenged,
+            CHALLENGE_LEN, //
+        },
         connect::Request,
         name::HostId, //
     },
-    sync::WorkQueue, //
+    sync::WorkQueue,
+    system, //
 };
 use kernel::{
     new_mutex,
@@ -77,6 +95,12 @@ pub(crate) struct Registry {
     claims: Arc<Claims>,
     #[pin]
     lists: Mutex<Lists>,
+    /// This target's.
+    #[pin]
+    keys: Mutex<Keys>,
+    /// Initiators that are to prove who they are.
+    #[pin]
+    challenges: Mutex<KVec<Option<Entry<KBox<Challenged<KernelCrypto>>>>>>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
     /// The hosts of those that wait until a drive has finished what it has begun for older ones.
@@ -121,6 +145,10 @@ impl Drop for Pending {
 impl Registry {
     pub(crate) fn new(queues: WorkQueues) -> Result<Arc<Self>> {
         let claims = Claims::new()?;
+        let mut challenges = KVec::with_capacity(PLACES, GFP_KERNEL)?;
+        for _ in 0..PLACES {
+            challenges.push(None, GFP_KERNEL)?;
+        }
         Arc::pin_init(
             pin_init!(Self {
                 queues,
@@ -129,6 +157,8 @@ impl Registry {
                     volumes: KVec::new(),
                     sessions: KVec::new(),
                 }),
+                keys <- new_mutex!(Keys::new()),
+                challenges <- new_mutex!(challenges),
                 pending: Atomic::new(0),
                 drive_waiters <- new_mutex!(KVec::new()),
             }),
@@ -182,14 +212,93 @@ impl Registry {
         Ok(())
     }
 
-    /// Returns what admission must know of a request, with the volume and the session that it is
-    /// about.
-    pub(crate) fn view(&self, request: &Request) -> (admission::View, Found) {
+    /// Sets key `place` of this target, as [`Keys::set`].
+    pub(crate) fn set_key(&self, place: usize, text: &str) -> Result {
+        self.keys.lock().set(place, text)
+    }
+
+    /// Returns how many keys this target has.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.lock().count()
+    }
+
+    /// Returns the exported volume of this name.
+    fn exported(&self, request: &Request) -> Option<Arc<Volume>> {
+        let lists = self.lists.lock();
+        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
+        lists.volumes.iter().find(exported).cloned()
+    }
+
+    /// Keeps a challenge of an initiator at `address`, which is made by the handle that it gets, and returns what to send. Fails
+    /// with `ENOMEM`. May sleep.
+    pub(crate) fn challenge(
+        &self,
+        address: Address,
+        make: impl FnOnce(u16) -> Challenged<KernelCrypto>,
+    ) -> Result<[u8; CHALLENGE_LEN]> {
+        let now_ms = system::now_ns() / 1_000_000;
+        let random = system::random_u64() as u16;
+        let mut challenges = self.challenges.lock();
+        let (place, handle) = choose(&challenges, &address, now_ms, random);
+        let challenged = KBox::new(make(handle), GFP_KERNEL)?;
+        let challenge = *challenged.challenge();
+        *challenges.get_mut(place).ok_or(EINVAL)? =
+            Some(Entry::new(handle, address, now_ms, challenged));
+        Ok(challenge)
+    }
+
+    /// Takes the challenge of this handle, if it was of an initiator at `address` and not long ago.
+    pub(crate) fn challenged(
+        &self,
+        handle: u16,
+        address: &Address,
+    ) -> Option<KBox<Challenged<KernelCrypto>>> {
+        let now_ms = system::now_ns() / 1_000_000;
+        take(&mut self.challenges.lock(), handle, address, now_ms)
+    }
+
+    /// Returns what a proof of who asks is checked by. Fails with `ENOMEM`.
+    pub(crate) fn candidates(&self, request: &Request) -> Result<Candidates> {
+        let volume = self.exported(request);
+        let (of_host, why) = match &volume {
+            None => (Keys::new().copies(), Some("there is no such volume")),
+            Some(volume) => volume.with_keys(request.host, |keys| match keys {
+                None => (Keys::new().copies(), Some("this host is not allowed")),
+                Some(keys) if keys.count() == 0 => {
+                    (keys.copies(), Some("no key of this host is set"))
+                }
+                Some(keys) => (keys.copies(), None),
+            }),
+        };
+        let (of_target, none) = {
+            let keys = self.keys.lock();
+            let none = (keys.count() == 0).then_some("no key of this target is set");
+            (keys.copies(), none)
+        };
+        Ok(Candidates {
+            pairs: KBox::new(Pairs::of(&of_host, &of_target), GFP_KERNEL)?,
+            volume,
+            why_none: why.or(none),
+        })
+    }
+
+    /// Returns the session that was begun by a proof and has this handle.
+    pub(crate) fn proven_session(&self, handle: u64) -> Option<(Arc<Session>, Arc<SessionProof>)> {
+        let lists = self.lists.lock();
+        lists.sessions.iter().find_map(|session| {
+            let proof = session.proof()?;
+            (proof.handle() == handle).then(|| (session.clone(), proof.clone()))
+        })
+    }
+
+    /// Returns what admission must know of a request, which is proven or not, with the volume and the session
+    /// that it is about.
+    pub(crate) fn view(&self, request: &Request, is_proven: bool) -> (admission::View, Found) {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
         let volume = lists.volumes.iter().find(exported);
         let session = lists.sessions.iter().find(|s| s.is_named_by(request));
-        let seen = volume.map(|v| v.admission(request));
+        let seen = volume.map(|v| v.admission(request, is_proven));
         let view = admission::View {
             volume: seen.map(|(view, _)| view),
             session: session.map(|s| admission::Session {
@@ -345,4 +454,14 @@ impl VolumeOwner for Registry {
 pub(crate) struct Found {
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) session: Option<Arc<Session>>,
+}
+
+/// What a proof is checked by.
+pub(crate) struct Candidates {
+    /// The keys that it may be made by; some are nobody's.
+    pub(crate) pairs: KBox<Pairs>,
+    /// Of which volume they are.
+    pub(crate) volume: Option<Arc<Volume>>,
+    /// Why no proof can be right, for the log.
+    pub(crate) why_none: Option<&'static str>,
 }

@@ -75,6 +75,8 @@ enum Export {
 struct State {
     path: Option<CString>,
     read_only: bool,
+    /// Hosts without a key need not prove who they are.
+    insecure: bool,
     mode: Mode,
     cache_mib: u32,
     chunk_kib: u32,
@@ -141,6 +143,7 @@ impl Volume {
                 state <- new_mutex!(State {
                     path: None,
                     read_only: false,
+                    insecure: false,
                     mode: Mode::Direct,
                     cache_mib: 0,
                     chunk_kib: CHUNK_KIB,
@@ -187,6 +190,15 @@ impl Volume {
     /// Sets whether writes are refused, `EBUSY` while the volume is enabled.
     pub(crate) fn set_read_only(&self, read_only: bool) -> Result {
         self.change(|state| state.read_only = read_only)
+    }
+
+    pub(crate) fn insecure(&self) -> bool {
+        self.state.lock().insecure
+    }
+
+    /// Sets whether hosts without a key need not prove who they are, `EBUSY` while the volume is enabled.
+    pub(crate) fn set_insecure(&self, insecure: bool) -> Result {
+        self.change(|state| state.insecure = insecure)
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -288,7 +300,11 @@ impl Volume {
         let mut state = self.state.lock();
         match result {
             Ok((backing, records, pin)) => {
-                pr_info!("{self}: exported\n");
+                if state.insecure {
+                    pr_warn!("{self}: exported INSECURELY: hosts without a key need not prove who they are\n");
+                } else {
+                    pr_info!("{self}: exported\n");
+                }
                 if let Some(why) = backing.fallen() {
                     pr_warn!("{self}: no peer memory for the cache, RAM is used for all: {why}\n");
                 }

@@ -11,7 +11,8 @@ use super::{
 use crate::{
     connect::{
         self,
-        Link, //
+        Link,
+        Rising, //
     },
     deadline::Deadline,
     failure::{
@@ -28,6 +29,7 @@ use crate::{
 };
 use core::net::SocketAddr;
 use hcablk_core::{
+    crypto::Key,
     proto::{
         connect::Epoch,
         name::VolumeId,
@@ -45,8 +47,12 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The first connection of a session, whose address is resolved.
-pub(super) type First = (Arc<Link>, Arc<Id>);
+/// The first connection of a session, whose address is resolved, and by which key it proves who this host is.
+pub(super) struct First {
+    link: Arc<Link>,
+    id: Arc<Id>,
+    pair: Option<Key>,
+}
 
 impl Device {
     /// Connects a path to a volume that is `lost`, if that is known, and makes its disk.
@@ -123,6 +129,7 @@ impl Device {
         let ip = settings.address.ok_or(Failure::Unset("address"))?;
         settings.volume.ok_or(Failure::Unset("volume"))?;
         settings.host.ok_or(Failure::Unset("host_id"))?;
+        let pair = self.pair_key()?;
         let address = SocketAddr::new(ip, settings.port);
 
         let (link, id) = Link::new()?;
@@ -162,7 +169,7 @@ impl Device {
             &head,
         )
         .map_err(|e| Failure::Setup("a session", e))?;
-        Ok((session, (link, id), head))
+        Ok((session, First { link, id, pair }, head))
     }
 
     /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known.
@@ -176,7 +183,12 @@ impl Device {
             .connection_request(ADMIN_QUEUE, false)
             .ok_or(Failure::Unset("address"))?;
         // The admin queue pair makes the session at the target, the others join it.
-        let reply = connect::bring_up_admin(session, first, request, deadline)?;
+        let First { link, id, pair } = first;
+        let one = Rising::new(link, id, request);
+        let reply = match pair {
+            None => one.bring_up_admin(session, deadline),
+            Some(pair) => one.prove(session, pair, &address, deadline),
+        }?;
         let volume = VolumeInfo::of(&reply);
         let expected = session.settings().expect_wwid;
         if expected.is_some() && volume.wwid != expected {

@@ -4,6 +4,7 @@
 
 use super::{
     Session,
+    SessionProof,
     State,
     REPLACE, //
 };
@@ -52,21 +53,32 @@ impl ConnectionOwner for Session {
         Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
     }
 
-    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<(), Failure> {
+    fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
         let setup = |e| Failure::Setup("the admin queue pair", e);
         let tmo_s = self.settings.keep_alive_tmo_s;
-        let admin = self
-            .pd()
+        self.pd()
             .and_then(|pd| Admin::new(self.clone(), self.id, tmo_s, id, &pd))
-            .map_err(setup)?;
+            .map_err(setup)
+    }
+
+    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
+        let admin = self.clone().make_probe(id)?;
         let mut place = self.admin.lock();
         if *self.state.lock() == State::Connecting {
-            *place = Some(admin);
-            return Ok(());
+            *place = Some(admin.clone());
+            return Ok(admin);
         }
         drop(place);
         admin.close();
         Err(self.failure().unwrap_or(Failure::Disconnected))
+    }
+
+    fn proof(&self) -> Option<Arc<SessionProof>> {
+        self.proof.lock().clone()
+    }
+
+    fn set_proof(&self, proof: Arc<SessionProof>) {
+        *self.proof.lock() = Some(proof);
     }
 
     fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {

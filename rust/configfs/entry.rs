@@ -9,9 +9,13 @@ use super::{
     },
     Directory,
     Node,
+    Store,
     MAX_ATTRIBUTES, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    crypto::wipe, //
+};
 use core::{
     marker::PhantomData,
     ptr::{
@@ -216,9 +220,33 @@ impl<T: Node> Callbacks<T> {
         page: *const c_char,
         count: usize,
     ) -> isize {
-        let Some(store) = T::ATTRIBUTES.get(I).and_then(|attribute| attribute.store) else {
+        let Some((store, is_secret)) = T::ATTRIBUTES
+            .get(I)
+            .and_then(|attribute| Some((attribute.store?, attribute.is_secret)))
+        else {
             return EINVAL.to_errno() as isize;
         };
+        // SAFETY: By the safety requirement.
+        let written = unsafe { Self::take(item, page, count, store) };
+        if is_secret {
+            // SAFETY: The page is configfs's copy of what was written, which it passes to this function alone, under the
+            // mutex of the open file; it is as constant as the type says only because nobody needed more.
+            wipe(unsafe { core::slice::from_raw_parts_mut(page.cast_mut().cast::<u8>(), count) });
+        }
+        written
+    }
+
+    /// Has `store` take what was written.
+    ///
+    /// # Safety
+    ///
+    /// As of `store`.
+    unsafe fn take(
+        item: *mut bindings::config_item,
+        page: *const c_char,
+        count: usize,
+        store: Store<T>,
+    ) -> isize {
         // SAFETY: By the safety requirement.
         let bytes = unsafe { core::slice::from_raw_parts(page.cast::<u8>(), count) };
         let (Ok(text), Some(pointer)) = (core::str::from_utf8(bytes), NonNull::new(item)) else {

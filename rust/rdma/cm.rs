@@ -15,6 +15,7 @@ mod listen;
 
 pub use event::{
     Event,
+    Gids,
     Handler, //
 };
 pub use listen::{
@@ -156,6 +157,14 @@ impl Id {
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: `raw` is valid.
         unsafe { is_iwarp(self.as_raw()) }
+    }
+
+    /// Returns `number`, that of its queue pair, as the transport tells it to the peer: 0 if that does not.
+    pub fn own_qp(&self, number: u32) -> u32 {
+        match self.is_iwarp() {
+            true => 0,
+            false => number,
+        }
     }
 
     /// Starts to look for the peer; [`Event::AddressResolved`] or

@@ -39,6 +39,8 @@ errno! {
     eproto = EPROTO
     /// A message does not fit.
     emsgsize = EMSGSIZE
+    /// The other side does not have the keys.
+    ekeyrejected = EKEYREJECTED
     /// There is no such operation here.
     eopnotsupp = EOPNOTSUPP
 }

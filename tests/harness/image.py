@@ -33,6 +33,7 @@ PROGRAMS = (
 
 # Kernel modules; what they depend on comes along.
 MODULES = (
+    "libcurve25519 "
     "virtio_pci virtio_net virtio_console virtio_rng "
     "bridge veth configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
@@ -45,7 +46,7 @@ MODULES = (
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
-    "dm_flakey", "dm_delay", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
+    "dm_flakey", "dm_delay", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
 }
 
 # What fio could do I/O by, and no test has it do. It loads them and what they need, 40 MiB, each time it starts, for which

@@ -13,7 +13,7 @@ must on target 'modprobe brd rd_nr=2 rd_size=65536'
 must on c2 'modprobe brd rd_nr=2 rd_size=65536'
 export_volume vol1 /dev/ram0 --wwid=$same_wwid c1
 export_volume vol2 /dev/ram1 c1
-must on c2 "hcablk target listen --id 1 && hcablk target export vol1 /dev/ram0 --wwid $other_wwid --allow $(host_id c1)"
+must on c2 "hcablk target listen --id 1 && hcablk target export vol1 /dev/ram0 --insecure --wwid $other_wwid --allow $(host_id c1)"
 second=$(on c2 "ip -o -4 address show dev eth0 | sed 's/.* \\([0-9.]*\\)\\/.*/\\1/'")
 
 # path_says DISK NUMBER TEXT: why it is not live
@@ -40,13 +40,13 @@ add_path c1 vol1 2 "$second"
 check "a volume with another wwid is no path" path_is c1 vol1 2 refused
 like "it says why" "another one than before" "$(on c1 "cat $initiator/vol1/paths/2/error")"
 remove_path vol1 2
-must on c2 "hcablk target unexport vol1 && hcablk target export vol1 /dev/ram0 --wwid $same_wwid --allow $(host_id c1)"
+must on c2 "hcablk target unexport vol1 && hcablk target export vol1 /dev/ram0 --insecure --wwid $same_wwid --allow $(host_id c1)"
 add_path c1 vol1 2 "$second"
 check "the same wwid at another target: it says why" path_says vol1 2 "another target or export"
 same "it is no path" waiting "$(on c1 "cat $initiator/vol1/paths/2/state" | sed s/connecting/waiting/)"
 same "nothing has gone there" 0 "$(stats_of c2 $target/volumes/vol1 writes)"
 remove_path vol1 2
-must on c2 "hcablk target unexport vol1 && hcablk target export vol1 /dev/ram0 --wwid $same_wwid"
+must on c2 "hcablk target unexport vol1 && hcablk target export vol1 /dev/ram0 --insecure --wwid $same_wwid"
 add_path c1 vol1 2 "$second"
 check "a target that does not allow this host is no path" path_is c1 vol1 2 refused
 remove_path vol1 2

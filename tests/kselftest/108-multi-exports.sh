@@ -14,7 +14,7 @@ for guest in target c2; do
 	must on $guest 'modprobe brd rd_nr=1 rd_size=65536'
 done
 export_volume vol1 /dev/ram0 --wwid=$wwid c1
-must on c2 "hcablk target listen --id 1 && hcablk target export vol1 /dev/ram0 --wwid $wwid --allow $(host_id c1)"
+must on c2 "hcablk target listen --id 1 && hcablk target export vol1 /dev/ram0 --insecure --wwid $wwid --allow $(host_id c1)"
 connect c1 vol1 --ctrl-loss-tmo 600 --queues 2
 add_path c1 vol1 1 10.77.2.1
 must path_is c1 vol1 1 live

@@ -42,8 +42,8 @@ must on c1 'hcablk disconnect plain && rm /etc/hcablk/hcablk.toml'
 # A system with all sorts of settings.
 id=$(host_id c1)
 other=0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11
-must on target "hcablk target export data $drive --mode cached --chunk-kib 64 --allow $id --allow $other"
-must on target "hcablk target export log $drive2 --read-only --cache-mib 8 --no-port --allow $id && hcablk target times log --measure on"
+must on target "hcablk target export data $drive --insecure --mode cached --chunk-kib 64 --allow $id --allow $other"
+must on target "hcablk target export log $drive2 --insecure --read-only --cache-mib 8 --no-port --allow $id && hcablk target times log --measure on"
 must on target "hcablk target listen --address :: --port 7745 --id 6 --memory-mib 300 --buffer-mib 32 --queue-credits 64"
 must on c1 "hcablk connect $target_address data --name a --path '[$target_address6]:7745' --queues 1 --queue-depth 64 --io-timeout 90 --policy round-robin \
 	--small-read 0 --max-io-kib 512 --ctrl-loss-tmo -1 --fast-io-fail-tmo 30 --batch-upper 0"

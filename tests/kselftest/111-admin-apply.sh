@@ -29,15 +29,17 @@ says() {
 
 configure target << END
 [export.data]
+insecure = true
 device = "$drive"
 alow = ["$id"]
 END
-like "a mistake has its file and line, and what was meant" 'hcablk.toml:3: unknown key `alow`: `allow` is meant' "$(says target 2 hcablk apply)"
+like "a mistake has its file and line, and what was meant" 'hcablk.toml:4: unknown key `alow`: `allow` is meant' "$(says target 2 hcablk apply)"
 refuse "nothing was made" on target "[ -e $target/volumes/data ]"
 
 # The second port's address is nobody's here: it fails when all else is done.
 configure target << END
 [export.data]
+insecure = true
 device = "$drive"
 allow = ["$id"]
 [port.1]
@@ -59,6 +61,7 @@ spawn early c1 'hcablk connect data --wait 100 > /tmp/early 2> /tmp/early.err'
 must wait_until c1 60 "grep -q 'is tried again' /tmp/early.err"
 configure target << END
 [export.data]
+insecure = true
 device = "$drive"
 [port.1]
 END
@@ -67,6 +70,7 @@ must wait_until c1 60 "[ \$(grep -c 'is tried again' /tmp/early.err) -ge 2 ]"
 like "a host that is not allowed yet waits, too" 'not allow' "$(on c1 'tail -n 1 /tmp/early.err')"
 configure target << END
 [export.data]
+insecure = true
 device = "$drive"
 allow = ["$id"]
 [port.1]
@@ -100,6 +104,7 @@ check "nothing differs any more" on c1 'hcablk config diff'
 
 configure target << END
 [export.data]
+insecure = true
 device = "$drive"
 allow = []
 [port.1]

@@ -21,6 +21,7 @@ refuse "the target exports nothing by itself" on target 'systemctl is-active hca
 
 must on target "cat > /etc/hcablk/hcablk.toml << END
 [export.db]
+insecure = true
 device = \"$machine_drive\"
 allow = [\"$(on c1 'hcablk host-id')\"]
 

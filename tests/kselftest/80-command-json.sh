@@ -7,8 +7,8 @@
 
 id=$(host_id c1)
 same "a client's id is the one of its file" "$id" "$(on c1 'hcablk host-id')"
-check "export" on target "hcablk target export vol1 $drive --allow $id"
-check "export again changes nothing" on target "hcablk target export vol1 $drive --allow $id"
+check "export" on target "hcablk target export vol1 $drive --insecure --allow $id"
+check "export again changes nothing" on target "hcablk target export vol1 $drive --insecure --allow $id"
 check "connect" on c1 "hcablk connect $target_address vol1 --queues 2"
 check "connect again changes nothing" on c1 "hcablk connect $target_address vol1 --queues 2"
 list() {

@@ -247,10 +247,11 @@ target=/sys/kernel/config/hcablk_target
 # Ids of hosts that were asked for theirs.
 declare -A _host_ids
 
-# export_volume VOLUME PATH [--OPTION…] CLIENT…
+# export_volume VOLUME PATH [--OPTION…] CLIENT…: hosts need no key, unless the test has set $with_keys.
 export_volume() {
 	local volume=$1 path=$2 arguments=()
 	shift 2
+	[ -n "${with_keys:-}" ] || arguments+=(--insecure)
 	for word; do
 		case $word in
 		-*) arguments+=("$word") ;;
@@ -261,6 +262,20 @@ export_volume() {
 		esac
 	done
 	must on target "hcablk target export $volume $path ${arguments[*]}"
+}
+
+# use_keys CLIENT…: makes keys for the target and these clients, and gives each side those of the other; volumes demand them
+# from now on.
+use_keys() {
+	local id key
+	with_keys=1
+	must on target 'hcablk key generate target'
+	key=$(on target 'hcablk key show target')
+	for guest; do
+		id=$(host_id "$guest")
+		must on "$guest" "hcablk key generate host && echo $key | hcablk key add target default"
+		must on target "echo $(on "$guest" 'hcablk key show host') | hcablk key add host $id"
+	done
 }
 
 # connect GUEST VOLUME [--OPTION…]: connects, and sets $device to the disk. A connection that is lost shall show, unless a

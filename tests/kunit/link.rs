@@ -70,7 +70,7 @@ pub(crate) struct Ear(pub(crate) Arc<Watched<News>>);
 impl cm::Handler for Ear {
     fn event(&self, event: cm::Event<'_>) {
         self.0.change(|news| match event {
-            cm::Event::AddressResolved | cm::Event::RouteResolved => news.resolved += 1,
+            cm::Event::AddressResolved | cm::Event::RouteResolved { .. } => news.resolved += 1,
             cm::Event::Established { .. } => news.up = true,
             _ => news.down = true,
         });

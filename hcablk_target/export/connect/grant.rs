@@ -3,6 +3,10 @@
 //! How a connection request is granted: the queue pair that is made, and the reply.
 
 use super::{
+    identify::{
+        with_reply,
+        Seal, //
+    },
     sizing::ENDED,
     Connect,
     Link,
@@ -42,20 +46,22 @@ impl Connect {
     pub(super) fn grant(
         &self,
         request: &Request,
+        seal: Option<&Seal>,
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
-        let (session, volume) = self.find_session(request, link, id)?;
+        let (session, volume) = self.find_session(request, seal, link, id)?;
+        let asked = (request, seal);
         match request.is_admin() {
-            true => self.grant_admin(request, &session, &volume, link, id),
-            false => self.grant_queue(request, &session, &volume, link, id),
+            true => self.grant_admin(asked, &session, &volume, link, id),
+            false => self.grant_queue(asked, &session, &volume, link, id),
         }
     }
 
     /// Makes the admin queue pair of a session that has just begun, and replies.
     fn grant_admin(
         &self,
-        request: &Request,
+        (request, seal): (&Request, Option<&Seal>),
         session: &Arc<Session>,
         volume: &Volume,
         link: &Link,
@@ -84,7 +90,10 @@ impl Connect {
             responder_resources: 0,
             initiator_depth: 0,
         };
-        if id.accept(parameters, &reply.encode()).is_err() {
+        let accepted = with_reply(&reply, seal, admin.number(), |reply| {
+            id.accept(parameters, reply)
+        });
+        if accepted.is_err() {
             // The initiator is gone; nobody is left to be refused.
             session.end_by(request.queue, Fault::Unaccepted);
             return Ok(());
@@ -117,7 +126,7 @@ impl Connect {
     /// Makes a queue pair of a session that is there, and replies.
     fn grant_queue(
         &self,
-        request: &Request,
+        (request, seal): (&Request, Option<&Seal>),
         session: &Arc<Session>,
         volume: &Volume,
         link: &Link,
@@ -154,7 +163,10 @@ impl Connect {
             grant: queue.grant(),
             ..Self::reply(request, session, volume)
         };
-        if id.accept(parameters, &reply.encode()).is_err() {
+        let accepted = with_reply(&reply, seal, queue.number(), |reply| {
+            id.accept(parameters, reply)
+        });
+        if accepted.is_err() {
             // The initiator is gone; nobody is left to be refused.
             session.end_by(request.queue, Fault::Unaccepted);
             return Ok(());

@@ -7,7 +7,10 @@ use super::{
     Volume, //
 };
 use crate::{
-    export::admission,
+    export::{
+        admission,
+        keys::Keys, //
+    },
     session::{
         end_reason::EndReason,
         Session, //
@@ -31,6 +34,16 @@ impl Volume {
     /// Lets a host use the volume.
     pub(crate) fn allow(&self, host: HostId) -> Result {
         self.state.lock().hosts.allow(host)
+    }
+
+    /// Sets key `place` of a host, as [`Keys::set`]; `ENOENT` if it may not use the volume.
+    pub(crate) fn set_key(&self, host: HostId, place: usize, text: &str) -> Result {
+        self.state.lock().hosts.set_key(host, place, text)
+    }
+
+    /// Calls `f` with the keys of a host, if it may use the volume.
+    pub(crate) fn with_keys<R>(&self, host: HostId, f: impl FnOnce(Option<&Keys>) -> R) -> R {
+        f(self.state.lock().hosts.keys(host))
     }
 
     /// Lets a host use the volume no longer, and ends its sessions. Does not wait until nothing is left of them:
@@ -79,15 +92,23 @@ impl Volume {
         Ok(evicted)
     }
 
-    /// Returns what matters for `request`, and the last epoch that its session had.
-    pub(crate) fn admission(&self, request: &Request) -> (admission::Volume, Option<Epoch>) {
+    /// Returns what matters for `request`, which is proven or not, and the last epoch that its session had.
+    pub(crate) fn admission(
+        &self,
+        request: &Request,
+        is_proven: bool,
+    ) -> (admission::Volume, Option<Epoch>) {
         let state = self.state.lock();
+        let has_key = |keys: &Keys| keys.count() != 0;
+        let demands_proof =
+            || !state.insecure || state.hosts.keys(request.host).is_some_and(has_key);
         let (host, instance) = (request.host, request.session.instance());
         let records = match &state.export {
             Export::Exported { records, .. } => Some(records),
             _ => None,
         };
         let volume = admission::Volume {
+            unproven: !is_proven && demands_proof(),
             withdrawn: records.is_none(),
             allowed: state.hosts.allows(host),
             evicted: state.hosts.is_evicted(host),

@@ -36,6 +36,10 @@ pub enum Reason {
     Evicted = 10,
     /// A later instance of the host has come.
     Superseded = 11,
+    /// It is a [challenge](super::super::auth), not a refusal.
+    Challenge = 12,
+    /// Who asks has not proven to be who it says, or there is nothing for it here: which it is nobody is told.
+    NotProven = 13,
 }
 
 impl Reason {
@@ -53,6 +57,8 @@ impl Reason {
             9 => Self::NoMemory,
             10 => Self::Evicted,
             11 => Self::Superseded,
+            12 => Self::Challenge,
+            13 => Self::NotProven,
             _ => return None,
         })
     }

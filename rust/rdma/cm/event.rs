@@ -17,17 +17,45 @@ use core::{
 };
 use kernel::prelude::*;
 
+/// The GIDs of the two ports of a connection; 0 on transports that have none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gids {
+    /// This side's.
+    pub own: [u8; 16],
+    /// The other's.
+    pub peer: [u8; 16],
+}
+
+impl Gids {
+    /// Returns those of an identifier.
+    ///
+    /// # Safety
+    ///
+    /// `id` is valid, its route is known, and nothing changes that meanwhile.
+    pub(super) unsafe fn of(id: *mut bindings::rdma_cm_id) -> Self {
+        let mut gids = Self::default();
+        // SAFETY: By the safety requirement; a GID has 16 bytes.
+        unsafe { bindings::hcablk_c_gids(id, gids.own.as_mut_ptr(), gids.peer.as_mut_ptr()) };
+        gids
+    }
+}
+
 /// What happens to a connection.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The peer's address is known and the identifier has a device.
     AddressResolved,
     /// The way to the peer is known.
-    RouteResolved,
+    RouteResolved {
+        /// Between which ports it is.
+        gids: Gids,
+    },
     /// The connection is up; `private` is what the accepting side sent along.
     Established {
         /// Private data, possibly padded.
         private: &'a [u8],
+        /// The number of the peer's queue pair; 0 on transports that do not tell it.
+        peer_qp: u32,
     },
     /// The peer refused.
     Rejected {
@@ -68,6 +96,16 @@ pub(super) unsafe fn private_data(event: &bindings::rdma_cm_event) -> &[u8] {
     }
     // SAFETY: The connection manager gives a buffer of this length, valid during the callback.
     unsafe { slice::from_raw_parts(conn.private_data.cast(), conn.private_data_len.into()) }
+}
+
+/// Returns the number of the peer's queue pair.
+///
+/// # Safety
+///
+/// `event` is an event that carries connection parameters.
+pub(super) unsafe fn peer_qp(event: &bindings::rdma_cm_event) -> u32 {
+    // SAFETY: The caller guarantees which part of the union is valid.
+    unsafe { event.param.conn.qp_num }
 }
 
 /// Returns what the peer's user sent along with a refusal; empty if the device refused.
@@ -117,10 +155,15 @@ pub(super) unsafe extern "C" fn on_event(
     };
     let event = match event.event {
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
-        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved,
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved {
+            // SAFETY: `id` is valid during the callback; a route is resolved once.
+            gids: unsafe { Gids::of(id) },
+        },
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => Event::Established {
             // SAFETY: The event is about a connection.
             private: unsafe { private_data(event) },
+            // SAFETY: As above.
+            peer_qp: unsafe { peer_qp(event) },
         },
         // The status of a device with another connection manager is an error, below 0.
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_REJECTED

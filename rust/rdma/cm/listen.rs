@@ -6,7 +6,9 @@
 use super::{
     event::{
         on_event,
-        private_data, //
+        peer_qp,
+        private_data,
+        Gids, //
     },
     reject,
     Handler,
@@ -67,6 +69,26 @@ impl Incoming<'_> {
         // SAFETY: A connection request carries connection parameters; the
         // connection manager has already swapped the sides' views.
         unsafe { self.event.param.conn.initiator_depth }
+    }
+
+    /// Returns the number of the peer's queue pair; 0 on transports that do not tell it.
+    pub fn peer_qp(&self) -> u32 {
+        // SAFETY: A connection request carries connection parameters.
+        unsafe { peer_qp(self.event) }
+    }
+
+    /// Returns between which ports the connection is to be.
+    pub fn gids(&self) -> Gids {
+        // SAFETY: `raw` is valid during the callback, and a request comes with its route.
+        unsafe { Gids::of(self.raw.as_ptr()) }
+    }
+
+    /// Returns the IP address from which the request says that it comes, one of IPv4 as its last four bytes.
+    pub fn peer_address(&self) -> [u8; 16] {
+        let mut address = [0; 16];
+        // SAFETY: `raw` is valid during the callback, and an address has 16 bytes.
+        unsafe { bindings::hcablk_c_peer_address(self.raw.as_ptr(), address.as_mut_ptr()) };
+        address
     }
 
     /// Takes the identifier: whoever has it accepts or rejects in their own

@@ -29,7 +29,7 @@ static unsigned int judge_request(const struct asked *a)
 {
 	const unsigned char *b = a->request;
 	/* Beside the largest data length: that the session goes on. */
-	unsigned int end = 0, largest = get(b + 10, 2) & ~RESUME;
+	unsigned int end = 0, largest = get(b + 10, 2) & ~(RESUME | PROVES);
 	bool named = true;
 
 	/* The transport pads with zeroes, which are in the array. */
@@ -37,6 +37,11 @@ static unsigned int judge_request(const struct asked *a)
 		return MALFORMED;
 	if (b[4] > 2 || b[5] < 2)
 		return VERSION;
+	/* The answer to a challenge that there is not, and a request of a session that has no key. */
+	if (get(b + 6, 2) & PROOF)
+		return NOT_PROVEN;
+	if (get(b + 10, 2) & PROVES && b[8] != ADMIN)
+		return NO_SESSION;
 	while (end < 16 && b[40 + end])
 		end++;
 	for (unsigned int i = 0; i < end; i++)
@@ -46,6 +51,8 @@ static unsigned int judge_request(const struct asked *a)
 	    !get(b + 6, 2) || get(b + 6, 2) > 1024 || !b[9] || b[9] > 127 || (b[8] != ADMIN && (b[8] & ~REPLACE) >= b[9]) ||
 	    (largest && (largest <= 256 || largest > 1024)) || !get(b + 12, 8) || !get(b + 20, 4) || zero(b + 24, 16))
 		return MALFORMED;
+	if (get(b + 10, 2) & PROVES)
+		return CHALLENGE;
 	if (memcmp(b + 40, volume, 16))
 		return UNKNOWN_VOLUME;
 	if (memcmp(b + 24, host, 16))

@@ -40,6 +40,9 @@ enum { NO_READ = 2 };
 enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, DRAINING = 9, STATUSES };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
+enum { CHALLENGE = 12, NOT_PROVEN };
+/* In the place of the depth, and beside the largest data length: the initiator proves who it is. */
+enum { PROOF = 0x8000, PROVES = 0x4000 };
 /* What the other side must do beside answering with a status. */
 enum { END = 1000, MAYBE };
 

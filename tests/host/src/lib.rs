@@ -11,6 +11,7 @@ extern crate self as kernel;
 
 mod proto;
 pub mod decoders;
+mod crypto;
 mod mq;
 mod space;
 mod account;
@@ -18,6 +19,7 @@ mod admission;
 mod batching;
 mod address;
 mod buckets;
+mod challenges;
 mod choice;
 mod cost;
 mod flush_errors;

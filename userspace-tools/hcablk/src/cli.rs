@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `config` | `config`, the arguments of its commands, and those of `apply` |
 //! | `initiator` | the arguments of the commands for devices of this machine |
+//! | `key` | `key` and the arguments of its commands |
 //! | `path` | `path` and the arguments of its commands |
 //! | `target` | `target` and the arguments of its commands |
 //! | `watch` | the arguments of the commands that show what happens now |
@@ -14,6 +15,7 @@
 
 mod config;
 mod initiator;
+mod key;
 mod path;
 mod target;
 #[cfg(test)]
@@ -31,6 +33,7 @@ use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
 pub use initiator::{ConnectArgs, DisconnectArgs, TimesArgs, Wanted};
+pub use key::{AddArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs};
 pub use target::{
     AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
@@ -244,6 +247,13 @@ Examples:
   hcablk host-id --set 5f2c1d6e-8a0b-4c3d-9e7f-001122334455")]
     HostId(HostIdArgs),
 
+    /// Make, show and take over keys, by which hosts and targets prove who they are
+    ///
+    /// Each machine has a key as a host, or as a target, and takes over those of the machines on the
+    /// other side. A connection is made when both sides have proven that they have both keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
+
     /// Export block devices of this machine
     #[command(subcommand)]
     Target(TargetCommand),
@@ -272,6 +282,7 @@ impl Command {
             | Self::Top(_)
             | Self::Events(_) => true,
             Self::Apply(args) => !args.how.dry_run,
+            Self::Key(command) => matches!(command, KeyCommand::Apply),
             Self::Target(command) => !matches!(
                 command,
                 TargetCommand::List | TargetCommand::Stats(_) | TargetCommand::Times(_)

@@ -172,6 +172,20 @@ impl<'a> Group<'a> {
         Ok(text)
     }
 
+    /// Reads an attribute that only root can read; to others it is empty.
+    pub fn get_as_root(&self, attribute: &str) -> Result<String, OpError> {
+        match self.get(attribute) {
+            Err(error) if error.lacks_rights() => Ok(String::new()),
+            read => read,
+        }
+    }
+
+    /// Writes an attribute whose value no message shows.
+    pub fn set_secret(&self, attribute: &str, value: &str) -> Result<(), OpError> {
+        let path = self.path.join(attribute);
+        self.system.write(&path, &format!("{value}\n"))
+    }
+
     /// Reads an attribute's value; fails if the text is not one.
     pub fn value<T: FromStr>(&self, attribute: &str) -> Result<T> {
         let text = self.get(attribute)?;

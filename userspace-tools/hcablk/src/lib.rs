@@ -9,7 +9,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`cli`] | the parser: commands, options, help |
-//! | [`initiator`], [`target`], [`hostid`] | what the commands do |
+//! | [`initiator`], [`target`], [`hostid`], [`keys`] | what the commands do |
 //! | [`config`], [`apply`] | the configuration that lasts, and making it so |
 //! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | what happens now, and whether all is well |
 //! | [`configfs`] | the trees, and changes that can be undone |
@@ -31,6 +31,7 @@ pub mod events;
 pub mod generate;
 pub mod hostid;
 pub mod initiator;
+pub mod keys;
 pub mod metrics;
 pub mod names;
 pub mod output;
@@ -44,7 +45,7 @@ pub mod tuning;
 use uuid::Uuid;
 
 use apply::plan::Scope;
-use cli::{Command, ConfigCommand, HostIdArgs, PathCommand, TargetCommand, Wanted};
+use cli::{Command, ConfigCommand, HostIdArgs, KeyCommand, PathCommand, TargetCommand, Wanted};
 use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
@@ -92,6 +93,7 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
             args.measure.map(cli::Switch::is_on),
         ),
         Command::HostId(args) => host_id(system, args),
+        Command::Key(command) => key(system, command),
         Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
         Command::Target(TargetCommand::Unexport(args)) => match &args.name {
             Some(name) => target::unexport(system, name, args.force, args.if_exists),
@@ -139,6 +141,27 @@ fn configuration(system: &dyn System, command: &ConfigCommand) -> Result<Outcome
         ConfigCommand::Save(args) => {
             config::commands::save(system, args.file.as_deref(), args.force)
         }
+    }
+}
+
+fn key(system: &dyn System, command: &KeyCommand) -> Result<Outcome> {
+    let wrong = |why| Error::new(Kind::Usage, why);
+    match command {
+        KeyCommand::Generate(args) => keys::generate(system, &args.side.own(), args.rotate),
+        KeyCommand::Show(args) => keys::show(system, &args.side.own()),
+        KeyCommand::Add(args) => {
+            let whose = args.whose.whose().map_err(wrong)?;
+            let text = match &args.file {
+                Some(file) => std::fs::read_to_string(file),
+                None => std::io::read_to_string(std::io::stdin()),
+            };
+            let text = text.map_err(|error| {
+                Error::new(Kind::Failed, format!("cannot read the key: {error}"))
+            })?;
+            keys::add(system, &whose, &text)
+        }
+        KeyCommand::Retire(args) => keys::retire(system, &args.whose().map_err(wrong)?),
+        KeyCommand::Apply => keys::apply(system),
     }
 }
 

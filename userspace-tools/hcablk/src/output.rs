@@ -61,6 +61,8 @@ pub struct Volume {
     pub path: String,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether hosts without a key may connect.
+    pub insecure: bool,
     /// By what way data goes.
     pub mode: String,
     /// MiB of its cache; 0: none.
@@ -256,6 +258,8 @@ pub enum Report {
         volumes: Vec<Counters>,
         ports: Vec<Counters>,
     },
+    /// `key show`.
+    Key { key: String },
     /// `host-id`.
     HostId {
         host_id: Uuid,

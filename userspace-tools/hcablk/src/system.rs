@@ -169,6 +169,9 @@ pub trait System {
     /// be.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
+    /// As [`Self::replace`], but that nobody but the owner can read the file.
+    fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
+
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process>;
 

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::hostid;
 use crate::initiator::{close, enable as connect, same, set_up_path};
 use crate::system::System;
-use crate::target::{enable_export, enable_port, ports, volumes, wait_until_gone};
+use crate::target::{allow_host, enable_export, enable_port, ports, volumes, wait_until_gone};
 
 /// After how long it is said what is waited for.
 const FIRST_WORD: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> R
         Action::StoreHostId { .. } => Ok(()),
         Action::Make { settings } => make(group, settings, transaction),
         Action::Set { attribute, to, .. } => transaction.set(group, attribute, to),
-        Action::Allow { host } => transaction.mkdir(&group.child("hosts").child(&host.to_string())),
+        Action::Allow { host } => allow_host(group, *host, transaction),
         Action::Forbid { host } => {
             transaction.rmdir(&group.child("hosts").child(&host.to_string()), &[])?;
             wait_until_gone(group, &[*host]).map(drop)

@@ -141,6 +141,11 @@ pub struct ExportArgs {
     #[arg(long)]
     pub read_only: bool,
 
+    /// Let hosts without a key connect, who only say who they are: whoever can reach this machine
+    /// can say so, too. Hosts whose key is known prove who they are nevertheless
+    #[arg(long)]
+    pub insecure: bool,
+
     /// By what way data goes on this machine
     #[arg(long, value_enum, default_value_t = Mode::Direct)]
     pub mode: Mode,
@@ -190,6 +195,7 @@ impl From<&ExportArgs> for Export {
             volume: args.name.clone(),
             path: args.path.clone(),
             read_only: args.read_only,
+            insecure: args.insecure,
             mode: args.mode,
             cache_mib: args.cache_mib,
             chunk_kib: args.chunk_kib,

@@ -89,6 +89,7 @@ fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
         wwid: Wwid::from_attribute(&group.get("wwid")?),
         enabled: group.flag("enable")?,
         read_only: None,
+        insecure: None,
         mode: None,
         cache: None,
         chunk: None,

@@ -167,6 +167,8 @@ table! {
     settings {
         /// Whether writes are refused.
         read_only: bool = "read_only", Some("0"), Disabled;
+        /// Whether hosts without a key may connect.
+        insecure: bool = "insecure", Some("0"), Disabled;
         /// By what way data goes.
         mode: Mode = "mode", Some("direct"), Disabled;
         /// The cache.

@@ -14,6 +14,7 @@ use crate::configfs::{Group, Transaction, INITIATOR};
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
+use crate::keys;
 use crate::names::{DeviceName, VolumeName};
 use crate::output::{Done, Outcome};
 use crate::system::System;
@@ -330,6 +331,7 @@ fn bring_up(
 
 /// Connects a device that is set up, and returns its node.
 pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<PathBuf> {
+    keys::set_device(group)?;
     if let Err(error) = transaction.enable(group)? {
         return Err(explain(&error, group));
     }

@@ -50,7 +50,13 @@ fn advice(errno: Errno, (address, port): (&str, &str), volume: &str, host_id: &s
         ),
         Errno::ENOENT => format!(
             "On the target, `hcablk target list` must show volume {volume} enabled.\n\
-             If it does not: hcablk target export {volume} /dev/… --allow {host_id}"
+             If it does not: hcablk target export {volume} /dev/… --allow {host_id}\n\
+             If it does, and not as insecure, both sides need keys: hcablk key --help"
+        ),
+        Errno::EKEYREJECTED => format!(
+            "On the target, `hcablk key add host {host_id}` takes what `hcablk key show host` prints here, and\n\
+             `hcablk target allow {volume} {host_id}` must have been run. Here, `hcablk key add target {address}`\n\
+             takes what `hcablk key show target` prints there. Its log says more: dmesg | grep hcablk"
         ),
         Errno::EACCES | Errno::EPERM => {
             format!("Run on the target: hcablk target allow {volume} {host_id}")

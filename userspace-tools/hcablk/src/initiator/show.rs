@@ -86,7 +86,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         batch_upper: group.value("batch_upper")?,
         batch_lower: group.value("batch_lower")?,
         policy: group.get("policy")?,
-        session: Session::parse(&group.get("session")?),
+        session: Session::parse(&group.get_as_root("session")?),
         error: group.reason(),
     })
 }

@@ -68,6 +68,7 @@ pub enum Done {
         volume: String,
         path: String,
         read_only: bool,
+        insecure: bool,
         mode: String,
         cache_mib: u32,
         chunk_kib: u32,
@@ -75,6 +76,8 @@ pub enum Done {
         port: Option<PortRef>,
         changed: bool,
     },
+    Key(crate::keys::Stored),
+    Keys {},
     Unexport {
         volume: String,
         changed: bool,

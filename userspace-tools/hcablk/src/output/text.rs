@@ -90,6 +90,7 @@ impl fmt::Display for Report {
                 findings,
             } => health::write(f, findings, *failures, *warnings),
             Self::Said => Ok(()),
+            Self::Key { key } => writeln!(f, "{key}"),
             Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
             Self::Script { script } => f.write_str(script),
             Self::Done { result } => write!(f, "{result}"),
@@ -103,6 +104,7 @@ impl Done {
             volume,
             path,
             read_only,
+            insecure,
             mode,
             cache_mib,
             chunk_kib,
@@ -116,6 +118,9 @@ impl Done {
         write!(f, "{path} is exported as {volume}")?;
         if *read_only {
             f.write_str(", read-only")?;
+        }
+        if *insecure {
+            f.write_str(", INSECURE")?;
         }
         if mode != "direct" {
             write!(f, ", {mode}")?;
@@ -182,6 +187,14 @@ impl fmt::Display for Done {
             Self::PathPolicy { name, policy, .. } => {
                 writeln!(f, "{name} has the policy {policy}")
             }
+            Self::Key(stored) => {
+                let count = match stored.keys {
+                    1 => "one key",
+                    _ => "two keys, the newer one first",
+                };
+                writeln!(f, "{} holds {count}", stored.file.display())
+            }
+            Self::Keys {} => writeln!(f, "the kernel modules have the keys"),
             Self::Export { .. } => self.write_export(f),
             Self::UnexportAll { volumes, .. } => volumes
                 .iter()
@@ -356,7 +369,12 @@ fn volume_table(volumes: &[Volume]) -> String {
             &volume.name,
             &volume.path,
             yes_no(volume.enabled),
-            if volume.read_only { "ro" } else { "rw" },
+            match (volume.read_only, volume.insecure) {
+                (false, false) => "rw",
+                (true, false) => "ro",
+                (false, true) => "rw INSECURE",
+                (true, true) => "ro INSECURE",
+            },
             &volume.mode,
             &size(volume.size_bytes),
             &hosts.next().unwrap_or_default(),

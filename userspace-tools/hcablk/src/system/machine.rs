@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -78,6 +78,32 @@ impl Machine {
 
     fn at(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Puts a file of these rights, as [`System::replace`] does.
+    fn put(&self, path: &Path, text: &str, mode: u32) -> Result<(), OpError> {
+        let file = self.at(path);
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder).map_err(|e| OpError::io(Op::Mkdir, path, &e))?;
+        }
+        let mut name = file.file_name().unwrap_or(OsStr::new("file")).to_owned();
+        name.push(format!(".{}.tmp", std::process::id()));
+        let temporary = file.with_file_name(name);
+        let put = || -> io::Result<()> {
+            let mut new = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(&temporary)?;
+            new.write_all(text.as_bytes())?;
+            new.sync_all()?;
+            fs::rename(&temporary, &file)
+        };
+        put().map_err(|e| {
+            let _ = fs::remove_file(&temporary);
+            // Of all steps the first is the one that fails for lack of rights.
+            OpError::io(Op::Open, path, &e)
+        })
     }
 
     fn is_whole_system(&self) -> bool {
@@ -194,27 +220,11 @@ impl System for Machine {
     }
 
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError> {
-        let file = self.at(path);
-        if let Some(folder) = file.parent() {
-            fs::create_dir_all(folder).map_err(|e| OpError::io(Op::Mkdir, path, &e))?;
-        }
-        let mut name = file.file_name().unwrap_or(OsStr::new("file")).to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let temporary = file.with_file_name(name);
-        let put = || -> io::Result<()> {
-            let mut new = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .open(&temporary)?;
-            new.write_all(text.as_bytes())?;
-            new.sync_all()?;
-            fs::rename(&temporary, &file)
-        };
-        put().map_err(|e| {
-            let _ = fs::remove_file(&temporary);
-            // Of all steps the first is the one that fails for lack of rights.
-            OpError::io(Op::Open, path, &e)
-        })
+        self.put(path, text, 0o666)
+    }
+
+    fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError> {
+        self.put(path, text, 0o600)
     }
 
     fn openers(&self, devices: &[PathBuf]) -> Vec<Process> {

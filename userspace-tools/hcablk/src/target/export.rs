@@ -18,6 +18,7 @@ use super::volumes;
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
 use crate::hostid;
+use crate::keys;
 use crate::names::VolumeName;
 use crate::output::{Done, Outcome, PortRef};
 use crate::system::{OpError, System};
@@ -72,6 +73,8 @@ pub struct Export {
     pub path: PathBuf,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether hosts without a key may connect.
+    pub insecure: bool,
     /// By what way data goes.
     pub mode: Mode,
     /// MiB of the volume's cache; 0: none.
@@ -141,6 +144,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         volume: wanted.volume.to_string(),
         path: path.to_owned(),
         read_only: wanted.read_only,
+        insecure: wanted.insecure,
         mode: wanted.mode.name().to_owned(),
         cache_mib: wanted.cache_mib,
         chunk_kib: wanted.chunk_kib,
@@ -156,6 +160,12 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
             "evicted, and refused until they are admitted: {}",
             join(&evicted, ", ")
         ));
+    }
+    if wanted.insecure {
+        outcome.note(
+            "INSECURE: whoever can reach this machine and knows the id of an allowed host can use the volume"
+                .to_owned(),
+        );
     }
     if wwid.is_none() {
         outcome.note(
@@ -211,6 +221,7 @@ fn set_up(
     if !enabled {
         transaction.set(group, "path", path)?;
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
+        transaction.set(group, "insecure", u8::from(wanted.insecure))?;
         transaction.set(group, "mode", wanted.mode.name())?;
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
         transaction.set(group, "chunk_kib", wanted.chunk_kib)?;
@@ -244,6 +255,7 @@ fn set_up(
 
 /// Exports a volume that is set up, without those that were evicted from it, and returns these.
 pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Result<Vec<Uuid>> {
+    keys::set_target(group)?;
     // Before: none of them gets in.
     let evicted = evict_recorded(group)?;
     match transaction.enable(group)? {
@@ -272,6 +284,21 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
             "it is {}, not {}",
             word(read_only),
             word(wanted.read_only)
+        ));
+    }
+    let insecure = group.flag("insecure")?;
+    if insecure != wanted.insecure {
+        let word = |insecure| {
+            if insecure {
+                "lets hosts connect without a key"
+            } else {
+                "demands that hosts prove who they are"
+            }
+        };
+        different.push(format!(
+            "it {}, and not as asked: it {}",
+            word(insecure),
+            word(wanted.insecure)
         ));
     }
     let mode = group.get("mode")?;

@@ -10,6 +10,7 @@ use super::existing;
 use super::fence::join;
 use crate::configfs::{remove, Group, Transaction};
 use crate::error::{Error, Kind, Result};
+use crate::keys;
 use crate::names::VolumeName;
 use crate::output::{is_cut, Client, Done, Outcome};
 use crate::system::System;
@@ -23,12 +24,14 @@ pub(crate) fn hosts<'a>(volume: &Group<'a>) -> Result<Vec<(Uuid, Group<'a>)>> {
         .collect())
 }
 
-pub(super) fn allow_host(
+pub(crate) fn allow_host(
     volume: &Group<'_>,
     host: Uuid,
     transaction: &mut Transaction<'_>,
 ) -> Result<()> {
-    transaction.mkdir(&volume.child("hosts").child(&host.to_string()))
+    let group = volume.child("hosts").child(&host.to_string());
+    transaction.mkdir(&group)?;
+    keys::set_host(&group)
 }
 
 /// Runs `hcablk target allow`.

@@ -133,12 +133,13 @@ fn eviction_notes(system: &dyn System, shown: &[Volume]) -> Vec<String> {
 }
 
 fn read_volume(group: &Group<'_>) -> Result<Volume> {
-    let clients = group.get("clients")?;
+    let clients = group.get_as_root("clients")?;
     let (evicted, evicted_cut) = evicted(group)?;
     Ok(Volume {
         name: group.name(),
         path: group.get("path")?,
         read_only: group.flag("read_only")?,
+        insecure: group.flag("insecure")?,
         mode: group.get("mode")?,
         cache_mib: group.value("cache_mib")?,
         chunk_kib: group.value("chunk_kib")?,
@@ -155,7 +156,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
 }
 
 fn read_port(group: &Group<'_>) -> Result<Port> {
-    let sessions = group.get("sessions")?;
+    let sessions = group.get_as_root("sessions")?;
     Ok(Port {
         id: group.name(),
         address: group.get("address")?,

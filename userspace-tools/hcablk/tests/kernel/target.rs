@@ -11,6 +11,7 @@ const TARGET: &str = "/sys/kernel/config/hcablk_target";
 const VOLUME: &[(&str, &str)] = &[
     ("path", ""),
     ("read_only", "0"),
+    ("insecure", "0"),
     ("mode", "direct"),
     ("cache_mib", "0"),
     ("chunk_kib", "128"),

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0
+#include <crypto/curve25519.h>
+#include <crypto/sha2.h>
+#include <crypto/utils.h>
+#include <linux/random.h>
+#include <linux/string.h>
+
+#include "helpers.h"
+
+void hcablk_c_hmac_sha256(const u8 *key, size_t key_len, const u8 *data, size_t len, u8 *out)
+{
+	hmac_sha256_usingrawkey(key, key_len, data, len, out);
+}
+
+bool hcablk_c_is_equal(const u8 *a, const u8 *b, size_t len)
+{
+	return !crypto_memneq(a, b, len);
+}
+
+void hcablk_c_wipe(u8 *bytes, size_t len)
+{
+	memzero_explicit(bytes, len);
+}
+
+/* Waits until the kernel has gathered enough chance, which is soon after its start. */
+void hcablk_c_random(u8 *bytes, size_t len)
+{
+	wait_for_random_bytes();
+	get_random_bytes(bytes, len);
+}
+
+/* False where the kernel has no X25519. */
+bool hcablk_c_x25519(u8 *out, const u8 *private, const u8 *point)
+{
+#if IS_REACHABLE(CONFIG_CRYPTO_LIB_CURVE25519)
+	u8 scalar[CURVE25519_KEY_SIZE];
+	bool good;
+
+	memcpy(scalar, private, sizeof(scalar));
+	curve25519_clamp_secret(scalar);
+	good = point ? curve25519(out, scalar, point) : curve25519_generate_public(out, scalar);
+	memzero_explicit(scalar, sizeof(scalar));
+	return good;
+#else
+	return false;
+#endif
+}

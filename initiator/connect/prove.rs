@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How the admin queue pair comes up when this host proves who it is, and the target, too.
+//!
+//! The target answers the first request by a challenge, which refuses it. That request's queue pair is not used for anything
+//! else. The second one carries the proof; its reply proves the target, and nothing of it is looked at before.
+
+use super::{
+    padded,
+    ConnectionOwner,
+    Link,
+    News,
+    Rising, //
+};
+use crate::{
+    deadline::Deadline,
+    failure::{
+        Failure,
+        Step, //
+    },
+    session::SessionProof, //
+};
+use core::net::SocketAddr;
+use hcablk_core::{
+    crypto::{
+        KernelCrypto, //
+        Key,
+    },
+    proto::{
+        auth::{
+            Channel,
+            Initiator,
+            CHALLENGE_LEN, //
+        },
+        connect::{
+            Reason,
+            Reply,
+            REQUEST_LEN, //
+        },
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+impl Rising {
+    /// Connects the admin queue pair of `owner`, proves by `pair` who this host is, and returns the reply of who has
+    /// proven the same.
+    pub(crate) fn prove(
+        self,
+        owner: &Arc<impl ConnectionOwner>,
+        pair: Key,
+        address: &SocketAddr,
+        deadline: Deadline,
+    ) -> Result<Reply, Failure> {
+        let request = self.request;
+        let initiator = Initiator::<KernelCrypto>::new(pair, &request);
+        let challenge = self.challenge(owner, initiator.hello(), deadline)?;
+        let (link, id) = Link::new()?;
+        link.resolve(&id, address, deadline)?;
+        let mut one = Self::new(link, id, request);
+        one.resolve_route(deadline)?;
+        let admin = owner.clone().make_admin(&one.id)?;
+        let channel = one.channel(admin.queue_pair());
+        let unconfirmed = initiator
+            .prove(&challenge, &channel)
+            .ok_or(Failure::NotATarget)?;
+        one.send(owner, unconfirmed.proof())?;
+        match one.link.wait(Step::Answer, deadline)? {
+            News::Established(bytes, target_qp) => {
+                let channel = Channel {
+                    target_qp,
+                    ..channel
+                };
+                let (reply, key, handle) = unconfirmed
+                    .confirm(&bytes, &channel)
+                    .ok_or(Failure::OtherKeys)?;
+                let proof = SessionProof::new(key, handle);
+                let proof = Arc::new(proof, GFP_KERNEL)
+                    .map_err(|e| Failure::Setup("a session", e.into()))?;
+                owner.set_proof(proof);
+                Reply::decode(&reply, &request).ok_or(Failure::NotATarget)
+            }
+            News::Rejected(reject, bytes) => Err(match unconfirmed.is_rejected(&bytes, &channel) {
+                true => Failure::Refused(reject),
+                false => Failure::Unsealed(reject),
+            }),
+            _ => Err(Failure::NotATarget),
+        }
+    }
+
+    /// Says who this host is, and returns the challenge to prove it.
+    fn challenge(
+        mut self,
+        owner: &Arc<impl ConnectionOwner>,
+        hello: &[u8; REQUEST_LEN],
+        deadline: Deadline,
+    ) -> Result<[u8; CHALLENGE_LEN], Failure> {
+        self.resolve_route(deadline)?;
+        let probe = owner.clone().make_probe(&self.id)?;
+        let sent = self.send(owner, hello);
+        let news = sent.and_then(|()| self.link.wait(Step::Answer, deadline));
+        // Its end is no news of the session.
+        self.id.detach();
+        probe.close();
+        match news? {
+            News::Rejected(reject, bytes) if reject.reason == Reason::Challenge => {
+                Ok(padded(&bytes))
+            }
+            News::Rejected(reject, _) => Err(Failure::Unsealed(reject)),
+            News::Established(..) => Err(Failure::NoChallenge),
+            _ => Err(Failure::NotATarget),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How the two sides of a session prove to each other who they are, before anything is made for it.
+//!
+//! ```text
+//!  initiator                                                   target
+//!  Initiator ──── hello: the request for the admin queue pair ───►
+//!            ◄─── challenge, as a reject: nonce, X25519 key ────── Challenged
+//!  Unconfirmed ── proof: X25519 key or nonce, MAC ───────────────►
+//!            ◄─── sealed reply: handle of the session, MAC ─────── SessionKey
+//!  SessionKey ─── sealed request of another queue pair ──────────►
+//!            ◄─── sealed reply, or sealed reject ─────────────────
+//! ```
+//!
+//! All of it is private data of the connection manager's messages: there is no queue pair at the target before the
+//! proof. A target takes what it has of a challenge out of its table to [verify](Challenged::verify) one proof, so that no challenge
+//! is used twice.
+//!
+//! - A *pair key* is made of the host's key and the target's. Only these two hosts have both, if keys are shared by no others.
+//! - The MACs of the handshake cover every byte that both have sent, and the [`Channel`]: the two ports and queue pair.
+//! - A [`SessionKey`] seals what comes after that.
+//!
+//! `docs/reference/protocol.md` argues why that is enough, against whom. The functions that hash come by [`Crypto`]: the
+//! kernel's library in the modules, others in tests on the host.
+
+mod handshake;
+mod seal;
+mod window;
+mod wire;
+
+pub use self::{
+    handshake::{Challenged, Initiator, Unconfirmed},
+    seal::SessionKey,
+    window::Window,
+    wire::{Asked, Channel, Proof, Sealed},
+};
+
+use core::marker::PhantomData;
+
+/// Bytes of a key, a nonce, an X25519 key.
+pub const KEY_LEN: usize = 32;
+/// Bytes of a MAC on the wire: the first half of an HMAC-SHA256.
+pub const MAC_LEN: usize = 16;
+/// Bytes of a challenge.
+pub const CHALLENGE_LEN: usize = 80;
+/// Bytes of a reply that carries a MAC.
+pub const SEALED_REPLY_LEN: usize = 112;
+/// Bytes of a reject that carries a MAC.
+pub const SEALED_REJECT_LEN: usize = 32;
+/// Handles of challenges are below this.
+pub const CHALLENGES_MAX: u16 = 1 << 14;
+/// Keys of one side that are valid at the same time, so that they can be changed while they are used.
+pub const KEYS_MAX: usize = 2;
+
+/// What proofs are made of.
+pub trait Crypto: Sized {
+    /// Returns the HMAC-SHA256 of `message` by `key`.
+    fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN];
+
+    /// Overwrites what is not needed any more, also if nobody reads it after that.
+    fn wipe(bytes: &mut [u8]);
+
+    /// Returns whether both are the same, in a time that does not depend on where they differ.
+    fn is_equal(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool;
+
+    /// Fills `bytes` by what nobody can guess. May sleep.
+    fn random(bytes: &mut [u8]);
+
+    /// Returns the X25519 public key of `private`; `None` if there is no X25519 here.
+    fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
+
+    /// Returns what both sides of an X25519 exchange have in common; `None` if `public` is a point by which that would be
+    /// known to all.
+    fn shared(private: &[u8; KEY_LEN], public: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
+}
+
+/// 32 bytes that nobody else knows, which are overwritten when they are dropped. A move of it leaves a copy behind as moves
+/// do; long-lived ones are in boxes.
+pub struct Secret<C: Crypto> {
+    bytes: [u8; KEY_LEN],
+    _crypto: PhantomData<C>,
+}
+
+impl<C: Crypto> Secret<C> {
+    /// Takes `bytes`, which are overwritten where they were.
+    pub fn take(bytes: &mut [u8; KEY_LEN]) -> Self {
+        let secret = Self::of(*bytes);
+        C::wipe(bytes);
+        secret
+    }
+
+    fn of(bytes: [u8; KEY_LEN]) -> Self {
+        Self {
+            bytes,
+            _crypto: PhantomData,
+        }
+    }
+
+    /// Makes one that is nobody's.
+    pub fn random() -> Self {
+        let mut secret = Self::of([0; KEY_LEN]);
+        C::random(&mut secret.bytes);
+        secret
+    }
+
+    /// Makes the same once more.
+    pub fn copy(&self) -> Self {
+        Self::of(self.bytes)
+    }
+
+    /// Reads 64 hexadecimal digits; `None` if it is something else.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 2 * KEY_LEN {
+            return None;
+        }
+        let mut secret = Self::of([0; KEY_LEN]);
+        let digits = text.as_bytes().chunks_exact(2);
+        for (byte, digits) in secret.bytes.iter_mut().zip(digits) {
+            for digit in digits {
+                let digit = char::from(*digit).to_digit(16)?;
+                *byte = *byte << 4 | digit as u8;
+            }
+        }
+        // What was never set is no key.
+        let is_set = secret.bytes.iter().any(|byte| *byte != 0);
+        is_set.then_some(secret)
+    }
+
+    /// Makes the pair key of the host whose key this is, and the target whose key is `target`.
+    pub fn pair(&self, target: &Self) -> Self {
+        let mut message: [u8; 48] = concat(&[label::PAIR, &target.bytes]);
+        let pair = self.derive(&message);
+        C::wipe(&mut message);
+        pair
+    }
+
+    /// Makes another secret of this one and `message`.
+    fn derive(&self, message: &[u8]) -> Self {
+        Self::take(&mut C::hmac(&self.bytes, message))
+    }
+
+    /// Returns the MAC of `message`.
+    fn mac(&self, message: &[u8]) -> [u8; MAC_LEN] {
+        let mut whole = C::hmac(&self.bytes, message);
+        let mac = concat(&[&whole]);
+        C::wipe(&mut whole);
+        mac
+    }
+}
+
+impl<C: Crypto> Drop for Secret<C> {
+    fn drop(&mut self) {
+        C::wipe(&mut self.bytes);
+    }
+}
+
+/// What each HMAC begins with: one is never taken for another, nor one side's for the other's.
+mod label {
+    pub(super) const PAIR: &[u8; 16] = b"hcablk/2 pair   ";
+    pub(super) const HANDSHAKE: &[u8; 16] = b"hcablk/2 shake  ";
+    pub(super) const PROOF: &[u8; 16] = b"hcablk/2 proof  ";
+    pub(super) const SESSION: &[u8; 16] = b"hcablk/2 session";
+    pub(super) const REQUEST: &[u8; 16] = b"hcablk/2 request";
+    pub(super) const REPLY: &[u8; 16] = b"hcablk/2 reply  ";
+    pub(super) const REJECT: &[u8; 16] = b"hcablk/2 reject ";
+}
+
+/// Returns `parts` one behind the other: their first `N` bytes.
+fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
+    let mut whole = [0; N];
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    for (to, from) in whole.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The handshake of a session, on either side.
+
+use super::{
+    super::{
+        connect::{Request, REPLY_LEN, REQUEST_LEN},
+        wire::prefix,
+    },
+    concat, label,
+    wire::{with_proves, Challenge, CHANNEL_LEN, MAC_AT},
+    Channel, Crypto, Proof, Secret, SessionKey, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
+};
+
+/// Bytes that the key of a handshake is made of: its label, the channel, what was sent, and what X25519 gives.
+const TRANSCRIPT_LEN: usize = 16 + CHANNEL_LEN + REQUEST_LEN + CHALLENGE_LEN + MAC_AT + KEY_LEN;
+
+/// What both sides have sent before the proof's MAC, and where.
+struct Transcript<'a> {
+    hello: &'a [u8; REQUEST_LEN],
+    challenge: &'a [u8; CHALLENGE_LEN],
+    proof: &'a [u8; MAC_AT],
+    channel: &'a Channel,
+}
+
+impl Transcript<'_> {
+    /// Returns the key of the handshake by the key of a pair, with what X25519 has given, if both have it.
+    fn key<C: Crypto>(&self, pair: &Secret<C>, shared: Option<&Secret<C>>) -> Secret<C> {
+        let mut message: [u8; TRANSCRIPT_LEN] = concat(&[
+            label::HANDSHAKE,
+            &self.channel.of_request().encode(),
+            self.hello,
+            self.challenge,
+            self.proof,
+            shared.map_or(&[0; KEY_LEN], |shared| &shared.bytes),
+        ]);
+        let key = pair.derive(&message);
+        C::wipe(&mut message);
+        key
+    }
+}
+
+/// An initiator that is about to say who it is.
+pub struct Initiator<C: Crypto> {
+    pair: Secret<C>,
+    hello: [u8; REQUEST_LEN],
+}
+
+impl<C: Crypto> Initiator<C> {
+    /// Begins the handshake for the session that `request`, for an admin queue pair, is to begin; `pair` is the
+    /// [pair key](Secret::pair).
+    pub fn new(pair: Secret<C>, request: &Request) -> Self {
+        Self {
+            pair,
+            hello: with_proves(request),
+        }
+    }
+
+    /// Returns the first message.
+    pub fn hello(&self) -> &[u8; REQUEST_LEN] {
+        &self.hello
+    }
+
+    /// Answers a challenge, on the queue pair of `channel`; `None`: it is none. May sleep.
+    pub fn prove(self, challenge: &[u8], channel: &Channel) -> Option<Unconfirmed<C>> {
+        let challenge: &[u8; CHALLENGE_LEN] = prefix(challenge)?;
+        let of_target = Challenge::decode(challenge)?;
+        let private = Secret::<C>::random();
+        let public = of_target.share.and_then(|_| C::public(&private.bytes));
+        let shared = match (of_target.share, public) {
+            // A share by which everybody would know it comes from no target.
+            (Some(theirs), Some(_)) => Some(Secret::take(&mut C::shared(&private.bytes, &theirs)?)),
+            _ => None,
+        };
+        // Without X25519 there is no private key: it is a nonce.
+        let share = public.unwrap_or(private.bytes);
+        let proof = Proof::covered(&self.hello, of_target.handle, &share, public.is_some());
+        let transcript = Transcript {
+            hello: &self.hello,
+            challenge,
+            proof: &proof,
+            channel,
+        };
+        let key = transcript.key(&self.pair, shared.as_ref());
+        let mac = key.mac(label::PROOF);
+        Some(Unconfirmed {
+            proof: Proof::with_mac(&proof, &mac),
+            mac,
+            key: SessionKey::of(key.derive(label::SESSION)),
+        })
+    }
+}
+
+/// An initiator that has answered a challenge, and does not know whom it talks to until there is a reply.
+pub struct Unconfirmed<C: Crypto> {
+    proof: [u8; REQUEST_LEN],
+    mac: [u8; MAC_LEN],
+    key: SessionKey<C>,
+}
+
+impl<C: Crypto> Unconfirmed<C> {
+    /// Returns the second message.
+    pub fn proof(&self) -> &[u8; REQUEST_LEN] {
+        &self.proof
+    }
+
+    /// Takes the reply; returns it with the session's key and handle. `None`: what answers does not have the keys.
+    pub fn confirm(
+        self,
+        reply: &[u8],
+        channel: &Channel,
+    ) -> Option<([u8; REPLY_LEN], SessionKey<C>, u64)> {
+        let (reply, session) = self.key.open_reply(&self.mac, reply, channel)?;
+        Some((reply, self.key, session))
+    }
+
+    /// Returns whether a reject comes from who has the keys.
+    pub fn is_rejected(&self, bytes: &[u8], channel: &Channel) -> bool {
+        self.key.has_rejected(&self.mac, bytes, channel)
+    }
+}
+
+/// A target that has challenged an initiator: all that it has of that.
+pub struct Challenged<C: Crypto> {
+    request: Request,
+    hello: [u8; REQUEST_LEN],
+    challenge: [u8; CHALLENGE_LEN],
+    private: Secret<C>,
+    is_x25519: bool,
+}
+
+impl<C: Crypto> Challenged<C> {
+    /// Challenges who has sent `hello`, which is `request`; `handle`, below
+    /// [`CHALLENGES_MAX`](super::CHALLENGES_MAX), names the challenge. May sleep.
+    pub fn new(request: Request, hello: [u8; REQUEST_LEN], handle: u16) -> Self {
+        let private = Secret::<C>::random();
+        let share = C::public(&private.bytes);
+        let mut nonce = [0; KEY_LEN];
+        C::random(&mut nonce);
+        let challenge = Challenge {
+            handle,
+            nonce,
+            share,
+        };
+        Self {
+            request,
+            hello,
+            challenge: challenge.encode(),
+            private,
+            is_x25519: share.is_some(),
+        }
+    }
+
+    /// Returns the challenge.
+    pub fn challenge(&self) -> &[u8; CHALLENGE_LEN] {
+        &self.challenge
+    }
+
+    /// Returns what the initiator has asked for.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// Returns the session's key if `proof`, which came on `channel`, was made by one of the pair keys `pairs`. Takes as long
+    /// whichever it is, or none. To be called once: then the challenge is used up.
+    pub fn verify<'a>(
+        &self,
+        proof: &Proof,
+        pairs: impl Iterator<Item = &'a Secret<C>>,
+        channel: &Channel,
+    ) -> Option<SessionKey<C>>
+    where
+        C: 'a,
+    {
+        let has_shared = self.is_x25519 && proof.is_x25519();
+        let shared = match has_shared {
+            true => Some(Secret::take(&mut C::shared(
+                &self.private.bytes,
+                &proof.share(),
+            )?)),
+            false => None,
+        };
+        let transcript = Transcript {
+            hello: &self.hello,
+            challenge: &self.challenge,
+            proof: &concat(&[proof.bytes()]),
+            channel,
+        };
+        let mut found = None;
+        for pair in pairs {
+            let key = transcript.key(pair, shared.as_ref());
+            if C::is_equal(&key.mac(label::PROOF), &proof.mac()) {
+                found = Some(SessionKey::of(key.derive(label::SESSION)));
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Which numbers of sealed requests a target has seen.
+
+/// Numbers below the highest that came by which others may be late: as many as a session's queue pairs come up at the
+/// same time.
+const WIDTH: u64 = u128::BITS as u64;
+
+/// See the module. Each number is accepted once; numbers begin at 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    highest: u64,
+    /// Bit `n`: the highest less `n` has come.
+    seen: u128,
+}
+
+impl Window {
+    /// Makes one that has seen nothing.
+    pub const fn new() -> Self {
+        Self {
+            highest: 0,
+            seen: 0,
+        }
+    }
+
+    /// Accepts a number; `false` if it came before, or is so old that nobody knows.
+    pub fn accept(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let ahead = number - self.highest;
+            self.seen = if ahead < WIDTH { self.seen << ahead } else { 0 } | 1;
+            self.highest = number;
+            return true;
+        }
+        let late = self.highest - number;
+        if number == 0 || late >= WIDTH || self.seen >> late & 1 != 0 {
+            return false;
+        }
+        self.seen |= 1 << late;
+        true
+    }
+}

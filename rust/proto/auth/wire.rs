@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the two sides send to prove who they are: the forms of connection requests that do so, and challenges.
+
+use super::{
+    super::{
+        connect::{Epoch, Reason, Request, SessionId, REQUEST_LEN},
+        name::{HostId, VolumeName},
+        wire::{prefix, Reader, Writer},
+        ADMIN_QUEUE, MAGIC, VERSION_MAX, VERSION_MIN,
+    },
+    concat, CHALLENGES_MAX, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
+};
+
+/// Where a MAC begins in the requests that carry one. Everything before it is covered by it.
+pub(super) const MAC_AT: usize = REQUEST_LEN - MAC_LEN;
+
+/// In the place of the depth: it is a proof.
+const PROOF: u16 = 0x8000;
+/// Beside that, and in a challenge: the share is an X25519 public key.
+const X25519: u16 = 0x4000;
+const HANDLE: u16 = CHALLENGES_MAX - 1;
+/// Beside the largest data length: the initiator proves who it is.
+const PROVES: u16 = 0x4000;
+/// The byte of that bit, and the bit in it.
+const PROVES_AT: usize = 11;
+const PROVES_BIT: u8 = (PROVES >> 8) as u8;
+/// What a sealed request begins with, as other requests do: all but the names.
+pub(super) const HEAD_LEN: usize = 24;
+
+/// Between which ports and queue pairs of theirs a message of the connection manager goes, as far as that tells both of
+/// them. So nobody can turn what was proven to a queue pair of his own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Channel {
+    /// The GID of the initiator's port; 0 on transports that have none.
+    pub initiator: [u8; 16],
+    /// The GID of the target's.
+    pub target: [u8; 16],
+    /// The number of the initiator's queue pair; 0 on transports that do not tell it.
+    pub initiator_qp: u32,
+    /// The number of the target's; 0 in requests and rejects.
+    pub target_qp: u32,
+}
+
+/// Bytes of a [`Channel`] in what MACs cover.
+pub(super) const CHANNEL_LEN: usize = 40;
+
+impl Channel {
+    pub(super) fn encode(&self) -> [u8; CHANNEL_LEN] {
+        Writer::new()
+            .bytes(self.initiator)
+            .bytes(self.target)
+            .u32(self.initiator_qp)
+            .u32(self.target_qp)
+            .finish()
+    }
+
+    /// Returns it without the target's queue pair.
+    pub(super) fn of_request(&self) -> Self {
+        Self {
+            target_qp: 0,
+            ..*self
+        }
+    }
+}
+
+/// A connection request, by how it says who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// By names alone.
+    Plain(Request),
+    /// By names that it will prove: for an admin queue pair. All of its bytes count.
+    Hello(Request, [u8; REQUEST_LEN]),
+    /// By what follows a [challenge](super::Challenged).
+    Proof(Proof),
+    /// By the key of its session.
+    Sealed(Sealed),
+}
+
+impl Asked {
+    /// Reads a request, as [`Request::decode`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
+        let bytes: &[u8; REQUEST_LEN] = prefix(bytes).ok_or(Reason::Malformed)?;
+        let mut r = Reader::new(bytes);
+        let (magic, version_min, version_max) = (r.u32(), r.u8(), r.u8());
+        let (depth, queue, _queues, largest) = (r.u16(), r.u8(), r.u8(), r.u16());
+        let is_ours = magic == MAGIC && version_min <= version_max;
+        if !is_ours || version_min > VERSION_MAX || version_max < VERSION_MIN {
+            // That says what is wrong with it.
+            return Request::decode(bytes).map(Self::Plain);
+        }
+        if depth & PROOF != 0 {
+            return Ok(Self::Proof(Proof { bytes: *bytes }));
+        }
+        if largest & PROVES == 0 {
+            return Request::decode(bytes).map(Self::Plain);
+        }
+        if queue == ADMIN_QUEUE {
+            return Request::decode(&without_proves(*bytes))
+                .map(|hello| Self::Hello(hello, *bytes));
+        }
+        Ok(Self::Sealed(Sealed { bytes: *bytes }))
+    }
+}
+
+fn without_proves(mut bytes: [u8; REQUEST_LEN]) -> [u8; REQUEST_LEN] {
+    if let Some(byte) = bytes.get_mut(PROVES_AT) {
+        *byte &= !PROVES_BIT;
+    }
+    bytes
+}
+
+/// Returns `request` as one of an initiator that proves who it is.
+pub(super) fn with_proves(request: &Request) -> [u8; REQUEST_LEN] {
+    let mut bytes = request.encode();
+    if let Some(byte) = bytes.get_mut(PROVES_AT) {
+        *byte |= PROVES_BIT;
+    }
+    bytes
+}
+
+fn mac_of(bytes: &[u8; REQUEST_LEN]) -> [u8; MAC_LEN] {
+    concat(&[bytes.get(MAC_AT..).unwrap_or(&[])])
+}
+
+/// The initiator's answer to a challenge, as it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Proof {
+    bytes: [u8; REQUEST_LEN],
+}
+
+impl Proof {
+    /// Makes what its MAC covers, for the session of `hello`.
+    pub(super) fn covered(
+        hello: &[u8; REQUEST_LEN],
+        handle: u16,
+        share: &[u8; KEY_LEN],
+        is_x25519: bool,
+    ) -> [u8; MAC_AT] {
+        let flag = if is_x25519 { X25519 } else { 0 };
+        Writer::new()
+            .u32(MAGIC)
+            .u8(hello[4])
+            .u8(hello[5])
+            .u16(PROOF | flag | handle & HANDLE)
+            .bytes(*share)
+            .finish()
+    }
+
+    /// Puts the MAC behind that.
+    pub(super) fn with_mac(covered: &[u8; MAC_AT], mac: &[u8; MAC_LEN]) -> [u8; REQUEST_LEN] {
+        concat(&[covered, mac])
+    }
+
+    /// Returns the handle of the challenge that it answers.
+    pub fn handle(&self) -> u16 {
+        u16::from_le_bytes([self.bytes[6], self.bytes[7]]) & HANDLE
+    }
+
+    /// Returns whether the initiator's share is an X25519 public key.
+    pub(super) fn is_x25519(&self) -> bool {
+        u16::from_le_bytes([self.bytes[6], self.bytes[7]]) & X25519 != 0
+    }
+
+    /// Returns the initiator's X25519 public key, or its nonce.
+    pub(super) fn share(&self) -> [u8; KEY_LEN] {
+        concat(&[self.bytes.get(8..MAC_AT).unwrap_or(&[])])
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; REQUEST_LEN] {
+        &self.bytes
+    }
+
+    /// Returns its MAC, which names it in what answers it.
+    pub fn mac(&self) -> [u8; MAC_LEN] {
+        mac_of(&self.bytes)
+    }
+}
+
+/// A request with the MAC of its session's key, as it came: nothing of it is to be believed before that was checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    bytes: [u8; REQUEST_LEN],
+}
+
+impl Sealed {
+    /// Makes what the MAC of `request` covers.
+    pub(super) fn covered(request: &Request, session: u64, counter: u64) -> [u8; MAC_AT] {
+        let whole = with_proves(request);
+        let head = whole.get(..HEAD_LEN).unwrap_or(&[]);
+        concat(&[head, &session.to_le_bytes(), &counter.to_le_bytes()])
+    }
+
+    /// Returns the handle that the target has given to the session.
+    pub fn session(&self) -> u64 {
+        self.word(HEAD_LEN)
+    }
+
+    /// Returns its number among those of the session.
+    pub fn counter(&self) -> u64 {
+        self.word(HEAD_LEN + 8)
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        u64::from_le_bytes(concat(&[self.bytes.get(at..at + 8).unwrap_or(&[])]))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; REQUEST_LEN] {
+        &self.bytes
+    }
+
+    /// Returns its MAC, which names it in what answers it.
+    pub fn mac(&self) -> [u8; MAC_LEN] {
+        mac_of(&self.bytes)
+    }
+
+    /// Returns the request: one of the session `id`, by its `host` for its `volume`; `Malformed` if it is of another session, or of
+    /// an admin queue pair.
+    pub fn request(
+        &self,
+        (id, epoch): (SessionId, Epoch),
+        host: HostId,
+        volume: VolumeName,
+    ) -> Result<Request, Reason> {
+        let head = self.bytes.get(..HEAD_LEN).unwrap_or(&[]);
+        let plain = concat(&[head, &host.to_wire(), &volume.to_wire()]);
+        let request = Request::decode(&without_proves(plain))?;
+        let is_its = request.session == id && request.epoch == epoch && !request.is_admin();
+        is_its.then_some(request).ok_or(Reason::Malformed)
+    }
+}
+
+/// A target's challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Challenge {
+    pub(super) handle: u16,
+    pub(super) nonce: [u8; KEY_LEN],
+    /// The target's X25519 public key, if it has one.
+    pub(super) share: Option<[u8; KEY_LEN]>,
+}
+
+impl Challenge {
+    pub(super) fn encode(&self) -> [u8; CHALLENGE_LEN] {
+        Writer::new()
+            .u32(MAGIC)
+            .u16(Reason::Challenge as u16)
+            .u8(VERSION_MIN)
+            .u8(VERSION_MAX)
+            .u16(self.handle & HANDLE)
+            .u16(if self.share.is_some() { X25519 } else { 0 })
+            .u32(0)
+            .bytes(self.nonce)
+            .bytes(self.share.unwrap_or([0; KEY_LEN]))
+            .finish()
+    }
+
+    /// Reads a challenge; `None`: it is none.
+    pub(super) fn decode(bytes: &[u8; CHALLENGE_LEN]) -> Option<Self> {
+        let mut r = Reader::new(bytes);
+        let (magic, reason) = (r.u32(), r.u16());
+        let (_version_min, _version_max) = (r.u8(), r.u8());
+        let (handle, flags, reserved) = (r.u16(), r.u16(), r.u32());
+        let (nonce, share) = (r.bytes(), r.bytes());
+        let is_x25519 = flags & X25519 != 0;
+        let good = magic == MAGIC
+            && Reason::from_wire(reason) == Some(Reason::Challenge)
+            && handle < CHALLENGES_MAX
+            && flags & !X25519 == 0
+            && reserved == 0
+            && (is_x25519 || share == [0; KEY_LEN]);
+        good.then_some(Self {
+            handle,
+            nonce,
+            share: is_x25519.then_some(share),
+        })
+    }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What proofs are made of, by crates: other code than the kernel's.
+
+use crate::proto::auth::{Crypto, KEY_LEN, MAC_LEN};
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use std::{cell::RefCell, collections::VecDeque};
+
+thread_local! {
+    static NEXT: RefCell<VecDeque<Vec<u8>>> = const { RefCell::new(VecDeque::new()) };
+    static COUNT: RefCell<u64> = const { RefCell::new(0) };
+}
+
+/// Has this thread's next random bytes be these.
+pub fn next_random(bytes: &[Vec<u8>]) {
+    NEXT.with_borrow_mut(|next| next.extend(bytes.iter().cloned()));
+}
+
+/// All of it.
+pub struct HostCrypto;
+
+/// A kernel without X25519.
+pub struct NoX25519;
+
+impl Crypto for HostCrypto {
+    fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any length will do");
+        mac.update(message);
+        mac.finalize().into_bytes().into()
+    }
+
+    fn wipe(bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+
+    fn is_equal(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool {
+        a == b
+    }
+
+    fn random(bytes: &mut [u8]) {
+        if let Some(next) = NEXT.with_borrow_mut(VecDeque::pop_front) {
+            return bytes.copy_from_slice(&next);
+        }
+        let count = COUNT.with_borrow_mut(|count| {
+            *count += 1;
+            *count
+        });
+        bytes.copy_from_slice(&Self::hmac(&[0x77; KEY_LEN], &count.to_le_bytes()));
+    }
+
+    fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {
+        Some(x25519_dalek::x25519(*private, x25519_dalek::X25519_BASEPOINT_BYTES))
+    }
+
+    fn shared(private: &[u8; KEY_LEN], public: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {
+        let shared = x25519_dalek::x25519(*private, *public);
+        (shared != [0; KEY_LEN]).then_some(shared)
+    }
+}
+
+impl Crypto for NoX25519 {
+    fn hmac(key: &[u8; KEY_LEN], message: &[u8]) -> [u8; KEY_LEN] {
+        HostCrypto::hmac(key, message)
+    }
+
+    fn wipe(bytes: &mut [u8]) {
+        HostCrypto::wipe(bytes);
+    }
+
+    fn is_equal(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool {
+        HostCrypto::is_equal(a, b)
+    }
+
+    fn random(bytes: &mut [u8]) {
+        HostCrypto::random(bytes);
+    }
+
+    fn public(_: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {
+        None
+    }
+
+    fn shared(_: &[u8; KEY_LEN], _: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {
+        None
+    }
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Keys by which hosts and targets prove to each other who they are: their files, and how the kernel modules get them.
+//!
+//! | file below `/etc/hcablk/keys` | whose |
+//! |---|---|
+//! | `host` | this machine's, as a host |
+//! | `target` | this machine's, as a target |
+//! | `hosts/UUID` | of a host that this machine's volumes allow |
+//! | `targets/ADDRESS` | of the target at that address |
+//! | `targets/default` | of the targets at all others |
+//!
+//! Only root can read them. Each line is a key; the first is the newest, and a second one is still valid.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::configfs::{Group, INITIATOR, TARGET};
+use crate::error::{Error, Kind, Result};
+use crate::output::{Done, Outcome, Report};
+use crate::system::System;
+use crate::target::{allowed_hosts as hosts, volumes};
+
+const FOLDER: &str = "/etc/hcablk/keys";
+/// What a printed key begins with: the version of its form.
+const PREFIX: &str = "hcablk-key-1:";
+/// Bytes of a key.
+const LENGTH: usize = 32;
+/// Keys of one side that are valid at a time.
+const VALID_MAX: usize = 2;
+
+/// A key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; LENGTH]);
+
+/// Never shows the key.
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Key {
+    /// Makes a key that nobody can guess.
+    fn generate() -> Result<Self> {
+        let mut bytes = [0; LENGTH];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            Error::new(
+                Kind::Failed,
+                format!("the kernel gives no random numbers: {error}"),
+            )
+        })?;
+        Ok(Self(bytes))
+    }
+
+    /// Returns the form in which keys are written down, with a checksum.
+    pub fn printed(&self) -> String {
+        let checksum = crc32fast::hash(&self.0);
+        format!("{PREFIX}{}-{checksum:08x}", hex(&self.0))
+    }
+
+    /// Returns the form in which the kernel modules take keys.
+    fn for_kernel(&self) -> String {
+        hex(&self.0)
+    }
+}
+
+impl FromStr for Key {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let rest = text
+            .trim()
+            .strip_prefix(PREFIX)
+            .ok_or("it does not begin with hcablk-key-1:")?;
+        let (digits, checksum) = rest.split_once('-').ok_or("its checksum is missing")?;
+        if !digits.is_ascii() || digits.len() != 2 * LENGTH {
+            return Err("it has not 64 hexadecimal digits");
+        }
+        let mut bytes = [0; LENGTH];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16)
+                .map_err(|_| "it has not 64 hexadecimal digits")?;
+        }
+        if u32::from_str_radix(checksum, 16) != Ok(crc32fast::hash(&bytes)) {
+            return Err("its checksum is wrong: a digit was mistyped or lost");
+        }
+        if bytes == [0; LENGTH] {
+            return Err("it is all zeroes");
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Whose key it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This machine's, as a host.
+    Host,
+    /// This machine's, as a target.
+    Target,
+    /// A host's that this machine's volumes allow.
+    OfHost(Uuid),
+    /// A target's, by its address; `default`: of all others.
+    OfTarget(String),
+}
+
+impl Whose {
+    fn file(&self) -> PathBuf {
+        let folder = Path::new(FOLDER);
+        match self {
+            Self::Host => folder.join("host"),
+            Self::Target => folder.join("target"),
+            Self::OfHost(id) => folder.join("hosts").join(id.to_string()),
+            Self::OfTarget(address) => folder.join("targets").join(address),
+        }
+    }
+}
+
+/// Reads the keys in a file, the newest first; none if it is not there.
+fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
+    let file = whose.file();
+    let text = match system.read(&file) {
+        Ok(text) => text,
+        Err(error) if error.is_gone() => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let broken = |why: &str| {
+        let message = format!("{} is broken: {why}", file.display());
+        Error::new(Kind::Setup, message).advise(
+            "Each line must be a key as `hcablk key show` prints it on the machine whose key it is.",
+        )
+    };
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let keys = lines
+        .map(|line| line.parse().map_err(broken))
+        .collect::<Result<Vec<Key>>>()?;
+    if keys.len() > VALID_MAX {
+        return Err(broken("two keys are valid at a time, and there are more"));
+    }
+    Ok(keys)
+}
+
+fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
+    let lines: String = keys
+        .iter()
+        .map(|key| format!("{}\n", key.printed()))
+        .collect();
+    Ok(system.replace_secret(&whose.file(), &lines)?)
+}
+
+/// What became of a key; never the key itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct Stored {
+    /// The file that it is in.
+    pub file: PathBuf,
+    /// Keys in that file.
+    pub keys: usize,
+    /// Whether it was not so before.
+    pub changed: bool,
+}
+
+fn stored(whose: &Whose, keys: usize, changed: bool) -> Outcome {
+    Outcome::new(Done::Key(Stored {
+        file: whose.file(),
+        keys,
+        changed,
+    }))
+}
+
+/// Runs `hcablk key generate`.
+pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outcome> {
+    let mut keys = read(system, whose)?;
+    if !keys.is_empty() && !rotate {
+        let message = format!("{} holds a key already", whose.file().display());
+        return Err(Error::new(Kind::Exists, message).advise(
+            "Others know this machine by it. To make another one, and keep this one valid until \
+             `hcablk key retire`: --rotate",
+        ));
+    }
+    keys.insert(0, Key::generate()?);
+    keys.truncate(VALID_MAX);
+    store(system, whose, &keys)?;
+    let mut outcome = stored(whose, keys.len(), true);
+    outcome.note("`hcablk key show` prints it, for `hcablk key add` on the other side");
+    if rotate {
+        outcome.note("`hcablk key apply` hands it to the kernel modules");
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk key show`.
+pub fn show(system: &dyn System, whose: &Whose) -> Result<Outcome> {
+    match read(system, whose)?.first() {
+        Some(key) => Ok(Outcome::new(Report::Key { key: key.printed() })),
+        None => Err(missing(whose)),
+    }
+}
+
+fn missing(whose: &Whose) -> Error {
+    let message = format!("there is no key in {}", whose.file().display());
+    let error = Error::new(Kind::NotFound, message);
+    match whose {
+        Whose::Host => error.advise("Make one: hcablk key generate host"),
+        Whose::Target => error.advise("Make one: hcablk key generate target"),
+        _ => error,
+    }
+}
+
+/// Runs `hcablk key add`: the new key comes first, and the one that was first stays valid.
+pub fn add(system: &dyn System, whose: &Whose, text: &str) -> Result<Outcome> {
+    let key: Key = text
+        .parse()
+        .map_err(|why| Error::new(Kind::Failed, format!("that is no key: {why}")))?;
+    let mut keys = read(system, whose)?;
+    if keys.first() == Some(&key) {
+        let mut outcome = stored(whose, keys.len(), false);
+        outcome.note("it is there already");
+        return Ok(outcome);
+    }
+    keys.retain(|known| *known != key);
+    keys.insert(0, key);
+    keys.truncate(VALID_MAX);
+    store(system, whose, &keys)?;
+    let mut outcome = stored(whose, keys.len(), true);
+    outcome.note("`hcablk key apply` hands it to what is exported or connected already");
+    Ok(outcome)
+}
+
+/// Runs `hcablk key retire`: the newest key alone stays valid.
+pub fn retire(system: &dyn System, whose: &Whose) -> Result<Outcome> {
+    let mut keys = read(system, whose)?;
+    if keys.is_empty() {
+        return Err(missing(whose));
+    }
+    if keys.len() == 1 {
+        let mut outcome = stored(whose, 1, false);
+        outcome.note("there is no older key");
+        return Ok(outcome);
+    }
+    keys.truncate(1);
+    store(system, whose, &keys)?;
+    let mut outcome = stored(whose, 1, true);
+    outcome.note("`hcablk key apply` takes the older key from the kernel modules");
+    Ok(outcome)
+}
+
+/// Writes `keys` to the attributes of a group, and nothing to those that are left. Nothing happens if there are none, and
+/// the module has none.
+fn set(group: &Group<'_>, attributes: [&str; VALID_MAX], keys: &[Option<Key>]) -> Result<()> {
+    let is_set = |known: String| known != "0";
+    if keys.iter().all(Option::is_none) && !group.get("keys").is_ok_and(is_set) {
+        return Ok(());
+    }
+    for (at, attribute) in attributes.iter().enumerate() {
+        let key = keys.get(at).and_then(Option::as_ref);
+        group.set_secret(attribute, &key.map(Key::for_kernel).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn valid(keys: Vec<Key>) -> Vec<Option<Key>> {
+    keys.into_iter().map(Some).collect()
+}
+
+/// Gives a device the keys of this host and of the target that it is to connect to.
+pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
+    let system = device.system();
+    let own = read(system, &Whose::Host)?;
+    let address = device.get("address")?;
+    let mut target = read(system, &Whose::OfTarget(address.clone()))?;
+    if target.is_empty() {
+        target = read(system, &Whose::OfTarget("default".to_owned()))?;
+    }
+    let keys = match (own.first(), target.first()) {
+        (Some(own), Some(target)) => [Some(own.clone()), Some(target.clone())],
+        (None, Some(_)) => {
+            return Err(Error::new(
+                Kind::Setup,
+                format!("there is a key of the target {address}, and none of this host"),
+            )
+            .advise("Make one: hcablk key generate host"))
+        }
+        // A target without a key has volumes for hosts that prove nothing.
+        (_, None) => [None, None],
+    };
+    set(device, ["host_key", "target_key"], &keys)
+}
+
+/// Gives the target of this machine its keys.
+pub(crate) fn set_target(volume: &Group<'_>) -> Result<()> {
+    let system = volume.system();
+    let keys = read(system, &Whose::Target)?;
+    set(&TARGET.named(system), ["key", "key2"], &valid(keys))
+}
+
+/// Gives a volume the keys of a host that it allows.
+pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
+    let Ok(id) = host.name().parse() else {
+        return Ok(());
+    };
+    let keys = read(host.system(), &Whose::OfHost(id))?;
+    set(host, ["key", "key2"], &valid(keys))
+}
+
+/// Runs `hcablk key apply`: hands the keys to what is exported and connected.
+pub fn apply(system: &dyn System) -> Result<Outcome> {
+    if let Some(tree) = TARGET.tree(system) {
+        for volume in volumes(&tree).children()? {
+            set_target(&volume)?;
+            for (_, host) in hosts(&volume)? {
+                set_host(&host)?;
+            }
+        }
+    }
+    if let Some(tree) = INITIATOR.tree(system) {
+        for device in tree.children()? {
+            set_device(&device)?;
+        }
+    }
+    let mut outcome = Outcome::new(Done::Keys {});
+    outcome.note("sessions that are live go on; the next ones begin by these keys");
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_they_are_printed() {
+        let key = Key::generate().unwrap();
+        assert_eq!(key.printed().parse(), Ok(key.clone()));
+        assert_ne!(Key::generate().unwrap(), key);
+        assert_eq!(format!("{key:?}"), "Key");
+        let known = Key([0xa5; LENGTH]).printed();
+        assert_eq!(known.len(), PREFIX.len() + 64 + 1 + 8);
+    }
+
+    #[test]
+    fn every_mistyped_digit_is_noticed() {
+        let printed = Key([0xa5; LENGTH]).printed();
+        for at in PREFIX.len()..printed.len() {
+            let mut text = printed.clone().into_bytes();
+            text[at] = if text[at] == b'0' { b'1' } else { b'0' };
+            let text = String::from_utf8(text).unwrap();
+            assert!(text.parse::<Key>().is_err(), "{text}");
+        }
+        for text in ["", "hcablk-key-1:", "DHHC-1:00:", "hcablk-key-1:é"] {
+            assert!(text.parse::<Key>().is_err());
+        }
+    }
+}
