@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What the parts of hcablk-prove share; main.c says what it is. */
+
+#ifndef PROVE_H
+#define PROVE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <rdma/rdma_cma.h>
+
+enum { CONNECT = 56, CHALLENGE = 80, REPLY = 88, SEALED_REPLY = 112, REJECT = 16, SEALED_REJECT = 32, KEY = 32, MAC = 16 };
+enum { CHALLENGED = 12 };
+/* Where the MAC is in a request. */
+enum { MAC_AT = CONNECT - MAC };
+/* Bits 15 and 14 of byte 6: a proof; its share is a public key. Bit 14 of byte 10: it proves. */
+enum { PROOF = 0x8000, X25519 = 0x4000, PROVES = 0x4000 };
+
+__attribute__((noreturn, format(printf, 1, 2)))
+void failed(const char *format, ...);
+void hmac(unsigned char out[32], const unsigned char key[32], const unsigned char *data, size_t n);
+
+void put(unsigned char *at, unsigned int bytes, uint64_t value);
+uint64_t get(const unsigned char *at, unsigned int bytes);
+
+/* What both sides have of a handshake. */
+struct handshake {
+	unsigned char hello[CONNECT], challenge[CHALLENGE], proof[CONNECT];
+	unsigned char pair[KEY], session[KEY];
+};
+
+/* What a MAC says of the connection: GIDs and queue pairs, the initiator's first. */
+struct channel {
+	unsigned char bytes[40];
+};
+
+void make_pair(struct handshake *h, const unsigned char *host_key, const unsigned char *target_key);
+/* Puts the MAC behind a proof, and makes the session's key. */
+void prove(struct handshake *h, const struct channel *c);
+/* The MAC of a sealed request, of a reply or a reject to it. */
+void seal_request(const struct handshake *h, const struct channel *c, unsigned char *request);
+void mac_of_answer(const struct handshake *h, const struct channel *c, const char *label, const unsigned char *request,
+		   const unsigned char *covered, size_t n, unsigned char mac[MAC]);
+
+/* Plays a target; what it does wrong is in wrong. */
+int play_target(const char *port, const char *wrong);
+extern unsigned char host_key[KEY], target_key[KEY];
+
+#endif

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+/* A target that has the keys, and does one thing wrong; or has them not. It serves no request. */
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <sys/random.h>
+#include "../event.h"
+#include "prove.h"
+
+enum { WAIT_MS = 60000 };
+
+/* What an accepted admin queue pair is told of a volume of 1 MiB. */
+static void make_reply(unsigned char *b, const unsigned char *hello)
+{
+	memset(b, 0, REPLY + 8);
+	memcpy(b, "HCAB\2", 5);
+	put(b + 6, 2, 8);
+	put(b + 8, 8, 1 << 20);
+	b[16] = 9;
+	b[17] = 9;
+	put(b + 18, 2, 4);
+	put(b + 20, 4, 1 << 20);
+	memcpy(b + 24, hello + 12, 12);
+	put(b + REPLY, 8, 77);
+}
+
+static void accept_by(struct rdma_cm_id *id, const unsigned char *b, size_t n)
+{
+	struct rdma_conn_param param = { .private_data = b, .private_data_len = n, .retry_count = 6, .rnr_retry_count = 1 };
+
+	if (rdma_accept(id, &param))
+		failed("accepting: %s", strerror(errno));
+}
+
+static struct rdma_cm_id *next_request(struct rdma_event_channel *events, unsigned char *request, uint32_t *qp)
+{
+	for (;;) {
+		struct rdma_cm_event *event = next_event(events, WAIT_MS);
+		struct rdma_cm_id *id;
+
+		if (!event)
+			failed("no request");
+		id = event->id;
+		if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			if (event->param.conn.private_data_len < CONNECT)
+				failed("a short request");
+			memcpy(request, event->param.conn.private_data, CONNECT);
+			*qp = event->param.conn.qp_num;
+			rdma_ack_cm_event(event);
+			return id;
+		}
+		rdma_ack_cm_event(event);
+	}
+}
+
+int play_target(const char *port, const char *wrong)
+{
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC,
+	};
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	unsigned char reply[SEALED_REPLY] = { 0 }, reject[SEALED_REJECT] = "HCAB\12\0\2\2";
+	struct rdma_cm_id *listener, *id;
+	struct handshake h = { 0 };
+	struct channel channel = { 0 };
+	uint32_t qp;
+	/* The reply is as long as that of a target that proves nothing. */
+	size_t length = SEALED_REPLY;
+
+	if (!events || rdma_create_id(events, &listener, NULL, RDMA_PS_TCP) ||
+	    rdma_bind_addr(listener, (struct sockaddr *)&at) || rdma_listen(listener, 8))
+		failed("listening: %s", strerror(errno));
+	printf("listens\n");
+	fflush(stdout);
+	id = next_request(events, h.hello, &qp);
+	if (!strcmp(wrong, "no-challenge")) {
+		rdma_create_qp(id, NULL, &attr);
+		make_reply(reply, h.hello);
+		accept_by(id, reply, REPLY);
+		sleep(5);
+		return 0;
+	}
+	memcpy(h.challenge, "HCAB\14\0\2\2", 8);
+	put(h.challenge + 8, 2, 5);
+	if (getrandom(h.challenge + 16, KEY, 0) != KEY)
+		failed("no random numbers");
+	if (!strcmp(wrong, "zero-point"))
+		put(h.challenge + 10, 2, X25519);
+	rdma_reject(id, h.challenge, CHALLENGE);
+	id = next_request(events, h.proof, &qp);
+	if (rdma_create_qp(id, NULL, &attr))
+		failed("a queue pair: %s", strerror(errno));
+	memcpy(channel.bytes, &id->route.addr.addr.ibaddr.dgid, 16);
+	memcpy(channel.bytes + 16, &id->route.addr.addr.ibaddr.sgid, 16);
+	put(channel.bytes + 32, 4, qp);
+	if (!strcmp(wrong, "host-key"))
+		host_key[0] ^= 1;
+	if (!strcmp(wrong, "target-key"))
+		target_key[0] ^= 1;
+	make_pair(&h, host_key, target_key);
+	{
+		struct handshake own = h;
+
+		prove(&own, &channel);
+		printf("the proof is %s\n", memcmp(own.proof, h.proof, CONNECT) ? "wrong" : "right");
+		memcpy(h.session, own.session, KEY);
+	}
+	if (!strcmp(wrong, "reject-sealed")) {
+		mac_of_answer(&h, &channel, "reject", h.proof, reject, REJECT, reject + REJECT);
+		rdma_reject(id, reject, SEALED_REJECT);
+		sleep(1);
+		return 0;
+	}
+	make_reply(reply, h.hello);
+	put(channel.bytes + 36, 4, id->qp->qp_num);
+	mac_of_answer(&h, &channel, "reply", h.proof, reply, REPLY + 8, reply + REPLY + 8);
+	if (!strcmp(wrong, "reply-unsealed"))
+		length = REPLY;
+	if (!strcmp(wrong, "reply-changed"))
+		reply[8] ^= 2;
+	if (!strcmp(wrong, "reply-reflected"))
+		memcpy(reply + REPLY + 8, h.proof + MAC_AT, MAC);
+	accept_by(id, reply, length);
+	sleep(5);
+	return 0;
+}
