@@ -9,7 +9,8 @@
 //! exchange. What the memory models differ in beyond that (dependencies, barriers by themselves) has no
 //! function here. On other architectures this is the kernel's.
 //!
-//! Nothing in C reaches what is kept in these.
+//! Nothing in C changes what is kept in these, but for blk-mq's field of a hardware queue (`blkdev/operations.rs`), which it
+//! leaves alone once that has been set up.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub use kernel::sync::atomic::{
