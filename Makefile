@@ -50,8 +50,9 @@ test-hostile: modules tools ## every message of the tests of group hostile, for 
 test-whole: modules tools ## all tests, each with all there is to try, for each night; HCABLK_SEED=N says what is random
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh
 
-soak: modules tools ## break connections until N=10000 requests were issued again, and look for writes of the past
-	@HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh 16 101
+soak: modules tools ## break connections until N=10000 requests were issued again, or, with MINUTES=60, for so long
+	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh 138; \
+	else HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh 16 101; fi
 
 demo: modules tools ## three machines share one disk with OCFS2, before your eyes
 	@scripts/with-guests tests/demo.sh

@@ -31,6 +31,8 @@
 #	HCABLK_SEED	what their messages come from, and which values a sweep takes; 1 when not set, in CI the commit's
 #			number
 #	HCABLK_FIRST	the first message's number; 0 when not set
+#	HCABLK_REISSUES	how many requests tests 16 and 101 have issued again
+#	HCABLK_MINUTES	for how long test 138 breaks paths under load; 1 when not set
 
 set -euo pipefail
 
@@ -41,7 +43,8 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_SYSTEM HCABLK_PACKAGES; do
+		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_SYSTEM HCABLK_PACKAGES \
+		HCABLK_REISSUES HCABLK_MINUTES; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"

@@ -16,7 +16,9 @@ two_cards() {
 			[ -e /sys/class/net/br0 ] || {
 				bridge=br1
 				ip link add br1 type bridge stp_state 0 forward_delay 0 mcast_snooping 0
-				ip link set eth0 master br1 && ip link set br1 mtu 9000 up
+				ip link set eth0 master br1 && ip link set br1 mtu 9000 up &&
+				ip address add \$(ip -4 -o address show eth0 | awk '{ print \$4 }') dev br1 noprefixroute &&
+				ip route add 10.77.0.1/32 dev br1
 			} || exit
 			for n in 1 2; do
 				ip link add path\$n mtu 9000 type veth peer name port\$n mtu 9000 &&
