@@ -12,6 +12,7 @@ extern crate self as kernel;
 mod proto;
 pub mod decoders;
 mod crypto;
+mod proofs;
 mod mq;
 mod space;
 mod account;
