@@ -68,7 +68,7 @@ pub(crate) enum ArmFor {
 /// Requests after which the issuer polls for responses itself, if none was seen meanwhile.
 const REAP: u32 = 16;
 /// Longest period.
-const PERIOD: u32 = 32;
+const PERIOD: u32 = 24;
 
 /// The account of one queue. Guarded by the lock under which requests are issued and responses
 /// are handled.
