@@ -95,8 +95,8 @@ mod replace;
 mod teardown;
 mod watch;
 
-pub(crate) use self::proof::SessionProof;
 use self::durable::Opened;
+pub(crate) use self::proof::SessionProof;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
 type State = SessionState<Option<Failure>>;

@@ -349,11 +349,10 @@ impl Words<'_> {
             return;
         }
         // Checked once: the words of a message of known length are loaded one after the other.
-        // SAFETY: As in `get`: all of `message` is below `count`.
         let load = |index| {
-            unsafe { Word::from_ptr(self.first.add(index)) }
-                .load(Ordering::Relaxed)
-                .to_ne_bytes()
+            // SAFETY: As in `get`: all of `message` is below `count`.
+            let word = unsafe { Word::from_ptr(self.first.add(index)) };
+            word.load(Ordering::Relaxed).to_ne_bytes()
         };
         let mut index = 0;
         let mut whole = message.chunks_exact_mut(WORD);

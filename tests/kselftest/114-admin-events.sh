@@ -74,7 +74,7 @@ check "it ends by itself after so many" join events-c1
 same "which was one" 1 "$(told c1 . | wc -l)"
 
 # The screen: keys come by a pipe, and what is drawn goes into a file.
-must on c1 'rm -f /tmp/keys && mkfifo /tmp/keys'
+must on c1 'rm -f /tmp/keys && mkfifo /tmp/keys && mkdir -p /dev/pts && { mountpoint -q /dev/pts || mount -t devpts devpts /dev/pts; }'
 ON_SECONDS=300 spawn top c1 'exec 3<> /tmp/keys; TERM=xterm script -q -e -f -c "stty rows 24 cols 80; exec hcablk top 1" /tmp/screen < /tmp/keys > /dev/null'
 # seen REGEX: it was drawn, whatever else the terminal was told in between
 seen() {

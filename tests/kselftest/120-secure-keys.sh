@@ -13,7 +13,11 @@ hosts=$target/volumes/vol1/hosts
 # refused "DESCRIPTION" WORDS: c1 cannot connect; its message has these words, and nothing is left at the target.
 refused() {
 	local what=$1 words=$2 output
-	output=$(on c1 "hcablk connect $target_address vol1 --ctrl-loss-tmo 0" 2>&1) && fail "$what: it is refused" || pass "$what: it is refused"
+	if output=$(on c1 "hcablk connect $target_address vol1 --ctrl-loss-tmo 0" 2>&1); then
+		fail "$what: it is refused"
+	else
+		pass "$what: it is refused"
+	fi
 	like "$what: why" "$words" "$output"
 	same "$what: no queue pair is left" 0 "$(queue_pairs target)"
 	must on c1 'hcablk disconnect --if-exists vol1'

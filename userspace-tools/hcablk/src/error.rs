@@ -79,6 +79,7 @@ pub struct Error {
     pub errno: Option<String>,
     /// What this command had changed and could not undo.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schemars", schemars(default))]
     pub not_undone: Vec<String>,
 }
 

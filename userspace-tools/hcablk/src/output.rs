@@ -81,11 +81,13 @@ pub struct Volume {
     pub clients: Vec<Client>,
     /// There are more: the kernel shows no more text.
     #[serde(skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schemars", schemars(default))]
     pub clients_cut: bool,
     /// The hosts that are refused until they are admitted.
     pub evicted: Vec<Evicted>,
     /// There are more: the kernel shows no more text.
     #[serde(skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schemars", schemars(default))]
     pub evicted_cut: bool,
     /// Why it was not enabled.
     pub error: Option<String>,
@@ -143,6 +145,7 @@ pub struct Port {
     pub sessions: Vec<PortSession>,
     /// There are more: the kernel shows no more text.
     #[serde(skip_serializing_if = "is_false")]
+    #[cfg_attr(feature = "schemars", schemars(default))]
     pub sessions_cut: bool,
     /// Why it does not listen.
     pub error: Option<String>,

@@ -213,8 +213,7 @@ fn check_strictly(root: &Value, schema: &Value, value: &Value) -> Result<(), Str
 
 #[test]
 fn all_examples_keep_to_the_schema() {
-    let schema: Value =
-        serde_json::from_str(&std::fs::read_to_string(published()).unwrap()).unwrap();
+    let schema = generated();
     let mut examples = 0;
     for entry in std::fs::read_dir(folder().join("tests/golden")).unwrap() {
         let file = entry.unwrap().path();
