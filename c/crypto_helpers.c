@@ -12,9 +12,20 @@ void hcablk_c_hmac_sha256(const u8 *key, size_t key_len, const u8 *data, size_t 
 	hmac_sha256_usingrawkey(key, key_len, data, len, out);
 }
 
+/* In a time that does not depend on the bytes, as crypto_memneq(), which a small kernel lacks. */
 bool hcablk_c_is_equal(const u8 *a, const u8 *b, size_t len)
 {
+#if IS_REACHABLE(CONFIG_CRYPTO_LIB_UTILS)
 	return !crypto_memneq(a, b, len);
+#else
+	unsigned long differs = 0;
+
+	while (len--) {
+		differs |= *a++ ^ *b++;
+		OPTIMIZER_HIDE_VAR(differs);
+	}
+	return !differs;
+#endif
 }
 
 void hcablk_c_wipe(u8 *bytes, size_t len)

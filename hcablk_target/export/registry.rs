@@ -88,6 +88,9 @@ pub(crate) struct WorkQueues {
     pub(crate) admin: Arc<WorkQueue>,
 }
 
+/// A place for an initiator that is to prove who it is.
+type Challenge = Option<Entry<KBox<Challenged<KernelCrypto>>>>;
+
 /// See the module.
 #[pin_data]
 pub(crate) struct Registry {
@@ -100,7 +103,7 @@ pub(crate) struct Registry {
     keys: Mutex<Keys>,
     /// Initiators that are to prove who they are.
     #[pin]
-    challenges: Mutex<KVec<Option<Entry<KBox<Challenged<KernelCrypto>>>>>>,
+    challenges: Mutex<KVec<Challenge>>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
     /// The hosts of those that wait until a drive has finished what it has begun for older ones.

@@ -50,15 +50,13 @@ check "a read that meets dirty pages succeeds" on c1 "dd if=$direct of=/tmp/read
 end "beside a read"
 same "and read them" "$(on target "dd if=$both bs=4k skip=32 count=1 2> /dev/null | sha256sum")" "$(on c1 'sha256sum < /tmp/read')"
 
-begin "$direct" direct,dsync
-check "another write with FUA that meets pages succeeds" \
-	on c1 "dd if=/dev/zero of=$direct bs=4k seek=16 count=1 conv=notrunc oflag=direct,dsync"
-end "both with FUA"
-
-# Through the page cache a write with FUA tells what the session has lost, so that the second may fail, too.
-begin "$device" direct,dsync
-on c1 "dd if=/dev/zero of=$device bs=4k seek=16 count=1 conv=notrunc oflag=direct,dsync"
-end "both with FUA, cached"
+# A write with FUA flushes the drive, of which a part is lost, and through the page cache it tells what the session has
+# lost: the second may fail, too, and takes as long as the first.
+for disk in "$direct" "$device"; do
+	begin "$disk" direct,dsync
+	on c1 "dd if=/dev/zero of=$disk bs=4k seek=16 count=1 conv=notrunc oflag=direct,dsync"
+	refuse "both with FUA, $disk: the write of which half is lost fails" join wide
+done
 
 becomes linear
 check "when the drive is well, so are writes" on c1 "dd if=/dev/urandom of=$direct bs=8k count=1 conv=notrunc oflag=direct,dsync"

@@ -159,6 +159,7 @@ fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
 
 /// What became of a key; never the key itself.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Stored {
     /// The file that it is in.
     pub file: PathBuf,

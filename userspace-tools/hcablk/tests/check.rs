@@ -110,6 +110,7 @@ fn export(root: &Path) {
     for (name, text) in [
         ("path", "/dev/nvme0n1"),
         ("read_only", "0"),
+        ("insecure", "0"),
         ("mode", "p2p"),
         ("cache_mib", "0"),
         ("chunk_kib", "128"),
