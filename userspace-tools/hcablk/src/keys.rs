@@ -45,7 +45,8 @@ impl fmt::Debug for Key {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = |byte: &u8| format!("{byte:02x}");
+    bytes.iter().map(digits).collect::<Vec<_>>().concat()
 }
 
 impl Key {
@@ -150,10 +151,8 @@ fn read(system: &dyn System, whose: &Whose) -> Result<Vec<Key>> {
 }
 
 fn store(system: &dyn System, whose: &Whose, keys: &[Key]) -> Result<()> {
-    let lines: String = keys
-        .iter()
-        .map(|key| format!("{}\n", key.printed()))
-        .collect();
+    let line = |key: &Key| key.printed() + "\n";
+    let lines = keys.iter().map(line).collect::<Vec<_>>().concat();
     Ok(system.replace_secret(&whose.file(), &lines)?)
 }
 
