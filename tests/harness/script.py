@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
+# Groups whose tests run for as long as they are told to.
+NAMED_ONLY = {"soak"}
+
+
 @dataclass
 class Test:
     """One script of tests/kselftest."""
@@ -98,8 +102,10 @@ def part_of(tests: list[Test], word: str) -> list[Test] | None:
 
 
 def chosen(tests: list[Test], words: list[str]) -> list[Test]:
-    """The tests that the words ask for; all of them without a word."""
+    """The tests that the words ask for; all of them without a word, but those that have to be named."""
     wanted = [part for word in words for part in word.replace(",", " ").split()]
+    if not wanted or part_of([], wanted[0]) is not None:
+        tests = [test for test in tests if test.group not in NAMED_ONLY]
     if len(wanted) == 1 and (part := part_of(tests, wanted[0])) is not None:
         return part
     for word in wanted:
