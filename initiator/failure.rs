@@ -188,7 +188,9 @@ impl Failure {
     /// target refuses for good, the volume is another one, or one of the two sides has a mistake.
     pub(crate) fn may_pass(self) -> bool {
         match self {
-            Self::Step(..)
+            // Of the two keys of a disk one may be written a moment after the other.
+            Self::Unset(_)
+            | Self::Step(..)
             | Self::Timeout(_)
             | Self::NotListening
             | Self::StaleConnection
@@ -222,8 +224,7 @@ impl Failure {
                 | Reason::Evicted
                 | Reason::Superseded => false,
             },
-            Self::Unset(_)
-            | Self::Device(_)
+            Self::Device(_)
             | Self::Forced
             // What refers to the device must go before it can come back.
             | Self::DeviceRemoved

@@ -61,7 +61,7 @@ refuse "a device's name is checked" on c1 "mkdir '$initiator/a b'"
 must on c1 "rmdir $dev"
 
 volume=$target/volumes/vol1
-must on target "mkdir $volume"
+must on target "mkdir $volume && echo 1 > $volume/insecure"
 like "a volume is not enabled without a path" "Invalid|No such" "$(set_error target $volume enable 1)"
 must on target "echo /dev/nothere > $volume/path"
 like "nor with a path that is not there" "No such" "$(set_error target $volume enable 1)"
