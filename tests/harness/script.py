@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,8 @@ def chosen(tests: list[Test], words: list[str]) -> list[Test]:
     """The tests that the words ask for; all of them without a word, but those that have to be named."""
     wanted = [part for word in words for part in word.replace(",", " ").split()]
     if not wanted or part_of([], wanted[0]) is not None:
-        tests = [test for test in tests if test.group not in NAMED_ONLY]
+        left_out = NAMED_ONLY | set(os.environ.get("HCABLK_LEAVE_OUT", "").split())
+        tests = [test for test in tests if test.group not in left_out]
     if len(wanted) == 1 and (part := part_of(tests, wanted[0])) is not None:
         return part
     for word in wanted:
