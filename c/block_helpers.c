@@ -19,6 +19,32 @@ void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch)
 		blk_mq_end_request(rq, BLK_STS_OK);
 }
 
+/*
+ * blk_mq_requeue_work() dispatches those with this flag, which is a macro, in the order in which they come. The block layer counts
+ * a request's time from when it is issued; so the next issue gets what is left of it, but enough to be answered.
+ */
+void hcablk_c_requeue(struct request *rq)
+{
+	long least = rq->q->rq_timeout / 4;
+	long left = READ_ONCE(rq->deadline) - jiffies;
+
+	WRITE_ONCE(rq->timeout, max(left, least));
+	rq->rq_flags |= RQF_DONTPREP;
+	blk_mq_requeue_request(rq, true);
+}
+
+/* Gives a request all of its time, from when the timer is set next: with what is left of an earlier issue it has run out. */
+void hcablk_c_time_anew(struct request *rq)
+{
+	WRITE_ONCE(rq->timeout, rq->q->rq_timeout);
+}
+
+/* The time is set when the request is accounted for, and of an earlier request else. The flag is a macro. */
+u64 hcablk_c_made_ns(struct request *rq)
+{
+	return rq->rq_flags & RQF_IO_STAT ? rq->start_time_ns : 0;
+}
+
 /* rq_for_each_segment() is a macro; the first @len bytes of the data are copied. */
 void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len)
 {
@@ -130,6 +156,12 @@ bool hcablk_c_stable_writes(struct file *file)
 					mapping_stable_writes(file->f_mapping);
 }
 
+/* A field of an anonymous union, for which bindgen has a name that changes. */
+const struct path *hcablk_c_path_of(const struct file *file)
+{
+	return &file->f_path;
+}
+
 loff_t hcablk_c_file_size(struct file *file)
 {
 	return i_size_read(file_inode(file));
@@ -149,4 +181,93 @@ void hcablk_c_configfs_add_default_group(struct config_group *new_group,
 					 struct config_group *group)
 {
 	configfs_add_default_group(new_group, group);
+}
+
+/*
+ * Persistent reservations: rust/blkdev/reservations.rs carries them out. Here, since the type of a reservation comes
+ * unchecked from user space, and an enum of Rust's must have a value that it knows.
+ */
+static int hcablk_pr_register(struct block_device *bdev, u64 old_key, u64 new_key, u32 flags)
+{
+	return hcablk_rs_pr_change(bdev->bd_disk, 0, old_key, new_key, 0, flags & PR_FL_IGNORE_KEY);
+}
+
+static int hcablk_pr_reserve(struct block_device *bdev, u64 key, enum pr_type type, u32 flags)
+{
+	if (flags)
+		return -EOPNOTSUPP;
+	return hcablk_rs_pr_change(bdev->bd_disk, 1, key, 0, type, false);
+}
+
+static int hcablk_pr_release(struct block_device *bdev, u64 key, enum pr_type type)
+{
+	return hcablk_rs_pr_change(bdev->bd_disk, 2, key, 0, type, false);
+}
+
+static int hcablk_pr_preempt(struct block_device *bdev, u64 old_key, u64 new_key, enum pr_type type, bool abort)
+{
+	return hcablk_rs_pr_change(bdev->bd_disk, 3, old_key, new_key, type, abort);
+}
+
+static int hcablk_pr_clear(struct block_device *bdev, u64 key)
+{
+	return hcablk_rs_pr_change(bdev->bd_disk, 4, key, 0, 0, false);
+}
+
+/* Reads all keys anew when they change meanwhile, but not for ever. */
+static int hcablk_pr_read_keys(struct block_device *bdev, struct pr_keys *info)
+{
+	u32 room = info->num_keys, number = 0, generation = 0, seen, i, tries;
+	u64 key;
+	int ret;
+
+	for (tries = 0; tries < 16; tries++) {
+		i = 0;
+		do {
+			ret = hcablk_rs_pr_read(bdev->bd_disk, false, i, &seen, &number, &key);
+			if (ret)
+				return ret;
+			if (i && seen != generation)
+				break;
+			generation = seen;
+			if (i < room && i < number)
+				info->keys[i] = key;
+			i++;
+		} while (i < number && i < room);
+		if (seen == generation) {
+			info->generation = generation;
+			info->num_keys = number;
+			return 0;
+		}
+	}
+	return -EAGAIN;
+}
+
+static int hcablk_pr_read_reservation(struct block_device *bdev, struct pr_held_reservation *held)
+{
+	u32 generation, type;
+	u64 key;
+	int ret = hcablk_rs_pr_read(bdev->bd_disk, true, 0, &generation, &type, &key);
+
+	if (ret)
+		return ret;
+	held->key = key;
+	held->generation = generation;
+	held->type = type;
+	return 0;
+}
+
+static const struct pr_ops hcablk_pr_ops = {
+	.pr_register = hcablk_pr_register,
+	.pr_reserve = hcablk_pr_reserve,
+	.pr_release = hcablk_pr_release,
+	.pr_preempt = hcablk_pr_preempt,
+	.pr_clear = hcablk_pr_clear,
+	.pr_read_keys = hcablk_pr_read_keys,
+	.pr_read_reservation = hcablk_pr_read_reservation,
+};
+
+const struct pr_ops *hcablk_c_pr_ops(void)
+{
+	return &hcablk_pr_ops;
 }

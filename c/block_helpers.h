@@ -7,15 +7,23 @@
 #include <linux/blkdev.h>
 #include <linux/configfs.h>
 #include <linux/fs.h>
+#include <linux/pr.h>
 
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
+void hcablk_c_requeue(struct request *rq);
+void hcablk_c_time_anew(struct request *rq);
+u64 hcablk_c_made_ns(struct request *rq);
 void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len);
 void hcablk_c_rq_copy_from(struct request *rq, void *to, size_t len);
 
 struct gendisk *hcablk_c_alloc_disk(struct blk_mq_tag_set *set, struct queue_limits *lim,
 				    void *queuedata);
 const struct attribute_group **hcablk_c_disk_groups(void);
+const struct pr_ops *hcablk_c_pr_ops(void);
+int hcablk_rs_pr_change(struct gendisk *disk, u32 what, u64 key, u64 other, u32 how, bool flag);
+int hcablk_rs_pr_read(struct gendisk *disk, bool whole, u32 index, u32 *generation, u32 *number,
+		      u64 *key);
 int hcablk_c_disk_number_alloc(void);
 void hcablk_c_disk_number_free(unsigned int number);
 struct module *hcablk_c_core_module(void);
@@ -26,6 +34,7 @@ bool hcablk_c_bdev_write_cache(struct block_device *bdev);
 void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
 loff_t hcablk_c_file_size(struct file *file);
+const struct path *hcablk_c_path_of(const struct file *file);
 void hcablk_c_kiocb_end_write(struct kiocb *iocb);
 
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys);

@@ -33,11 +33,16 @@ void hcablk_c_wipe(u8 *bytes, size_t len)
 	memzero_explicit(bytes, len);
 }
 
-/* Waits until the kernel has gathered enough chance, which is soon after its start. */
-void hcablk_c_random(u8 *bytes, size_t len)
+/*
+ * Waits until the kernel has gathered enough chance, which is soon after its start. False: a signal came before that,
+ * and the bytes are nothing that nobody can guess.
+ */
+bool hcablk_c_random(u8 *bytes, size_t len)
 {
-	wait_for_random_bytes();
+	if (wait_for_random_bytes())
+		return false;
 	get_random_bytes(bytes, len);
+	return true;
 }
 
 /* False where the kernel has no X25519. */

@@ -41,6 +41,7 @@ void hcablk_c_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t len,
 				enum dma_data_direction dir);
 int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr);
 bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr);
+size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev);
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir);
 void hcablk_c_ib_dma_sync_for_device(struct ib_device *dev, u64 addr, size_t len,
@@ -50,7 +51,7 @@ u64 hcablk_c_sg_dma(struct scatterlist *sg, unsigned int *len);
 void hcablk_c_sg_set_dma(struct scatterlist *sg, u64 addr, unsigned int len);
 int hcablk_c_ibdev_node(struct ib_device *device);
 void hcablk_c_gids(struct rdma_cm_id *id, u8 *own, u8 *peer);
-void hcablk_c_peer_address(struct rdma_cm_id *id, u8 *address);
+void hcablk_c_address(struct rdma_cm_id *id, bool peer, u8 *address, u16 *port);
 struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *context);
 
 /* faults.c */
@@ -96,7 +97,7 @@ void hcablk_c_reinit_completion(struct completion *c);
 void hcablk_c_hmac_sha256(const u8 *key, size_t key_len, const u8 *data, size_t len, u8 *out);
 bool hcablk_c_is_equal(const u8 *a, const u8 *b, size_t len);
 void hcablk_c_wipe(u8 *bytes, size_t len);
-void hcablk_c_random(u8 *bytes, size_t len);
+bool hcablk_c_random(u8 *bytes, size_t len);
 /* Of the base point if point is NULL. */
 bool hcablk_c_x25519(u8 *out, const u8 *private, const u8 *point);
 

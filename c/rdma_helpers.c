@@ -85,6 +85,12 @@ bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
 	return !ib_uses_virt_dma(dev) && dma_need_sync(dev->dma_device, addr);
 }
 
+/* SIZE_MAX: any. Less where what is mapped may have to be copied to bounce buffers. */
+size_t hcablk_c_ib_dma_max_mapping(struct ib_device *dev)
+{
+	return ib_uses_virt_dma(dev) ? SIZE_MAX : dma_max_mapping_size(dev->dma_device);
+}
+
 void hcablk_c_ib_dma_sync_for_cpu(struct ib_device *dev, u64 addr, size_t len,
 				  enum dma_data_direction dir)
 {
@@ -140,14 +146,19 @@ void hcablk_c_gids(struct rdma_cm_id *id, u8 *own, u8 *peer)
 	}
 }
 
-/* As an IPv6 address; InfiniBand's own is one, too. */
-void hcablk_c_peer_address(struct rdma_cm_id *id, u8 *address)
+/* An end's address as an IPv6 one, that of IPv4 as its last four bytes, and its port. */
+void hcablk_c_address(struct rdma_cm_id *id, bool peer, u8 *address, u16 *port)
 {
-	const struct sockaddr *peer = (const struct sockaddr *)&id->route.addr.dst_addr;
+	const struct rdma_addr *addr = &id->route.addr;
+	const struct sockaddr *of = (const struct sockaddr *)(peer ? &addr->dst_addr : &addr->src_addr);
 
 	memset(address, 0, 16);
-	if (peer->sa_family == AF_INET6)
-		memcpy(address, &((const struct sockaddr_in6 *)peer)->sin6_addr, 16);
-	else if (peer->sa_family == AF_INET)
-		memcpy(address + 12, &((const struct sockaddr_in *)peer)->sin_addr, 4);
+	*port = 0;
+	if (of->sa_family == AF_INET6) {
+		memcpy(address, &((const struct sockaddr_in6 *)of)->sin6_addr, 16);
+		*port = ntohs(((const struct sockaddr_in6 *)of)->sin6_port);
+	} else if (of->sa_family == AF_INET) {
+		memcpy(address + 12, &((const struct sockaddr_in *)of)->sin_addr, 4);
+		*port = ntohs(((const struct sockaddr_in *)of)->sin_port);
+	}
 }

@@ -16,6 +16,21 @@ struct hcablk_trace_request {
 	u16 number;
 	u8 op;
 	u8 way;
+	u8 memory;
+};
+
+/* A part of a large request's data, which moves by itself. */
+struct hcablk_trace_chunk {
+	u64 session;
+	u64 sector;
+	u32 offset;
+	u32 bytes;
+	int status;
+	u16 queue;
+	u16 tag;
+	u16 generation;
+	u8 op;
+	u8 memory;
 };
 
 struct hcablk_trace_state {
@@ -52,6 +67,13 @@ struct hcablk_trace_disk {
 	{ 3, "inline" },		\
 	{ 4, "eager" }
 
+/* Where the target has the data. */
+#define HCABLK_TRACE_MEMORIES		\
+	{ 0, "none" },			\
+	{ 1, "ram" },			\
+	{ 2, "peer" },			\
+	{ 3, "bounced" }
+
 #define HCABLK_TRACE_STATES		\
 	{ 0, "connecting" },		\
 	{ 1, "live" },			\
@@ -77,6 +99,7 @@ DECLARE_EVENT_CLASS(name,							\
 		__field(u16, number)						\
 		__field(u8, op)							\
 		__field(u8, way)						\
+		__field(u8, memory)						\
 	),									\
 	TP_fast_assign(								\
 		__entry->session = request->session;				\
@@ -89,12 +112,14 @@ DECLARE_EVENT_CLASS(name,							\
 		__entry->number = request->number;				\
 		__entry->op = request->op;					\
 		__entry->way = request->way;					\
+		__entry->memory = request->memory;				\
 	),									\
-	TP_printk("session=%016llx queue=%u tag=%u generation=%u op=%s way=%s number=%u sector=%llu bytes=%u status=%d", \
+	TP_printk("session=%016llx queue=%u tag=%u generation=%u op=%s way=%s number=%u sector=%llu bytes=%u status=%d memory=%s", \
 		  __entry->session, __entry->queue, __entry->tag, __entry->generation, \
 		  __print_symbolic(__entry->op, HCABLK_TRACE_OPS),		\
 		  __print_symbolic(__entry->way, HCABLK_TRACE_WAYS),		\
-		  __entry->number, __entry->sector, __entry->bytes, __entry->status) \
+		  __entry->number, __entry->sector, __entry->bytes, __entry->status, \
+		  __print_symbolic(__entry->memory, HCABLK_TRACE_MEMORIES))	\
 )
 
 #define HCABLK_REQUEST_EVENT(class, name)					\

@@ -22,6 +22,7 @@
 
 mod bdev;
 mod bio;
+mod by_age;
 mod disk;
 mod ending;
 mod file;
@@ -32,6 +33,8 @@ mod per_tag;
 mod regular;
 mod request;
 mod requests;
+mod reservations;
+mod state_file;
 mod status;
 mod tag_set;
 
@@ -45,6 +48,7 @@ pub use self::{
         BioOwner,
         BioSlot, //
     },
+    by_age::ByAge,
     disk::{
         Announcer,
         Disk, //
@@ -74,6 +78,11 @@ pub use self::{
         RequestRef, //
     },
     requests::Requests,
+    reservations::ReservationOps,
+    state_file::{
+        StateDirectory,
+        StateFile, //
+    },
     status::Status,
     tag_set::{
         TagSet,

@@ -59,9 +59,9 @@ impl Crypto for KernelCrypto {
         unsafe { bindings::hcablk_c_is_equal(a.as_ptr(), b.as_ptr(), MAC_LEN) }
     }
 
-    fn random(bytes: &mut [u8]) {
+    fn random(bytes: &mut [u8]) -> bool {
         // SAFETY: The slice is ours.
-        unsafe { bindings::hcablk_c_random(bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { bindings::hcablk_c_random(bytes.as_mut_ptr(), bytes.len()) }
     }
 
     fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {

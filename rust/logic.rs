@@ -5,10 +5,12 @@
 //!
 //! - [`fair_share`]: who may borrow how many shared buffers.
 //! - [`mq`]: the Multi-Queue replacement algorithm, which lines a cache keeps.
+//! - [`reservation`]: the persistent reservations of a drive.
 //! - [`session_state`]: the states of a session, the same on both sides.
 //!
 //! [`proto`](crate::proto) is as pure, and is the wire's.
 
 pub mod fair_share;
 pub mod mq;
+pub mod reservation;
 pub mod session_state;

@@ -8,6 +8,7 @@
 //!
 //! - [`auth`]: how both sides prove who they are.
 //! - [`connect`]: what travels in the connection manager's private data.
+//! - [`discovery`]: what a host asks before it connects.
 //! - [`message`]: what travels in SENDs once connected.
 //! - [`name`]: host ids and volume names.
 //! - [`credits`]: who may send when.
@@ -16,6 +17,7 @@
 pub mod auth;
 pub mod connect;
 pub mod credits;
+pub mod discovery;
 pub mod grant;
 pub mod message;
 pub mod name;

@@ -54,6 +54,7 @@ pub mod mr;
 mod paired;
 pub mod pd;
 mod pending;
+pub mod port;
 pub mod qp;
 pub mod sink;
 pub mod space;

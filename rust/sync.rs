@@ -217,7 +217,7 @@ impl WorkQueue {
     }
 
     /// Waits until nothing is queued, also not what queued work queues. May sleep.
-    fn drain(&self) {
+    pub fn drain(&self) {
         // SAFETY: The queue is alive as long as `self`.
         unsafe { bindings::drain_workqueue(self.0.as_ptr()) };
     }

@@ -19,6 +19,7 @@
 //! [`block/genhd.c`](srctree/block/genhd.c)
 
 use super::{
+    reservations::ReservationOps,
     Limits,
     Operations,
     TagSet, //
@@ -40,8 +41,12 @@ use kernel::{
         from_err_ptr,
         to_result, //
     },
+    new_mutex,
     prelude::*,
-    sync::Arc,  //
+    sync::{
+        Arc,
+        Mutex, //
+    },
     ThisModule, //
 };
 
@@ -49,7 +54,7 @@ use kernel::{
 /// be after the driver is done with the disk. It begins with what its attribute
 /// `wwid` shows, which C reads.
 #[repr(C)]
-struct Shared {
+pub(super) struct Shared {
     /// Terminated.
     wwid: [c_char; WWID_MAX],
     fops: bindings::block_device_operations,
@@ -57,6 +62,8 @@ struct Shared {
     claimed: Atomic<bool>,
     /// The N of its name.
     number: u32,
+    /// Who carries out reservations, as long as the driver has the disk.
+    reservations: Pin<KBox<Reserver>>,
 }
 
 /// Bytes of a text of a UUID, what comes before it and its end, and some more.
@@ -71,10 +78,13 @@ impl Shared {
                     open: Some(open),
                     free_disk: Some(free_disk),
                     owner: module.as_ptr(),
+                    // SAFETY: Returns a constant.
+                    pr_ops: unsafe { bindings::hcablk_c_pr_ops() },
                     ..pin_init::zeroed()
                 },
                 claimed: Atomic::new(false),
                 number: 0,
+                reservations: KBox::pin_init(new_mutex!(None), GFP_KERNEL)?,
             },
             GFP_KERNEL,
         )?;
@@ -94,6 +104,11 @@ impl Shared {
         // SAFETY: Our own module is alive while this runs.
         unsafe { bindings::hcablk_c_module_get(bindings::hcablk_c_core_module()) };
         Ok(shared)
+    }
+
+    /// Returns who carries out reservations. May sleep.
+    pub(super) fn reservations(&self) -> Option<Arc<dyn ReservationOps>> {
+        self.reservations.lock().clone()
     }
 
     /// Frees everything `new` made.
@@ -209,6 +224,9 @@ impl Drop for Announcer {
     }
 }
 
+/// Who is asked for reservations, until the disk is removed.
+type Reserver = Mutex<Option<Arc<dyn ReservationOps>>>;
+
 /// A disk that was added and not yet removed. Dropping removes it at once.
 ///
 /// # Invariants
@@ -299,6 +317,11 @@ impl<T: Operations> Disk<T> {
     fn queue(&self) -> *mut bindings::request_queue {
         // SAFETY: By the type invariant; a disk keeps its queue.
         unsafe { (*self.disk.as_ptr()).queue }
+    }
+
+    /// Has `ops` carry out reservations until the disk is removed; before, there are none. May sleep.
+    pub fn set_reservations(&self, ops: Arc<dyn ReservationOps>) {
+        *self.shared().reservations.lock() = Some(ops);
     }
 
     /// Returns the number in the disk's name.
@@ -408,6 +431,8 @@ impl<T: Operations> Drop for Disk<T> {
         // SAFETY: By the type invariant the disk is added; this happens once.
         unsafe { bindings::del_gendisk(disk) };
         self.tag_set.requests().clear_queue();
+        let ops = self.shared().reservations.lock().take();
+        drop(ops);
         // SAFETY: The reference that came with the allocation; nothing below
         // uses the disk.
         unsafe { bindings::put_disk(disk) };

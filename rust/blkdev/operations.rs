@@ -94,8 +94,8 @@ pub trait Operations: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Handles a request that was not ended in time. Runs in a worker and may sleep. The tag is not
-    /// reused while this runs, but the request may be taken or ended by another context.
+    /// Handles a request that was not ended in time, which counts as [`Request::requeue`] says. Runs in a worker and may
+    /// sleep. The tag is not reused while this runs, but the request may be taken or ended by another context.
     fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
 }
 
@@ -264,6 +264,7 @@ impl<T: Operations> Vtable<T> {
     unsafe extern "C" fn timeout(request: *mut bindings::request) -> bindings::blk_eh_timer_return {
         // SAFETY: By the safety requirement; `init_hctx` set the data.
         let (queue, index, tag) = unsafe {
+            bindings::hcablk_c_time_anew(request);
             let hctx = (*request).mq_hctx;
             (Self::keep_queue(hctx), (*hctx).queue_num, (*request).tag)
         };
@@ -328,6 +329,7 @@ impl<T: Operations> Vtable<T> {
             unsafe {
                 Pdu::<T>::of(request).write(Pdu {
                     slot: core::ptr::null(),
+                    order: 0,
                     driver,
                 })
             };

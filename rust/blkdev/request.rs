@@ -46,6 +46,8 @@ pub enum Op {
 #[repr(C)]
 pub(super) struct Pdu<T: Operations> {
     pub(super) slot: *const Slot,
+    /// See [`Request::set_order`].
+    pub(super) order: u32,
     pub(super) driver: T::Pdu,
 }
 
@@ -117,6 +119,20 @@ impl<T: Operations> Request<T> {
         }
         this.slot().finish();
         Some(this.request)
+    }
+
+    /// Returns the request, which stays Owned, for [`Self::from_owned`].
+    #[inline]
+    pub(super) fn into_raw(self) -> NonNull<bindings::request> {
+        ManuallyDrop::new(self).request
+    }
+
+    /// Sets when the request was issued, of those that the block layer made at the same time: a number that goes up, with
+    /// wrap. For [`ByAge`](super::ByAge).
+    #[inline]
+    pub fn set_order(&mut self, order: u32) {
+        // SAFETY: By the type invariant it is initialized and ours alone.
+        unsafe { (*Pdu::<T>::of(self.request.as_ptr())).order = order };
     }
 
     /// Returns a view of what the request wants.
@@ -224,7 +240,10 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
-    /// Gives the request back to the block layer, to be issued again. Otherwise as [`Self::end`].
+    /// Gives the request back to the block layer, to be issued again: behind others that were given back before, and
+    /// before those that were never issued ([`ByAge`](super::ByAge)). Its time goes on when it is issued again, so that it is
+    /// counted from its first issue, without what it spends in the block layer; an issue has at least a quarter of it. When it
+    /// has run out ([`Operations::timeout`]) it is counted anew. Otherwise as [`Self::end`].
     ///
     /// C: `blk_mq_requeue_request()`.
     #[inline]
@@ -233,7 +252,7 @@ impl<T: Operations> Request<T> {
             return;
         };
         // SAFETY: The request is started and we were its owner.
-        unsafe { bindings::blk_mq_requeue_request(request.as_ptr(), true) };
+        unsafe { bindings::hcablk_c_requeue(request.as_ptr()) };
     }
 
     /// Gives the request back as the result of `queue_rq`, which must return a

@@ -40,6 +40,8 @@ pub enum Status {
     Offline,
     /// The request is malformed (`EINVAL`).
     Invalid,
+    /// Another host's reservation is in the way (`EBADE`).
+    Conflict,
 }
 
 impl Status {
@@ -60,6 +62,7 @@ impl Status {
             Status::DevResource => bindings::BLK_STS_DEV_RESOURCE,
             Status::Offline => bindings::BLK_STS_OFFLINE,
             Status::Invalid => bindings::BLK_STS_INVAL,
+            Status::Conflict => bindings::BLK_STS_RESV_CONFLICT,
         }
     }
 
@@ -92,6 +95,7 @@ impl Status {
             bindings::BLK_STS_DEV_RESOURCE => Status::DevResource,
             bindings::BLK_STS_OFFLINE => Status::Offline,
             bindings::BLK_STS_INVAL => Status::Invalid,
+            bindings::BLK_STS_RESV_CONFLICT => Status::Conflict,
             _ => Status::IoErr,
         }
     }

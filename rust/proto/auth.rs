@@ -13,8 +13,10 @@
 //! ```
 //!
 //! All of it is private data of the connection manager's messages: there is no queue pair at the target before the
-//! proof. A target takes what it has of a challenge out of its table to [verify](Challenged::verify) one proof, so that no challenge
-//! is used twice.
+//! proof. A target takes what it has of a challenge out of its table when it has [verified](Challenged::verify) a proof,
+//! so that no challenge is used twice, and nobody else can use it up.
+//!
+//! A [question](super::discovery) is proven in the same way, and answered by a sealed entry, as a reject.
 //!
 //! - A *pair key* is made of the host's key and the target's. Only these two hosts have both, if keys are shared by no others.
 //! - The MACs of the handshake cover every byte that both have sent, and the [`Channel`]: the two ports and queue pair.
@@ -32,7 +34,7 @@ pub use self::{
     handshake::{Challenged, Initiator, Unconfirmed},
     seal::SessionKey,
     window::Window,
-    wire::{Asked, Channel, Proof, Sealed},
+    wire::{Asked, Channel, End, Proof, Sealed, Wanted},
 };
 
 use core::marker::PhantomData;
@@ -47,6 +49,8 @@ pub const CHALLENGE_LEN: usize = 80;
 pub const SEALED_REPLY_LEN: usize = 112;
 /// Bytes of a reject that carries a MAC.
 pub const SEALED_REJECT_LEN: usize = 32;
+/// Bytes of an entry of a list that carries a MAC.
+pub const SEALED_ENTRY_LEN: usize = 80;
 /// Handles of challenges are below this.
 pub const CHALLENGES_MAX: u16 = 1 << 14;
 /// Keys of one side that are valid at the same time, so that they can be changed while they are used.
@@ -63,8 +67,8 @@ pub trait Crypto: Sized {
     /// Returns whether both are the same, in a time that does not depend on where they differ.
     fn is_equal(a: &[u8; MAC_LEN], b: &[u8; MAC_LEN]) -> bool;
 
-    /// Fills `bytes` by what nobody can guess. May sleep.
-    fn random(bytes: &mut [u8]);
+    /// Fills `bytes` by what nobody can guess; `false`: it cannot, since a signal came. May sleep.
+    fn random(bytes: &mut [u8]) -> bool;
 
     /// Returns the X25519 public key of `private`; `None` if there is no X25519 here.
     fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
@@ -96,11 +100,10 @@ impl<C: Crypto> Secret<C> {
         }
     }
 
-    /// Makes one that is nobody's.
-    pub fn random() -> Self {
+    /// Makes one that is nobody's; `None`: as [`Crypto::random`].
+    pub fn random() -> Option<Self> {
         let mut secret = Self::of([0; KEY_LEN]);
-        C::random(&mut secret.bytes);
-        secret
+        C::random(&mut secret.bytes).then_some(secret)
     }
 
     /// Makes the same once more.
@@ -134,6 +137,11 @@ impl<C: Crypto> Secret<C> {
         pair
     }
 
+    /// Returns by what it can be known again, and by nobody made.
+    pub fn print(&self) -> Print {
+        Print(self.mac(label::PRINT))
+    }
+
     /// Makes another secret of this one and `message`.
     fn derive(&self, message: &[u8]) -> Self {
         Self::take(&mut C::hmac(&self.bytes, message))
@@ -148,6 +156,10 @@ impl<C: Crypto> Secret<C> {
     }
 }
 
+/// By what a secret can be known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Print([u8; MAC_LEN]);
+
 impl<C: Crypto> Drop for Secret<C> {
     fn drop(&mut self) {
         C::wipe(&mut self.bytes);
@@ -156,6 +168,8 @@ impl<C: Crypto> Drop for Secret<C> {
 
 /// What each HMAC begins with: one is never taken for another, nor one side's for the other's.
 mod label {
+    /// Only here, and not on the wire.
+    pub(super) const PRINT: &[u8; 16] = b"hcablk/2 print  ";
     pub(super) const PAIR: &[u8; 16] = b"hcablk/2 pair   ";
     pub(super) const HANDSHAKE: &[u8; 16] = b"hcablk/2 shake  ";
     pub(super) const PROOF: &[u8; 16] = b"hcablk/2 proof  ";
@@ -163,6 +177,7 @@ mod label {
     pub(super) const REQUEST: &[u8; 16] = b"hcablk/2 request";
     pub(super) const REPLY: &[u8; 16] = b"hcablk/2 reply  ";
     pub(super) const REJECT: &[u8; 16] = b"hcablk/2 reject ";
+    pub(super) const ENTRY: &[u8; 16] = b"hcablk/2 entry  ";
 }
 
 /// Returns `parts` one behind the other: their first `N` bytes.

@@ -4,6 +4,7 @@
 
 mod admin;
 mod request;
+mod reservation;
 mod response;
 
 pub use self::{
@@ -11,6 +12,7 @@ pub use self::{
         AdminOp, AdminRequest, AdminResponse, VolumeState, ADMIN_RESPONSE_LEN, KEEP_ALIVE_TMO_MAX,
     },
     request::{BadRequest, Request},
+    reservation::{ReservationInfo, ReservationOp, ReservationType},
     response::Response,
 };
 
@@ -152,8 +154,11 @@ pub enum Status {
     Medium = 7,
     /// The volume is being withdrawn.
     Gone = 8,
-    /// What is to be fenced has not ended yet: ask again. The answer to [`AdminOp::Fence`] only.
+    /// What is to be fenced has not ended yet: ask again. The answer to [`AdminOp::Fence`] and to
+    /// changes of reservations only.
     Draining = 9,
+    /// The reservation of another host is in the way, or the host's key is another one.
+    Conflict = 10,
 }
 
 impl Status {
@@ -170,6 +175,7 @@ impl Status {
             7 => Self::Medium,
             8 => Self::Gone,
             9 => Self::Draining,
+            10 => Self::Conflict,
             _ => return None,
         })
     }

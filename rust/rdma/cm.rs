@@ -14,8 +14,9 @@ mod event;
 mod listen;
 
 pub use event::{
+    End,
+    Ends,
     Event,
-    Gids,
     Handler, //
 };
 pub use listen::{
@@ -261,7 +262,10 @@ impl IdContext {
     }
 }
 
-fn conn_param(parameters: Parameters, private: &[u8]) -> Result<bindings::rdma_conn_param> {
+pub(super) fn conn_param(
+    parameters: Parameters,
+    private: &[u8],
+) -> Result<bindings::rdma_conn_param> {
     Ok(bindings::rdma_conn_param {
         private_data: private.as_ptr().cast(),
         private_data_len: private.len().try_into()?,

@@ -31,6 +31,9 @@ pub struct Attributes {
     pub fast_registration: bool,
     /// The NUMA node that the device is on; negative: nobody knows.
     pub numa_node: i32,
+    /// Bytes of a mapping at most, if the device may not reach what is mapped, so that it is copied to bounce buffers (swiotlb).
+    /// Those begin anywhere: a segment of a request that is mapped does not end where a page does then.
+    pub bounce_bytes: Option<u32>,
 }
 
 impl Attributes {
@@ -41,6 +44,8 @@ impl Attributes {
         // SAFETY: The caller guarantees that the device is alive; its
         // attributes do not change once it is registered.
         let (attrs, vectors) = unsafe { (&(*device).attrs, (*device).num_comp_vectors) };
+        // SAFETY: By the safety requirement.
+        let max_mapping = unsafe { bindings::hcablk_c_ib_dma_max_mapping(device) };
         let count = |value: i64| u32::try_from(value).unwrap_or(0);
         let small = |value: i64| u8::try_from(value.clamp(0, 255)).unwrap_or(0);
         let caps = attrs.device_cap_flags;
@@ -59,6 +64,10 @@ impl Attributes {
             fast_registration: caps & extensions != 0,
             // SAFETY: By the safety requirement.
             numa_node: unsafe { bindings::hcablk_c_ibdev_node(device) },
+            bounce_bytes: match max_mapping {
+                usize::MAX => None,
+                bytes => Some(bytes.try_into().unwrap_or(u32::MAX)),
+            },
         }
     }
 }

@@ -21,6 +21,10 @@ use crate::{
         zeroed, //
     },
     rdma::faults,
+    sync::atomic::{
+        Acquire,
+        Atomic, //
+    },
 };
 use core::{
     ffi::c_int,
@@ -37,6 +41,7 @@ use kernel::{
 };
 
 mod drain;
+mod held;
 
 use self::drain::Draining;
 
@@ -73,6 +78,8 @@ pub struct QueuePair<H: Handler> {
     cq: Arc<CompletionQueue<H>>,
     id: Arc<Id>,
     draining: Draining,
+    /// The connection manager does not know the pair: see `qp/held.rs`.
+    held: Atomic<bool>,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -111,6 +118,7 @@ impl<H: Handler> QueuePair<H> {
             cq: cq.clone(),
             id: id.clone(),
             draining: Draining::new(),
+            held: Atomic::new(false),
         })
     }
 
@@ -256,7 +264,14 @@ impl<H: Handler> Drop for QueuePair<H> {
     fn drop(&mut self) {
         // SAFETY: The identifier's queue pair is this one, made by `create` and not replaced, since
         // `Id::paired` allows one at a time. Who posts has a reference to this object: nobody does.
-        unsafe { bindings::rdma_destroy_qp(self.id.as_raw()) };
+        unsafe {
+            if self.held.load(Acquire) {
+                // The identifier does not have it: see `qp/held.rs`.
+                bindings::ib_destroy_qp_user(self.raw.as_ptr(), ptr::null_mut());
+            } else {
+                bindings::rdma_destroy_qp(self.id.as_raw());
+            }
+        }
         self.id.paired().clear();
         if !self.draining.has_begun() {
             self.cq.paired().clear();

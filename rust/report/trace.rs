@@ -61,6 +61,32 @@ pub enum Kind {
     Nop = 6,
 }
 
+/// Where the target has data while it moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Memory {
+    /// There is none, or it is not settled yet; always so at the initiator.
+    None = 0,
+    /// In RAM.
+    Ram = 1,
+    /// In the memory of a PCI device, which drive and HCA reach.
+    Peer = 2,
+    /// There for the drive, and in RAM for the HCA: a processor copies it.
+    Bounced = 3,
+}
+
+impl Memory {
+    /// Returns where data is: `mapped`, of peer memory, whether the HCA reaches that.
+    #[inline]
+    pub fn of(mapped: Option<bool>) -> Self {
+        match mapped {
+            None => Self::Ram,
+            Some(true) => Self::Peer,
+            Some(false) => Self::Bounced,
+        }
+    }
+}
+
 /// What an event tells of a request.
 #[derive(Clone, Copy)]
 pub struct Request {
@@ -82,6 +108,8 @@ pub struct Request {
     pub bytes: u32,
     /// How it ended; 0: well, or not yet.
     pub status: i32,
+    /// Where the target has its data.
+    pub memory: Memory,
 }
 
 impl Request {
@@ -115,6 +143,7 @@ impl Request {
             offset: extent.map_or(0, |extent| extent.offset),
             bytes: extent.map_or(0, |extent| extent.length),
             status: 0,
+            memory: Memory::None,
         }
     }
 
@@ -138,6 +167,55 @@ impl From<Request> for bindings::hcablk_trace_request {
             number: request.number,
             op: request.kind as u8,
             way: request.way as u8,
+            memory: request.memory as u8,
+        }
+    }
+}
+
+/// What an event tells of a chunk, a part of a large request's data.
+#[derive(Clone, Copy)]
+pub struct Chunk {
+    /// The session's id.
+    pub session: u64,
+    /// The queue pair's number within it.
+    pub queue: u8,
+    /// What its request is called on the wire.
+    pub tag: Tag,
+    /// What is asked for.
+    pub kind: Kind,
+    /// Bytes from the start of the volume.
+    pub offset: u64,
+    /// Bytes from the beginning of the request's data.
+    pub from: u32,
+    /// Bytes.
+    pub bytes: u32,
+    /// Where the target has its data.
+    pub memory: Memory,
+    /// How it ended, as a negative errno; 0: well, or not yet.
+    pub status: i32,
+}
+
+impl Chunk {
+    /// Adds how it ended.
+    #[inline]
+    pub fn ended(self, status: i32) -> Self {
+        Self { status, ..self }
+    }
+}
+
+impl From<Chunk> for bindings::hcablk_trace_chunk {
+    fn from(chunk: Chunk) -> Self {
+        Self {
+            session: chunk.session,
+            sector: chunk.offset >> 9,
+            offset: chunk.from,
+            bytes: chunk.bytes,
+            status: chunk.status,
+            queue: chunk.queue.into(),
+            tag: chunk.tag.index,
+            generation: chunk.tag.generation,
+            op: chunk.kind as u8,
+            memory: chunk.memory as u8,
         }
     }
 }
@@ -231,12 +309,13 @@ macro_rules! event {
     };
 }
 
-/// Makes the module of one side's events: those of requests and of disks that are listed, and those of sessions
-/// and queue pairs, which both sides have. A tracepoint's name is that of its event behind the prefix.
+/// Makes the module of one side's events: those of requests, of chunks and of disks that are listed, and those of
+/// sessions and queue pairs, which both sides have. A tracepoint's name is that of its event behind the prefix.
 macro_rules! events {
     (
         $(#[$mod_doc:meta])* mod $side:ident, prefix $prefix:ident;
         requests { $($(#[$doc:meta])* $name:ident;)* }
+        chunks { $($(#[$chunk_doc:meta])* $chunk:ident;)* }
         disks { $($(#[$disk_doc:meta])* $disk:ident;)* }
     ) => {
         paste! {
@@ -262,6 +341,10 @@ macro_rules! events {
                     queue(Change): [<__tracepoint_ $prefix queue>], [<rust_do_trace_ $prefix queue>]
                 }
                 $(event! {
+                    $(#[$chunk_doc])*
+                    $chunk(super::Chunk): [<__tracepoint_ $prefix $chunk>], [<rust_do_trace_ $prefix $chunk>]
+                })*
+                $(event! {
                     $(#[$disk_doc])*
                     $disk<'a>(super::DiskChange<'a>): [<__tracepoint_ $prefix $disk>], [<rust_do_trace_ $prefix $disk>]
                 })*
@@ -277,13 +360,14 @@ events! {
     requests {
         /// Reports that the block layer has handed over a request, once more if it had to wait.
         queued;
-        /// Reports that a request was given to the HCA, or waits for its doorbell.
+        /// Reports that a request is about to be given to the HCA, or to wait for its doorbell.
         sent;
         /// Reports that the target's answer has arrived.
         answered;
         /// Reports that a request ends: no peer can reach its memory any more.
         completed;
     }
+    chunks {}
     disks {
         /// Reports that a disk has reached a state.
         disk;
@@ -308,5 +392,30 @@ events! {
         /// Reports that the completion of the answer's send was found.
         completed;
     }
+    chunks {
+        /// Reports that a chunk is handed to the drive.
+        chunk_drive_start;
+        /// Reports that the drive has finished it.
+        chunk_drive_end;
+        /// Reports that the RDMA READ or WRITE of its data is about to be given to the HCA.
+        chunk_posted;
+        /// Reports that the completion of that was found.
+        chunk_completed;
+    }
     disks {}
+}
+
+/// Returns whether somebody listens to the completions of chunks: without that the completion of
+/// an RDMA WRITE of one is not asked for.
+#[inline(always)]
+pub fn wants_chunk_completions() -> bool {
+    use kernel::jump_label::static_branch_unlikely;
+    // SAFETY: It is the static key of a tracepoint that `c/trace.c` defines.
+    unsafe {
+        static_branch_unlikely!(
+            bindings::__tracepoint_hcablk_target_chunk_completed,
+            bindings::tracepoint,
+            key
+        )
+    }
 }

@@ -118,15 +118,22 @@ unsafe extern "C" fn run<T: Deferred>(work: *mut bindings::work_struct) {
 }
 
 /// Calls `f` as the module's "Memory" tells. Process context.
-///
-/// C: `memalloc_flags_save()`.
 pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
+    with_flags(bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE, f)
+}
+
+/// Calls `f`, which brings back the disk for which whoever reclaims memory may wait. As [`without_io`]; and allocations in it
+/// wait for no memory at all, but take what the kernel keeps for this (`PF_MEMALLOC`), or fail. Without that they would wait for
+/// ever when all that could be reclaimed has to be written to this disk. Process context.
+pub fn for_reclaim<R>(f: impl FnOnce() -> R) -> R {
+    let flags = bindings::PF_MEMALLOC | bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE;
+    with_flags(flags, f)
+}
+
+/// C: `memalloc_flags_save()`.
+fn with_flags<R>(flags: u32, f: impl FnOnce() -> R) -> R {
     // SAFETY: Flags of this thread, which are set back below.
-    let flags = unsafe {
-        bindings::hcablk_c_memalloc_flags_save(
-            bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE,
-        )
-    };
+    let flags = unsafe { bindings::hcablk_c_memalloc_flags_save(flags) };
     let result = f();
     // SAFETY: As above.
     unsafe { bindings::hcablk_c_memalloc_flags_restore(flags) };

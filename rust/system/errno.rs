@@ -25,6 +25,8 @@ errno! {
     enobufs = ENOBUFS
     /// The connection was lost.
     econnreset = ECONNRESET
+    /// The network port is down.
+    enetdown = ENETDOWN
     /// No way to the peer.
     ehostunreach = EHOSTUNREACH
     /// Somebody has taken it back.

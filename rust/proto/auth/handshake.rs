@@ -4,11 +4,12 @@
 
 use super::{
     super::{
-        connect::{Request, REPLY_LEN, REQUEST_LEN},
+        connect::{REPLY_LEN, REQUEST_LEN},
+        discovery::ENTRY_LEN,
         wire::prefix,
     },
     concat, label,
-    wire::{with_proves, Challenge, CHANNEL_LEN, MAC_AT},
+    wire::{with_proves, Challenge, Wanted, CHANNEL_LEN, HANDLE_AT, MAC_AT},
     Channel, Crypto, Proof, Secret, SessionKey, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
 };
 
@@ -44,16 +45,18 @@ impl Transcript<'_> {
 pub struct Initiator<C: Crypto> {
     pair: Secret<C>,
     hello: [u8; REQUEST_LEN],
+    private: Secret<C>,
 }
 
 impl<C: Crypto> Initiator<C> {
-    /// Begins the handshake for the session that `request`, for an admin queue pair, is to begin; `pair` is the
-    /// [pair key](Secret::pair).
-    pub fn new(pair: Secret<C>, request: &Request) -> Self {
-        Self {
+    /// Begins the handshake for what `request` asks for: an admin queue pair, or an entry; `pair` is the
+    /// [pair key](Secret::pair). `None`: as [`Crypto::random`]. May sleep.
+    pub fn new(pair: Secret<C>, request: &[u8; REQUEST_LEN]) -> Option<Self> {
+        Some(Self {
             pair,
-            hello: with_proves(request),
-        }
+            hello: with_proves(*request),
+            private: Secret::random()?,
+        })
     }
 
     /// Returns the first message.
@@ -61,11 +64,11 @@ impl<C: Crypto> Initiator<C> {
         &self.hello
     }
 
-    /// Answers a challenge, on the queue pair of `channel`; `None`: it is none. May sleep.
+    /// Answers a challenge, on the queue pair of `channel`; `None`: it is none.
     pub fn prove(self, challenge: &[u8], channel: &Channel) -> Option<Unconfirmed<C>> {
         let challenge: &[u8; CHALLENGE_LEN] = prefix(challenge)?;
         let of_target = Challenge::decode(challenge)?;
-        let private = Secret::<C>::random();
+        let private = &self.private;
         let public = of_target.share.and_then(|_| C::public(&private.bytes));
         let shared = match (of_target.share, public) {
             // A share by which everybody would know it comes from no target.
@@ -114,6 +117,11 @@ impl<C: Crypto> Unconfirmed<C> {
         Some((reply, self.key, session))
     }
 
+    /// Returns the entry that `bytes` are; `None`: who has sent them does not have the keys.
+    pub fn is_told(&self, bytes: &[u8], channel: &Channel) -> Option<[u8; ENTRY_LEN]> {
+        self.key.open_entry(&self.mac, bytes, channel)
+    }
+
     /// Returns whether a reject comes from who has the keys.
     pub fn is_rejected(&self, bytes: &[u8], channel: &Channel) -> bool {
         self.key.has_rejected(&self.mac, bytes, channel)
@@ -122,7 +130,7 @@ impl<C: Crypto> Unconfirmed<C> {
 
 /// A target that has challenged an initiator: all that it has of that.
 pub struct Challenged<C: Crypto> {
-    request: Request,
+    wanted: Wanted,
     hello: [u8; REQUEST_LEN],
     challenge: [u8; CHALLENGE_LEN],
     private: Secret<C>,
@@ -130,24 +138,30 @@ pub struct Challenged<C: Crypto> {
 }
 
 impl<C: Crypto> Challenged<C> {
-    /// Challenges who has sent `hello`, which is `request`; `handle`, below
-    /// [`CHALLENGES_MAX`](super::CHALLENGES_MAX), names the challenge. May sleep.
-    pub fn new(request: Request, hello: [u8; REQUEST_LEN], handle: u16) -> Self {
-        let private = Secret::<C>::random();
+    /// Challenges who has sent `hello`, which asks for `wanted`. `None`: as [`Crypto::random`]. May sleep.
+    pub fn new(wanted: Wanted, hello: [u8; REQUEST_LEN]) -> Option<Self> {
+        let private = Secret::<C>::random()?;
         let share = C::public(&private.bytes);
         let mut nonce = [0; KEY_LEN];
-        C::random(&mut nonce);
-        let challenge = Challenge {
-            handle,
+        let challenge = C::random(&mut nonce).then_some(Challenge {
+            handle: 0,
             nonce,
             share,
-        };
-        Self {
-            request,
+        })?;
+        Some(Self {
+            wanted,
             hello,
             challenge: challenge.encode(),
             private,
             is_x25519: share.is_some(),
+        })
+    }
+
+    /// Names the challenge, by a handle below [`CHALLENGES_MAX`](super::CHALLENGES_MAX): 0 if this is left out.
+    pub fn name(&mut self, handle: u16) {
+        let bytes = self.challenge.iter_mut().skip(HANDLE_AT);
+        for (to, from) in bytes.zip(handle.to_le_bytes()) {
+            *to = from;
         }
     }
 
@@ -157,18 +171,18 @@ impl<C: Crypto> Challenged<C> {
     }
 
     /// Returns what the initiator has asked for.
-    pub fn request(&self) -> &Request {
-        &self.request
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
     }
 
-    /// Returns the session's key if `proof`, which came on `channel`, was made by one of the pair keys `pairs`. Takes as long
-    /// whichever it is, or none. To be called once: then the challenge is used up.
+    /// Returns the session's key if `proof`, which came on `channel`, was made by one of the pair keys `pairs`, and by which.
+    /// Takes as long whichever it is, or none. A challenge is used up when it has succeeded.
     pub fn verify<'a>(
         &self,
         proof: &Proof,
         pairs: impl Iterator<Item = &'a Secret<C>>,
         channel: &Channel,
-    ) -> Option<SessionKey<C>>
+    ) -> Option<(usize, SessionKey<C>)>
     where
         C: 'a,
     {
@@ -187,10 +201,10 @@ impl<C: Crypto> Challenged<C> {
             channel,
         };
         let mut found = None;
-        for pair in pairs {
+        for (place, pair) in pairs.enumerate() {
             let key = transcript.key(pair, shared.as_ref());
             if C::is_equal(&key.mac(label::PROOF), &proof.mac()) {
-                found = Some(SessionKey::of(key.derive(label::SESSION)));
+                found = Some((place, SessionKey::of(key.derive(label::SESSION))));
             }
         }
         found

@@ -4,10 +4,12 @@
 
 use super::{
     super::connect::{Reject, Request, REJECT_LEN, REPLY_LEN, REQUEST_LEN},
+    super::discovery::ENTRY_LEN,
     super::wire::prefix,
     concat, label,
     wire::{CHANNEL_LEN, MAC_AT},
-    Channel, Crypto, Sealed, Secret, MAC_LEN, SEALED_REJECT_LEN, SEALED_REPLY_LEN,
+    Channel, Crypto, Sealed, Secret, MAC_LEN, SEALED_ENTRY_LEN, SEALED_REJECT_LEN,
+    SEALED_REPLY_LEN,
 };
 
 const LABEL_LEN: usize = 16;
@@ -16,6 +18,7 @@ const LABEL_LEN: usize = 16;
 const REPLY_COVERED: usize = REPLY_LEN + 8;
 const _: () = assert!(REPLY_COVERED + MAC_LEN == SEALED_REPLY_LEN);
 const _: () = assert!(REJECT_LEN + MAC_LEN == SEALED_REJECT_LEN);
+const _: () = assert!(ENTRY_LEN + MAC_LEN == SEALED_ENTRY_LEN);
 
 /// The key of a session, which both sides have made of its handshake.
 pub struct SessionKey<C: Crypto>(Secret<C>);
@@ -88,6 +91,41 @@ impl<C: Crypto> SessionKey<C> {
         let (reply, session) = covered.split_at(REPLY_LEN);
         let session = u64::from_le_bytes(session.try_into().ok()?);
         is_its.then_some((reply.try_into().ok()?, session))
+    }
+
+    fn mac_of_entry(
+        &self,
+        request: &[u8; MAC_LEN],
+        entry: &[u8; ENTRY_LEN],
+        channel: &Channel,
+    ) -> [u8; MAC_LEN] {
+        let channel = channel.of_request().encode();
+        let message: [u8; LABEL_LEN + CHANNEL_LEN + MAC_LEN + ENTRY_LEN] =
+            concat(&[label::ENTRY, &channel, request, entry]);
+        self.0.mac(&message)
+    }
+
+    /// Encodes the entry that answers the request whose MAC is `request`.
+    pub fn seal_entry(
+        &self,
+        request: &[u8; MAC_LEN],
+        entry: &[u8; ENTRY_LEN],
+        channel: &Channel,
+    ) -> [u8; SEALED_ENTRY_LEN] {
+        concat(&[entry, &self.mac_of_entry(request, entry, channel)])
+    }
+
+    /// Reads the entry that answers that request; `None`: the target of this handshake did not send it.
+    pub fn open_entry(
+        &self,
+        request: &[u8; MAC_LEN],
+        bytes: &[u8],
+        channel: &Channel,
+    ) -> Option<[u8; ENTRY_LEN]> {
+        let bytes: &[u8; SEALED_ENTRY_LEN] = prefix(bytes)?;
+        let (entry, mac) = bytes.split_at(ENTRY_LEN);
+        let (entry, mac) = (entry.try_into().ok()?, mac.try_into().ok()?);
+        C::is_equal(&self.mac_of_entry(request, entry, channel), mac).then_some(*entry)
     }
 
     fn mac_of_reject(

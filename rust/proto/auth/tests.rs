@@ -10,6 +10,8 @@ use super::{
 };
 use crate::crypto::{self, HostCrypto, NoX25519};
 
+mod entries;
+
 const HANDLE: u16 = 0x1234;
 const SESSION: u64 = 0x0123_4567_89ab_cdef;
 const REPLY: [u8; REPLY_LEN] = [0x5a; REPLY_LEN];
@@ -33,18 +35,23 @@ fn request() -> Request {
 
 fn channel() -> Channel {
     Channel {
-        initiator: [1; 16],
-        target: [2; 16],
-        initiator_qp: 17,
-        target_qp: 0,
+        initiator: End {
+            gid: [1; 16],
+            ip: [3; 16],
+            port: 40000,
+            qp: 17,
+        },
+        target: End {
+            gid: [2; 16],
+            ip: [4; 16],
+            port: 7744,
+            qp: 0,
+        },
     }
 }
 
 fn replying() -> Channel {
-    Channel {
-        target_qp: 18,
-        ..channel()
-    }
+    channel().of_reply(18)
 }
 
 fn secret<C: Crypto>(byte: u8) -> Secret<C> {
@@ -58,7 +65,11 @@ fn pair<C: Crypto>(host: u8, target: u8) -> Secret<C> {
 /// What a target does about a hello.
 fn challenged<C: Crypto>(hello: &[u8]) -> Option<Challenged<C>> {
     match Asked::decode(hello) {
-        Ok(Asked::Hello(request, bytes)) => Some(Challenged::new(request, bytes, HANDLE)),
+        Ok(Asked::Hello(request, bytes)) => {
+            let mut challenged = Challenged::new(request, bytes)?;
+            challenged.name(HANDLE);
+            Some(challenged)
+        }
         _ => None,
     }
 }
@@ -76,7 +87,7 @@ fn shake<I: Crypto, T: Crypto>(
     (at_initiator, at_target): (Channel, Channel),
     (of_initiator, of_target): (Secret<I>, &[Secret<T>]),
 ) -> Result<(SessionKey<I>, SessionKey<T>), &'static str> {
-    let initiator = Initiator::new(of_initiator, &request());
+    let initiator = Initiator::new(of_initiator, &request().encode()).unwrap();
     let mut hello = *initiator.hello();
     change(0, &mut hello);
     let target = challenged::<T>(&hello).ok_or("hello")?;
@@ -91,27 +102,13 @@ fn shake<I: Crypto, T: Crypto>(
     if came.handle() != HANDLE {
         return Err("proof's handle");
     }
-    let key = target
+    let (_, key) = target
         .verify(&came, of_target.iter(), &at_target)
         .ok_or("proof")?;
-    let mut reply = key.seal_reply(
-        &came.mac(),
-        &REPLY,
-        SESSION,
-        &Channel {
-            target_qp: 18,
-            ..at_target
-        },
-    );
+    let mut reply = key.seal_reply(&came.mac(), &REPLY, SESSION, &at_target.of_reply(18));
     change(3, &mut reply);
     let (read, own, session) = unconfirmed
-        .confirm(
-            &reply,
-            &Channel {
-                target_qp: 18,
-                ..at_initiator
-            },
-        )
+        .confirm(&reply, &at_initiator.of_reply(18))
         .ok_or("reply")?;
     assert_eq!((read, session), (REPLY, SESSION));
     Ok((own, key))
@@ -210,21 +207,24 @@ fn no_mutation_is_accepted() {
 
 #[test]
 fn a_proof_is_worth_nothing_on_another_channel() {
-    let others = [
-        Channel {
-            initiator: [9; 16],
-            ..channel()
-        },
-        Channel {
-            target: [9; 16],
-            ..channel()
-        },
-        Channel {
-            initiator_qp: 9,
-            ..channel()
-        },
-    ];
-    for other in others {
+    let (initiator, target) = (channel().initiator, channel().target);
+    let with = |initiator, target| Channel { initiator, target };
+    let changed = |end: End| {
+        [
+            End {
+                gid: [9; 16],
+                ..end
+            },
+            End { ip: [9; 16], ..end },
+            End { port: 9, ..end },
+            End { qp: 9, ..end },
+        ]
+    };
+    let others = changed(initiator).map(|end| with(end, target));
+    // A request says nothing of the target's queue pair.
+    let of_target = changed(target).map(|end| with(initiator, End { qp: 0, ..end }));
+    let of_target = of_target.into_iter().take(3);
+    for other in others.into_iter().chain(of_target) {
         let keys = (pair::<HostCrypto>(1, 2), &[pair::<HostCrypto>(1, 2)][..]);
         let result = shake(|_, _| (), (channel(), other), keys);
         assert_eq!(result.err(), Some("proof"));
@@ -232,23 +232,23 @@ fn a_proof_is_worth_nothing_on_another_channel() {
     let (initiator, target) =
         untouched::<HostCrypto, HostCrypto>(pair(1, 2), &[pair(1, 2)]).unwrap();
     let reply = target.seal_reply(&[7; MAC_LEN], &REPLY, SESSION, &replying());
-    let other = Channel {
-        target_qp: 19,
-        ..channel()
-    };
+    let other = channel().of_reply(19);
     assert_eq!(initiator.open_reply(&[7; MAC_LEN], &reply, &other), None);
 }
 
 #[test]
 fn a_proof_is_worth_nothing_for_another_challenge() {
     type C = HostCrypto;
-    let hello = *Initiator::<C>::new(pair(1, 2), &request()).hello();
+    let hello = *Initiator::<C>::new(pair(1, 2), &request().encode())
+        .unwrap()
+        .hello();
     let (first, second) = (
         challenged::<C>(&hello).unwrap(),
         challenged::<C>(&hello).unwrap(),
     );
     assert_ne!(first.challenge(), second.challenge());
-    let unconfirmed = Initiator::<C>::new(pair(1, 2), &request())
+    let unconfirmed = Initiator::<C>::new(pair(1, 2), &request().encode())
+        .unwrap()
         .prove(first.challenge(), &channel())
         .unwrap();
     let proof = proof_of(unconfirmed.proof()).unwrap();
@@ -329,7 +329,7 @@ fn points_of_small_order_are_refused() {
     type C = HostCrypto;
     let points: [[u8; KEY_LEN]; 2] = [[0; KEY_LEN], core::array::from_fn(|i| u8::from(i == 0))];
     for point in points {
-        let initiator = Initiator::<C>::new(pair(1, 2), &request());
+        let initiator = Initiator::<C>::new(pair(1, 2), &request().encode()).unwrap();
         let target = challenged::<C>(initiator.hello()).unwrap();
         let mut challenge = *target.challenge();
         challenge[48..80].copy_from_slice(&point);
@@ -421,28 +421,29 @@ fn the_vectors_are_met() {
             .collect()
     };
     let key = |name: &str| Secret::<HostCrypto>::of(hex(name).try_into().unwrap());
-    let channel = Channel {
-        initiator: hex("initiator_gid").try_into().unwrap(),
-        target: hex("target_gid").try_into().unwrap(),
-        initiator_qp: u32::from_le_bytes(hex("initiator_qp").try_into().unwrap()),
-        target_qp: 0,
+    let end = |side: &str| End {
+        gid: hex(&format!("{side}_gid")).try_into().unwrap(),
+        ip: hex(&format!("{side}_ip")).try_into().unwrap(),
+        port: u16::from_le_bytes(hex(&format!("{side}_port")).try_into().unwrap()),
+        qp: u32::from_le_bytes(hex(&format!("{side}_qp")).try_into().unwrap()),
     };
     let replying = Channel {
-        target_qp: u32::from_le_bytes(hex("target_qp").try_into().unwrap()),
-        ..channel
+        initiator: end("initiator"),
+        target: end("target"),
     };
+    let channel = replying.of_reply(0);
     let pair = key("host_key").pair(&key("target_key"));
     assert_eq!(pair.bytes[..], hex("pair_key"));
-    let initiator = Initiator::new(pair.copy(), &request());
+    crypto::next_random(&[hex("initiator_private")]);
+    let initiator = Initiator::new(pair.copy(), &request().encode()).unwrap();
     assert_eq!(initiator.hello()[..], hex("hello"));
     crypto::next_random(&[hex("target_private"), hex("target_nonce")]);
     let target = challenged::<HostCrypto>(initiator.hello()).unwrap();
     assert_eq!(target.challenge()[..], hex("challenge"));
-    crypto::next_random(&[hex("initiator_private")]);
     let unconfirmed = initiator.prove(target.challenge(), &channel).unwrap();
     assert_eq!(unconfirmed.proof()[..], hex("proof"));
     let proof = proof_of(unconfirmed.proof()).unwrap();
-    let key = target.verify(&proof, [pair].iter(), &channel).unwrap();
+    let (_, key) = target.verify(&proof, [pair].iter(), &channel).unwrap();
     let reply = key.seal_reply(
         &proof.mac(),
         &hex("reply").try_into().unwrap(),
@@ -461,4 +462,36 @@ fn the_vectors_are_met() {
     );
     let reject = key.seal_reject(&proof.mac(), &Reject::new(Reason::Evicted), &channel);
     assert_eq!(reject[..], hex("sealed_reject"));
+    let entry = hex("entry").try_into().unwrap();
+    let entry = key.seal_entry(&proof.mac(), &entry, &channel);
+    assert_eq!(entry[..], hex("sealed_entry"));
+}
+
+#[test]
+fn without_chance_nothing_is_proven() {
+    let hello = *Initiator::<HostCrypto>::new(pair(1, 2), &request().encode())
+        .unwrap()
+        .hello();
+    crypto::no_chance(true);
+    let initiator = Initiator::<HostCrypto>::new(pair(1, 2), &request().encode());
+    let target = challenged::<HostCrypto>(&hello);
+    let secret = Secret::<HostCrypto>::random();
+    crypto::no_chance(false);
+    assert!(initiator.is_none() && target.is_none() && secret.is_none());
+    assert!(challenged::<HostCrypto>(&hello).is_some());
+}
+
+#[test]
+fn it_is_told_by_which_key_a_proof_was_made() {
+    let pairs: Vec<_> = (1..=4).map(|n| pair::<HostCrypto>(n, 9)).collect();
+    for (place, pair) in pairs.iter().enumerate() {
+        let initiator = Initiator::new(pair.copy(), &request().encode()).unwrap();
+        let target = challenged::<HostCrypto>(initiator.hello()).unwrap();
+        let unconfirmed = initiator.prove(target.challenge(), &channel()).unwrap();
+        let proof = proof_of(unconfirmed.proof()).unwrap();
+        let found = target.verify(&proof, pairs.iter(), &channel());
+        assert_eq!(found.map(|(place, _)| place), Some(place));
+    }
+    assert_eq!(pairs[0].print(), pairs[0].copy().print());
+    assert_ne!(pairs[0].print(), pairs[1].print());
 }

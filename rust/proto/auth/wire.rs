@@ -5,6 +5,7 @@
 use super::{
     super::{
         connect::{Epoch, Reason, Request, SessionId, REQUEST_LEN},
+        discovery::Question,
         name::{HostId, VolumeName},
         wire::{prefix, Reader, Writer},
         ADMIN_QUEUE, MAGIC, VERSION_MAX, VERSION_MIN,
@@ -20,6 +21,8 @@ const PROOF: u16 = 0x8000;
 /// Beside that, and in a challenge: the share is an X25519 public key.
 const X25519: u16 = 0x4000;
 const HANDLE: u16 = CHALLENGES_MAX - 1;
+/// Where a challenge's handle is.
+pub(super) const HANDLE_AT: usize = 8;
 /// Beside the largest data length: the initiator proves who it is.
 const PROVES: u16 = 0x4000;
 /// The byte of that bit, and the bit in it.
@@ -28,38 +31,75 @@ const PROVES_BIT: u8 = (PROVES >> 8) as u8;
 /// What a sealed request begins with, as other requests do: all but the names.
 pub(super) const HEAD_LEN: usize = 24;
 
+/// An end of a [`Channel`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// The GID of its RDMA port; 0 on transports that have none.
+    pub gid: [u8; 16],
+    /// Its IP address, one of IPv4 as the last four bytes.
+    pub ip: [u8; 16],
+    /// Its port.
+    pub port: u16,
+    /// The number of its queue pair; 0 on transports that do not tell it.
+    pub qp: u32,
+}
+
 /// Between which ports and queue pairs of theirs a message of the connection manager goes, as far as that tells both of
 /// them. So nobody can turn what was proven to a queue pair of his own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channel {
-    /// The GID of the initiator's port; 0 on transports that have none.
-    pub initiator: [u8; 16],
-    /// The GID of the target's.
-    pub target: [u8; 16],
-    /// The number of the initiator's queue pair; 0 on transports that do not tell it.
-    pub initiator_qp: u32,
-    /// The number of the target's; 0 in requests and rejects.
-    pub target_qp: u32,
+    /// The initiator's end.
+    pub initiator: End,
+    /// The target's, whose queue pair is 0 in requests and rejects.
+    pub target: End,
 }
 
 /// Bytes of a [`Channel`] in what MACs cover.
-pub(super) const CHANNEL_LEN: usize = 40;
+pub(super) const CHANNEL_LEN: usize = 76;
 
 impl Channel {
     pub(super) fn encode(&self) -> [u8; CHANNEL_LEN] {
         Writer::new()
-            .bytes(self.initiator)
-            .bytes(self.target)
-            .u32(self.initiator_qp)
-            .u32(self.target_qp)
+            .bytes(self.initiator.gid)
+            .bytes(self.target.gid)
+            .bytes(self.initiator.ip)
+            .bytes(self.target.ip)
+            .u16(self.initiator.port)
+            .u16(self.target.port)
+            .u32(self.initiator.qp)
+            .u32(self.target.qp)
             .finish()
     }
 
     /// Returns it without the target's queue pair.
     pub(super) fn of_request(&self) -> Self {
+        self.of_reply(0)
+    }
+
+    /// Returns it with queue pair `qp` of the target.
+    pub fn of_reply(&self, qp: u32) -> Self {
         Self {
-            target_qp: 0,
+            target: End { qp, ..self.target },
             ..*self
+        }
+    }
+}
+
+/// What an initiator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A queue pair.
+    Connection(Request),
+    /// An entry of a list.
+    Entry(Question),
+}
+
+impl Wanted {
+    /// Reads what is asked for; see [`Request::decode`] for why it may fail.
+    fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Reason> {
+        match Question::decode(bytes) {
+            Some(question) => Ok(Self::Entry(question)),
+            None => Request::decode(bytes).map(Self::Connection),
         }
     }
 }
@@ -68,9 +108,9 @@ impl Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// By names alone.
-    Plain(Request),
-    /// By names that it will prove: for an admin queue pair. All of its bytes count.
-    Hello(Request, [u8; REQUEST_LEN]),
+    Plain(Wanted),
+    /// By names that it will prove: for an admin queue pair, or an entry. All of its bytes count.
+    Hello(Wanted, [u8; REQUEST_LEN]),
     /// By what follows a [challenge](super::Challenged).
     Proof(Proof),
     /// By the key of its session.
@@ -87,17 +127,16 @@ impl Asked {
         let is_ours = magic == MAGIC && version_min <= version_max;
         if !is_ours || version_min > VERSION_MAX || version_max < VERSION_MIN {
             // That says what is wrong with it.
-            return Request::decode(bytes).map(Self::Plain);
+            return Wanted::decode(bytes).map(Self::Plain);
         }
         if depth & PROOF != 0 {
             return Ok(Self::Proof(Proof { bytes: *bytes }));
         }
         if largest & PROVES == 0 {
-            return Request::decode(bytes).map(Self::Plain);
+            return Wanted::decode(bytes).map(Self::Plain);
         }
         if queue == ADMIN_QUEUE {
-            return Request::decode(&without_proves(*bytes))
-                .map(|hello| Self::Hello(hello, *bytes));
+            return Wanted::decode(&without_proves(*bytes)).map(|hello| Self::Hello(hello, *bytes));
         }
         Ok(Self::Sealed(Sealed { bytes: *bytes }))
     }
@@ -110,9 +149,8 @@ fn without_proves(mut bytes: [u8; REQUEST_LEN]) -> [u8; REQUEST_LEN] {
     bytes
 }
 
-/// Returns `request` as one of an initiator that proves who it is.
-pub(super) fn with_proves(request: &Request) -> [u8; REQUEST_LEN] {
-    let mut bytes = request.encode();
+/// Returns a request as one of an initiator that proves who it is.
+pub(super) fn with_proves(mut bytes: [u8; REQUEST_LEN]) -> [u8; REQUEST_LEN] {
     if let Some(byte) = bytes.get_mut(PROVES_AT) {
         *byte |= PROVES_BIT;
     }
@@ -186,7 +224,7 @@ pub struct Sealed {
 impl Sealed {
     /// Makes what the MAC of `request` covers.
     pub(super) fn covered(request: &Request, session: u64, counter: u64) -> [u8; MAC_AT] {
-        let whole = with_proves(request);
+        let whole = with_proves(request.encode());
         let head = whole.get(..HEAD_LEN).unwrap_or(&[]);
         concat(&[head, &session.to_le_bytes(), &counter.to_le_bytes()])
     }

@@ -40,6 +40,8 @@ pub enum Reason {
     Challenge = 12,
     /// Who asks has not proven to be who it says, or there is nothing for it here: which it is nobody is told.
     NotProven = 13,
+    /// It is an entry of a [list](super::super::discovery), not a refusal.
+    Entry = 14,
 }
 
 impl Reason {
@@ -59,6 +61,7 @@ impl Reason {
             11 => Self::Superseded,
             12 => Self::Challenge,
             13 => Self::NotProven,
+            14 => Self::Entry,
             _ => return None,
         })
     }

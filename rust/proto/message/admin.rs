@@ -8,6 +8,7 @@ use super::{
         connect::{Epoch, PATHS_MAX},
         wire::{prefix, Reader, Writer},
     },
+    reservation::{is_reservation, ReservationInfo, ReservationOp, READ_KEY, READ_RESERVATION},
     Status, Tag, REQUEST_LEN,
 };
 
@@ -21,6 +22,8 @@ pub(super) const FENCE: u8 = 0x22;
 pub(super) const WATCH: u8 = 0x23;
 pub(super) const DURABLE: u8 = 0x24;
 pub(super) const RESPONSE: u8 = 0x82;
+/// A response that tells of reservations.
+pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
 
 /// A flag of a watch, and of its answer.
 pub(super) const READ_ONLY: u32 = 1 << 0;
@@ -31,7 +34,7 @@ const PATH_SHIFT: u32 = 32;
 /// Returns whether a request of this opcode is for the admin queue pair.
 #[inline]
 pub(super) fn is_admin(opcode: u8) -> bool {
-    matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE)
+    matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE) || is_reservation(opcode)
 }
 
 /// What of a volume may change while a session lasts.
@@ -67,6 +70,21 @@ pub enum AdminOp {
     /// Now that the session's other queue pairs are gone, since the export ends: whether all that was acknowledged
     /// outlives the drive's loss of power.
     Durable,
+    /// Change the drive's reservations, for the host of the session.
+    Reservation {
+        /// The same when a change is asked for once more, since the answer was lost; else a later one than before, modulo
+        /// 2^32, of this disk.
+        sequence: u32,
+        /// The change.
+        op: ReservationOp,
+    },
+    /// Tell the key of a registrant, and how many there are.
+    ReadKey {
+        /// Which one, from 0.
+        index: u32,
+    },
+    /// Tell the reservation.
+    ReadReservation,
 }
 
 /// An initiator's message on the admin queue pair.
@@ -81,6 +99,7 @@ pub struct AdminRequest {
 impl AdminRequest {
     /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let (mut sequence, mut second) = (0, 0);
         let (opcode, value, flags) = match self.op {
             AdminOp::KeepAlive { tmo_s } => (KEEP_ALIVE, tmo_s.into(), 0),
             AdminOp::Fence { path, epoch } => {
@@ -92,6 +111,16 @@ impl AdminRequest {
                 (WATCH, known.sectors, flags)
             }
             AdminOp::Durable => (DURABLE, 0, 0),
+            AdminOp::Reservation {
+                sequence: number,
+                op,
+            } => {
+                let (opcode, key, flags, other) = op.encode();
+                (sequence, second) = (number, other);
+                (opcode, key, flags)
+            }
+            AdminOp::ReadKey { index } => (READ_KEY, index.into(), 0),
+            AdminOp::ReadReservation => (READ_RESERVATION, 0, 0),
         };
         Writer::new()
             .u32(opcode.into())
@@ -99,8 +128,8 @@ impl AdminRequest {
             .u16(self.tag.generation)
             .u64(value)
             .u32(flags)
-            .u32(0)
-            .u64(0)
+            .u32(sequence)
+            .u64(second)
             .u64(0)
             .finish()
     }
@@ -119,7 +148,15 @@ impl AdminRequest {
             generation: r.u16(),
         };
         let (value, flags) = (r.u64(), r.u32());
-        if r.u32() != 0 || r.u64() != 0 || r.u64() != 0 {
+        let (sequence, second) = (r.u32(), r.u64());
+        if r.u64() != 0 {
+            return None;
+        }
+        if let Some(op) = ReservationOp::decode(opcode, value, flags, second) {
+            let op = AdminOp::Reservation { sequence, op };
+            return Some(Self { tag, op });
+        }
+        if sequence != 0 || second != 0 {
             return None;
         }
         let op = match (opcode, flags) {
@@ -141,6 +178,10 @@ impl AdminRequest {
                 },
             },
             (DURABLE, 0) if value == 0 => AdminOp::Durable,
+            (READ_KEY, 0) => AdminOp::ReadKey {
+                index: u32::try_from(value).ok()?,
+            },
+            (READ_RESERVATION, 0) if value == 0 => AdminOp::ReadReservation,
             _ => return None,
         };
         Some(Self { tag, op })
@@ -156,11 +197,26 @@ pub struct AdminResponse {
     pub status: Status,
     /// What the volume is now: in the answer to a watch that tells a change.
     pub volume: Option<VolumeState>,
+    /// What was asked about the drive's reservations. There is no volume beside it.
+    pub reservation: Option<ReservationInfo>,
 }
 
 impl AdminResponse {
     /// Encodes the response.
     pub fn encode(&self) -> [u8; ADMIN_RESPONSE_LEN] {
+        if let Some(info) = self.reservation {
+            return Writer::new()
+                .u8(RESERVATION_RESPONSE)
+                .u8(0)
+                .u16(0)
+                .u16(self.tag.index)
+                .u16(self.tag.generation)
+                .u16(self.status as u16)
+                .u16(info.number)
+                .u32(info.generation)
+                .u64(info.key)
+                .finish();
+        }
         let read_only = self.volume.is_some_and(|volume| volume.read_only);
         Writer::new()
             .u8(RESPONSE)
@@ -185,8 +241,22 @@ impl AdminResponse {
             generation: r.u16(),
         };
         let status = Status::from_wire(r.u16())?;
-        let reserved = reserved != 0 || r.u16() != 0 || r.u32() != 0;
+        let (number, generation) = (r.u16(), r.u32());
         let sectors = r.u64();
+        if opcode == RESERVATION_RESPONSE {
+            let reservation = ReservationInfo {
+                generation,
+                number,
+                key: sectors,
+            };
+            return (flags == 0 && reserved == 0).then_some(Self {
+                tag,
+                status,
+                volume: None,
+                reservation: Some(reservation),
+            });
+        }
+        let reserved = reserved != 0 || number != 0 || generation != 0;
         let read_only = flags & READ_ONLY != 0;
         if opcode != RESPONSE || reserved || flags & !READ_ONLY != 0 || (read_only && sectors == 0)
         {
@@ -197,6 +267,7 @@ impl AdminResponse {
             tag,
             status,
             volume,
+            reservation: None,
         })
     }
 }

@@ -119,7 +119,10 @@ fn admin_requests_round_trip_and_are_checked() {
             bad[0] = opcode;
             let other = AdminRequest::decode(&bad);
             assert!(other.is_none_or(|other| other.encode() == bad));
-            assert!(other.is_none() || matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE));
+            assert!(
+                other.is_none()
+                    || matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE | 0x30..=0x36)
+            );
         }
         // Nor is it understood elsewhere.
         let elsewhere = Request::decode(&good);
@@ -160,6 +163,7 @@ fn admin_responses_round_trip_and_are_checked() {
                 tag: TAG,
                 status,
                 volume,
+                reservation: None,
             };
             let good = response.encode();
             assert_eq!(AdminResponse::decode(&good), Some(response));
@@ -186,6 +190,7 @@ fn admin_responses_round_trip_and_are_checked() {
         tag: TAG,
         status: Status::Ok,
         volume: None,
+        reservation: None,
     }
     .encode();
     bytes[1] = 1;

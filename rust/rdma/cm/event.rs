@@ -17,26 +17,41 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// The GIDs of the two ports of a connection; 0 on transports that have none.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gids {
-    /// This side's.
-    pub own: [u8; 16],
-    /// The other's.
-    pub peer: [u8; 16],
+pub struct End {
+    /// The GID of its RDMA port; 0 on transports that have none.
+    pub gid: [u8; 16],
+    /// Its IP address, one of IPv4 as the last four bytes.
+    pub ip: [u8; 16],
+    /// Its port, of TCP on iWARP.
+    pub port: u16,
 }
 
-impl Gids {
+/// Between what a connection is, as the connection manager tells it to both sides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ends {
+    /// This side.
+    pub own: End,
+    /// The other.
+    pub peer: End,
+}
+
+impl Ends {
     /// Returns those of an identifier.
     ///
     /// # Safety
     ///
     /// `id` is valid, its route is known, and nothing changes that meanwhile.
     pub(super) unsafe fn of(id: *mut bindings::rdma_cm_id) -> Self {
-        let mut gids = Self::default();
-        // SAFETY: By the safety requirement; a GID has 16 bytes.
-        unsafe { bindings::hcablk_c_gids(id, gids.own.as_mut_ptr(), gids.peer.as_mut_ptr()) };
-        gids
+        let Self { mut own, mut peer } = Self::default();
+        // SAFETY: By the safety requirement; a GID and an address have 16 bytes.
+        unsafe {
+            bindings::hcablk_c_gids(id, own.gid.as_mut_ptr(), peer.gid.as_mut_ptr());
+            bindings::hcablk_c_address(id, false, own.ip.as_mut_ptr(), &mut own.port);
+            bindings::hcablk_c_address(id, true, peer.ip.as_mut_ptr(), &mut peer.port);
+        }
+        Self { own, peer }
     }
 }
 
@@ -47,8 +62,16 @@ pub enum Event<'a> {
     AddressResolved,
     /// The way to the peer is known.
     RouteResolved {
-        /// Between which ports it is.
-        gids: Gids,
+        /// Between what it is.
+        ends: Ends,
+    },
+    /// The peer has granted the connection of a queue pair that is [held](crate::rdma::qp::QueuePair::connect_held); as
+    /// [`Self::Established`].
+    Granted {
+        /// Private data, possibly padded.
+        private: &'a [u8],
+        /// The number of the peer's queue pair.
+        peer_qp: u32,
     },
     /// The connection is up; `private` is what the accepting side sent along.
     Established {
@@ -157,9 +180,15 @@ pub(super) unsafe extern "C" fn on_event(
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ADDR_RESOLVED => Event::AddressResolved,
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ROUTE_RESOLVED => Event::RouteResolved {
             // SAFETY: `id` is valid during the callback; a route is resolved once.
-            gids: unsafe { Gids::of(id) },
+            ends: unsafe { Ends::of(id) },
         },
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_ESTABLISHED => Event::Established {
+            // SAFETY: The event is about a connection.
+            private: unsafe { private_data(event) },
+            // SAFETY: As above.
+            peer_qp: unsafe { peer_qp(event) },
+        },
+        bindings::rdma_cm_event_type_RDMA_CM_EVENT_CONNECT_RESPONSE => Event::Granted {
             // SAFETY: The event is about a connection.
             private: unsafe { private_data(event) },
             // SAFETY: As above.

@@ -8,7 +8,7 @@ use super::{
         on_event,
         peer_qp,
         private_data,
-        Gids, //
+        Ends, //
     },
     reject,
     Handler,
@@ -77,18 +77,10 @@ impl Incoming<'_> {
         unsafe { peer_qp(self.event) }
     }
 
-    /// Returns between which ports the connection is to be.
-    pub fn gids(&self) -> Gids {
+    /// Returns between what the connection is to be, as the request says.
+    pub fn ends(&self) -> Ends {
         // SAFETY: `raw` is valid during the callback, and a request comes with its route.
-        unsafe { Gids::of(self.raw.as_ptr()) }
-    }
-
-    /// Returns the IP address from which the request says that it comes, one of IPv4 as its last four bytes.
-    pub fn peer_address(&self) -> [u8; 16] {
-        let mut address = [0; 16];
-        // SAFETY: `raw` is valid during the callback, and an address has 16 bytes.
-        unsafe { bindings::hcablk_c_peer_address(self.raw.as_ptr(), address.as_mut_ptr()) };
-        address
+        unsafe { Ends::of(self.raw.as_ptr()) }
     }
 
     /// Takes the identifier: whoever has it accepts or rejects in their own

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests that go back to the block layer together, the oldest first.
+//!
+//! # Order
+//!
+//! A request is older than another one if the block layer made it before. Requests of a plug have one time for all;
+//! and those have none that the block layer does not count, as while the disk's `iostats` are off: then that is older which
+//! was issued before ([`Request::set_order`]).
+//!
+//! `blk_mq_requeue_work()` puts each request before all others that wait, so that the last comes first, unless it has
+//! `RQF_DONTPREP`: then it is dispatched behind what was requeued before it, and before whatever waits in software queues or
+//! in a scheduler; and it is not merged with others. So it is requeued with that. Requests that were refused
+//! while no path was live (`BLK_STS_DEV_RESOURCE`) are not issued again, but for the first time; they may be dispatched before.
+//!
+//! # Memory
+//!
+//! Nothing is allocated: the requests are linked by themselves (`rq_next`), which are their owner's until they are given
+//! back, and sorted by merging, in O(n log n) steps.
+
+use super::{
+    request::Pdu,
+    Operations,
+    Request, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    mem::replace,
+    ptr::{
+        null_mut,
+        NonNull, //
+    },
+};
+
+/// Lists of 2^0, 2^1, … requests: more than there can be.
+const LISTS: usize = 32;
+
+/// See the module. All functions may be called from any context. Dropping it gives the requests back.
+///
+/// # Invariants
+///
+/// Each list is null, or a request that this owns, linked by `rq_next` to others like that, the oldest first; the last
+/// has null.
+pub struct ByAge<T: Operations> {
+    lists: [*mut bindings::request; LISTS],
+    _owned: PhantomData<Request<T>>,
+}
+
+/// Returns the age of a request: what is less is older.
+///
+/// # Safety
+///
+/// `request` is a started request of `T`'s, and the caller's.
+unsafe fn age_of<T: Operations>(request: *mut bindings::request) -> (u64, u32) {
+    // SAFETY: By the safety requirement; the driver part of a started request is initialized.
+    unsafe {
+        (
+            bindings::hcablk_c_made_ns(request),
+            (*Pdu::<T>::of(request)).order,
+        )
+    }
+}
+
+/// Returns whether a request of the age `a` is not younger than one of the age `b`. The order of issue wraps.
+fn is_not_younger(a: (u64, u32), b: (u64, u32)) -> bool {
+    a.0 < b.0 || (a.0 == b.0 && b.1.wrapping_sub(a.1) as i32 >= 0)
+}
+
+/// Returns where a request is linked to the next one.
+///
+/// # Safety
+///
+/// `request` is a request that the caller owns.
+unsafe fn next_of(request: *mut bindings::request) -> *mut *mut bindings::request {
+    // SAFETY: By the safety requirement; no reference is made.
+    unsafe { &raw mut (*request).__bindgen_anon_1.rq_next }
+}
+
+impl<T: Operations> ByAge<T> {
+    /// Makes one of no requests.
+    pub fn new() -> Self {
+        // INVARIANT: All are null.
+        Self {
+            lists: [null_mut(); LISTS],
+            _owned: PhantomData,
+        }
+    }
+
+    /// Takes a request.
+    pub fn push(&mut self, request: Request<T>) {
+        let mut carried = request.into_raw().as_ptr();
+        // SAFETY: It was given to us just now.
+        unsafe { next_of(carried).write(null_mut()) };
+        for list in &mut self.lists {
+            if list.is_null() {
+                // INVARIANT: A list of ours, sorted.
+                *list = carried;
+                return;
+            }
+            // SAFETY: Both are lists of ours, by the type invariant; neither is used after that.
+            carried = unsafe { Self::merge(take_list(list), carried) };
+        }
+        // There are never 2^32 requests. What was merged is kept.
+        if let Some(last) = self.lists.last_mut() {
+            *last = carried;
+        }
+    }
+
+    /// Merges two lists; of those of one age `a`'s come first.
+    ///
+    /// # Safety
+    ///
+    /// Both are as the type invariant says, and given up by the caller.
+    unsafe fn merge(
+        mut a: *mut bindings::request,
+        mut b: *mut bindings::request,
+    ) -> *mut bindings::request {
+        let mut first: *mut bindings::request = null_mut();
+        let mut place = &raw mut first;
+        while !a.is_null() && !b.is_null() {
+            // SAFETY: By the safety requirement each is a request of ours, `place` is `first` or the link of one.
+            unsafe {
+                let from = match is_not_younger(age_of::<T>(a), age_of::<T>(b)) {
+                    true => &mut a,
+                    false => &mut b,
+                };
+                place.write(*from);
+                place = next_of(*from);
+                *from = place.read();
+            }
+        }
+        // SAFETY: As above.
+        unsafe { place.write(if a.is_null() { b } else { a }) };
+        first
+    }
+
+    /// Gives all requests back to the block layer as [`Request::requeue`] does, the oldest first.
+    pub fn requeue(&mut self) {
+        let mut all = null_mut();
+        for list in &mut self.lists {
+            // SAFETY: Both are lists of ours; those of later lists were taken before.
+            all = unsafe { Self::merge(take_list(list), all) };
+        }
+        while let Some(request) = NonNull::new(all) {
+            // SAFETY: By the type invariant.
+            all = unsafe { next_of(request.as_ptr()).read() };
+            // SAFETY: It is started, its slot Owned, and it is in no list any more.
+            unsafe { Request::<T>::from_owned(request) }.requeue();
+        }
+    }
+}
+
+/// Returns a list and leaves null.
+fn take_list(list: &mut *mut bindings::request) -> *mut bindings::request {
+    replace(list, null_mut())
+}
+
+impl<T: Operations> Default for ByAge<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Operations> Drop for ByAge<T> {
+    fn drop(&mut self) {
+        self.requeue();
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Small files of the kernel's own, which are durable when they are written, in a directory that was opened by whoever configures
+//! it: kernel threads have another root directory than processes may have.
+//!
+//! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
+
+use crate::bindings;
+use core::{
+    ffi::c_int,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*, //
+};
+
+/// An open file.
+///
+/// # Invariants
+///
+/// `file` is open and ours.
+pub struct StateFile(NonNull<bindings::file>);
+
+// SAFETY: The file system does its own locking; there is no state of ours.
+unsafe impl Send for StateFile {}
+
+// SAFETY: As above.
+unsafe impl Sync for StateFile {}
+
+/// A directory, open for as long as this is there: its file system cannot be unmounted.
+pub struct StateDirectory(StateFile);
+
+/// Flags of whatever is opened: waits for nobody who has a lease, or the other end of a pipe.
+const FLAGS: u32 = bindings::O_LARGEFILE | bindings::O_NONBLOCK;
+
+impl StateDirectory {
+    /// Opens the directory at `path`, which is looked up for the process that calls. Sleeps. Errors, among others: `ENOENT`,
+    /// `ENOTDIR`. C: `filp_open()`.
+    pub fn open(path: &CStr) -> Result<Self> {
+        let flags = (FLAGS | bindings::O_RDONLY | bindings::O_DIRECTORY) as c_int;
+        // SAFETY: The path is terminated.
+        let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
+        // INVARIANT: Opened just now.
+        Ok(Self(StateFile(NonNull::new(file).ok_or(ENOENT)?)))
+    }
+
+    fn open_with(&self, name: &CStr, flags: u32, mode: u16) -> Result<StateFile> {
+        let flags = (FLAGS | flags) as c_int;
+        // SAFETY: The directory is open, and its path is valid as long as it is; the name is terminated.
+        let file = from_err_ptr(unsafe {
+            let path = bindings::hcablk_c_path_of(self.0 .0.as_ptr());
+            bindings::file_open_root(path, name.as_char_ptr(), flags, mode)
+        })?;
+        // INVARIANT: Opened just now.
+        Ok(StateFile(NonNull::new(file).ok_or(ENOENT)?))
+    }
+
+    /// Opens the file of this name for reading. Sleeps. Errors, among others: `ENOENT`. C: `file_open_root()`.
+    pub fn file(&self, name: &CStr) -> Result<StateFile> {
+        self.open_with(name, bindings::O_RDONLY, 0)
+    }
+
+    /// Opens the file of this name for reading and writing, and makes it, for root only, if there is none. Sleeps. C:
+    /// `file_open_root()`.
+    pub fn file_or_new(&self, name: &CStr) -> Result<StateFile> {
+        self.open_with(name, bindings::O_RDWR | bindings::O_CREAT, 0o600)
+    }
+
+    /// Makes durable which files it has. Sleeps.
+    pub fn sync(&self) -> Result {
+        self.0.sync()
+    }
+}
+
+impl StateFile {
+    /// Reads at `position` until `bytes` is full or the file ends; returns how many there were. Sleeps. C: `kernel_read()`.
+    pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<usize> {
+        let mut position = i64::try_from(position)?;
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            // SAFETY: By the type invariant; there are as many bytes.
+            let read = unsafe {
+                bindings::kernel_read(
+                    self.0.as_ptr(),
+                    rest.as_mut_ptr().cast(),
+                    rest.len(),
+                    &mut position,
+                )
+            };
+            match usize::try_from(read) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(_) => return Err(Error::from_errno(read as c_int)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `bytes` at `position`, and returns when they are durable. Sleeps. C: `kernel_write()`, `vfs_fsync()`.
+    pub fn write(&self, position: u64, bytes: &[u8]) -> Result {
+        let mut position = i64::try_from(position)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // SAFETY: By the type invariant; there are as many bytes.
+            let written = unsafe {
+                bindings::kernel_write(
+                    self.0.as_ptr(),
+                    rest.as_ptr().cast(),
+                    rest.len(),
+                    &mut position,
+                )
+            };
+            match usize::try_from(written) {
+                Ok(0) => return Err(EIO),
+                Ok(written) => rest = rest.get(written..).unwrap_or(&[]),
+                Err(_) => return Err(Error::from_errno(written as c_int)),
+            }
+        }
+        self.sync()
+    }
+
+    /// Makes what was written durable. Sleeps. C: `vfs_fsync()`.
+    pub fn sync(&self) -> Result {
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::vfs_fsync(self.0.as_ptr(), 0) })
+    }
+}
+
+impl Drop for StateFile {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant; nobody can use it any more.
+        unsafe { bindings::__fput_sync(self.0.as_ptr()) };
+    }
+}

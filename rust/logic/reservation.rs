@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The persistent reservations of one drive: which hosts are registered, by which keys, and who holds it how. A pure state
+//! machine; SPC-4 5.13 and NVMe's reservations are the source. Its tests run on the host.
+//!
+//! ```text
+//!                    reserve                     release, clear, the holder's registration ends
+//!  registrants only ─────────► held(type, who) ───────────────────────────────────────────────► registrants only
+//!                                 └── preempt of the holder: held(its type, who preempts)
+//! ```
+//!
+//! Registered is a host, whatever its paths, connections and disks. Of the last change that each disk asked for the
+//! sequence number and the outcome are kept, so that one that is asked for again, because its answer was lost, is not
+//! made twice. Who is not registered and changes nothing is not remembered, and a host that asks by many disks has its own
+//! changes forgotten before those of others: no host can have another one's preemption forgotten, which may be asked for
+//! as long as the drive hangs.
+//!
+//! Where SPC-4 has a unit attention for the hosts whose registrations end there is nothing: a host learns of it by the
+//! conflict that its next request or change ends in.
+
+use crate::proto::{
+    connect::SessionId,
+    message::{ReservationInfo, ReservationOp, ReservationType, Status},
+    name::HostId,
+};
+
+mod image;
+
+pub use self::image::{BadImage, IMAGE_LEN};
+
+/// Hosts that may be registered for a drive.
+pub const REGISTRANTS_MAX: usize = 32;
+
+/// Disks whose last change is remembered. When there are more, one of the host that has the most is forgotten: that which
+/// asked longest ago.
+pub const CHANGES_MAX: usize = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Registrant {
+    host: HostId,
+    key: u64,
+}
+
+/// The reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    how: ReservationType,
+    /// `None`: each registrant.
+    holder: Option<HostId>,
+}
+
+/// The last change that a disk asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Change {
+    host: HostId,
+    disk: SessionId,
+    sequence: u32,
+    status: Status,
+    /// See [`Outcome::number`].
+    number: u64,
+    /// When it was asked for last, as `Reservations::asked` counts. An image has `number` for it.
+    asked: u64,
+}
+
+/// What became of a change that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: Status,
+    /// It was made before, and is asked for once more.
+    pub repeated: bool,
+    /// Something is not as it was, beside what is remembered.
+    pub changed: bool,
+    /// Later changes of the drive have greater ones; a repetition has that of what it repeats. 0: it is not remembered.
+    pub number: u64,
+}
+
+impl Outcome {
+    /// Returns that of a change that was not made, and is not remembered.
+    pub const fn failed(status: Status) -> Self {
+        Self {
+            status,
+            repeated: false,
+            changed: false,
+            number: 0,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservations {
+    generation: u32,
+    /// Counts the changes that were asked for, and their repetitions.
+    asked: u64,
+    held: Option<Held>,
+    registrants: [Option<Registrant>; REGISTRANTS_MAX],
+    changes: [Option<Change>; CHANGES_MAX],
+}
+
+impl Default for Reservations {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Reservations {
+    /// Returns those of a drive that nobody has ever registered for.
+    pub const fn new() -> Self {
+        Self {
+            generation: 0,
+            asked: 0,
+            held: None,
+            registrants: [None; REGISTRANTS_MAX],
+            changes: [None; CHANGES_MAX],
+        }
+    }
+
+    fn key_of(&self, host: HostId) -> Option<u64> {
+        let found = self.registrants.iter().flatten().find(|r| r.host == host);
+        found.map(|registrant| registrant.key)
+    }
+
+    /// Returns whether a host is registered.
+    pub fn is_registered(&self, host: HostId) -> bool {
+        self.key_of(host).is_some()
+    }
+
+    fn count(&self) -> usize {
+        self.registrants.iter().flatten().count()
+    }
+
+    /// Returns whether nobody is registered; then nobody holds anything.
+    pub fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// Returns whether there is a reservation.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    fn holds(&self, host: HostId) -> bool {
+        self.held.is_some_and(|held| match held.holder {
+            Some(holder) => holder == host,
+            None => self.is_registered(host),
+        })
+    }
+
+    /// Returns whether a host may read, or write, which all that changes data is.
+    pub fn allows(&self, host: HostId, writes: bool) -> bool {
+        let Some(Held { how, holder }) = self.held else {
+            return true;
+        };
+        if !writes && !how.excludes_reads() {
+            return true;
+        }
+        holder == Some(host) || (how.admits_registrants() && self.is_registered(host))
+    }
+
+    /// Returns the key of registrant `index`, 0 if there are not so many, and how many there are.
+    pub fn read_key(&self, index: u32) -> ReservationInfo {
+        let mut all = self.registrants.iter().flatten();
+        let key = all.nth(usize::try_from(index).unwrap_or(usize::MAX));
+        ReservationInfo {
+            generation: self.generation,
+            number: self.count() as u16,
+            key: key.map_or(0, |registrant| registrant.key),
+        }
+    }
+
+    /// Returns the reservation; its key is 0 where all registrants hold it.
+    pub fn read_reservation(&self) -> ReservationInfo {
+        let key = self.held.and_then(|held| self.key_of(held.holder?));
+        ReservationInfo {
+            generation: self.generation,
+            number: self.held.map_or(0, |held| held.how as u16),
+            key: key.unwrap_or(0),
+        }
+    }
+
+    /// Makes the change `op` for `host`, whose disk `disk` asks for it by `sequence`. Calls `removed` with each other host
+    /// whose registration a preemption has ended.
+    pub fn change(
+        &mut self,
+        host: HostId,
+        disk: SessionId,
+        sequence: u32,
+        op: ReservationOp,
+        removed: &mut dyn FnMut(HostId),
+    ) -> Outcome {
+        let disk = disk.on_path(0);
+        let asked = self.asked + 1;
+        let mut changes = self.changes.iter_mut().flatten();
+        if let Some(last) = changes.find(|change| change.host == host && change.disk == disk) {
+            let newer = sequence.wrapping_sub(last.sequence) as i32;
+            if newer == 0 {
+                last.asked = asked;
+                let (status, number) = (last.status, last.number);
+                self.asked = asked;
+                return Outcome {
+                    status,
+                    repeated: true,
+                    changed: false,
+                    number,
+                };
+            }
+            if newer < 0 {
+                // It was given up by who asked: another one has followed.
+                return Outcome::failed(Status::Invalid);
+            }
+        }
+        let before = (self.generation, self.held);
+        let status = self.apply(host, op, removed).err().unwrap_or(Status::Ok);
+        let changed = before != (self.generation, self.held);
+        if !changed && !self.is_registered(host) {
+            return Outcome::failed(status);
+        }
+        self.asked = asked;
+        self.remember(Change {
+            host,
+            disk,
+            sequence,
+            status,
+            number: asked,
+            asked,
+        });
+        Outcome {
+            status,
+            repeated: false,
+            changed,
+            number: asked,
+        }
+    }
+
+    /// Has a change in the place of the last one of its disk, a free one, or of one that is forgotten.
+    fn remember(&mut self, change: Change) {
+        let of_host = |host| {
+            let others = self.changes.iter().flatten();
+            usize::from(host == change.host) + others.filter(|other| other.host == host).count()
+        };
+        let place = (0..CHANGES_MAX).min_by_key(|at| match self.changes.get(*at) {
+            Some(Some(old)) if old.host == change.host && old.disk == change.disk => (0, 0, 0),
+            Some(Some(old)) => (2, CHANGES_MAX + 1 - of_host(old.host), old.asked),
+            _ => (1, 0, 0),
+        });
+        if let Some(place) = place.and_then(|at| self.changes.get_mut(at)) {
+            *place = Some(change);
+        }
+    }
+
+    /// Fails unless the host is registered by this key.
+    fn check(&self, host: HostId, key: u64) -> Result<(), Status> {
+        match self.key_of(host) == Some(key) {
+            true => Ok(()),
+            false => Err(Status::Conflict),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        host: HostId,
+        op: ReservationOp,
+        removed: &mut dyn FnMut(HostId),
+    ) -> Result<(), Status> {
+        match op {
+            ReservationOp::Register { key, new, ignore } => {
+                let key = if ignore { None } else { Some(key) };
+                self.register(host, key, new)
+            }
+            ReservationOp::Reserve { key, how } => {
+                self.check(host, key)?;
+                match self.held {
+                    None => self.hold(host, how),
+                    Some(held) if held.how == how && self.holds(host) => {}
+                    Some(_) => return Err(Status::Conflict),
+                }
+                Ok(())
+            }
+            ReservationOp::Release { key, how } => {
+                self.check(host, key)?;
+                match self.held {
+                    Some(held) if self.holds(host) => {
+                        if held.how != how {
+                            return Err(Status::Invalid);
+                        }
+                        self.held = None;
+                    }
+                    // Who holds nothing has nothing to give back.
+                    _ => {}
+                }
+                Ok(())
+            }
+            ReservationOp::Preempt {
+                key, victim, how, ..
+            } => {
+                self.check(host, key)?;
+                self.preempt(host, victim, how, removed)
+            }
+            ReservationOp::Clear { key } => {
+                self.check(host, key)?;
+                self.registrants = [None; REGISTRANTS_MAX];
+                self.held = None;
+                self.changed();
+                Ok(())
+            }
+        }
+    }
+
+    fn changed(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+
+    fn hold(&mut self, host: HostId, how: ReservationType) {
+        self.held = Some(Held {
+            how,
+            holder: (!how.is_of_all()).then_some(host),
+        });
+    }
+
+    /// Registers a host by `new`. Its key until now must be `key`, 0 if it has none, unless that is `None`.
+    fn register(&mut self, host: HostId, key: Option<u64>, new: u64) -> Result<(), Status> {
+        let now = self.key_of(host);
+        if key.is_some_and(|key| key != now.unwrap_or(0)) {
+            return Err(Status::Conflict);
+        }
+        if now.is_none() && new == 0 {
+            return Ok(());
+        }
+        if new == 0 {
+            self.remove(|registrant| registrant.host == host, &mut |_| {});
+        } else {
+            let own = |r: &&mut Option<Registrant>| r.is_some_and(|r| r.host == host);
+            let place = match self.registrants.iter_mut().find(own) {
+                Some(place) => place,
+                None => {
+                    let mut places = self.registrants.iter_mut();
+                    places.find(|r| r.is_none()).ok_or(Status::NoSpace)?
+                }
+            };
+            *place = Some(Registrant { host, key: new });
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Ends the registrations that `which` names, and the reservation if it has no holder any more. Returns how many.
+    fn remove(
+        &mut self,
+        which: impl Fn(&Registrant) -> bool,
+        removed: &mut dyn FnMut(HostId),
+    ) -> usize {
+        let mut count = 0;
+        for place in &mut self.registrants {
+            if let Some(registrant) = place.filter(|registrant| which(registrant)) {
+                *place = None;
+                count += 1;
+                removed(registrant.host);
+            }
+        }
+        let gone = match self.held {
+            Some(Held {
+                holder: Some(holder),
+                ..
+            }) => !self.is_registered(holder),
+            Some(_) => self.is_empty(),
+            None => false,
+        };
+        if gone {
+            self.held = None;
+        }
+        count
+    }
+
+    fn preempt(
+        &mut self,
+        host: HostId,
+        victim: u64,
+        how: ReservationType,
+        removed: &mut dyn FnMut(HostId),
+    ) -> Result<(), Status> {
+        // Who preempts itself has no request that is to be given up.
+        let removed: &mut dyn FnMut(HostId) = &mut |gone| {
+            if gone != host {
+                removed(gone);
+            }
+        };
+        let takes = match self.held {
+            Some(Held { holder: None, .. }) => victim == 0,
+            Some(Held {
+                holder: Some(holder),
+                ..
+            }) => self.key_of(holder) == Some(victim),
+            None => false,
+        };
+        if takes {
+            // The caller's registration stays, also if its key is this one.
+            self.remove(
+                |r| r.host != host && (victim == 0 || r.key == victim),
+                removed,
+            );
+            self.hold(host, how);
+        } else if victim == 0 {
+            return Err(Status::Invalid);
+        } else if self.remove(|r| r.key == victim, removed) == 0 {
+            return Err(Status::Conflict);
+        }
+        self.changed();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

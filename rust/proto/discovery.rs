@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a host asks a target before it connects to a volume: which volumes it may use, and at which addresses the target
+//! listens.
+//!
+//! A question is a connection request with no volume's name, and is answered by a reject, so that the target makes nothing
+//! for it. It is for one entry of a list; the answer tells how many there are, and of which revision the list is.
+
+use core::net::{IpAddr, Ipv6Addr};
+
+use super::{
+    connect::{Reason, REQUEST_LEN},
+    name::{HostId, VolumeId, VolumeName},
+    wire::{prefix, Reader, Writer},
+    ADMIN_QUEUE, MAGIC, VERSION_MAX, VERSION_MIN,
+};
+
+/// Bytes of an answer.
+pub const ENTRY_LEN: usize = 64;
+
+/// Which list is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Volumes that the host may use.
+    Volumes,
+    /// Addresses of the target.
+    Portals,
+}
+
+impl List {
+    /// In the place of a volume's name, which never begins with a dot.
+    fn name(self) -> [u8; 8] {
+        match self {
+            Self::Volumes => *b".volumes",
+            Self::Portals => *b".portals",
+        }
+    }
+
+    fn of(name: [u8; 8]) -> Option<Self> {
+        [Self::Volumes, Self::Portals]
+            .into_iter()
+            .find(|list| list.name() == name)
+    }
+}
+
+/// A question for one entry of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Lowest version spoken.
+    pub version_min: u8,
+    /// Highest version spoken.
+    pub version_max: u8,
+    /// Who asks.
+    pub host: HostId,
+    /// For an entry of what.
+    pub list: List,
+    /// For which, from 0.
+    pub index: u32,
+}
+
+/// In the place of depth and the like: nothing is connected. No session is numbered 0.
+const NOTHING: (u16, u8, u8) = (1, ADMIN_QUEUE, 1);
+
+impl Question {
+    /// Encodes the question.
+    pub fn encode(&self) -> [u8; REQUEST_LEN] {
+        let (depth, queue, queues) = NOTHING;
+        Writer::new()
+            .u32(MAGIC)
+            .u8(self.version_min)
+            .u8(self.version_max)
+            .u16(depth)
+            .u8(queue)
+            .u8(queues)
+            .u16(0)
+            .u64(0)
+            .u32(0)
+            .bytes(self.host.to_wire())
+            .bytes(self.list.name())
+            .u32(self.index)
+            .u32(0)
+            .finish()
+    }
+
+    /// Reads a question; `None`: it is none, but may be another request.
+    pub fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
+        let mut r = Reader::new(bytes);
+        let magic = r.u32();
+        let (version_min, version_max) = (r.u8(), r.u8());
+        let nothing = (r.u16(), r.u8(), r.u8());
+        let (length, session, epoch) = (r.u16(), r.u64(), r.u32());
+        let host = HostId::from_wire(r.bytes()).ok()?;
+        let list = List::of(r.bytes())?;
+        let (index, reserved) = (r.u32(), r.u32());
+        let good = magic == MAGIC
+            && version_min <= version_max
+            && version_min <= VERSION_MAX
+            && version_max >= VERSION_MIN
+            && nothing == NOTHING
+            && (length, session, epoch, reserved) == (0, 0, 0, 0);
+        good.then_some(Self {
+            version_min,
+            version_max,
+            host,
+            list,
+            index,
+        })
+    }
+}
+
+/// By what way a volume's data goes at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum VolumeMode {
+    /// Between drive and network.
+    Direct = 0,
+    /// By the page cache.
+    Cached = 1,
+    /// Reads by the page cache.
+    Mixed = 2,
+    /// Between drive and HCA, without the target's memory.
+    P2p = 3,
+}
+
+impl VolumeMode {
+    fn from_wire(value: u8) -> Option<Self> {
+        [Self::Direct, Self::Cached, Self::Mixed, Self::P2p]
+            .into_iter()
+            .find(|mode| *mode as u8 == value)
+    }
+}
+
+const READ_ONLY: u8 = 1 << 0;
+const EVICTED: u8 = 1 << 1;
+const INSECURE: u8 = 1 << 2;
+
+/// A volume that the host may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeEntry {
+    /// Its name.
+    pub name: VolumeName,
+    /// Which it is, whatever its name.
+    pub id: Option<VolumeId>,
+    /// Bytes; 0: the drive does not tell.
+    pub capacity: u64,
+    /// log2 of the logical block size in bytes, 9 to 12.
+    pub block_shift: u8,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// The host is evicted from it.
+    pub evicted: bool,
+    /// The host need not prove who it is.
+    pub insecure: bool,
+    /// See there.
+    pub mode: VolumeMode,
+}
+
+/// Where a target listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortalEntry {
+    /// Its address: one address, not any.
+    pub ip: IpAddr,
+    /// Not 0.
+    pub port: u16,
+}
+
+/// An entry of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// See there.
+    Volume(VolumeEntry),
+    /// See there.
+    Portal(PortalEntry),
+}
+
+/// The answer to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// How many entries the list has.
+    pub count: u32,
+    /// Another number when the list is another one, but for a chance of 1 in 2^32.
+    pub revision: u32,
+    /// The one that was asked for; `None`: there are not so many.
+    pub entry: Option<Entry>,
+}
+
+/// What an entry is on the wire.
+type Fields = ([u8; 16], [u8; 16], u64, [u8; 8]);
+
+const NO_ENTRY: Fields = ([0; 16], [0; 16], 0, [0; 8]);
+
+impl Entry {
+    fn fields(&self) -> Fields {
+        match self {
+            Self::Volume(volume) => {
+                let mut flags = 0;
+                for (set, bit) in [
+                    (volume.read_only, READ_ONLY),
+                    (volume.evicted, EVICTED),
+                    (volume.insecure, INSECURE),
+                ] {
+                    if set {
+                        flags |= bit;
+                    }
+                }
+                let (shift, mode) = (volume.block_shift, volume.mode as u8);
+                let id = volume.id.map_or([0; 16], VolumeId::to_wire);
+                let rest = [shift, flags, mode, 0, 0, 0, 0, 0];
+                (volume.name.to_wire(), id, volume.capacity, rest)
+            }
+            Self::Portal(PortalEntry { ip, port }) => {
+                let ip = match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => *ip,
+                };
+                (ip.octets(), [0; 16], u64::from(*port), [0; 8])
+            }
+        }
+    }
+
+    fn of(list: List, fields: Fields) -> Option<Self> {
+        let (first, second, number, rest) = fields;
+        match list {
+            List::Volumes => {
+                let [shift, flags, mode, reserved @ ..] = rest;
+                let good = (9..=12).contains(&shift)
+                    && number % (1 << shift) == 0
+                    && number <= i64::MAX as u64
+                    && flags & !(READ_ONLY | EVICTED | INSECURE) == 0
+                    && reserved == [0; 5];
+                let name = VolumeName::from_wire(first).ok()?;
+                let mode = VolumeMode::from_wire(mode)?;
+                good.then_some(Self::Volume(VolumeEntry {
+                    name,
+                    id: VolumeId::from_wire(second).ok(),
+                    capacity: number,
+                    block_shift: shift,
+                    read_only: flags & READ_ONLY != 0,
+                    evicted: flags & EVICTED != 0,
+                    insecure: flags & INSECURE != 0,
+                    mode,
+                }))
+            }
+            List::Portals => {
+                let port = u16::try_from(number).ok().filter(|port| *port != 0)?;
+                let ip = Ipv6Addr::from(first).to_canonical();
+                let good = second == [0; 16] && rest == [0; 8] && !ip.is_unspecified();
+                good.then_some(Self::Portal(PortalEntry { ip, port }))
+            }
+        }
+    }
+}
+
+impl Told {
+    /// Encodes the answer.
+    pub fn encode(&self) -> [u8; ENTRY_LEN] {
+        let (first, second, number, rest) = self.entry.map_or(NO_ENTRY, |entry| entry.fields());
+        Writer::new()
+            .u32(MAGIC)
+            .u16(Reason::Entry as u16)
+            .u8(VERSION_MIN)
+            .u8(VERSION_MAX)
+            .u32(self.count)
+            .u32(self.revision)
+            .bytes(first)
+            .bytes(second)
+            .u64(number)
+            .bytes(rest)
+            .finish()
+    }
+
+    /// Reads the answer to `question`; `None`: it is none.
+    pub fn decode(bytes: &[u8], question: &Question) -> Option<Self> {
+        let bytes: &[u8; ENTRY_LEN] = prefix(bytes)?;
+        let mut r = Reader::new(bytes);
+        let (magic, reason) = (r.u32(), r.u16());
+        let (_version_min, _version_max) = (r.u8(), r.u8());
+        let (count, revision) = (r.u32(), r.u32());
+        let fields = (r.bytes(), r.bytes(), r.u64(), r.bytes());
+        if magic != MAGIC || Reason::from_wire(reason) != Some(Reason::Entry) {
+            return None;
+        }
+        let entry = match question.index < count {
+            true => Some(Entry::of(question.list, fields)?),
+            false if fields == NO_ENTRY => None,
+            false => return None,
+        };
+        Some(Self {
+            count,
+            revision,
+            entry,
+        })
+    }
+}
+
+/// A list while it is gone through, to answer a question for one of its entries.
+pub struct Listing {
+    index: u32,
+    told: Told,
+}
+
+impl Listing {
+    /// Begins to answer `question`.
+    pub fn new(question: &Question) -> Self {
+        Self {
+            index: question.index,
+            told: Told {
+                count: 0,
+                revision: 0x811c_9dc5,
+                entry: None,
+            },
+        }
+    }
+
+    /// Takes the next entry in. The revision is the FNV-1a of all bytes of all entries.
+    pub fn add(&mut self, entry: Entry) {
+        let (first, second, number, rest) = entry.fields();
+        let number = number.to_le_bytes();
+        let bytes = first.iter().chain(&second).chain(&number).chain(&rest);
+        let told = &mut self.told;
+        for byte in bytes {
+            told.revision = (told.revision ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+        if told.count == self.index {
+            told.entry = Some(entry);
+        }
+        told.count = told.count.saturating_add(1);
+    }
+
+    /// Returns the answer.
+    pub fn told(self) -> Told {
+        self.told
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! News of a device's port: that it goes down is told at once, long before a peer's silence is noticed.
+//!
+//! # Ownership
+//!
+//! A [`PortWatch`] has its listener, and keeps the device by the connection identifier. Whoever keeps the watch inside the
+//! listener must take it out again to end that cycle. Dropping it waits for a call that runs, so not from within one.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::cm::Id;
+use crate::bindings;
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
+
+/// Who hears of a port.
+pub trait PortListener: Send + Sync + 'static {
+    /// Tells that the port went down. Process context; must not wait, nor drop the [`PortWatch`].
+    fn port_down(self: Arc<Self>);
+}
+
+struct Inner {
+    handler: bindings::ib_event_handler,
+    port: u32,
+    listener: Arc<dyn PortListener>,
+}
+
+/// See the module.
+///
+/// # Invariants
+///
+/// `inner` is initialised and registered with the device of `id`.
+pub struct PortWatch {
+    inner: KBox<Opaque<Inner>>,
+    _id: Arc<Id>,
+}
+
+// SAFETY: The handler's list is changed under the device's lock; all else is never changed.
+unsafe impl Send for PortWatch {}
+// SAFETY: Shared references give access to nothing.
+unsafe impl Sync for PortWatch {}
+
+impl PortWatch {
+    /// Begins to tell `listener` of the port that `id` is bound to (`ENODEV` when it is bound to none yet). Sleeps. Also fails
+    /// with `ENOMEM`.
+    ///
+    /// C: `ib_register_event_handler()`.
+    pub fn new(id: &Arc<Id>, listener: Arc<dyn PortListener>) -> Result<Self> {
+        let device = id.device().ok_or(ENODEV)?;
+        // SAFETY: The identifier is valid; its port is set with the device.
+        let port = unsafe { (*id.as_raw()).port_num };
+        let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
+        let raw = inner.get();
+        // SAFETY: Room for the structure, which stays where it is until the watch is dropped; the device is kept by `id`.
+        // What the macro INIT_IB_EVENT_HANDLER does: registering links the handler, whatever its list was.
+        unsafe {
+            raw.write(Inner {
+                handler: bindings::ib_event_handler {
+                    device: device.as_ptr(),
+                    handler: Some(on_event),
+                    ..pin_init::zeroed()
+                },
+                port,
+                listener,
+            });
+            bindings::ib_register_event_handler(&raw mut (*raw).handler);
+        }
+        // INVARIANT: As done just now.
+        Ok(Self {
+            inner,
+            _id: id.clone(),
+        })
+    }
+}
+
+impl Drop for PortWatch {
+    fn drop(&mut self) {
+        let raw = self.inner.get();
+        // SAFETY: By the type invariant it is registered, and initialised; nothing runs once that is taken back.
+        unsafe {
+            bindings::ib_unregister_event_handler(&raw mut (*raw).handler);
+            raw.drop_in_place();
+        }
+    }
+}
+
+/// # Safety
+///
+/// Called by the RDMA core with a handler that [`PortWatch::new`] registered.
+unsafe extern "C" fn on_event(
+    handler: *mut bindings::ib_event_handler,
+    event: *mut bindings::ib_event,
+) {
+    // SAFETY: By the safety requirement the handler is in an `Inner`, which is not dropped while this runs; the event is
+    // valid, and has a port's number if it is about a port.
+    unsafe {
+        if (*event).event != bindings::ib_event_type_IB_EVENT_PORT_ERR {
+            return;
+        }
+        let inner = kernel::container_of!(handler, Inner, handler);
+        if *(*event).element.port_num == (*inner).port {
+            (*inner).listener.clone().port_down();
+        }
+    }
+}
