@@ -59,6 +59,16 @@ impl Node for Root {
         Attribute::secret(c"key", |root, _, text| root.0.set_key(0, text)),
         Attribute::secret(c"key2", |root, _, text| root.0.set_key(1, text)),
         Attribute::read_only(c"keys", |root, out| writeln!(out, "{}", root.0.key_count())),
+        Attribute::read_write(
+            c"reservations",
+            |root, out| {
+                root.0.drives().with_directory(|path| {
+                    out.write_bytes(path.map_or(&[], CStr::to_bytes));
+                    writeln!(out)
+                })
+            },
+            |root, _, text| root.0.drives().set_directory(text),
+        ),
     ];
 
     type Child = NoChild;

@@ -78,6 +78,7 @@ use hcablk_core::{
             Ring,
             Taken, //
         },
+        name::HostId,
     },
     rdma::{
         buffer::{
@@ -157,6 +158,8 @@ mod kind {
     pub(super) const SINK: u8 = 6;
     pub(super) const CHUNK: u8 = 7;
     pub(super) const EAGER_RING: u8 = 8;
+    /// The RDMA WRITE of a chunk, while that is traced.
+    pub(super) const CHUNK_WRITTEN: u8 = 9;
 }
 
 /// What a receive buffer was used for.
@@ -227,6 +230,8 @@ impl Work {
 pub(crate) struct Queue {
     owner: Arc<dyn QueueOwner>,
     session: SessionId,
+    /// Of the session.
+    host: HostId,
     epoch: Epoch,
     index: u8,
     pd: Arc<ProtectionDomain>,

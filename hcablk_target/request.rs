@@ -259,6 +259,10 @@ impl<O: Owner> Io<O> {
                 Ok(Op::WriteEager { .. }) => self.ring_slot.number,
                 _ => 0,
             },
+            memory: match self.length() {
+                0 => trace::Memory::None,
+                _ => self.memory(),
+            },
             ..about.ended(self.status as i32)
         }
     }

@@ -13,8 +13,11 @@
 //! has begun is waited for; then the session is forgotten. If the export ends, what was acknowledged is made durable
 //! before, and the initiator can ask for that by the admin queue pair.
 
+mod changer;
 pub(crate) mod end_reason;
 mod owner;
+mod port;
+mod preempted;
 mod proof;
 mod queues;
 
@@ -31,7 +34,10 @@ use crate::{
     },
     printed::Printed,
     queue::Queue,
-    session::end_reason::EndReason,
+    session::{
+        changer::Changer,
+        end_reason::EndReason, //
+    },
     storage::{
         backing::Backing,
         write_errors::{
@@ -63,7 +69,10 @@ use hcablk_core::{
             VolumeName, //
         },
     },
-    rdma::pd::ProtectionDomain,
+    rdma::{
+        pd::ProtectionDomain,
+        port::PortWatch, //
+    },
     report::trace, //
     sync::{
         defer::without_io,
@@ -112,6 +121,8 @@ pub(crate) struct Session {
     id: SessionId,
     epoch: Epoch,
     host: HostId,
+    /// The number of the first preemption that has ended the registration of its host; 0: none has.
+    preempted: Atomic<u64>,
     queue_count: u8,
     /// That its initiator is who it says; `None`: it need not prove that.
     proof: Option<Arc<SessionProof>>,
@@ -134,6 +145,10 @@ pub(crate) struct Session {
     /// Empty once the teardown is done with it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
+    changer: Arc<Changer>,
+    /// Set with the admin queue pair, until the teardown.
+    #[pin]
+    port: Mutex<Option<PortWatch>>,
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
     /// Held by who closes queues: the teardown, which has shut them before, or who replaces one.
@@ -162,6 +177,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
         let write_errors = records.begin(request, &backing)?;
+        let changer = Changer::new(owner.clone(), request.host, request.session)?;
         let session = Arc::pin_init(
             pin_init!(Self {
                 owner,
@@ -172,6 +188,7 @@ impl Session {
                 id: request.session,
                 epoch: request.epoch,
                 host: request.host,
+                preempted: Atomic::new(0),
                 queue_count: request.queues,
                 proof,
                 pd,
@@ -182,6 +199,8 @@ impl Session {
                 durable_told <- Event::new(),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
+                changer,
+                port <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 keep_alive_timer <- new_mutex!(None),
@@ -402,6 +421,7 @@ impl Session {
 
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
+        self.leave_port();
         let admin = self.admin.lock().clone();
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
@@ -432,13 +452,16 @@ impl Session {
             }
             admin.close();
         }
+        self.changer.forget_admin();
         drop(self.admin.lock().take());
         let queues = self.owner.retire(&self.queues);
         let count = queues.len();
         drop(queues);
         let client = self.client.lock().take();
         drop(client);
-        drop(self.backing.lock().take());
+        // Under no lock: this may close the device.
+        let backing = self.backing.lock().take();
+        drop(backing);
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         if may_print(Lines::Gone) {

@@ -4,6 +4,7 @@
 //!
 //! - [`backing`]: what a volume is made of, and its mode.
 //! - [`claims`]: what drives and files are exported.
+//! - [`reservations`]: persistent reservations, and the files that keep them.
 //! - [`submit`]: the drive's part of a request, by mode.
 //! - [`cache`]: a volume's lines of data in memory.
 //! - [`visit`]: the part of requests in these.
@@ -19,6 +20,7 @@ mod completion;
 pub(crate) mod flush_errors;
 pub(crate) mod lease;
 pub(crate) mod p2p;
+pub(crate) mod reservations;
 pub(crate) mod submit;
 pub(crate) mod visit;
 pub(crate) mod write_errors;

@@ -69,12 +69,13 @@ module! {
 }
 
 /// What the module holds, dropped in this order: when the directories are gone
-/// nobody connects any more, then connections that were coming up and the ends
+/// nobody connects any more, then connections that were coming up, changes of reservations and the ends
 /// of sessions are waited for, and then there are no requests, no volumes with
 /// workqueues of their own and no completions left.
 struct Target {
     _directories: Subsystem,
     _connect: Drained,
+    _changes: Drained,
     _work: Drained,
     _admin: Drained,
 }
@@ -85,12 +86,14 @@ impl kernel::Module for Target {
             control: Arc::new(WorkQueue::new(c"hcablk_target")?, GFP_KERNEL)?,
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             admin: Arc::new(WorkQueue::new(c"hcablk_admin")?, GFP_KERNEL)?,
+            changes: Arc::new(WorkQueue::new(c"hcablk_changes")?, GFP_KERNEL)?,
         };
         let registry = export::registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _connect: Drained(queues.connect),
+            _changes: Drained(queues.changes),
             _work: Drained(queues.control),
             _admin: Drained(queues.admin),
         })

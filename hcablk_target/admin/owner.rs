@@ -5,7 +5,13 @@
 use crate::queue::Fault;
 use hcablk_core::proto::{
     connect::Epoch,
-    message::VolumeState, //
+    message::{
+        ReservationInfo,
+        ReservationOp,
+        Status,
+        Tag,
+        VolumeState, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -29,6 +35,15 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
 
     /// Tells that the initiator has got that for an answer. Any context.
     fn durable_told(&self);
+
+    /// Begins to make a change of the drive's reservations, as the initiator asks by `sequence`. `tag` is answered when
+    /// that is made ([`answer_change`](super::Admin::answer_change)). Fails with how it ends if it is not begun. May sleep, but
+    /// does not wait for a file.
+    fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status>;
+
+    /// Returns the key of registrant `index` of the drive; or its reservation if that is `None`. May sleep. Fails with
+    /// `Unsupported`, `Gone`, and for a key with `Draining`.
+    fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status>;
 
     /// Ends the session because of `fault`. Any context.
     fn admin_failed(self: Arc<Self>, fault: Fault);

@@ -95,6 +95,13 @@ impl Admin {
                     self.owner.durable_told();
                 }
             }
+            AdminOp::Reservation { sequence, op } => {
+                if let Err(status) = self.owner.reserve(tag, sequence, op) {
+                    self.answer(tag, status, None);
+                }
+            }
+            AdminOp::ReadKey { index } => self.tell_reservation(tag, Some(index)),
+            AdminOp::ReadReservation => self.tell_reservation(tag, None),
             AdminOp::Watch { known } => {
                 let second = {
                     let mut state = self.state.lock();
@@ -108,6 +115,17 @@ impl Admin {
                 self.look_at_volume();
             }
         }
+    }
+
+    /// Answers with the key of registrant `index`, or the reservation.
+    fn tell_reservation(&self, tag: Tag, index: Option<u32>) {
+        let reservation = self.owner.reservation(index);
+        self.respond(AdminResponse {
+            tag,
+            status: reservation.err().unwrap_or(Status::Ok),
+            volume: None,
+            reservation: reservation.ok(),
+        });
     }
 
     /// Answers the watch if there is one, and the volume is not what its initiator knows. May sleep.
@@ -148,13 +166,23 @@ impl Admin {
         let _ = self.all_sent.wait_ms(GONE_MS);
     }
 
+    /// Answers a request for a change of reservations: the change is made. Any context.
+    pub(crate) fn answer_change(&self, tag: Tag, status: Status) {
+        self.answer(tag, status, None);
+    }
+
     /// Sends an answer. Any context.
     fn answer(&self, tag: Tag, status: Status, volume: Option<VolumeState>) {
-        let response = AdminResponse {
+        self.respond(AdminResponse {
             tag,
             status,
             volume,
-        };
+            reservation: None,
+        });
+    }
+
+    /// Sends a response. Any context.
+    fn respond(&self, response: AdminResponse) {
         let mut state = self.state.lock();
         if state.closing {
             return;

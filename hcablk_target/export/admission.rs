@@ -28,6 +28,8 @@ pub(crate) struct View {
 pub(crate) struct Volume {
     /// It demands a proof of who asks, and there is none.
     pub(crate) unproven: bool,
+    /// The key by which it was proven is set no more.
+    pub(crate) revoked: bool,
     /// No new connections: it is being disabled.
     pub(crate) withdrawn: bool,
     /// The host that asks is among those allowed.
@@ -36,6 +38,14 @@ pub(crate) struct Volume {
     pub(crate) evicted: bool,
     /// A later instance of it has come.
     pub(crate) superseded: bool,
+}
+
+impl Volume {
+    /// Returns whether a session may begin on it.
+    pub(crate) fn is_open(&self) -> bool {
+        let is_known = !self.unproven && !self.revoked && self.allowed;
+        is_known && !self.evicted && !self.superseded && !self.withdrawn
+    }
 }
 
 /// What matters of a session.
@@ -83,6 +93,9 @@ pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     };
     if volume.unproven {
         return refuse(Reason::UnknownVolume);
+    }
+    if volume.revoked {
+        return refuse(Reason::NotProven);
     }
     if !volume.allowed {
         return refuse(Reason::Forbidden);
@@ -160,6 +173,7 @@ mod tests {
 
     const VOLUME: Option<Volume> = Some(Volume {
         unproven: false,
+        revoked: false,
         withdrawn: false,
         allowed: true,
         evicted: false,
@@ -205,6 +219,7 @@ mod tests {
         let volume = |withdrawn, allowed| {
             Some(Volume {
                 unproven: false,
+                revoked: false,
                 withdrawn,
                 allowed,
                 evicted: false,
@@ -232,6 +247,7 @@ mod tests {
             let is = |bit: u32| n >> bit & 1 == 1;
             let volume = Some(Volume {
                 unproven: true,
+                revoked: false,
                 withdrawn: is(0),
                 allowed: is(1),
                 evicted: is(2),
@@ -294,6 +310,7 @@ mod tests {
         ] {
             let volume = Some(Volume {
                 unproven: false,
+                revoked: false,
                 withdrawn,
                 allowed,
                 evicted,
@@ -307,6 +324,22 @@ mod tests {
                 let decision = decide_with(queue, 2, volume, s);
                 assert_eq!(decision, Decision::Refuse(reason));
             }
+        }
+    }
+
+    #[test]
+    fn a_key_that_was_withdrawn_while_its_request_waited_begins_nothing() {
+        for (allowed, evicted) in [(true, false), (false, true)] {
+            let volume = Some(Volume {
+                unproven: false,
+                revoked: true,
+                withdrawn: false,
+                allowed,
+                evicted,
+                superseded: false,
+            });
+            let decision = decide_with(ADMIN_QUEUE, 2, volume, None);
+            assert_eq!(decision, Decision::Refuse(Reason::NotProven));
         }
     }
 

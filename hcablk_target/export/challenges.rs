@@ -6,11 +6,16 @@
 //! None of them has a queue pair, a drive or a buffer here, only a place in this table. There is a fixed number of places. Who asks
 //! when all are taken gets that of the oldest challenge, and who asks from an address that has its share that
 //! of the oldest from there: so nobody can keep others out by not answering, unless by asking faster than they answer.
+//!
+//! A challenge stays when a proof of it is wrong, so that nobody can use up that of another by naming its handle; but not more than
+//! [`TRIES`] are looked at, each of which costs some work. It is taken when a proof of it was right.
 
 /// Places of the table.
-pub(crate) const PLACES: usize = 256;
+pub(crate) const PLACES: usize = 4096;
 /// Places that one address may have.
-pub(crate) const PLACES_PER_ADDRESS: usize = 64;
+pub(crate) const PLACES_PER_ADDRESS: usize = 512;
+/// Proofs of a challenge that are looked at.
+pub(crate) const TRIES: u8 = 8;
 /// Milliseconds after which a challenge is not to be answered any more.
 pub(crate) const DEADLINE_MS: u64 = 10_000;
 
@@ -24,17 +29,22 @@ pub(crate) type Address = [u8; 16];
 /// A challenge: who was challenged, and when.
 pub(crate) struct Entry<T> {
     handle: u16,
+    /// Proofs that were looked at.
+    tries: u8,
     address: Address,
     began_ms: u64,
+    /// Later challenges have larger ones.
+    number: u64,
     challenged: T,
 }
 
-/// Chooses the place of a challenge that begins at `now_ms`, and its handle, by a random number.
+/// Chooses the place of a challenge that begins at `now_ms`, and its handle, by a random number: any of the free places, so that
+/// who does not see the challenge must try as many handles as there are.
 pub(crate) fn choose<T>(
     table: &[Option<Entry<T>>],
     address: &Address,
     now_ms: u64,
-    random: u16,
+    random: u32,
 ) -> (usize, u16) {
     let is_over = |entry: &Entry<T>| entry.age_ms(now_ms) > DEADLINE_MS;
     let taken = || {
@@ -46,37 +56,75 @@ pub(crate) fn choose<T>(
     let place = if own().count() >= PLACES_PER_ADDRESS {
         own().min_by_key(oldest).map(|(place, _)| place)
     } else {
-        let is_free = |entry: &Option<Entry<T>>| entry.as_ref().is_none_or(is_over);
-        let free = table.iter().position(is_free);
+        let is_free = |place: &usize| match table.get(*place) {
+            Some(entry) => entry.as_ref().is_none_or(is_over),
+            None => false,
+        };
+        let first = (random >> u16::BITS) as usize % PLACES;
+        let free = (first..PLACES).chain(0..first).find(is_free);
         free.or_else(|| taken().min_by_key(oldest).map(|(place, _)| place))
     };
     let place = place.unwrap_or(0);
-    (place, handle(place, random))
+    (place, handle(place, random as u16))
 }
 
 fn handle(place: usize, random: u16) -> u16 {
     (random << PLACE_BITS | place as u16) % crate::proto::auth::CHALLENGES_MAX
 }
 
-/// Takes the challenge `handle`, if it is one of `address` that may be answered still: once.
-pub(crate) fn take<T>(
+/// Finds the challenge `handle`, if it is one of `address` that may be answered still.
+fn find<'a, T>(
+    table: &'a mut [Option<Entry<T>>],
+    handle: u16,
+    address: &Address,
+    now_ms: u64,
+) -> Option<&'a mut Option<Entry<T>>> {
+    let place = table.get_mut(usize::from(handle) % PLACES)?;
+    let is_its = |entry: &Entry<T>| {
+        entry.handle == handle && entry.address == *address && entry.age_ms(now_ms) <= DEADLINE_MS
+    };
+    place.as_ref().is_some_and(is_its).then_some(place)
+}
+
+/// Returns the challenge `handle` to check a proof by, and its number, if it is one of `address` that may be answered still.
+pub(crate) fn look<T: Clone>(
     table: &mut [Option<Entry<T>>],
     handle: u16,
     address: &Address,
     now_ms: u64,
-) -> Option<T> {
-    let place = table.get_mut(usize::from(handle) % PLACES)?;
-    let is_its = |entry: &mut Entry<T>| entry.handle == handle && entry.address == *address;
-    let entry = place.take_if(is_its)?;
-    (entry.age_ms(now_ms) <= DEADLINE_MS).then_some(entry.challenged)
+) -> Option<(T, u64)> {
+    let entry = find(table, handle, address, now_ms)?.as_mut()?;
+    if entry.tries >= TRIES {
+        return None;
+    }
+    entry.tries += 1;
+    Some((entry.challenged.clone(), entry.number))
+}
+
+/// Takes the challenge `handle` with this number, whose proof was right; `false`: another one was before, or it is over.
+pub(crate) fn take<T>(
+    table: &mut [Option<Entry<T>>],
+    (handle, number): (u16, u64),
+    address: &Address,
+    now_ms: u64,
+) -> bool {
+    let is_its = |entry: &mut Entry<T>| entry.number == number;
+    find(table, handle, address, now_ms).is_some_and(|place| place.take_if(is_its).is_some())
 }
 
 impl<T> Entry<T> {
-    pub(crate) fn new(handle: u16, address: Address, now_ms: u64, challenged: T) -> Self {
+    pub(crate) fn new(
+        (handle, number): (u16, u64),
+        address: Address,
+        now_ms: u64,
+        challenged: T,
+    ) -> Self {
         Self {
             handle,
+            tries: 0,
             address,
             began_ms: now_ms,
+            number,
             challenged,
         }
     }
@@ -100,63 +148,116 @@ mod tests {
     }
 
     fn put(table: &mut [Option<Entry<u64>>], from: Address, now_ms: u64, what: u64) -> u16 {
-        let (place, handle) = choose(table, &from, now_ms, what as u16);
-        table[place] = Some(Entry::new(handle, from, now_ms, what));
+        let (place, handle) = choose(table, &from, now_ms, what as u16 as u32);
+        table[place] = Some(Entry::new((handle, what), from, now_ms, what));
         handle
+    }
+
+    /// A right proof.
+    fn answer(
+        table: &mut [Option<Entry<u64>>],
+        handle: u16,
+        from: &Address,
+        now_ms: u64,
+    ) -> Option<u64> {
+        let (what, number) = look(table, handle, from, now_ms)?;
+        take(table, (handle, number), from, now_ms).then_some(what)
     }
 
     #[test]
     fn a_challenge_is_answered_once_in_time_and_from_where_it_was_asked_for() {
         let mut table = table();
         let handle = put(&mut table, address(1), 5, 42);
-        assert_eq!(take(&mut table, handle, &address(2), 6), None);
-        assert_eq!(
-            take(&mut table, handle ^ 1 << PLACE_BITS, &address(1), 6),
-            None
-        );
-        assert_eq!(take(&mut table, handle, &address(1), 6), Some(42));
-        assert_eq!(take(&mut table, handle, &address(1), 6), None);
+        assert_eq!(answer(&mut table, handle, &address(2), 6), None);
+        let other = handle ^ 1 << PLACE_BITS;
+        assert_eq!(answer(&mut table, other, &address(1), 6), None);
+        // Two at the same time: one is too late.
+        let (_, number) = look(&mut table, handle, &address(1), 6).unwrap();
+        assert_eq!(answer(&mut table, handle, &address(1), 6), Some(42));
+        assert!(!take(&mut table, (handle, number), &address(1), 6));
+        assert_eq!(answer(&mut table, handle, &address(1), 6), None);
         let handle = put(&mut table, address(1), 5, 43);
-        assert_eq!(take(&mut table, handle, &address(1), 6 + DEADLINE_MS), None);
+        let late = 6 + DEADLINE_MS;
+        assert_eq!(answer(&mut table, handle, &address(1), late), None);
+    }
+
+    #[test]
+    fn a_wrong_proof_does_not_use_a_challenge_up_and_too_many_do() {
+        let mut table = table();
+        let handle = put(&mut table, address(1), 5, 42);
+        for _ in 1..TRIES {
+            assert!(look(&mut table, handle, &address(1), 6).is_some());
+        }
+        assert_eq!(answer(&mut table, handle, &address(1), 6), Some(42));
+        let handle = put(&mut table, address(1), 5, 43);
+        for _ in 0..TRIES {
+            assert!(look(&mut table, handle, &address(1), 6).is_some());
+        }
+        assert_eq!(answer(&mut table, handle, &address(1), 6), None);
     }
 
     #[test]
     fn an_address_has_its_share() {
+        let share = PLACES_PER_ADDRESS as u64;
         let mut table = table();
         let other = put(&mut table, address(2), 0, 7);
         let first = put(&mut table, address(1), 1, 8);
-        let rest: Vec<_> = (0..1000)
+        let all = 3 * share;
+        let rest: Vec<_> = (0..all)
             .map(|n| put(&mut table, address(1), 2 + n, n))
             .collect();
         let taken = table.iter().flatten().count();
         assert_eq!(taken, PLACES_PER_ADDRESS + 1);
-        assert_eq!(take(&mut table, first, &address(1), 1002), None);
+        let now = 2 + all;
+        assert_eq!(answer(&mut table, first, &address(1), now), None);
         let mut left: Vec<_> = rest
             .iter()
-            .filter_map(|h| take(&mut table, *h, &address(1), 1002))
+            .filter_map(|h| answer(&mut table, *h, &address(1), now))
             .collect();
         // Handles come again, with other challenges.
         left.sort();
-        assert_eq!(
-            left,
-            (1000 - PLACES_PER_ADDRESS as u64..1000).collect::<Vec<_>>()
-        );
-        assert_eq!(take(&mut table, other, &address(2), 1002), Some(7));
+        assert_eq!(left, (all - share..all).collect::<Vec<_>>());
+        assert_eq!(answer(&mut table, other, &address(2), now), Some(7));
     }
 
     #[test]
-    fn there_is_room_for_who_comes_last() {
+    fn a_challenge_is_at_any_free_place() {
         let mut table = table();
-        let mut handles = HashSet::new();
-        for n in 0..1000u64 {
-            assert!(handles.len() <= n as usize);
-            handles.insert(put(&mut table, address((n % 100) as u8), n, n));
+        let mut place_of = |random: u32| {
+            let (place, handle) = choose(&table, &address(1), 5, random);
+            assert_eq!(usize::from(handle) % PLACES, place);
+            table[place] = Some(Entry::new((handle, 1), address(1), 5, 1));
+            place
+        };
+        let last = PLACES as u32 - 1;
+        assert_eq!(place_of(7 << 16), 7);
+        assert_eq!(place_of(7 << 16 | 0xffff), 8);
+        assert_eq!(place_of(last << 16), PLACES - 1);
+        assert_eq!(place_of(last << 16), 0);
+        assert_eq!(place_of(u32::MAX), 1);
+    }
+
+    /// What 10,000 unproven initiators take: the size of a place does not depend on what is in it but for the box.
+    #[test]
+    fn there_is_room_for_who_comes_last_and_the_memory_is_bounded() {
+        let mut table = table();
+        for n in 0..10_000u64 {
+            put(&mut table, address((n % 100) as u8), n / 10, n);
+            assert!(table.iter().flatten().count() <= PLACES);
         }
         assert_eq!(table.iter().flatten().count(), PLACES);
-        let ages = table.iter().flatten().map(|entry| entry.challenged);
-        assert_eq!(ages.min(), Some(1000 - PLACES as u64));
+        let last = table.iter().flatten().map(|entry| entry.challenged);
+        assert_eq!(last.min(), Some(10_000 - PLACES as u64));
         // What nobody answers is gone after a while.
         let late = put(&mut table, address(1), 1001 + DEADLINE_MS, 1);
         assert_eq!(usize::from(late) % PLACES, 0);
+        let place = size_of::<Option<Entry<Box<u64>>>>();
+        assert_eq!(place, 48);
+        let challenged = size_of::<crate::proto::auth::Challenged<crate::crypto::HostCrypto>>();
+        // An `Arc` has a counter beside that, and the kernel's slab has them in 256 bytes.
+        assert!(challenged + 8 <= 256, "{challenged}");
+        let most = PLACES * (place + 256);
+        assert_eq!(most, 1_245_184);
+        println!("10000 unproven initiators take {most} bytes");
     }
 }

@@ -76,6 +76,7 @@ mod sizing;
 
 use self::{
     identify::{
+        proven,
         Peer,
         Seal, //
     },
@@ -115,6 +116,7 @@ impl cm::Handler for Link {
         let fault = match event {
             cm::Event::AddressResolved
             | cm::Event::RouteResolved { .. }
+            | cm::Event::Granted { .. }
             | cm::Event::Established { .. } => return,
             cm::Event::Rejected { .. } | cm::Event::StaleConnection => {
                 Fault::Unconnected(errno::econnrefused())
@@ -178,8 +180,7 @@ pub(crate) fn begin(
     }
     let peer_reads = incoming.peer_responder_resources();
     let peer = Peer {
-        address: incoming.peer_address(),
-        gids: incoming.gids(),
+        ends: incoming.ends(),
         qp: incoming.peer_qp(),
     };
     // The identifier is claimed last: once it is ours it must not be dropped in
@@ -236,7 +237,7 @@ impl Connect {
                 Ok(()) => return,
                 Err(refusal) => (Some(request), refusal, seal),
             },
-            // It was challenged.
+            // It was challenged, or told an entry.
             Ok(None) => return id.detach(),
             Err((request, refusal)) => (request, refusal, None),
         };
@@ -265,7 +266,7 @@ impl Connect {
         id: &Arc<Id>,
     ) -> Result<(Arc<Session>, Arc<Volume>), Refusal> {
         loop {
-            let (view, found) = self.registry.view(request, seal.is_some());
+            let (view, found) = self.registry.view(request, proven(seal));
             match (decide(request, &view), found.volume, found.session) {
                 (_, Some(volume), _) if seal.is_some_and(|seal| seal.is_for_other(&volume)) => {
                     return Err(Refusal::new(
@@ -281,7 +282,7 @@ impl Connect {
                 (Decision::Supersede, Some(volume), _) => {
                     let _waits = self.wait_for_drive(request)?;
                     // From now on the others are refused, whatever comes of this one.
-                    self.registry.supersede(&volume, request);
+                    self.registry.supersede(&volume, request, proven(seal));
                     self.wait_for_other_instances(request, link)?;
                 }
                 // By names alone nobody joins a session that was begun by a proof.
@@ -385,9 +386,8 @@ impl Connect {
             .add_session(&session, volume, request, SESSIONS_PER_HOST);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
-        let (now, _) = volume.admission(request, seal.is_some());
-        let allowed =
-            !now.unproven && now.allowed && !now.evicted && !now.superseded && !now.withdrawn;
+        let (now, _) = self.registry.admission(volume, request, proven(seal));
+        let allowed = now.is_open();
         let same_backing = match (volume.backing(), session.backing()) {
             (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
             _ => false,

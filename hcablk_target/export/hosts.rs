@@ -79,18 +79,29 @@ impl Hosts {
         found.ok_or(ENOENT)?.keys.set(place, text)
     }
 
-    /// Returns whether a later instance of the host has come than `instance`.
-    pub(crate) fn has_superseded(&self, host: HostId, instance: HostInstance) -> bool {
+    /// Returns whether a later instance of the host has come than `instance`, which is proven by challenge `number`, if it is.
+    pub(crate) fn has_superseded(
+        &self,
+        host: HostId,
+        instance: HostInstance,
+        number: Option<u64>,
+    ) -> bool {
         self.find(host)
-            .is_some_and(|allowed| allowed.instances.is_former(instance))
+            .is_some_and(|allowed| allowed.instances.is_past(instance, number))
     }
 
-    /// Makes `instance` the newest of its host. `false`: it is a former one, or the host is not allowed.
-    pub(crate) fn enter(&mut self, host: HostId, instance: HostInstance) -> bool {
+    /// Makes `instance`, proven by challenge `number`, if it is, the newest of its host. `false`: a later one has come, or the host
+    /// is not allowed.
+    pub(crate) fn enter(
+        &mut self,
+        host: HostId,
+        instance: HostInstance,
+        number: Option<u64>,
+    ) -> bool {
         let found = self.allowed.iter_mut().find(|allowed| allowed.host == host);
         match found {
-            Some(Allowed { instances, .. }) if !instances.is_former(instance) => {
-                instances.enter(instance);
+            Some(Allowed { instances, .. }) if !instances.is_past(instance, number) => {
+                instances.enter(instance, number);
                 true
             }
             _ => false,

@@ -4,7 +4,10 @@
 
 use hcablk_core::{
     crypto::Key,
-    proto::auth::KEYS_MAX, //
+    proto::auth::{
+        Print,
+        KEYS_MAX, //
+    },
 };
 use kernel::prelude::*;
 
@@ -31,34 +34,92 @@ impl Keys {
         self.0.iter().flatten().count()
     }
 
-    /// Returns a copy of each, and in the place of one that is not set one that is nobody's.
-    pub(crate) fn copies(&self) -> [Key; KEYS_MAX] {
-        let mut keys = self.0.iter();
-        core::array::from_fn(|_| match keys.next() {
-            Some(Some(key)) => key.copy(),
-            _ => Key::random(),
-        })
+    /// Returns each, and `nobody`, which is nobody's, in the place of one that is not set. They are not copied: that would leave
+    /// some of them on the stack.
+    pub(crate) fn each<'a>(&'a self, nobody: &'a Key) -> [&'a Key; KEYS_MAX] {
+        self.0
+            .each_ref()
+            .map(|key| key.as_deref().unwrap_or(nobody))
+    }
+
+    /// Returns each that is set.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Key> {
+        self.0.iter().flatten().map(|key| &**key)
+    }
+
+    /// Returns whether the key of this print is set.
+    pub(crate) fn has(&self, print: Print) -> bool {
+        self.0.iter().flatten().any(|key| key.print() == print)
     }
 }
 
 /// The keys that a proof of a host may be made by.
-pub(crate) struct Pairs([[Key; KEYS_MAX]; KEYS_MAX]);
+pub(crate) struct Pairs {
+    pairs: [[Key; KEYS_MAX]; KEYS_MAX],
+    host: [Print; KEYS_MAX],
+    target: [Print; KEYS_MAX],
+}
+
+/// Of which two keys a proof was made.
+#[derive(Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) host: Print,
+    pub(crate) target: Print,
+}
+
+/// How a connection request is proven.
+#[derive(Clone, Copy)]
+pub(crate) enum Proven {
+    /// By nothing.
+    Not,
+    /// By the key of a session.
+    BySession,
+    /// By a challenge of this number, and these keys.
+    ByKeys(u64, Made),
+}
+
+impl Proven {
+    pub(crate) fn is_proven(self) -> bool {
+        !matches!(self, Self::Not)
+    }
+
+    /// Returns by which keys, if it was by keys.
+    pub(crate) fn made(self) -> Option<Made> {
+        match self {
+            Self::ByKeys(_, made) => Some(made),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of the challenge.
+    pub(crate) fn number(self) -> Option<u64> {
+        match self {
+            Self::ByKeys(number, _) => Some(number),
+            _ => None,
+        }
+    }
+}
 
 impl Pairs {
     /// Makes those of a host's keys and this target's.
-    pub(crate) fn of(hosts: &[Key; KEYS_MAX], target: &[Key; KEYS_MAX]) -> Self {
-        let mut hosts = hosts.iter();
-        Self(core::array::from_fn(|_| {
-            let host = hosts.next();
-            let mut target = target.iter();
-            core::array::from_fn(|_| match (host, target.next()) {
-                (Some(host), Some(target)) => host.pair(target),
-                _ => Key::random(),
-            })
-        }))
+    pub(crate) fn of(hosts: [&Key; KEYS_MAX], target: [&Key; KEYS_MAX]) -> Self {
+        Self {
+            pairs: hosts.map(|host| target.map(|target| host.pair(target))),
+            host: hosts.map(Key::print),
+            target: target.map(Key::print),
+        }
     }
 
+    /// Returns all pairs of keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Key> {
-        self.0.iter().flatten()
+        self.pairs.iter().flatten()
+    }
+
+    /// Returns of which keys the pair at `place` of [`Self::iter`] is made.
+    pub(crate) fn made(&self, place: usize) -> Option<Made> {
+        Some(Made {
+            host: *self.host.get(place / KEYS_MAX)?,
+            target: *self.target.get(place % KEYS_MAX)?,
+        })
     }
 }

@@ -186,6 +186,10 @@ impl Port {
                 _pin: pin,
             })
         });
+        let result = result.and_then(|listening| {
+            self.registry.add_portal(address)?;
+            Ok(listening)
+        });
         match result {
             Ok(listening) => {
                 state.listening = Some(listening);
@@ -201,7 +205,14 @@ impl Port {
 
     /// Listens no longer. Waits for a request that is being taken.
     pub(crate) fn disable(&self) {
-        let listening = self.state.lock().listening.take();
+        let (listening, settings) = {
+            let mut state = self.state.lock();
+            (state.listening.take(), state.settings)
+        };
+        if listening.is_some() {
+            let portal = SocketAddr::new(settings.address, settings.port);
+            self.registry.remove_portal(portal);
+        }
         drop(listening);
     }
 }

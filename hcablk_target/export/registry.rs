@@ -10,15 +10,12 @@ use crate::{
     export::{
         admission,
         challenges::{
-            choose,
-            take,
-            Address,
             Entry,
             PLACES, //
         },
         keys::{
             Keys,
-            Pairs, //
+            Proven, //
         },
         volume::{
             Volume,
@@ -31,24 +28,27 @@ use crate::{
         Session,
         SessionProof, //
     },
-    storage::claims::Claims, //
+    storage::{
+        claims::Claims,
+        reservations::Drives, //
+    },
 };
+use core::net::SocketAddr;
 use hcablk_core::sync::atomic::{
     Atomic,
     Relaxed, //
 };
 use hcablk_core::{
-    crypto::KernelCrypto,
+    crypto::{
+        KernelCrypto, //
+        Key,
+    },
     proto::{
-        auth::{
-            Challenged,
-            CHALLENGE_LEN, //
-        },
+        auth::Challenged,
         connect::Request,
         name::HostId, //
     },
-    sync::WorkQueue,
-    system, //
+    sync::WorkQueue, //
 };
 use kernel::{
     new_mutex,
@@ -63,10 +63,15 @@ use kernel::{
     },
 };
 
+mod listing;
+mod proofs;
+
 /// The lists.
 pub(crate) struct Lists {
     volumes: KVec<Arc<Volume>>,
     sessions: KVec<Arc<Session>>,
+    /// Where is listened.
+    portals: KVec<SocketAddr>,
 }
 
 impl Lists {
@@ -86,16 +91,19 @@ pub(crate) struct WorkQueues {
     /// Where completions of admin queue pairs are handled: nothing that is there waits for a drive, so that
     /// keep-alives, fences and watches are answered whatever hangs.
     pub(crate) admin: Arc<WorkQueue>,
+    /// Where changes of reservations are made, which wait for the file system that keeps them.
+    pub(crate) changes: Arc<WorkQueue>,
 }
 
 /// A place for an initiator that is to prove who it is.
-type Challenge = Option<Entry<KBox<Challenged<KernelCrypto>>>>;
+type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;
 
 /// See the module.
 #[pin_data]
 pub(crate) struct Registry {
     queues: WorkQueues,
     claims: Arc<Claims>,
+    drives: Arc<Drives>,
     #[pin]
     lists: Mutex<Lists>,
     /// This target's.
@@ -103,7 +111,11 @@ pub(crate) struct Registry {
     keys: Mutex<Keys>,
     /// Initiators that are to prove who they are.
     #[pin]
-    challenges: Mutex<KVec<Challenge>>,
+    challenges: Mutex<KVVec<Challenge>>,
+    /// Challenges that there were.
+    challenge_count: Atomic<u64>,
+    /// A key that is nobody's.
+    nobody: KBox<Key>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
     /// The hosts of those that wait until a drive has finished what it has begun for older ones.
@@ -148,7 +160,9 @@ impl Drop for Pending {
 impl Registry {
     pub(crate) fn new(queues: WorkQueues) -> Result<Arc<Self>> {
         let claims = Claims::new()?;
-        let mut challenges = KVec::with_capacity(PLACES, GFP_KERNEL)?;
+        let drives = Drives::new()?;
+        let nobody = KBox::new(Key::random().ok_or(EINTR)?, GFP_KERNEL)?;
+        let mut challenges = KVVec::with_capacity(PLACES, GFP_KERNEL)?;
         for _ in 0..PLACES {
             challenges.push(None, GFP_KERNEL)?;
         }
@@ -156,12 +170,16 @@ impl Registry {
             pin_init!(Self {
                 queues,
                 claims,
+                drives,
                 lists <- new_mutex!(Lists {
                     volumes: KVec::new(),
                     sessions: KVec::new(),
+                    portals: KVec::new(),
                 }),
                 keys <- new_mutex!(Keys::new()),
                 challenges <- new_mutex!(challenges),
+                challenge_count: Atomic::new(0),
+                nobody,
                 pending: Atomic::new(0),
                 drive_waiters <- new_mutex!(KVec::new()),
             }),
@@ -172,6 +190,11 @@ impl Registry {
     /// Returns where sessions end.
     pub(crate) fn work(&self) -> &Arc<WorkQueue> {
         &self.queues.control
+    }
+
+    /// Returns the reservations of what is exported.
+    pub(crate) fn drives(&self) -> &Arc<Drives> {
+        &self.drives
     }
 
     /// Returns where connections come up.
@@ -225,66 +248,6 @@ impl Registry {
         self.keys.lock().count()
     }
 
-    /// Returns the exported volume of this name.
-    fn exported(&self, request: &Request) -> Option<Arc<Volume>> {
-        let lists = self.lists.lock();
-        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
-        lists.volumes.iter().find(exported).cloned()
-    }
-
-    /// Keeps a challenge of an initiator at `address`, which is made by the handle that it gets, and returns what to send. Fails
-    /// with `ENOMEM`. May sleep.
-    pub(crate) fn challenge(
-        &self,
-        address: Address,
-        make: impl FnOnce(u16) -> Challenged<KernelCrypto>,
-    ) -> Result<[u8; CHALLENGE_LEN]> {
-        let now_ms = system::now_ns() / 1_000_000;
-        let random = system::random_u64() as u16;
-        let mut challenges = self.challenges.lock();
-        let (place, handle) = choose(&challenges, &address, now_ms, random);
-        let challenged = KBox::new(make(handle), GFP_KERNEL)?;
-        let challenge = *challenged.challenge();
-        *challenges.get_mut(place).ok_or(EINVAL)? =
-            Some(Entry::new(handle, address, now_ms, challenged));
-        Ok(challenge)
-    }
-
-    /// Takes the challenge of this handle, if it was of an initiator at `address` and not long ago.
-    pub(crate) fn challenged(
-        &self,
-        handle: u16,
-        address: &Address,
-    ) -> Option<KBox<Challenged<KernelCrypto>>> {
-        let now_ms = system::now_ns() / 1_000_000;
-        take(&mut self.challenges.lock(), handle, address, now_ms)
-    }
-
-    /// Returns what a proof of who asks is checked by. Fails with `ENOMEM`.
-    pub(crate) fn candidates(&self, request: &Request) -> Result<Candidates> {
-        let volume = self.exported(request);
-        let (of_host, why) = match &volume {
-            None => (Keys::new().copies(), Some("there is no such volume")),
-            Some(volume) => volume.with_keys(request.host, |keys| match keys {
-                None => (Keys::new().copies(), Some("this host is not allowed")),
-                Some(keys) if keys.count() == 0 => {
-                    (keys.copies(), Some("no key of this host is set"))
-                }
-                Some(keys) => (keys.copies(), None),
-            }),
-        };
-        let (of_target, none) = {
-            let keys = self.keys.lock();
-            let none = (keys.count() == 0).then_some("no key of this target is set");
-            (keys.copies(), none)
-        };
-        Ok(Candidates {
-            pairs: KBox::new(Pairs::of(&of_host, &of_target), GFP_KERNEL)?,
-            volume,
-            why_none: why.or(none),
-        })
-    }
-
     /// Returns the session that was begun by a proof and has this handle.
     pub(crate) fn proven_session(&self, handle: u64) -> Option<(Arc<Session>, Arc<SessionProof>)> {
         let lists = self.lists.lock();
@@ -294,14 +257,14 @@ impl Registry {
         })
     }
 
-    /// Returns what admission must know of a request, which is proven or not, with the volume and the session
+    /// Returns what admission must know of a request, and of how it is proven, with the volume and the session
     /// that it is about.
-    pub(crate) fn view(&self, request: &Request, is_proven: bool) -> (admission::View, Found) {
+    pub(crate) fn view(&self, request: &Request, proven: Proven) -> (admission::View, Found) {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
         let volume = lists.volumes.iter().find(exported);
         let session = lists.sessions.iter().find(|s| s.is_named_by(request));
-        let seen = volume.map(|v| v.admission(request, is_proven));
+        let seen = volume.map(|v| self.admission(v, request, proven));
         let view = admission::View {
             volume: seen.map(|(view, _)| view),
             session: session.map(|s| admission::Session {
@@ -370,11 +333,13 @@ impl Registry {
     }
 
     /// Makes the instance of the host that `request` is of the newest, and ends the sessions of the others, unless a
-    /// later one has come or the host may not use the volume any more. Neither happens without the other:
-    /// whose session has begun under this lock is not superseded by who was before it.
-    pub(crate) fn supersede(&self, volume: &Volume, request: &Request) {
+    /// later one has come or no session may begin by the request any more: its host was evicted, say, or its key withdrawn since it
+    /// was decided. Neither happens without the other: whose session has begun under this lock is not superseded by who was
+    /// before it.
+    pub(crate) fn supersede(&self, volume: &Volume, request: &Request, proven: Proven) {
         let lists = self.lists.lock();
-        if !volume.enter(request) {
+        let (seen, _) = self.admission(volume, request, proven);
+        if !seen.is_open() || !volume.enter(request, proven) {
             return;
         }
         for session in lists.sessions.iter() {
@@ -386,9 +351,14 @@ impl Registry {
 
     /// Makes the instance of the host whose `session` begins by `request` the newest. `false`: a later one has
     /// come, or the session ends; then nothing has changed.
-    pub(crate) fn enter(&self, session: &Session, volume: &Volume, request: &Request) -> bool {
+    pub(crate) fn enter(
+        &self,
+        session: &Session,
+        volume: &Volume,
+        (request, proven): (&Request, Proven),
+    ) -> bool {
         let _lists = self.lists.lock();
-        !session.is_ending() && volume.enter(request)
+        !session.is_ending() && volume.enter(request, proven)
     }
 
     /// Returns a session for which `f` holds that is ending, if there is one.
@@ -408,8 +378,16 @@ impl VolumeOwner for Registry {
         &self.queues.admin
     }
 
+    fn changes(&self) -> &Arc<WorkQueue> {
+        &self.queues.changes
+    }
+
     fn claims(&self) -> &Arc<Claims> {
         &self.claims
+    }
+
+    fn drives(&self) -> &Arc<Drives> {
+        Self::drives(self)
     }
 
     fn remove_volume(&self, volume: &Volume) {
@@ -429,6 +407,12 @@ impl VolumeOwner for Registry {
     fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) {
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
             session.end(reason);
+        }
+    }
+
+    fn preempt_sessions(&self, number: u64, f: &dyn Fn(&Session) -> bool) {
+        for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
+            session.preempt(number);
         }
     }
 
@@ -457,14 +441,4 @@ impl VolumeOwner for Registry {
 pub(crate) struct Found {
     pub(crate) volume: Option<Arc<Volume>>,
     pub(crate) session: Option<Arc<Session>>,
-}
-
-/// What a proof is checked by.
-pub(crate) struct Candidates {
-    /// The keys that it may be made by; some are nobody's.
-    pub(crate) pairs: KBox<Pairs>,
-    /// Of which volume they are.
-    pub(crate) volume: Option<Arc<Volume>>,
-    /// Why no proof can be right, for the log.
-    pub(crate) why_none: Option<&'static str>,
 }

@@ -20,6 +20,7 @@ use crate::{
             Mode, //
         },
         p2p::Source,
+        reservations::Drives,
         write_errors::Records, //
     }, //
 };
@@ -50,6 +51,7 @@ use kernel::{
 
 mod access;
 mod counters;
+mod listing;
 mod owner;
 mod sessions;
 
@@ -96,6 +98,7 @@ struct Opening {
     /// Bytes of a chunk.
     chunk: u32,
     cache_mib: u32,
+    wwid: Option<VolumeId>,
 }
 
 impl State {
@@ -108,6 +111,7 @@ impl State {
             source: self.source,
             chunk: self.chunk_kib << 10,
             cache_mib: self.cache_mib,
+            wwid: self.wwid,
         })
     }
 }
@@ -325,8 +329,11 @@ impl Volume {
 
     fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
         let name = self.name.as_str();
-        Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.chunk)?
-            .claim(self.owner.claims(), it.cache_mib)
+        let backing = Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.chunk)?
+            .claim(self.owner.claims(), it.cache_mib)?;
+        let drive = Drives::of(self.owner.drives(), backing.file().id(), it.wwid)?;
+        let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
+        Ok(backing.reserved_by(drive))
     }
 
     /// Ends the export and every session on it, and waits for that. Nothing

@@ -37,7 +37,8 @@ use hcablk_core::{
     p2p::PeerMemory,
     proto::message::{
         self,
-        Remote, //
+        Remote,
+        Tag, //
     },
     rdma::{
         buffer::DmaBuffer,
@@ -49,6 +50,7 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
+    report::trace,
     sync::defer::{
         defer,
         Deferred,
@@ -75,7 +77,11 @@ pub(super) struct Chunk {
     number: u16,
     /// The request's.
     io: u32,
+    /// What its request is called on the wire.
+    tag: Tag,
     op: BioOp,
+    /// First byte of the request's data.
+    from: usize,
     /// First byte on the volume.
     offset: u64,
     length: usize,
@@ -94,13 +100,50 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    /// Stands for no chunk.
+    pub(super) const NOT_TRACED: trace::Chunk = trace::Chunk {
+        session: 0,
+        queue: 0,
+        tag: Tag {
+            index: 0,
+            generation: 0,
+        },
+        kind: trace::Kind::Bad,
+        offset: 0,
+        from: 0,
+        bytes: 0,
+        memory: trace::Memory::None,
+        status: 0,
+    };
+
+    /// Returns what trace events report of it.
+    #[cold]
+    pub(super) fn about(&self) -> trace::Chunk {
+        trace::Chunk {
+            session: self.queue.session.0,
+            queue: self.queue.index,
+            tag: self.tag,
+            kind: match self.op {
+                BioOp::Read => trace::Kind::Read,
+                _ => trace::Kind::Write,
+            },
+            offset: self.offset,
+            from: self.from as u32,
+            bytes: self.length as u32,
+            memory: trace::Memory::of(self.peer.as_ref().map(|memory| memory.is_mapped())),
+            status: 0,
+        }
+    }
+
     /// Makes a chunk of up to `bytes` bytes. May sleep.
     pub(super) fn new(queue: &Arc<Queue>, number: u16, bytes: usize) -> Result<KBox<Self>> {
         let chunk = Self {
             queue: queue.clone(),
             number,
             io: 0,
+            tag: Self::NOT_TRACED.tag,
             op: BioOp::Read,
+            from: 0,
             offset: 0,
             length: 0,
             remote: (0, 0),
@@ -126,6 +169,8 @@ impl Chunk {
     ) {
         let ChunkSpan { from, length } = span;
         self.io = io.index;
+        self.tag = io.tag;
+        self.from = from;
         self.op = op;
         self.offset = whole.offset + from as u64;
         self.length = length;
@@ -197,6 +242,7 @@ impl Chunk {
     /// Submits the chunk's bio to the drive. Process context.
     pub(super) fn to_drive(self: KBox<Self>) {
         let (op, sector) = (self.op, self.offset >> 9);
+        trace::target::chunk_drive_start(|| self.about());
         if let Err((_, chunk)) = submit(self, op, sector) {
             chunk.settle(false, Err(Failure::Drive(DriveStatus::IoErr)));
         }
@@ -212,7 +258,12 @@ impl Chunk {
         let (address, key) = self.remote;
         let mut write = Rdma::write(sges.get(..count).unwrap_or(&[]), address, key);
         let part = WorkId::new(kind::PART, self.io);
-        if self.queue.all_reported {
+        trace::target::chunk_posted(|| self.about());
+        let is_traced = trace::wants_chunk_completions();
+        if is_traced {
+            self.note_write();
+            write.signal(WorkId::new(kind::CHUNK_WRITTEN, self.number.into()));
+        } else if self.queue.all_reported {
             write.signal(part);
         } else {
             write.name(part);
@@ -221,7 +272,17 @@ impl Chunk {
         chain.push(&mut write);
         self.queue.batcher.rang(1);
         let posted = self.queue.pair.post(&chain);
+        if is_traced {
+            // The completion queue may be armed for solicited events only.
+            self.queue.pair.cq().kick();
+        }
         self.settle(true, posted.map_err(|_| Failure::Wire));
+    }
+
+    #[cold]
+    fn note_write(&self) {
+        let about = self.about();
+        self.queue.chunked.note_write(self.number, self.io, about);
     }
 
     /// Passes the data of a write, which has arrived, on to the drive. Process
@@ -287,6 +348,10 @@ impl BioOwner for Chunk {
     }
 
     fn done(self: KBox<Self>, result: Result<(), DriveStatus>) {
+        trace::target::chunk_drive_end(|| {
+            let status = result.err().map_or(0, DriveStatus::to_errno);
+            self.about().ended(status)
+        });
         match (self.op, result) {
             (BioOp::Read, Ok(())) if self.bounce().is_some() => {
                 // Too long for an interrupt handler.

@@ -26,7 +26,9 @@
 //! response, which follows it in the send queue, is. A chunk belongs to its
 //! request from admission until that is idle again; so one slot of the send queue
 //! for each chunk that there is (`Shape::chunks`) is exact, beside what every
-//! request has. RDMA READs are signaled, and over before the drive begins.
+//! request has. RDMA READs are signaled, and over before the drive begins. While somebody listens to
+//! `chunk_completed`, the WRITEs are signaled, too: the completion queue has room for all that is
+//! posted (`Capacity::completions`).
 //!
 //! # What is not split
 //!
@@ -175,6 +177,10 @@ pub(super) struct ChunkedRequests {
     chunks: u16,
     #[pin]
     requests: IrqLock<Requests>,
+    /// The RDMA WRITEs that were posted last, by their chunks' numbers: the index of the request, and
+    /// what events tell. Used while that is traced.
+    #[pin]
+    traced: IrqLock<KVec<(u32, trace::Chunk)>>,
 }
 
 impl ChunkedRequests {
@@ -189,10 +195,12 @@ impl ChunkedRequests {
             SlotTable::new(chunks.into())?,
             SlotTable::new(chunks.into())?,
         );
+        let traced = KVec::from_elem((0, Chunk::NOT_TRACED), chunks.into(), GFP_KERNEL)?;
         Ok(pin_init!(Self {
             idle,
             fetching,
             chunks,
+            traced <- new_irq_lock!(traced, "hcablk_traced"),
             requests <- new_irq_lock!(requests, "hcablk_chunked"),
         }))
     }
@@ -205,6 +213,28 @@ impl ChunkedRequests {
     /// Returns whether no request's chunks are under way.
     pub(super) fn is_empty(&self) -> bool {
         self.requests.lock().count == 0
+    }
+
+    /// Notes what events tell of chunk `number` of request `io`, before its RDMA WRITE is posted as traced.
+    pub(super) fn note_write(&self, number: u16, io: u32, about: trace::Chunk) {
+        if let Some(place) = self.traced.lock().get_mut(usize::from(number)) {
+            *place = (io, about);
+        }
+    }
+
+    /// Tells that the RDMA WRITE of chunk `number` has completed, which was posted as traced.
+    #[cold]
+    pub(super) fn written(&self, number: u32) {
+        let noted = self.traced.lock().get(number as usize).copied();
+        if let Some((_, about)) = noted {
+            trace::target::chunk_completed(|| about);
+        }
+    }
+
+    /// Returns the request of the RDMA WRITE of chunk `number`, which was posted as traced.
+    #[cold]
+    pub(super) fn io_of_written(&self, number: u32) -> Option<u32> {
+        Some(self.traced.lock().get(number as usize)?.0)
     }
 
     /// Takes the chunk `number` out of the table of RDMA READs.
@@ -398,6 +428,7 @@ impl Queue {
             let (address, key) = chunk.remote();
             let place = chunk.places_of().0;
             let read = read.insert(Rdma::read(mine, address, key));
+            trace::target::chunk_posted(|| chunk.about());
             read.signal(WorkId::new(kind::CHUNK, place));
             if let Err(chunk) = self.chunked.fetching.park(place, chunk) {
                 // Nobody else has its number.
@@ -420,6 +451,7 @@ impl Queue {
         self.fetching
             .store(self.fetching.load(Relaxed) - 1, Relaxed);
         if let Some(chunk) = self.chunked.take_fetched(number) {
+            trace::target::chunk_completed(|| chunk.about());
             chunk.fetched();
         }
     }

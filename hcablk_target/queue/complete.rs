@@ -12,7 +12,10 @@ use hcablk_core::rdma::cq::{
     CqNotify,
     Handler, //
 };
-use hcablk_core::sync::atomic::Relaxed;
+use hcablk_core::{
+    report::trace,
+    sync::atomic::Relaxed, //
+};
 impl Queue {
     /// Handles a completion that is neither a message's nor the usual one of an answer.
     #[inline(never)]
@@ -34,6 +37,7 @@ impl Queue {
                 }
             }
             kind::CHUNK => self.chunk_fetched(work.index),
+            kind::CHUNK_WRITTEN if ok => self.chunked.written(work.index),
             kind::KEEP_ALIVE => self.keep_alive_completed(),
             _ => {}
         }
@@ -64,7 +68,8 @@ impl Handler for Queue {
     }
 
     fn cq_notify(&self) -> CqNotify {
-        if self.fetching.load(Relaxed) != 0 || self.notify_all.load(Relaxed) || self.is_pressed() {
+        let asked = self.notify_all.load(Relaxed) || trace::wants_chunk_completions();
+        if self.fetching.load(Relaxed) != 0 || asked || self.is_pressed() {
             CqNotify::Any
         } else {
             CqNotify::SolicitedOnly

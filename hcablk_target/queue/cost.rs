@@ -17,8 +17,8 @@ const REQUEST_OBJECTS: u64 = 256 + 256 + 128;
 const CHUNK_OBJECTS: u64 = 256 + 128;
 /// Places for a request in the tables and lists of its queue.
 const REQUEST_PLACES: u64 = 256;
-/// Places for a chunk there.
-const CHUNK_PLACES: u64 = 32;
+/// Places for a chunk there, and what was traced of it.
+const CHUNK_PLACES: u64 = 32 + 128;
 /// A mapped page's or buffer's description, in a list that may have doubled.
 const BUFFER: u64 = 128;
 /// A `struct bio_vec`.

@@ -90,6 +90,7 @@ impl Queue {
             _ => None,
         };
         let io = match work.kind {
+            kind::CHUNK_WRITTEN => self.chunked.io_of_written(work.index),
             kind::ANSWER | kind::FETCH | kind::PART | kind::SINK => Some(work.index),
             _ => chunk.as_ref().map(|chunk| chunk.places_of().1),
         };
@@ -112,6 +113,7 @@ fn name(kind: u8) -> &'static str {
         kind::RECEIVE => "receiving",
         kind::FETCH | kind::CHUNK => "an RDMA READ",
         kind::PART => "RDMA",
+        kind::CHUNK_WRITTEN => "an RDMA WRITE",
         kind::KEEP_ALIVE => "a keep-alive",
         kind::SINK => "registering buffers",
         kind::EAGER_RING => "registering the eager ring",

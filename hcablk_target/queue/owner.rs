@@ -9,10 +9,13 @@ use crate::storage::{
     write_errors::WriteErrors, //
 };
 use hcablk_core::{
-    proto::connect::{
-        Epoch,
-        Geometry,
-        SessionId, //
+    proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            SessionId, //
+        },
+        name::HostId, //
     },
     rdma::pd::ProtectionDomain,
     sync::WorkQueue, //
@@ -31,6 +34,7 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
 /// Which queue it is, of which session, and what it serves.
 pub(crate) struct QueueConfig {
     pub(crate) session: SessionId,
+    pub(crate) host: HostId,
     pub(crate) epoch: Epoch,
     pub(crate) index: u8,
     /// The volume, as the session's initiator is told.

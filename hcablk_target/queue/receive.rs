@@ -275,7 +275,18 @@ impl Queue {
             io.status = status;
         } else if let Some(status) = self.refuses(&request.op) {
             io.status = status;
+        } else if self.is_reserved_from(&request.op) {
+            io.status = Status::Conflict;
         }
+    }
+
+    /// Returns whether a reservation of another host forbids a request. This is asked under the lock under which the queue closes:
+    /// who closes it after a change waits for all that was allowed before.
+    #[inline]
+    fn is_reserved_from(&self, op: &Op) -> bool {
+        self.backing
+            .drive()
+            .is_some_and(|drive| drive.forbids(self.host, op))
     }
 
     /// Gives a request its transfer buffers and chunks, or its place among those that wait for some.

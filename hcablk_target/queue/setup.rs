@@ -233,6 +233,7 @@ impl Queue {
         Ok(pin_init!(Self {
             owner,
             session: config.session,
+            host: config.host,
             epoch: config.epoch,
             index: config.index,
             geometry: Geometry {

@@ -9,7 +9,8 @@ use super::{
 use hcablk_core::{
     p2p::PeerMemory,
     proto::message::Op,
-    rdma::buffer::DmaBuffer, //
+    rdma::buffer::DmaBuffer,
+    report::trace, //
 };
 
 impl<O: Owner> Io<O> {
@@ -30,6 +31,11 @@ impl<O: Owner> Io<O> {
     #[inline]
     fn peer_data(&self) -> Option<&PeerMemory> {
         self.lines.as_deref().or(self.peer.as_deref())
+    }
+
+    /// Returns where the data is, for trace events.
+    pub(super) fn memory(&self) -> trace::Memory {
+        trace::Memory::of(self.peer_data().map(|memory| memory.is_mapped()))
     }
 
     fn is_read(&self) -> bool {

@@ -7,7 +7,8 @@ use crate::queue::Fault;
 use core::fmt;
 use hcablk_core::{
     printable,
-    proto::ADMIN_QUEUE, //
+    proto::ADMIN_QUEUE,
+    system::errno, //
 };
 
 /// Why a session ends.
@@ -23,10 +24,14 @@ pub(crate) enum EndReason {
     Superseded,
     /// Its initiator has fenced it, by another path.
     Fenced,
+    /// The registration of its host was preempted.
+    Preempted,
     /// Another session of its name was there first.
     Second,
     /// Its initiator came back with a newer epoch.
     Replaced,
+    /// The RDMA port went down.
+    PortDown,
     /// Of this queue pair, or of [`ADMIN_QUEUE`].
     Queue(u8, Fault),
 }
@@ -41,6 +46,7 @@ impl EndReason {
                 | Self::Evicted
                 | Self::Superseded
                 | Self::Fenced
+                | Self::Preempted
                 | Self::Replaced
                 | Self::Queue(_, Fault::Disconnected)
         )
@@ -50,6 +56,7 @@ impl EndReason {
     pub(crate) fn errno(self) -> i32 {
         match self {
             Self::Queue(_, fault) => fault.errno(),
+            Self::PortDown => errno::enetdown().to_errno(),
             _ => 0,
         }
     }
@@ -63,8 +70,10 @@ impl fmt::Display for EndReason {
             Self::Evicted => f.write_str("the host is evicted"),
             Self::Superseded => f.write_str("a later instance of its host has come"),
             Self::Fenced => f.write_str("its initiator goes on by another path"),
+            Self::Preempted => f.write_str("the registration of its host was preempted"),
             Self::Second => f.write_str("another session of its name was there first"),
             Self::Replaced => f.write_str("its initiator came back"),
+            Self::PortDown => f.write_str("the RDMA port went down"),
             Self::Queue(ADMIN_QUEUE, fault) => write!(f, "admin queue pair: {fault}"),
             Self::Queue(queue, fault) => write!(f, "queue {queue}: {fault}"),
         }

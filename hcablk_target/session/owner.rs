@@ -3,12 +3,20 @@
 //! What a session knows of whoever has it, and tells it: a volume, which is above this module.
 
 use super::Session;
-use crate::queue::Queue;
+use crate::{
+    queue::Queue,
+    storage::reservations::Drive, //
+};
 use hcablk_core::{
     proto::{
         connect::{
             Epoch,
             SessionId, //
+        },
+        message::{
+            ReservationInfo,
+            ReservationOp,
+            Status, //
         },
         name::HostId, //
     },
@@ -33,6 +41,9 @@ pub(crate) trait SessionOwner: Send + Sync + 'static {
     /// Returns where completions of admin queue pairs are handled.
     fn admin_completions(&self) -> &Arc<WorkQueue>;
 
+    /// Returns where changes of reservations are made.
+    fn changes(&self) -> &Arc<WorkQueue>;
+
     /// Returns whether it is measured how long requests take.
     fn timing(&self) -> bool;
 
@@ -45,6 +56,20 @@ pub(crate) trait SessionOwner: Send + Sync + 'static {
     /// Ends session `id` of `host` if it has `epoch` or one before, and lets none begin with these; returns
     /// whether nothing of it can reach the drive any more. May sleep, but does not wait for the drive.
     fn fence(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool;
+
+    /// Makes a change of the reservations of `drive` that a disk of a host asks for by a sequence number. `Draining`: it is
+    /// decided, and something of hosts that were preempted, by it or before it, can still reach the drive; or another
+    /// one is being made. Sleeps, for as long as the file of the reservations takes.
+    fn reserve(
+        &self,
+        asked: (HostId, SessionId, u32),
+        op: ReservationOp,
+        drive: &Arc<Drive>,
+    ) -> Status;
+
+    /// Returns the key of registrant `index` of the drive. Fails with `Draining` while something of a host that was preempted can
+    /// reach the drive, and with `Unsupported` and `Gone`. May sleep, but does not wait for the drive.
+    fn read_key(&self, session: &Session, index: u32) -> Result<ReservationInfo, Status>;
 
     /// Tells that nothing is left of `session`. Process context.
     fn session_ended(&self, session: &Session);

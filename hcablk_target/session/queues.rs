@@ -3,6 +3,7 @@
 //! The queue pairs of a session: how they are made, added and replaced, and what they tell it.
 
 use super::{
+    changer::Asked,
     end_reason::EndReason,
     Session, //
 };
@@ -27,7 +28,13 @@ use crate::{
 use hcablk_core::{
     proto::{
         connect::Epoch,
-        message::VolumeState,
+        message::{
+            ReservationInfo,
+            ReservationOp,
+            Status,
+            Tag,
+            VolumeState, //
+        },
         ADMIN_QUEUE, //
     },
     rdma::cm::Id,
@@ -76,6 +83,26 @@ impl AdminOwner for Session {
         self.durable_told.set();
     }
 
+    fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
+        let backing = self.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
+        self.changer.begin(Asked {
+            tag,
+            sequence,
+            op,
+            drive,
+        })
+    }
+
+    fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
+        if let Some(index) = index {
+            return self.owner.read_key(self, index);
+        }
+        let backing = self.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive().ok_or(Status::Unsupported)?;
+        Ok(drive.read(None))
+    }
+
     fn admin_failed(self: Arc<Self>, fault: Fault) {
         self.end_by(ADMIN_QUEUE, fault);
     }
@@ -91,14 +118,16 @@ impl Session {
     ) -> Result<Arc<Admin>> {
         let completions = self.owner.admin_completions();
         let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
+        let watched = self.watch_port(id);
         let mut place = self.admin.lock();
-        if self.state.lock().is_live() {
+        if watched.is_ok() && self.state.lock().is_live() {
             *place = Some(admin.clone());
+            self.changer.answer_by(&admin);
             return Ok(admin);
         }
         drop(place);
         admin.close();
-        Err(EIO)
+        watched.and(Err(EIO))
     }
 
     /// Makes queue pair `index` of the connection `id`, which `charge` is for, over what the volume
@@ -113,6 +142,7 @@ impl Session {
     ) -> Result<Arc<Queue>> {
         let config = QueueConfig {
             session: self.id,
+            host: self.host,
             epoch: self.epoch,
             index,
             geometry: self.geometry,

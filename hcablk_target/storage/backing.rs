@@ -25,7 +25,11 @@ use crate::{
             Claim,
             Claims, //
         },
-        p2p::Source, //
+        p2p::Source,
+        reservations::{
+            Drive,
+            DriveUse, //
+        },
     }, //
 };
 use hcablk_core::{
@@ -115,6 +119,8 @@ enum Store {
 pub(crate) struct Backing {
     /// Goes before what it names is closed.
     claim: Option<Claim>,
+    /// Goes before that, too.
+    drive: Option<Arc<DriveUse>>,
     /// Where requests wait for the drive: see [`Self::io_work`].
     io_work: WorkQueue,
     /// Where completions of its queue pairs are handled: see [`Self::completions`].
@@ -161,6 +167,7 @@ impl Backing {
         };
         let backing = Self {
             claim: None,
+            drive: None,
             io_work: Self::new_work("io", name, |name| WorkQueue::bounded(name, IO_WORK_MAX))?,
             completions: Self::new_shared_work("comp", name, WorkQueue::for_completions)?,
             software: Self::new_shared_work("soft", name, WorkQueue::new)?,
@@ -258,6 +265,23 @@ impl Backing {
             self.cache = Some(Cache::new(mib, lease)?);
         }
         Ok(self)
+    }
+
+    /// Says whose reservations its drive has.
+    pub(crate) fn reserved_by(mut self, drive: Arc<DriveUse>) -> Self {
+        self.drive = Some(drive);
+        self
+    }
+
+    /// Returns the reservations of its drive.
+    #[inline]
+    pub(crate) fn drive(&self) -> Option<&Arc<Drive>> {
+        self.drive.as_deref().map(|drive| &**drive)
+    }
+
+    /// Returns the use of these, which may outlive the volume's.
+    pub(crate) fn drive_use(&self) -> Option<&Arc<DriveUse>> {
+        self.drive.as_ref()
     }
 
     /// Returns the cache, if there is one.

@@ -4,6 +4,7 @@
 
 use super::{
     identify::{
+        proven,
         with_reply,
         Seal, //
     },
@@ -73,7 +74,8 @@ impl Connect {
                 session.end_by(request.queue, Fault::Refused(refusal.why()));
             })?;
         // Not before: who is refused leaves its host's instances as they are.
-        if !self.registry.enter(session, volume, request) {
+        let asked = (request, proven(seal));
+        if !self.registry.enter(session, volume, asked) {
             session.end_by(request.queue, Fault::Refused(ENDED.why()));
             return Err(ENDED);
         }

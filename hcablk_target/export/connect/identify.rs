@@ -11,18 +11,24 @@ use super::{
     Refusal, //
 };
 use crate::{
-    export::volume::Volume,
+    export::{
+        keys::Proven,
+        volume::Volume, //
+    },
     session::SessionProof, //
 };
+use core::net::IpAddr;
 use hcablk_core::{
     crypto::KernelCrypto,
     proto::{
         auth::{
+            self,
             Asked,
             Challenged,
             Channel,
             Proof,
             Sealed,
+            Wanted,
             MAC_LEN, //
         },
         connect::{
@@ -31,9 +37,14 @@ use hcablk_core::{
             Reply,
             Request, //
         },
+        discovery::{
+            Question,
+            Told, //
+        },
     },
     rdma::cm::{
-        Gids,
+        self,
+        Ends,
         Id, //
     },
 };
@@ -44,18 +55,20 @@ use kernel::{
 
 /// From where a request came.
 pub(super) struct Peer {
-    pub(super) address: [u8; 16],
-    pub(super) gids: Gids,
+    pub(super) ends: Ends,
     pub(super) qp: u32,
+}
+
+fn end(end: &cm::End, qp: u32) -> auth::End {
+    let cm::End { gid, ip, port } = *end;
+    auth::End { gid, ip, port, qp }
 }
 
 impl Peer {
     fn channel(&self) -> Channel {
         Channel {
-            initiator: self.gids.peer,
-            target: self.gids.own,
-            initiator_qp: self.qp,
-            target_qp: 0,
+            initiator: end(&self.ends.peer, self.qp),
+            target: end(&self.ends.own, 0),
         }
     }
 }
@@ -65,6 +78,8 @@ pub(super) struct Seal {
     pub(super) proof: Arc<SessionProof>,
     /// Which volume a session is to begin on.
     volume: Option<Arc<Volume>>,
+    /// By what.
+    proven: Proven,
     request: [u8; MAC_LEN],
     channel: Channel,
 }
@@ -75,57 +90,102 @@ pub(super) type Identified = (Request, Option<Seal>);
 /// A refusal of who may not be answered by more, and what was asked for, as far as that is known.
 pub(super) type Unproven = (Option<Request>, Refusal);
 
+/// Returns the request for a queue pair, if it is one.
+fn connection(wanted: &Wanted) -> Option<Request> {
+    match wanted {
+        Wanted::Connection(request) => Some(*request),
+        Wanted::Entry(_) => None,
+    }
+}
+
+/// Returns an address as the connection manager tells it: of an IPv4 address, none of which begins with 0, there are the last
+/// four bytes.
+fn own_address(ip: &[u8; 16]) -> IpAddr {
+    match *ip {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] if a != 0 => IpAddr::from([a, b, c, d]),
+        _ => IpAddr::from(*ip),
+    }
+}
+
 impl Connect {
-    /// Finds out who asks. `Ok(None)`: it was challenged, and that is its answer.
+    /// Finds out who asks. `Ok(None)`: it was challenged, or told an entry, and that is its answer.
     pub(super) fn identify(&self, asked: Asked, id: &Id) -> Result<Option<Identified>, Unproven> {
         match asked {
             // Whether that will do is decided with the rest.
-            Asked::Plain(request) => Ok(Some((request, None))),
-            Asked::Hello(request, hello) => {
-                let challenge = self
-                    .registry
-                    .challenge(self.peer.address, |handle| {
-                        Challenged::<KernelCrypto>::new(request, hello, handle)
-                    })
-                    .map_err(|_| (Some(request), Refusal::NO_MEMORY))?;
+            Asked::Plain(Wanted::Connection(request)) => Ok(Some((request, None))),
+            Asked::Plain(Wanted::Entry(question)) => {
+                id.reject(&self.told(&question, Proven::Not).encode());
+                Ok(None)
+            }
+            Asked::Hello(wanted, hello) => {
+                // Before the table is locked: it takes a while.
+                let challenge = Challenged::<KernelCrypto>::new(wanted, hello)
+                    .ok_or(EINTR)
+                    .and_then(|made| self.registry.challenge(self.peer.ends.peer.ip, made))
+                    .map_err(|_| (connection(&wanted), Refusal::NO_MEMORY))?;
                 id.reject(&challenge);
                 Ok(None)
             }
-            Asked::Proof(proof) => self.check_proof(&proof).map(Some),
+            Asked::Proof(proof) => self.check_proof(&proof, id),
             Asked::Sealed(sealed) => self.check_seal(&sealed).map(Some),
         }
     }
 
-    fn check_proof(&self, proof: &Proof) -> Result<Identified, Unproven> {
+    fn check_proof(&self, proof: &Proof, id: &Id) -> Result<Option<Identified>, Unproven> {
         let not_proven = |why| Refusal::new(Reason::NotProven, why);
-        let challenged = self
-            .registry
-            .challenged(proof.handle(), &self.peer.address)
-            .ok_or((
-                None,
-                not_proven("it answers no challenge that this address may answer still"),
-            ))?;
-        let request = *challenged.request();
-        let candidates = self
-            .registry
-            .candidates(&request)
-            .map_err(|_| (Some(request), Refusal::NO_MEMORY))?;
+        let address = &self.peer.ends.peer.ip;
+        let no_challenge = || {
+            let why = "it answers no challenge that this address may answer still";
+            (None, not_proven(why))
+        };
+        let found = self.registry.challenged(proof.handle(), address);
+        let (challenged, number) = found.ok_or_else(no_challenge)?;
+        let wanted = *challenged.wanted();
+        let named = connection(&wanted);
+        let candidates = match &wanted {
+            Wanted::Connection(request) => self.registry.candidates(request),
+            Wanted::Entry(question) => self.registry.candidates_of(question.host),
+        };
+        let candidates = candidates.map_err(|_| (named, Refusal::NO_MEMORY))?;
         let channel = self.peer.channel();
         // In any case: how long it takes tells nobody what there is.
         let key = challenged.verify(proof, candidates.pairs.iter(), &channel);
-        let (Some(key), Some(volume), None) = (key, candidates.volume, candidates.why_none) else {
+        let key = key.and_then(|(place, key)| Some((candidates.pairs.made(place)?, key)));
+        let (Some((made, key)), None) = (key, candidates.why_none) else {
             let other = "its proof is not by the keys that are set for it and this target";
             let why = candidates.why_none.unwrap_or(other);
-            return Err((Some(request), not_proven(why)));
+            return Err((named, not_proven(why)));
         };
-        let proven = SessionProof::new(key).map_err(|_| (Some(request), Refusal::NO_MEMORY))?;
+        // Not before: who does not have the keys cannot use it up.
+        if !self
+            .registry
+            .take_challenge((proof.handle(), number), address)
+        {
+            return Err(no_challenge());
+        }
+        let proven = Proven::ByKeys(number, made);
+        let request = match wanted {
+            Wanted::Connection(request) => request,
+            Wanted::Entry(question) => {
+                let told = self.told(&question, proven).encode();
+                id.reject(&key.seal_entry(&proof.mac(), &told, &channel));
+                return Ok(None);
+            }
+        };
         let seal = Seal {
-            proof: proven,
-            volume: Some(volume),
+            proof: SessionProof::new(key).map_err(|_| (named, Refusal::NO_MEMORY))?,
+            volume: candidates.volume,
+            proven,
             request: proof.mac(),
             channel,
         };
-        Ok((request, Some(seal)))
+        Ok(Some((request, Some(seal))))
+    }
+
+    /// Returns the answer to a question.
+    fn told(&self, question: &Question, proven: Proven) -> Told {
+        self.registry
+            .told(question, proven, own_address(&self.peer.ends.own.ip))
     }
 
     fn check_seal(&self, sealed: &Sealed) -> Result<Identified, Unproven> {
@@ -145,11 +205,17 @@ impl Connect {
         let seal = Seal {
             proof,
             volume: None,
+            proven: Proven::BySession,
             request: sealed.mac(),
             channel,
         };
         Ok((request, Some(seal)))
     }
+}
+
+/// Returns how a request is proven that has this seal, or none.
+pub(super) fn proven(seal: Option<&Seal>) -> Proven {
+    seal.map_or(Proven::Not, |seal| seal.proven)
 }
 
 impl Seal {
@@ -182,10 +248,7 @@ pub(super) fn with_reply(
     let Some(seal) = seal else {
         return send(&reply);
     };
-    let channel = Channel {
-        target_qp: qp,
-        ..seal.channel
-    };
+    let channel = seal.channel.of_reply(qp);
     let proof = &seal.proof;
     send(
         &proof

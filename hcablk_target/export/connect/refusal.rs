@@ -51,6 +51,7 @@ impl Refusal {
             reason,
             match reason {
                 Reason::UnknownVolume => "there is no such volume",
+                Reason::NotProven => "the key by which it has proven who it is was withdrawn",
                 Reason::Forbidden => "this host is not allowed",
                 Reason::Evicted => "this host is evicted",
                 Reason::Superseded => "a later instance of this host has come",

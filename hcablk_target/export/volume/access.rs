@@ -9,7 +9,11 @@ use super::{
 use crate::{
     export::{
         admission,
-        keys::Keys, //
+        keys::{
+            Keys,
+            Made,
+            Proven, //
+        },
     },
     session::{
         end_reason::EndReason,
@@ -92,27 +96,34 @@ impl Volume {
         Ok(evicted)
     }
 
-    /// Returns what matters for `request`, which is proven or not, and the last epoch that its session had.
+    /// Returns what matters for `request`, and for how it is proven, and the last epoch that its session had.
     pub(crate) fn admission(
         &self,
         request: &Request,
-        is_proven: bool,
+        proven: Proven,
     ) -> (admission::Volume, Option<Epoch>) {
         let state = self.state.lock();
         let has_key = |keys: &Keys| keys.count() != 0;
         let demands_proof =
             || !state.insecure || state.hosts.keys(request.host).is_some_and(has_key);
         let (host, instance) = (request.host, request.session.instance());
+        let is_gone = |made: Made| {
+            !state
+                .hosts
+                .keys(host)
+                .is_some_and(|keys| keys.has(made.host))
+        };
         let records = match &state.export {
             Export::Exported { records, .. } => Some(records),
             _ => None,
         };
         let volume = admission::Volume {
-            unproven: !is_proven && demands_proof(),
+            unproven: !proven.is_proven() && demands_proof(),
+            revoked: proven.made().is_some_and(is_gone),
             withdrawn: records.is_none(),
             allowed: state.hosts.allows(host),
             evicted: state.hosts.is_evicted(host),
-            superseded: state.hosts.has_superseded(host, instance),
+            superseded: state.hosts.has_superseded(host, instance, proven.number()),
         };
         (
             volume,
@@ -149,8 +160,9 @@ impl Volume {
 
     /// Makes the instance that `request` is of the newest of its host. `false`: a later one has come, or the
     /// host may not use the volume.
-    pub(crate) fn enter(&self, request: &Request) -> bool {
+    pub(crate) fn enter(&self, request: &Request, proven: Proven) -> bool {
         let mut state = self.state.lock();
-        state.hosts.enter(request.host, request.session.instance())
+        let instance = request.session.instance();
+        state.hosts.enter(request.host, instance, proven.number())
     }
 }

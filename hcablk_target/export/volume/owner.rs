@@ -8,7 +8,10 @@ use crate::{
         end_reason::EndReason,
         Session, //
     },
-    storage::claims::Claims, //
+    storage::{
+        claims::Claims,
+        reservations::Drives, //
+    },
 };
 use hcablk_core::sync::WorkQueue;
 use kernel::{
@@ -24,8 +27,14 @@ pub(crate) trait VolumeOwner: Send + Sync + 'static {
     /// Returns where completions of admin queue pairs are handled.
     fn admin_completions(&self) -> &Arc<WorkQueue>;
 
+    /// Returns where changes of reservations are made.
+    fn changes(&self) -> &Arc<WorkQueue>;
+
     /// Returns what is exported.
     fn claims(&self) -> &Arc<Claims>;
+
+    /// Returns the reservations of what is exported.
+    fn drives(&self) -> &Arc<Drives>;
 
     /// Forgets a volume.
     fn remove_volume(&self, volume: &Volume);
@@ -39,6 +48,10 @@ pub(crate) trait VolumeOwner: Send + Sync + 'static {
     /// Ends the sessions for which `f` holds, because of `reason`, and waits for none. Allocates
     /// nothing: who may not use a volume any more does not go on for want of memory. May sleep.
     fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool);
+
+    /// Ends the sessions for which `f` holds, and those that are ending, too, are marked as preempted by `number`.
+    /// Allocates nothing, and waits for none. May sleep.
+    fn preempt_sessions(&self, number: u64, f: &dyn Fn(&Session) -> bool);
 
     /// Waits until nothing is left of those sessions for which `f` holds that end. May sleep for as
     /// long as the drives take.

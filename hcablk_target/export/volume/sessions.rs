@@ -8,13 +8,19 @@ use crate::{
     session::{
         Session,
         SessionOwner, //
-    }, //
+    },
+    storage::reservations::Drive, //
 };
 use hcablk_core::{
     proto::{
         connect::{
             Epoch,
             SessionId, //
+        },
+        message::{
+            ReservationInfo,
+            ReservationOp,
+            Status, //
         },
         name::HostId, //
     },
@@ -28,6 +34,14 @@ use kernel::{
     },
 };
 
+impl Volume {
+    /// Returns whether something is left of a session on `drive` that a preemption has ended whose number is `last` or less.
+    fn is_draining(&self, drive: &Arc<Drive>, last: u64) -> bool {
+        let preempted = |other: &Session| other.is_preempted_by(last) && other.is_on(drive);
+        !self.owner.wait_for_ends_within(0, &preempted)
+    }
+}
+
 impl SessionOwner for Volume {
     fn volume(&self) -> &dyn kernel::fmt::Display {
         self
@@ -39,6 +53,10 @@ impl SessionOwner for Volume {
 
     fn admin_completions(&self) -> &Arc<WorkQueue> {
         self.owner.admin_completions()
+    }
+
+    fn changes(&self) -> &Arc<WorkQueue> {
+        self.owner.changes()
     }
 
     fn timing(&self) -> bool {
@@ -66,6 +84,36 @@ impl SessionOwner for Volume {
 
     fn fence(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
         self.fence_session(host, id, epoch)
+    }
+
+    /// A preemption counts before the victims' sessions are marked and ended: what is listed later is checked by it, and what
+    /// was listed before is waited for, with all requests that were checked before. So is what earlier ones
+    /// have marked, also by one that ends nobody's registration: who asked for those may be gone.
+    fn reserve(
+        &self,
+        asked: (HostId, SessionId, u32),
+        op: ReservationOp,
+        drive: &Arc<Drive>,
+    ) -> Status {
+        let outcome = drive.change(asked, op, |number, victims| {
+            let is_victim = |other: &Session| victims.contains(&other.host()) && other.is_on(drive);
+            self.owner.preempt_sessions(number, &is_victim);
+        });
+        let preempts = matches!(op, ReservationOp::Preempt { .. });
+        match preempts && self.is_draining(drive, outcome.number) {
+            true => Status::Draining,
+            false => outcome.status,
+        }
+    }
+
+    fn read_key(&self, session: &Session, index: u32) -> Result<ReservationInfo, Status> {
+        let backing = session.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive().ok_or(Status::Unsupported)?;
+        let info = drive.read(Some(index));
+        match drive.is_marking() || self.is_draining(drive, u64::MAX) {
+            true => Err(Status::Draining),
+            false => Ok(info),
+        }
     }
 
     fn session_ended(&self, session: &Session) {

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is told to a host that asks before it connects: the volumes that it may use, and where is listened.
+//!
+//! Who has not proven who it is, is told of the volumes that do not demand it. Where is listened is told to those who are told of
+//! a volume.
+
+use super::{
+    proofs::Candidates,
+    Lists,
+    Registry, //
+};
+use crate::export::keys::{
+    Keys,
+    Proven, //
+};
+use core::net::{
+    IpAddr,
+    SocketAddr, //
+};
+use hcablk_core::{
+    crypto::Key,
+    proto::{
+        auth::KEYS_MAX,
+        discovery::{
+            Entry,
+            List,
+            Listing,
+            PortalEntry,
+            Question,
+            Told, //
+        },
+        name::HostId, //
+    },
+};
+use kernel::prelude::*;
+
+impl Lists {
+    /// Adds the portals to the answer. Of a port that listens at any address it is that by which was asked, `own`.
+    fn tell_portals(&self, listing: &mut Listing, own: IpAddr) {
+        let here = |portal: &SocketAddr| match portal.ip().is_unspecified() {
+            true => SocketAddr::new(own, portal.port()),
+            false => *portal,
+        };
+        for (place, portal) in self.portals.iter().enumerate() {
+            let portal = here(portal);
+            let mut before = self.portals.iter().take(place);
+            if before.any(|other| here(other) == portal) {
+                continue;
+            }
+            listing.add(Entry::Portal(PortalEntry {
+                ip: portal.ip(),
+                port: portal.port(),
+            }));
+        }
+    }
+}
+
+impl Registry {
+    /// Answers a question that came to the address `own`.
+    pub(crate) fn told(&self, question: &Question, proven: Proven, own: IpAddr) -> Told {
+        let mut listing = Listing::new(question);
+        let lists = self.lists.lock();
+        let mut volumes = lists
+            .volumes
+            .iter()
+            .filter_map(|volume| volume.entry(question.host, proven));
+        match question.list {
+            List::Volumes => volumes.for_each(|volume| listing.add(Entry::Volume(volume))),
+            List::Portals if volumes.next().is_some() => lists.tell_portals(&mut listing, own),
+            List::Portals => {}
+        }
+        listing.told()
+    }
+
+    /// Tells hosts of `portal` from now on. Fails with `ENOMEM`.
+    pub(crate) fn add_portal(&self, portal: SocketAddr) -> Result {
+        self.lists.lock().portals.push(portal, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Does not do so any more.
+    pub(crate) fn remove_portal(&self, portal: SocketAddr) {
+        self.lists.lock().portals.retain(|other| *other != portal);
+    }
+
+    /// Returns what a proof of `host` is checked by that asks for an entry: the first keys that are set for it on any
+    /// exported volumes. Fails with `ENOMEM`.
+    pub(crate) fn candidates_of(&self, host: HostId) -> Result<Candidates> {
+        // They are of several volumes, whose locks are not held together: copies, but not on the stack.
+        let nobody = [self.nobody.copy(), self.nobody.copy()];
+        let mut of_host: KBox<[Key; KEYS_MAX]> = KBox::new(nobody, GFP_KERNEL)?;
+        let mut found = 0;
+        for volume in self.lists.lock().volumes.iter() {
+            if !volume.is_exported() {
+                continue;
+            }
+            volume.with_keys(host, |keys| {
+                let keys = keys.into_iter().flat_map(Keys::iter);
+                for key in keys {
+                    let print = key.print();
+                    let is_new = !of_host.iter().take(found).any(|k| k.print() == print);
+                    if let Some(place) = of_host.get_mut(found).filter(|_| is_new) {
+                        *place = key.copy();
+                        found += 1;
+                    }
+                }
+            });
+        }
+        let none = (found == 0).then_some("no key of this host is set on a volume");
+        self.candidates_by(of_host.each_ref(), None, none)
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the target knows of who asks, to have that proven: challenges, and the keys that a proof may be made by.
+
+use super::Registry;
+use crate::export::{
+    admission,
+    challenges::{
+        choose,
+        look,
+        take,
+        Address,
+        Entry, //
+    },
+    keys::{
+        Keys,
+        Made,
+        Pairs,
+        Proven, //
+    },
+    volume::Volume, //
+};
+use hcablk_core::{
+    crypto::{
+        KernelCrypto, //
+        Key,
+    },
+    proto::{
+        auth::{
+            Challenged,
+            CHALLENGE_LEN,
+            KEYS_MAX, //
+        },
+        connect::{
+            Epoch,
+            Request, //
+        },
+    },
+    sync::atomic::Relaxed,
+    system, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        UniqueArc, //
+    },
+};
+
+impl Registry {
+    /// Returns the exported volume of this name.
+    fn exported(&self, request: &Request) -> Option<Arc<Volume>> {
+        let lists = self.lists.lock();
+        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
+        lists.volumes.iter().find(exported).cloned()
+    }
+
+    /// Keeps the challenge of an initiator at `address`, and returns what to send. Fails with `ENOMEM`. May sleep.
+    pub(crate) fn challenge(
+        &self,
+        address: Address,
+        challenged: Challenged<KernelCrypto>,
+    ) -> Result<[u8; CHALLENGE_LEN]> {
+        let mut challenged = UniqueArc::new(challenged, GFP_KERNEL)?;
+        let now_ms = system::now_ns() / 1_000_000;
+        let random = system::random_u64() as u32;
+        let number = self.challenge_count.fetch_add(1, Relaxed).wrapping_add(1);
+        let mut challenges = self.challenges.lock();
+        let (place, handle) = choose(&challenges, &address, now_ms, random);
+        challenged.name(handle);
+        let challenge = *challenged.challenge();
+        let place = challenges.get_mut(place).ok_or(EINVAL)?;
+        let entry = Entry::new((handle, number), address, now_ms, challenged.into());
+        let former = place.replace(entry);
+        drop(challenges);
+        drop(former);
+        Ok(challenge)
+    }
+
+    /// Returns the challenge of this handle and its number, to check a proof by, if it was of an initiator at `address` and not
+    /// long ago.
+    pub(crate) fn challenged(
+        &self,
+        handle: u16,
+        address: &Address,
+    ) -> Option<(Arc<Challenged<KernelCrypto>>, u64)> {
+        let now_ms = system::now_ns() / 1_000_000;
+        look(&mut self.challenges.lock(), handle, address, now_ms)
+    }
+
+    /// Takes the challenge of this handle and number, to which a right proof has come; `false`: another one was before.
+    pub(crate) fn take_challenge(&self, named: (u16, u64), address: &Address) -> bool {
+        let now_ms = system::now_ns() / 1_000_000;
+        take(&mut self.challenges.lock(), named, address, now_ms)
+    }
+
+    /// Returns what a proof of who asks is checked by. Fails with `ENOMEM`.
+    pub(crate) fn candidates(&self, request: &Request) -> Result<Candidates> {
+        let volume = self.exported(request);
+        let by =
+            |keys: &Keys, why| self.candidates_by(keys.each(&self.nobody), volume.clone(), why);
+        // The same work, whatever there is.
+        let nobodys = |why| by(&Keys::new(), Some(why));
+        match &volume {
+            None => nobodys("there is no such volume"),
+            Some(volume) => volume.with_keys(request.host, |keys| match keys {
+                None => nobodys("this host is not allowed"),
+                Some(keys) if keys.count() == 0 => nobodys("no key of this host is set"),
+                Some(keys) => by(keys, None),
+            }),
+        }
+    }
+
+    /// Returns what a proof by one of `of_host` is checked by. Fails with `ENOMEM`.
+    pub(super) fn candidates_by(
+        &self,
+        of_host: [&Key; KEYS_MAX],
+        volume: Option<Arc<Volume>>,
+        why: Option<&'static str>,
+    ) -> Result<Candidates> {
+        let of_target = self.keys.lock();
+        let none = (of_target.count() == 0).then_some("no key of this target is set");
+        let pairs = Pairs::of(of_host, of_target.each(&self.nobody));
+        Ok(Candidates {
+            pairs: KBox::new(pairs, GFP_KERNEL)?,
+            volume,
+            why_none: why.or(none),
+        })
+    }
+
+    /// Returns what matters of `volume` for a request, as [`Volume::admission`], and whether this target's own key is withdrawn by
+    /// which that is proven.
+    pub(crate) fn admission(
+        &self,
+        volume: &Volume,
+        request: &Request,
+        proven: Proven,
+    ) -> (admission::Volume, Option<Epoch>) {
+        let is_gone = |made: Made| !self.keys.lock().has(made.target);
+        let (mut seen, last_epoch) = volume.admission(request, proven);
+        seen.revoked |= proven.made().is_some_and(is_gone);
+        (seen, last_epoch)
+    }
+}
+
+/// What a proof is checked by.
+pub(crate) struct Candidates {
+    /// The keys that it may be made by; some are nobody's.
+    pub(crate) pairs: KBox<Pairs>,
+    /// Of which volume they are.
+    pub(crate) volume: Option<Arc<Volume>>,
+    /// Why no proof can be right, for the log.
+    pub(crate) why_none: Option<&'static str>,
+}

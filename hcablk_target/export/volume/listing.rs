@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a host is told of a volume before it connects.
+
+use super::{
+    Export,
+    Volume, //
+};
+use crate::{
+    export::keys::Proven,
+    storage::backing::Mode, //
+};
+use hcablk_core::proto::{
+    discovery::{
+        VolumeEntry,
+        VolumeMode, //
+    },
+    name::HostId, //
+};
+
+impl Volume {
+    /// Returns what `host` is told of it, if it may use it: by the key that it has proven to have, or without one.
+    pub(crate) fn entry(&self, host: HostId, proven: Proven) -> Option<VolumeEntry> {
+        let state = self.state.lock();
+        let Export::Exported { backing, .. } = &state.export else {
+            return None;
+        };
+        let keys = state.hosts.keys(host)?;
+        let insecure = state.insecure && keys.count() == 0;
+        if !insecure && !proven.made().is_some_and(|made| keys.has(made.host)) {
+            return None;
+        }
+        let geometry = backing.geometry(state.read_only)?;
+        Some(VolumeEntry {
+            name: self.name,
+            id: state.wwid,
+            capacity: geometry.capacity,
+            block_shift: geometry.logical_block_shift,
+            read_only: geometry.read_only,
+            evicted: state.hosts.is_evicted(host),
+            insecure,
+            mode: match state.mode {
+                Mode::Direct => VolumeMode::Direct,
+                Mode::Cached => VolumeMode::Cached,
+                Mode::Mixed => VolumeMode::Mixed,
+                Mode::P2p => VolumeMode::P2p,
+            },
+        })
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The persistent reservations of the exported drives, the same for all volumes of one drive, and the files that keep them.
+//!
+//! A change is durable before it counts, and counts before it is answered. So a target that starts again finds the last
+//! change that was answered, or one that was being made, whole. A volume without a wwid has no reservations: they would be
+//! forgotten.
+//!
+//! - [`drives`]: which drives are exported, and by which wwids.
+//! - [`file`]: the file that keeps a drive's.
+//!
+//! # Locks and contexts
+//!
+//! `control` is held while a file is written, `state` while a request is checked. Requests look at `held` first, which
+//! is all that they pay while there is no reservation.
+
+use hcablk_core::{
+    blkdev::FileId,
+    logic::reservation::{
+        Outcome,
+        Reservations,
+        REGISTRANTS_MAX, //
+    },
+    printable,
+    proto::{
+        connect::SessionId,
+        message::{
+            Op,
+            ReservationInfo,
+            ReservationOp,
+            Status, //
+        },
+        name::{
+            HostId,
+            VolumeId, //
+        },
+    },
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        defer::without_io,
+        new_irq_lock,
+        IrqLock, //
+    }, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+mod drives;
+mod file;
+
+pub(crate) use self::drives::{
+    DriveUse,
+    Drives, //
+};
+use self::file::DriveFile;
+
+/// A wwid for the kernel's formatting macros.
+struct Printed(VolumeId);
+
+impl core::fmt::Display for Printed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(&self.0, f)
+    }
+}
+printable!(Printed);
+
+/// The hosts whose registrations a preemption has ended.
+type Victims = KVec<HostId>;
+
+/// See the module.
+#[pin_data]
+pub(crate) struct Drive {
+    file: FileId,
+    wwid: Option<VolumeId>,
+    /// It is exported by another wwid, too. Set under `control`.
+    ambiguous: Atomic<bool>,
+    held: Atomic<bool>,
+    /// A preemption counts, and its victims' sessions are not marked by it.
+    marking: Atomic<bool>,
+    #[pin]
+    state: IrqLock<KBox<Reservations>>,
+    /// Its file; `None`: there is nowhere to keep it.
+    #[pin]
+    control: Mutex<Option<DriveFile>>,
+}
+
+impl Drive {
+    /// Makes that of `file`, which is kept in `kept`, as `state`.
+    fn new(
+        file: FileId,
+        wwid: Option<VolumeId>,
+        kept: Option<DriveFile>,
+        state: KBox<Reservations>,
+    ) -> Result<Arc<Self>> {
+        let held = state.is_held();
+        let drive = pin_init!(Self {
+            file,
+            wwid,
+            ambiguous: Atomic::new(false),
+            held: Atomic::new(held),
+            marking: Atomic::new(false),
+            state <- new_irq_lock!(state, "hcablk_reservations"),
+            control <- new_mutex!(kept),
+        });
+        Arc::pin_init(drive, GFP_KERNEL)
+    }
+
+    /// Returns whether a request of `host` may not be carried out. Any context.
+    #[inline]
+    pub(crate) fn forbids(&self, host: HostId, op: &Op) -> bool {
+        self.held.load(Relaxed) && self.forbids_now(host, op)
+    }
+
+    #[cold]
+    fn forbids_now(&self, host: HostId, op: &Op) -> bool {
+        let writes = match op {
+            Op::Nop => return false,
+            Op::Read(..) => false,
+            _ => true,
+        };
+        !self.state.lock().allows(host, writes)
+    }
+
+    /// Makes a change that disk `disk` of `host` asks for by `sequence`, and returns how it ended. When a preemption counts,
+    /// `preempted` is called with its number and the hosts whose registrations it has ended, to mark their sessions,
+    /// before anybody is told that. `Draining`: another one is being made; so none that was given up waits for its turn.
+    /// Sleeps, as long as the file takes.
+    pub(crate) fn change(
+        &self,
+        (host, disk, sequence): (HostId, SessionId, u32),
+        op: ReservationOp,
+        preempted: impl FnOnce(u64, &[HostId]),
+    ) -> Outcome {
+        without_io(|| {
+            let Some(mut control) = self.control.try_lock() else {
+                return Outcome::failed(Status::Draining);
+            };
+            let ambiguous = self.ambiguous.load(Relaxed);
+            let Some(kept) = Option::as_mut(&mut *control).filter(|_| !ambiguous) else {
+                pr_warn!(
+                    "reservations need a wwid, the same for all volumes of a drive, and the directory `reservations` when the first of these is enabled\n"
+                );
+                return Outcome::failed(Status::Unsupported);
+            };
+            let Ok((next, outcome, victims)) = self.prepare(host, disk, sequence, op) else {
+                return Outcome::failed(Status::IoError);
+            };
+            if outcome.changed && self.save(kept, &next).is_err() {
+                return Outcome::failed(Status::IoError);
+            }
+            let held = next.is_held();
+            self.marking.store(!victims.is_empty(), Relaxed);
+            let former = core::mem::replace(&mut *self.state.lock(), next);
+            self.held.store(held, Release);
+            if !victims.is_empty() {
+                preempted(outcome.number, &victims);
+                self.marking.store(false, Release);
+            }
+            drop(former);
+            outcome
+        })
+    }
+
+    /// Returns whether a preemption counts whose victims' sessions are not marked by it yet. To be asked after
+    /// [`Self::read`], and before it is looked for marked sessions. Any context.
+    pub(crate) fn is_marking(&self) -> bool {
+        self.marking.load(Acquire)
+    }
+
+    /// Makes `next` durable in the place of what there is, and logs if it cannot be.
+    fn save(&self, kept: &mut DriveFile, next: &Reservations) -> Result {
+        let mut former = KBox::new(Reservations::new(), GFP_KERNEL)?;
+        former.clone_from(&self.state.lock());
+        kept.save(&former, next).inspect_err(|e| {
+            let told = match kept.is_uncertain() {
+                true => "nothing is changed now, but it may be when the target begins again",
+                false => "nothing is changed",
+            };
+            let errno = e.to_errno();
+            pr_warn!("a reservation cannot be kept in its file (error {errno}): {told}\n");
+        })
+    }
+
+    /// Makes the change in a copy.
+    fn prepare(
+        &self,
+        host: HostId,
+        disk: SessionId,
+        sequence: u32,
+        op: ReservationOp,
+    ) -> Result<(KBox<Reservations>, Outcome, Victims)> {
+        let mut next = KBox::new(Reservations::new(), GFP_KERNEL)?;
+        let mut victims = KVec::with_capacity(REGISTRANTS_MAX, GFP_KERNEL)?;
+        next.clone_from(&self.state.lock());
+        let outcome = next.change(host, disk, sequence, op, &mut |gone| {
+            let _ = victims.push_within_capacity(gone);
+        });
+        Ok((next, outcome, victims))
+    }
+
+    /// Returns the key of registrant `index`; or the reservation if that is `None`. Any context.
+    pub(crate) fn read(&self, index: Option<u32>) -> ReservationInfo {
+        let state = self.state.lock();
+        match index {
+            Some(index) => state.read_key(index),
+            None => state.read_reservation(),
+        }
+    }
+}

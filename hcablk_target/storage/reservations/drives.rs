@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The drives that are exported, and by which wwids.
+//!
+//! A drive is known by the file or device that volumes open, its file of reservations by the wwid. Of each wwid there is one
+//! drive: two would not know of each other's reservations and write the same file. A drive that is exported by
+//! another wwid, or without one, beside that of its first volume is not one whose reservations can be changed,
+//! and none that has any is exported so.
+//!
+//! # Locks and contexts
+//!
+//! `opening` is held by who begins to use a drive, while files are opened and read, for as long as their file system takes.
+//! `list` is held for looks and changes only: whoever lets go of a drive waits for no file.
+
+use super::{
+    file::DriveFile,
+    Drive, //
+};
+use core::ops::Deref;
+use hcablk_core::{
+    blkdev::{
+        FileId,
+        StateDirectory, //
+    },
+    logic::reservation::Reservations,
+    proto::name::VolumeId,
+    sync::atomic::Relaxed, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+/// What could not be done, and why.
+type Failed = (&'static str, Error);
+
+/// That a volume exports a drive.
+struct Use {
+    drive: Arc<Drive>,
+    wwid: Option<VolumeId>,
+}
+
+/// What the list of drives has.
+struct List {
+    directory: Option<CString>,
+    /// One for each volume.
+    uses: KVec<Use>,
+}
+
+/// See the module.
+#[pin_data]
+pub(crate) struct Drives {
+    #[pin]
+    opening: Mutex<()>,
+    #[pin]
+    list: Mutex<List>,
+}
+
+/// A volume's use of its drive's reservations.
+pub(crate) struct DriveUse {
+    drives: Arc<Drives>,
+    drive: Arc<Drive>,
+    wwid: Option<VolumeId>,
+}
+
+impl List {
+    fn drive(&self, file: FileId) -> Option<Arc<Drive>> {
+        let of_file = |of: &&Use| of.drive.file == file;
+        self.uses.iter().find(of_file).map(|of| of.drive.clone())
+    }
+
+    /// Returns whether `wwid` is that of another drive than `file`.
+    fn is_of_other(&self, file: FileId, wwid: Option<VolumeId>) -> bool {
+        let other = |of: &Use| of.wwid == wwid && of.drive.file != file;
+        wwid.is_some() && self.uses.iter().any(other)
+    }
+
+    /// Adds a use of `drive`.
+    fn add(
+        &mut self,
+        drives: &Arc<Drives>,
+        drive: Arc<Drive>,
+        wwid: Option<VolumeId>,
+    ) -> Result<DriveUse, Failed> {
+        let own = Use {
+            drive: drive.clone(),
+            wwid,
+        };
+        let added = self.uses.push(own, GFP_KERNEL);
+        added.map_err(|e| ("memory", e.into()))?;
+        self.tell(&drive);
+        Ok(DriveUse {
+            drives: drives.clone(),
+            drive,
+            wwid,
+        })
+    }
+
+    /// Tells `drive` whether it is exported by another wwid than its own.
+    fn tell(&self, drive: &Arc<Drive>) {
+        let other = |of: &Use| Arc::ptr_eq(&of.drive, drive) && of.wwid != drive.wwid;
+        drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
+    }
+
+    /// Opens the directory of the files; `None`: there is none, and no file either. Sleeps.
+    fn open(directory: Option<&CStr>) -> Result<Option<StateDirectory>, Failed> {
+        let Some(path) = directory else {
+            return Ok(None);
+        };
+        match StateDirectory::open(path) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(e) if e == ENOENT => Ok(None),
+            Err(e) => Err(("the directory of reservations cannot be opened", e)),
+        }
+    }
+}
+
+impl Drives {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let directory = CString::try_from_fmt(fmt!("/var/lib/hcablk/reservations"))?;
+        let drives = pin_init!(Self {
+            opening <- new_mutex!(()),
+            list <- new_mutex!(List {
+                directory: Some(directory),
+                uses: KVec::new(),
+            }),
+        });
+        Arc::pin_init(drives, GFP_KERNEL)
+    }
+
+    /// Shows the directory of their files.
+    pub(crate) fn with_directory<R>(&self, f: impl FnOnce(Option<&CStr>) -> R) -> R {
+        f(self.list.lock().directory.as_deref())
+    }
+
+    /// Sets the directory of their files, none if `path` is empty; `EBUSY` while a volume is exported, or is being enabled.
+    pub(crate) fn set_directory(&self, path: &str) -> Result {
+        if !path.is_empty() && !path.starts_with('/') {
+            return Err(EINVAL);
+        }
+        let directory = match path {
+            "" => None,
+            path => Some(CString::try_from_fmt(fmt!("{path}"))?),
+        };
+        let Some(_alone) = self.opening.try_lock() else {
+            return Err(EBUSY);
+        };
+        let mut list = self.list.lock();
+        if !list.uses.is_empty() {
+            return Err(EBUSY);
+        }
+        list.directory = directory;
+        Ok(())
+    }
+
+    /// Returns the reservations of the drive `file`, which a volume exports by `wwid`. Sleeps, for as long as their file system
+    /// takes. Errors come with what could not be done.
+    pub(crate) fn of(
+        this: &Arc<Self>,
+        file: FileId,
+        wwid: Option<VolumeId>,
+    ) -> Result<DriveUse, Failed> {
+        let _alone = this.opening.lock();
+        let (known, path) = {
+            let mut list = this.list.lock();
+            if list.is_of_other(file, wwid) {
+                return Err(("another drive is exported by its wwid", EBUSY));
+            }
+            let known = list.drive(file);
+            if let Some(drive) = known.as_ref().filter(|drive| drive.wwid == wwid) {
+                return list.add(this, drive.clone(), wwid);
+            }
+            let path = list.directory.as_deref().map(CString::try_from);
+            let path = path.transpose().map_err(|e| ("memory", e.into()))?;
+            (known.is_some(), path)
+        };
+        let state = KBox::new(Reservations::new(), GFP_KERNEL);
+        let mut state = state.map_err(|e| ("memory", e.into()))?;
+        let kept = match (wwid, List::open(path.as_deref())?) {
+            (Some(wwid), Some(directory)) => Some(DriveFile::load(directory, wwid, &mut state)?),
+            _ => None,
+        };
+        if known {
+            if !state.is_empty() {
+                let what = "it has reservations, and its drive is exported by another wwid";
+                return Err((what, EBUSY));
+            }
+            if let Some(drive) = this.add_other(file, wwid)? {
+                return Ok(drive);
+            }
+        }
+        let drive = Drive::new(file, wwid, kept, state).map_err(|e| ("memory", e))?;
+        this.list.lock().add(this, drive, wwid)
+    }
+
+    /// Adds a use by another wwid than the drive's own; `None`: nobody uses it any more.
+    fn add_other(
+        self: &Arc<Self>,
+        file: FileId,
+        wwid: Option<VolumeId>,
+    ) -> Result<Option<DriveUse>, Failed> {
+        let mut list = self.list.lock();
+        let Some(drive) = list.drive(file) else {
+            return Ok(None);
+        };
+        // Who makes a change looks at `ambiguous` under this lock.
+        let changing = drive.control.try_lock();
+        if changing.is_none() || !drive.state.lock().is_empty() {
+            return Err(("its drive has reservations by another wwid", EBUSY));
+        }
+        list.add(self, drive.clone(), wwid).map(Some)
+    }
+}
+
+impl Deref for DriveUse {
+    type Target = Arc<Drive>;
+
+    fn deref(&self) -> &Arc<Drive> {
+        &self.drive
+    }
+}
+
+impl Drop for DriveUse {
+    fn drop(&mut self) {
+        let mut list = self.drives.list.lock();
+        let own = |of: &Use| Arc::ptr_eq(&of.drive, &self.drive) && of.wwid == self.wwid;
+        if let Some(place) = list.uses.iter().position(own) {
+            // Not the last reference: this one has another.
+            let _ = list.uses.remove(place);
+        }
+        list.tell(&self.drive);
+    }
+}
