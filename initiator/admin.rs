@@ -3,10 +3,7 @@
 //! A path's admin queue pair, which is connected before the others and begins the session at the target: keep-alives,
 //! fences, and the watch by which the target tells what changes. Losing it is losing the path.
 //!
-//! ```text
-//!  Connecting ──go_live()──► Live ──stop()──► Stopped
-//!      └───────────────stop()────────────────────┘
-//! ```
+//! `admin/life.rs` has its states.
 //!
 //! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that ends the session: the target
 //!   answers at once, whatever its drive does.
@@ -87,12 +84,16 @@ use kernel::{
 
 mod answer;
 mod fence;
+mod life;
 mod owner;
+mod reserve;
 mod timer;
 
 pub(crate) use self::owner::AdminOwner;
 use self::{
     fence::Fence,
+    life::Life,
+    reserve::Reserving,
     timer::{
         period_ms,
         KeepAlive, //
@@ -105,8 +106,9 @@ mod tag {
     /// Also of the question whether all is durable, which comes when nothing is fenced by this any more.
     pub(super) const FENCE: u16 = 1;
     pub(super) const WATCH: u16 = 2;
+    pub(super) const RESERVE: u16 = 3;
     /// How many there are.
-    pub(super) const KINDS: usize = 3;
+    pub(super) const KINDS: usize = 4;
 }
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.
@@ -121,14 +123,6 @@ const SENDS: u32 = 16;
 /// Changes that may come between two rounds of the timer. The next watch waits for that then, so that a target that tells
 /// changes without end does not keep this host busy.
 const NOTICES: u32 = 4;
-
-/// See the module's picture.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Connecting,
-    Live,
-    Stopped,
-}
 
 /// The request by which the target tells what changes.
 ///
@@ -152,6 +146,7 @@ struct State {
     generations: [u16; tag::KINDS],
     keep_alive: KeepAlive,
     fence: Fence,
+    reserving: Reserving,
     watch: Watch,
     /// Changes that were told since the timer's last round.
     notices: u32,
@@ -175,6 +170,11 @@ pub(crate) struct Admin {
     fencing: Mutex<()>,
     #[pin]
     fence_answered: Event,
+    /// Held by who asks for a reservation.
+    #[pin]
+    reserver: Mutex<()>,
+    #[pin]
+    reserve_answered: Event,
     #[pin]
     timer: Mutex<Option<Running<Admin>>>,
     /// Written under the lock.
@@ -224,11 +224,14 @@ impl Admin {
                     generations: [0; tag::KINDS],
                     keep_alive: KeepAlive::Answered { ms: 0 },
                     fence: Fence::Nothing,
+                    reserving: Reserving::Nothing,
                     watch: Watch::Due(known),
                     notices: 0,
                 }, "hcablk_admin"),
                 fencing <- new_mutex!(()),
                 fence_answered <- Event::new(),
+                reserver <- new_mutex!(()),
+                reserve_answered <- Event::new(),
                 timer <- new_mutex!(None),
                 counts: AdminCounts::default(),
                 protocol_errors: Counter::default(),
@@ -281,11 +284,14 @@ impl Admin {
     pub(crate) fn stop(&self) {
         let timer = {
             let mut place = self.timer.lock();
-            self.state.lock().life = Life::Stopped;
+            let mut state = self.state.lock();
+            state.life = state.life.stopped();
+            drop(state);
             place.take()
         };
         drop(timer);
         self.fence_answered.set();
+        self.reserve_answered.set();
     }
 
     /// Begins to take the queue pair down. May sleep.
@@ -307,6 +313,11 @@ impl Admin {
         self.shut();
         self.pair.drain();
         self.pair.cq().stop();
+    }
+
+    /// Returns its queue pair, to bring it up.
+    pub(crate) fn pair(&self) -> &QueuePair<Self> {
+        &self.pair
     }
 
     /// Returns its connection identifier.
@@ -402,12 +413,17 @@ impl Admin {
     #[cold]
     fn violated(&self, what: &'static str, tag: Option<Tag>) {
         self.protocol_errors.bump();
-        self.fail(Failure::Protocol(Violation {
+        let violation = Violation {
             what,
             queue: Some(ADMIN_QUEUE),
             tag,
             key: None,
-        }));
+        };
+        let is_of_target = self.state.lock().life.is_of_target();
+        self.fail(match is_of_target {
+            false => Failure::Stranger(violation),
+            true => Failure::Protocol(violation),
+        });
     }
 }
 

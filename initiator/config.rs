@@ -4,19 +4,19 @@
 
 use crate::{
     device::{
-        keys::Side,
         path::Path,
         Device,
-        WorkQueues,
         DISK_PREFIX, //
     },
     identity::Identities,
+    keys::Side,
     settings::{
         Policy,
         Settings,
         SMALL_READ_MAX, //
     },
     shape::BATCH_MAX,
+    workqueues::AllQueues,
 };
 use hcablk_core::{
     configfs::{
@@ -54,15 +54,15 @@ use kernel::{
 
 /// The top directory.
 pub(crate) struct Root {
-    workqueues: WorkQueues,
+    queues: Arc<AllQueues>,
     identities: Arc<Identities>,
     module: &'static ThisModule,
 }
 
 impl Root {
-    pub(crate) fn new(workqueues: WorkQueues, module: &'static ThisModule) -> Result<Self> {
+    pub(crate) fn new(queues: Arc<AllQueues>, module: &'static ThisModule) -> Result<Self> {
         Ok(Self {
-            workqueues,
+            queues,
             identities: Identities::new()?,
             module,
         })
@@ -84,7 +84,7 @@ impl Node for Root {
         if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
             return Err(EINVAL);
         }
-        Device::new(name, &this.workqueues, &this.identities, this.module)
+        Device::new(name, &this.queues, &this.identities, this.module)
     }
 }
 
@@ -288,6 +288,12 @@ impl Node for Device {
         setting!(
             c"remote_invalidate",
             remote_invalidate,
+            |out: &mut Output<'_>, on| writeln!(out, "{}", u8::from(on)),
+            boolean
+        ),
+        setting!(
+            c"insecure",
+            insecure,
             |out: &mut Output<'_>, on| writeln!(out, "{}", u8::from(on)),
             boolean
         ),

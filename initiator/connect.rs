@@ -11,32 +11,35 @@ use crate::{
         Failure,
         Step, //
     },
-    queue::Queue,
-    session::SessionProof, //
+    proof::SessionProof,
+    queue::Queue, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
     proto::{
         auth::{
+            self,
             Channel,
             CHALLENGE_LEN,
-            MAC_LEN,
             SEALED_REPLY_LEN, //
         },
         connect::{
             Reject,
             Reply,
             Request,
-            REPLY_LEN,
             REPLY_MIN_LEN,
             REQUEST_LEN, //
         },
     },
-    rdma::cm::{
-        self,
-        Gids,
-        Id,
-        Parameters, //
+    rdma::{
+        cm::{
+            self,
+            Ends,
+            Id,
+            Parameters, //
+        },
+        cq::Handler,
+        qp::QueuePair, //
     },
     sync::{
         new_irq_lock,
@@ -50,7 +53,12 @@ use kernel::{
     sync::Arc, //
 };
 
+mod ask;
 mod prove;
+mod sealed;
+
+pub(crate) use self::ask::ask;
+use self::sealed::Sealed;
 
 /// Milliseconds for one try to resolve the address. The kernel looks again at
 /// the end of a try, and it may have missed the answer that came before: an
@@ -98,9 +106,9 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
 enum News {
     Nothing,
     AddressResolved,
-    RouteResolved(Gids),
+    RouteResolved(Ends),
     /// With what came along, padded by zeroes, and the number of the target's queue pair.
-    Established([u8; SEALED_REPLY_LEN], u32),
+    Granted([u8; SEALED_REPLY_LEN], u32),
     /// With what came along, padded by zeroes.
     Rejected(Reject, [u8; CHALLENGE_LEN]),
     Failed(Failure),
@@ -163,7 +171,10 @@ impl Link {
     fn report(&self, news: News) {
         // Both under the lock: an event is never without its news.
         let mut state = self.state.lock();
-        state.news = news;
+        // What ends the wait is not lost by what comes after it.
+        if !matches!(state.news, News::Failed(_)) {
+            state.news = news;
+        }
         self.changed.set();
     }
 
@@ -225,10 +236,11 @@ impl cm::Handler for Link {
     fn event(&self, event: cm::Event<'_>) {
         let lost = match event {
             cm::Event::AddressResolved => return self.report(News::AddressResolved),
-            cm::Event::RouteResolved { gids } => return self.report(News::RouteResolved(gids)),
-            cm::Event::Established { private, peer_qp } => {
+            cm::Event::RouteResolved { ends } => return self.report(News::RouteResolved(ends)),
+            cm::Event::Granted { private, peer_qp }
+            | cm::Event::Established { private, peer_qp } => {
                 return self.report(if private.len() >= REPLY_MIN_LEN {
-                    News::Established(padded(private), peer_qp)
+                    News::Granted(padded(private), peer_qp)
                 } else {
                     News::Failed(Failure::NotATarget)
                 });
@@ -259,15 +271,8 @@ pub(crate) struct Rising {
     link: Arc<Link>,
     id: Arc<Id>,
     request: Request,
-    gids: Gids,
+    ends: Ends,
     sealed: Option<Sealed>,
-}
-
-/// A request that was sealed, until it is answered.
-struct Sealed {
-    proof: Arc<SessionProof>,
-    channel: Channel,
-    mac: [u8; MAC_LEN],
 }
 
 impl Rising {
@@ -277,7 +282,7 @@ impl Rising {
             link,
             id,
             request,
-            gids: Gids::default(),
+            ends: Ends::default(),
             sealed: None,
         }
     }
@@ -294,8 +299,8 @@ impl Rising {
     }
 
     fn route_resolved(&mut self, deadline: Deadline) -> Result<(), Failure> {
-        if let News::RouteResolved(gids) = self.link.wait(Step::Route, deadline)? {
-            self.gids = gids;
+        if let News::RouteResolved(ends) = self.link.wait(Step::Route, deadline)? {
+            self.ends = ends;
         }
         Ok(())
     }
@@ -310,10 +315,8 @@ impl Rising {
     /// Returns between what the connection is, of the queue pair with this number here.
     fn channel(&self, queue_pair: u32) -> Channel {
         Channel {
-            initiator: self.gids.own,
-            target: self.gids.peer,
-            initiator_qp: queue_pair,
-            target_qp: 0,
+            initiator: channel_end(&self.ends.own, queue_pair),
+            target: channel_end(&self.ends.peer, 0),
         }
     }
 
@@ -327,43 +330,53 @@ impl Rising {
             return self.send(owner, &self.request.encode());
         };
         let channel = self.channel(self.id.own_qp(queue.pair().number()));
-        let bytes = proof.seal(&self.request, &channel);
-        let mac = padded(bytes.get(REQUEST_LEN - MAC_LEN..).unwrap_or(&[]));
-        self.sealed = Some(Sealed {
-            proof,
-            channel,
-            mac,
-        });
-        self.send(owner, &bytes)
+        let (bytes, sealed) = Sealed::new(proof, channel, &self.request);
+        self.sealed = Some(sealed);
+        self.send_held(owner, queue.pair(), &bytes)
     }
 
+    /// Sends a connection request to a target that proves nothing: who grants it has the queue pair.
     fn send(
         &self,
         owner: &Arc<impl ConnectionOwner>,
         bytes: &[u8; REQUEST_LEN],
     ) -> Result<(), Failure> {
-        self.link.attach(owner.clone());
-        let parameters = Parameters {
-            responder_resources: owner.responder_resources(),
-            initiator_depth: 0,
-        };
-        self.id.connect(parameters, bytes).map_err(|e| {
-            // Some iWARP devices connect TCP right here.
-            if e == errno::econnrefused() {
-                Failure::NotListening
-            } else {
-                Failure::Step(Step::Answer, e)
-            }
-        })
+        let parameters = self.hear(owner);
+        self.id.connect(parameters, bytes).map_err(not_sent)
     }
 
-    /// Waits for what it says.
+    /// Sends one whose queue pair takes nothing from who grants it, until that has proven to be the target and it is
+    /// [established](QueuePair::establish).
+    fn send_held(
+        &self,
+        owner: &Arc<impl ConnectionOwner>,
+        pair: &QueuePair<impl Handler>,
+        bytes: &[u8; REQUEST_LEN],
+    ) -> Result<(), Failure> {
+        let parameters = self.hear(owner);
+        pair.connect_held(parameters, bytes).map_err(not_sent)
+    }
+
+    /// Has `owner` hear of the connection; returns what its request says beside private data.
+    fn hear(&self, owner: &Arc<impl ConnectionOwner>) -> Parameters {
+        self.link.attach(owner.clone());
+        Parameters {
+            responder_resources: owner.responder_resources(),
+            initiator_depth: 0,
+        }
+    }
+
+    /// Waits for what it says of `queue`, and brings that up if it is the target's word.
+    fn answer_for(&self, queue: &Queue, deadline: Deadline) -> Result<Reply, Failure> {
+        let reply = self.answer(deadline)?;
+        establish(queue.pair())?;
+        Ok(reply)
+    }
+
     fn answer(&self, deadline: Deadline) -> Result<Reply, Failure> {
         let reply = match (self.link.wait(Step::Answer, deadline)?, &self.sealed) {
-            (News::Established(bytes, _), None) => padded(&bytes),
-            (News::Established(bytes, target_qp), Some(sealed)) => {
-                sealed.open(&bytes, target_qp)?
-            }
+            (News::Granted(bytes, _), None) => padded(&bytes),
+            (News::Granted(bytes, target_qp), Some(sealed)) => sealed.open(&bytes, target_qp)?,
             (News::Rejected(reject, _), None) => return Err(Failure::Refused(reject)),
             (News::Rejected(reject, bytes), Some(sealed)) => {
                 return Err(sealed.refused(reject, &bytes))
@@ -386,24 +399,26 @@ impl Rising {
     }
 }
 
-impl Sealed {
-    fn open(&self, bytes: &[u8], target_qp: u32) -> Result<[u8; REPLY_LEN], Failure> {
-        let channel = Channel {
-            target_qp,
-            ..self.channel
-        };
-        match self.proof.key.open_reply(&self.mac, bytes, &channel) {
-            Some((reply, handle)) if handle == self.proof.handle() => Ok(reply),
-            _ => Err(Failure::OtherKeys),
-        }
-    }
+/// Returns an end of a connection, of queue pair `qp`, as MACs cover it.
+fn channel_end(end: &cm::End, qp: u32) -> auth::End {
+    let cm::End { gid, ip, port } = *end;
+    auth::End { gid, ip, port, qp }
+}
 
-    fn refused(&self, reject: Reject, bytes: &[u8]) -> Failure {
-        match self.proof.key.has_rejected(&self.mac, bytes, &self.channel) {
-            true => Failure::Refused(reject),
-            false => Failure::Unsealed(reject),
-        }
+/// Returns what it means that a connection request was not sent.
+fn not_sent(e: Error) -> Failure {
+    // Some iWARP devices connect TCP right here.
+    if e == errno::econnrefused() {
+        Failure::NotListening
+    } else {
+        Failure::Step(Step::Answer, e)
     }
+}
+
+/// Brings up a queue pair that was granted by who has proven to be the target; nothing happens if it is up.
+fn establish(pair: &QueuePair<impl Handler>) -> Result<(), Failure> {
+    pair.establish()
+        .map_err(|e| Failure::Setup("a queue pair", e))
 }
 
 /// Connects the first `count` queue pairs of `owner`, and returns the replies.
@@ -440,7 +455,7 @@ pub(crate) fn bring_up(
     }
     let mut replies = KVec::new();
     for (one, queue) in rising.iter().zip(up) {
-        let reply = one.answer(deadline)?;
+        let reply = one.answer_for(&queue, deadline)?;
         replies.push((queue, reply), GFP_KERNEL).map_err(memory)?;
     }
     Ok(replies)
@@ -458,8 +473,7 @@ pub(crate) fn bring_up_instead(
     let up = owner
         .has_coming(Some(&link))
         .and_then(|()| bring_up_by(owner, (link, id), address, request, deadline));
-    // It has ended or not: nobody waits any more.
-    let _ = owner.has_coming(None);
+    let _ = owner.has_coming(None); // Whether it has ended or not: nobody waits any more.
     up
 }
 
@@ -476,7 +490,7 @@ fn bring_up_by(
     one.resolve_route(deadline)?;
     let queue = one.make_queue(owner)?;
     let sent = one.send_request(owner, &queue);
-    match sent.and_then(|()| one.answer(deadline)) {
+    match sent.and_then(|()| one.answer_for(&queue, deadline)) {
         Ok(reply) => Ok((queue, reply)),
         Err(failure) => {
             queue.close();

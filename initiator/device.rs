@@ -34,6 +34,7 @@ use crate::{
     failure::Failure,
     head::Head,
     identity::Identities,
+    keys::Keys,
     queue::{
         Driver,
         Queue, //
@@ -43,7 +44,8 @@ use crate::{
         SessionOwner,
         VolumeInfo, //
     },
-    settings::Settings, //
+    settings::Settings,
+    workqueues::AllQueues, //
 };
 use core::fmt;
 use hcablk_core::{
@@ -61,7 +63,6 @@ use hcablk_core::{
         message::VolumeState,
         name::VolumeId, //
     },
-    sync::WorkQueue, //
 };
 use kernel::{
     new_mutex,
@@ -77,18 +78,18 @@ use kernel::{
 mod bring_up;
 mod disk;
 mod events;
-pub(crate) mod keys;
+mod keys;
 mod past;
 pub(crate) mod path;
 mod paths;
 mod plan;
 mod reconnect;
+mod reservations;
 mod shown;
 
 pub(crate) use self::disk::DISK_PREFIX;
 use self::{
     events::Told,
-    keys::Keys,
     past::Past,
     path::{
         session_of,
@@ -100,17 +101,6 @@ use self::{
         State, //
     },
 };
-
-/// The module's workqueues.
-#[derive(Clone)]
-pub(crate) struct WorkQueues {
-    /// Ends sessions and replaces queue pairs.
-    pub(crate) teardown: Arc<WorkQueue>,
-    /// Connects again; waits for what is done on the other one.
-    pub(crate) reconnect: Arc<WorkQueue>,
-    /// Sends keep-alives. Nothing waits there for anything, so that no target hears of them late.
-    pub(crate) keep_alive: Arc<WorkQueue>,
-}
 
 /// A session for each path.
 type Sessions = [Option<Arc<Session>>; PATHS_MAX as usize];
@@ -162,7 +152,8 @@ struct Control {
 pub(crate) struct Device {
     name: CString,
     module: &'static ThisModule,
-    workqueues: WorkQueues,
+    /// Of which its paths get theirs.
+    queues: Arc<AllQueues>,
     identities: Arc<Identities>,
     /// The same over all connections; the epoch tells them apart.
     identity: SessionId,
@@ -178,6 +169,9 @@ pub(crate) struct Device {
     told: Mutex<Told>,
     #[pin]
     past: Mutex<Past>,
+    /// Held by who changes reservations: one change at a time, so that the target sees their order.
+    #[pin]
+    reserving: Mutex<()>,
     /// The paths that are configured, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
@@ -194,19 +188,19 @@ printable!(Device);
 impl Device {
     pub(crate) fn new(
         name: &str,
-        workqueues: &WorkQueues,
+        queues: &Arc<AllQueues>,
         identities: &Arc<Identities>,
         module: &'static ThisModule,
     ) -> Result<Arc<Self>> {
         let identity = identities.of(name)?;
         let mut paths = KVec::new();
-        paths.push(Path::new(0)?, GFP_KERNEL)?;
+        paths.push(Path::new(0, queues)?, GFP_KERNEL)?;
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         Arc::pin_init(
             pin_init!(Self {
                 name,
                 module,
-                workqueues: workqueues.clone(),
+                queues: queues.clone(),
                 identities: identities.clone(),
                 identity,
                 settings <- new_mutex!(Settings::default()),
@@ -227,6 +221,7 @@ impl Device {
                 }),
                 told <- new_mutex!(Told::new()),
                 past <- new_mutex!(Past::default()),
+                reserving <- new_mutex!(()),
                 paths <- new_mutex!(paths),
             }),
             GFP_KERNEL,
@@ -247,10 +242,14 @@ impl Device {
         Ok(())
     }
 
-    /// Connects and makes the disk. Nothing happens when that is done already.
+    /// Connects and makes the disk. When that is done already nothing happens, but that path 0, which has no directory of
+    /// its own, is connected again if it was refused.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
         let mut control = self.control.lock();
-        if control.active.is_some() {
+        if let Some(active) = control.active.as_ref() {
+            if let Some(path) = self.path(0) {
+                self.connect_refused(&path, active);
+            }
             return Ok(());
         }
         let pin = directory.pin()?;
@@ -369,7 +368,7 @@ impl Device {
                 self.session_lost(session, session.failure().unwrap_or(Failure::Forced));
             }
             // If a path is live by now the next round ends it.
-            let _ = self.give_up(Failure::Forced);
+            let _ = self.give_up(None, Failure::Forced);
             // Whoever connects or removes the disk has it.
             if self.control.lock().active.is_none() {
                 return Ok(());
@@ -403,10 +402,14 @@ impl Device {
         if again || others {
             self.lose_session(active, session, failure);
         }
+        // A device that goes away waits for what refers to it. A teardown that came while somebody tried to remove the disk has
+        // found that nothing was to follow, and watches it no more.
+        let is_watched = session.watches_device() && !session.lacks_device();
+        if (again && !is_watched) || (!again && others) {
+            self.release_path(active, session.path());
+        }
         if again {
             path.schedule(self);
-        } else if others {
-            self.release_path(active, session.path());
         }
         if !again && !others {
             pr_warn!("{self}: connection lost: {failure}\n");
@@ -439,14 +442,6 @@ impl Device {
 }
 
 impl SessionOwner for Device {
-    fn teardown(&self) -> &Arc<WorkQueue> {
-        &self.workqueues.teardown
-    }
-
-    fn keep_alive(&self) -> &Arc<WorkQueue> {
-        &self.workqueues.keep_alive
-    }
-
     fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>) {
         self.retire(queues, admin);
     }

@@ -115,6 +115,8 @@ pub(crate) enum Failure {
     Disconnected,
     /// The administrator ended it, whoever used the disk.
     Forced,
+    /// The RDMA port went down.
+    PortDown,
     /// The RDMA device went away.
     DeviceRemoved,
     /// The queue pair gave up its work: the target went silent or away.
@@ -129,6 +131,8 @@ pub(crate) enum Failure {
     ExportEnds,
     /// The target broke the protocol.
     Protocol(Violation),
+    /// What answers broke the protocol before it has proven to be the target.
+    Stranger(Violation),
     /// An invariant of our own is broken.
     Broken(&'static str),
     /// The volume of this name is not the one that was asked for.
@@ -163,14 +167,16 @@ impl Failure {
                 Reason::NoResources | Reason::NoMemory => errno::enobufs(),
                 Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => errno::estale(),
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
+                Reason::Entry => errno::eproto(),
             },
-            Self::NotATarget | Self::Protocol(_) => errno::eproto(),
+            Self::NotATarget | Self::Protocol(_) | Self::Stranger(_) => errno::eproto(),
             Self::Device(_) => ENODEV,
             Self::Disconnected
             | Self::Forced
             | Self::Flushed
             | Self::Work(_)
             | Self::ExportEnds => errno::econnreset(),
+            Self::PortDown => errno::enetdown(),
             Self::DeviceRemoved => ENODEV,
             Self::Broken(_) => EIO,
             Self::OtherVolume
@@ -203,10 +209,14 @@ impl Failure {
             | Self::KeepAlive(_)
             | Self::ExportEnds
             | Self::OtherAccess
+            | Self::PortDown
+            // It may come back, or another one reach the target, once what refers to it is gone.
+            | Self::DeviceRemoved
             // What nobody has proven to say is nothing to give up for; and keys are changed.
             | Self::Unsealed(_)
             | Self::OtherKeys
             | Self::NoChallenge
+            | Self::Stranger(_)
             // The other paths may lead to what was there before the target started again.
             | Self::OtherExport => true,
             Self::Refused(reject) => match reject.reason {
@@ -215,10 +225,12 @@ impl Failure {
                 | Reason::NoMemory
                 | Reason::StaleEpoch
                 | Reason::NoSession
+                // Keys are changed, and volumes are exported anew.
+                | Reason::NotProven
                 | Reason::Withdrawn => true,
                 Reason::Version
                 | Reason::Challenge
-                | Reason::NotProven
+                | Reason::Entry
                 | Reason::Forbidden
                 | Reason::Malformed
                 | Reason::Evicted
@@ -226,8 +238,6 @@ impl Failure {
             },
             Self::Device(_)
             | Self::Forced
-            // What refers to the device must go before it can come back.
-            | Self::DeviceRemoved
             | Self::Protocol(_)
             | Self::Broken(_)
             | Self::OtherVolume
@@ -260,6 +270,7 @@ impl fmt::Display for Failure {
                      or no such volume for it",
                 ),
                 Reason::Challenge => f.write_str("the target asks for a proof at the wrong time"),
+                Reason::Entry => f.write_str("the target tells what was not asked"),
                 Reason::Version => write!(
                     f,
                     "the target speaks protocol versions {} to {} only",
@@ -290,6 +301,7 @@ impl fmt::Display for Failure {
             Self::Disconnected => f.write_str("the target closed the connection"),
             Self::Forced => f.write_str("it was disconnected by force"),
             Self::Flushed => f.write_str("the target does not answer any more"),
+            Self::PortDown => f.write_str("the RDMA port went down"),
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),
             Self::Work(status) => {
                 write!(
@@ -317,6 +329,10 @@ impl fmt::Display for Failure {
                 "the volume of this name is another one than before: disconnect to forget the old one",
             ),
             Self::Protocol(what) => write!(f, "the target broke the protocol: {what}"),
+            Self::Stranger(what) => write!(
+                f,
+                "what answers broke the protocol before it has proven to be the target: {what}"
+            ),
         }
     }
 }

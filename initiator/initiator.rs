@@ -7,6 +7,7 @@
 //! [`QueueOwner`](queue::QueueOwner)).
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk`.
+//! - [`discovery`]: the directories under `/sys/kernel/config/hcablk_discovery`.
 //! - [`device`]: a configured disk and its states.
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
@@ -16,6 +17,8 @@
 //! - [`shape`]: how large queues and requests are.
 //! - [`settings`]: what users set.
 //! - [`stats`]: what is counted.
+//! - [`proof`]: by what a session proves that requests are its own.
+//! - [`keys`]: by which keys this host and a target prove who they are.
 //! - [`identity`]: by what a target tells a disk's connections.
 //! - [`deadline`]: until when something is waited for.
 //! - [`failure`]: everything that can go wrong, in words and as error codes.
@@ -26,27 +29,30 @@ mod config;
 mod connect;
 mod deadline;
 mod device;
+mod discovery;
 mod failure;
 mod head;
 mod identity;
+mod keys;
+mod proof;
 mod queue;
 mod session;
 mod settings;
 mod shape;
 mod stats;
+mod workqueues;
 
-use device::WorkQueues;
 use hcablk_core::{
     configfs::Subsystem,
     proto, // `last_sessions` names it from the root, as its tests do.
-    sync::{
-        Drained,
-        WorkQueue, //
-    },
 };
 use kernel::{
     prelude::*,
     sync::Arc, //
+};
+use workqueues::{
+    AllGone,
+    AllQueues, //
 };
 
 module! {
@@ -57,32 +63,25 @@ module! {
     license: "GPL",
 }
 
-/// What the module holds, dropped in this order: when the directories are gone
-/// no new session begins, attempts to connect again are waited for, which need the other queue, and
-/// then the ends of the old ones.
+/// What the module holds, dropped in this order: when the directories are gone no new session begins; attempts to connect
+/// again, and then the ends of sessions, are waited for.
 struct Initiator {
     _directories: Subsystem,
-    _reconnect: Drained,
-    _teardown: Drained,
-    _keep_alive: Drained,
+    _discovery: Subsystem,
+    _queues: AllGone,
 }
 
 impl kernel::Module for Initiator {
     fn init(module: &'static ThisModule) -> Result<Self> {
-        let teardown = Arc::new(WorkQueue::new(c"hcablk")?, GFP_KERNEL)?;
-        let reconnect = Arc::new(WorkQueue::new(c"hcablk_reconnect")?, GFP_KERNEL)?;
-        let keep_alive = Arc::new(WorkQueue::new(c"hcablk_keep_alive")?, GFP_KERNEL)?;
-        let workqueues = WorkQueues {
-            teardown: teardown.clone(),
-            reconnect: reconnect.clone(),
-            keep_alive: keep_alive.clone(),
-        };
-        let root = Arc::new(config::Root::new(workqueues, module)?, GFP_KERNEL)?;
+        let queues = AllQueues::new()?;
+        let root = Arc::new(config::Root::new(queues.clone(), module)?, GFP_KERNEL)?;
         Ok(Self {
+            _discovery: {
+                let root = Arc::new(discovery::Root, GFP_KERNEL)?;
+                Subsystem::register(c"hcablk_discovery", root, module)?
+            },
             _directories: Subsystem::register(c"hcablk", root, module)?,
-            _reconnect: Drained(reconnect),
-            _teardown: Drained(teardown),
-            _keep_alive: Drained(keep_alive),
+            _queues: AllGone(queues),
         })
     }
 }

@@ -187,6 +187,8 @@ pub(crate) struct Queue {
     tags: PerTag<Driver, TagData>,
     /// Requests are accepted.
     live: Atomic<bool>,
+    /// The target has granted the connection, and has proven who it is if it can.
+    granted: Atomic<bool>,
     /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
     timed_out: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.

@@ -11,7 +11,7 @@
 //! Whatever goes wrong, in whichever context, calls [`Session::fail`]: the
 //! first call moves the state to `Ending`, remembers why and queues the
 //! teardown; later calls do nothing. The teardown runs once, in process
-//! context, on the module's workqueue:
+//! context, on the disk's workqueue:
 //!
 //! 1. the queues stop to accept requests, and those being issued are waited for;
 //! 2. every queue pair is disconnected and failed, and then they are drained, all within the same
@@ -33,12 +33,14 @@ use crate::{
     connect::Link,
     failure::Failure,
     head::Head,
+    proof::SessionProof,
     queue::{
         Driver,
         Queue, //
     },
     settings::Settings,
-    shape::Shape, //
+    shape::Shape,
+    workqueues::WorkQueues, //
 };
 use hcablk_core::sync::atomic::{
     Acquire,
@@ -65,7 +67,8 @@ use hcablk_core::{
     },
     rdma::{
         cm::Id,
-        pd::ProtectionDomain, //
+        pd::ProtectionDomain,
+        port::PortWatch, //
     },
     report::trace, //
     sync::{
@@ -74,8 +77,7 @@ use hcablk_core::{
         IrqLock,
         Periodic,
         Running,
-        Tick,
-        WorkQueue, //
+        Tick, //
     },
 };
 use kernel::{
@@ -89,14 +91,13 @@ use kernel::{
 };
 
 mod durable;
-mod proof;
+mod port;
 mod queues;
 mod replace;
 mod teardown;
 mod watch;
 
 use self::durable::Opened;
-pub(crate) use self::proof::SessionProof;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
 type State = SessionState<Option<Failure>>;
@@ -131,12 +132,6 @@ impl VolumeInfo {
 
 /// Who has a session: a device. It shows itself by its name.
 pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
-    /// Returns the workqueue on which sessions end.
-    fn teardown(&self) -> &Arc<WorkQueue>;
-
-    /// Returns the workqueue from which keep-alives are sent.
-    fn keep_alive(&self) -> &Arc<WorkQueue>;
-
     /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`, and keeps what they have
     /// counted.
     fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>);
@@ -170,6 +165,8 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
 #[pin_data]
 pub(crate) struct Session {
     owner: Arc<dyn SessionOwner>,
+    /// Where it ends, and keep-alives are sent: its path's.
+    workqueues: Arc<WorkQueues>,
     id: SessionId,
     epoch: Epoch,
     settings: Settings,
@@ -179,12 +176,14 @@ pub(crate) struct Session {
     pd: Mutex<Option<Arc<ProtectionDomain>>>,
     head: Arc<Head>,
     requests: Arc<Requests<Driver>>,
-    teardown: Arc<WorkQueue>,
     #[pin]
     state: IrqLock<State>,
     /// Until the teardown is done with it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
+    /// Set with the admin queue pair, until the teardown.
+    #[pin]
+    port: Mutex<Option<PortWatch>>,
     /// Set with the admin queue pair, if keys are.
     #[pin]
     proof: Mutex<Option<Arc<SessionProof>>>,
@@ -237,7 +236,7 @@ impl Session {
     /// Makes a session without queue pairs; it shall have as many as
     /// `settings` says in numbers that are not 0. May sleep.
     pub(crate) fn new(
-        owner: Arc<dyn SessionOwner>,
+        (owner, workqueues): (Arc<dyn SessionOwner>, Arc<WorkQueues>),
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
@@ -246,10 +245,10 @@ impl Session {
         head: &Arc<Head>,
     ) -> Result<Arc<Self>> {
         let requests = head.requests().clone();
-        let teardown = owner.teardown().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
                 owner,
+                workqueues,
                 id,
                 epoch,
                 settings,
@@ -257,9 +256,9 @@ impl Session {
                 pd <- new_mutex!(Some(pd)),
                 head: head.clone(),
                 requests,
-                teardown,
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
+                port <- new_mutex!(None),
                 proof <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -445,7 +444,8 @@ impl Session {
             link.interrupt(failure.unwrap_or(Failure::Disconnected));
         }
         // Queued once: the state never comes back.
-        if self.teardown.enqueue::<_, TEARDOWN>(self.clone()).is_err() {
+        let queue = self.workqueues.teardown();
+        if queue.enqueue::<_, TEARDOWN>(self.clone()).is_err() {
             broken!("the teardown of a session was queued already");
         }
     }
@@ -459,14 +459,17 @@ impl Session {
 
     /// Returns whether the disk waits for another session after this one.
     pub(crate) fn is_to_be_followed(&self) -> bool {
-        self.head.queues_if_no_path()
-            && !self.lacks_device()
-            && self.failure().is_some_and(Failure::may_pass)
+        self.head.queues_if_no_path() && self.failure().is_some_and(Failure::may_pass)
     }
 
     /// Returns whether the RDMA device goes away.
     pub(crate) fn lacks_device(&self) -> bool {
         self.device_removed.load(Acquire)
+    }
+
+    /// Returns whether it notices still that its RDMA device goes away: the teardown has found that another session is to follow.
+    pub(crate) fn watches_device(&self) -> bool {
+        self.watched.lock().is_some()
     }
 
     /// Ends what a session that was to be followed still has: it does not notice any more that

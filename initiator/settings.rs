@@ -99,6 +99,8 @@ pub(crate) struct Settings {
     /// Seconds for which requests of a lost disk wait; `None`: as long as it is connected again.
     pub(crate) fast_io_fail_tmo_s: Option<u32>,
     pub(crate) remote_invalidate: bool,
+    /// A host with a key goes without proof to a target whose key is not set.
+    pub(crate) insecure: bool,
     /// Bytes of the largest read that is answered without registering memory.
     pub(crate) small_read: u32,
     /// Bytes of the largest write whose data goes with the request.
@@ -137,6 +139,7 @@ impl Default for Settings {
             fast_io_fail_tmo_s: None,
             keep_alive_tmo_s: KEEP_ALIVE_TMO_S,
             remote_invalidate: true,
+            insecure: false,
             small_read: SMALL_READ,
             small_write: SMALL_WRITE,
             eager_write: EAGER_WRITE,

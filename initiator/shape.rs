@@ -93,18 +93,25 @@ impl Shape {
                 "it cannot register memory by work requests",
             ));
         }
+        // A request is mapped in one piece if its memory is.
+        let bounce_pages = attributes.bounce_bytes.map(|bytes| bytes / REGION_PAGE);
         // A region has one page more than the data: it may begin anywhere in a page.
         let pages = attributes
             .max_fast_reg_pages
             .min(region_pages(limit))
             .saturating_sub(1)
-            .min(SEGMENTS_MAX);
+            .min(SEGMENTS_MAX)
+            .min(bounce_pages.unwrap_or(u32::MAX));
         if pages == 0 {
             return Err(Failure::Device("its memory regions are too small"));
         }
         let mut shape = Self {
             depth,
-            segments: pages as u16,
+            // A region cannot be laid over bounce buffers, but over one of them: they do not begin and end with pages.
+            segments: match bounce_pages {
+                Some(_) => 1,
+                None => pages as u16,
+            },
             bytes: pages * REGION_PAGE,
             read_bounce_slots: 0,
             small_read: 0,

@@ -5,6 +5,7 @@
 use super::{
     fence::Fence,
     kind,
+    reserve::Reserving,
     tag,
     Admin,
     Life,
@@ -43,10 +44,21 @@ impl State {
             tag,
             status,
             volume,
+            reservation,
         } = *response;
         let sent = self.generations.get(usize::from(tag.index));
         if sent != Some(&tag.generation) {
             return Err(UNASKED);
+        }
+        if tag.index == tag::RESERVE {
+            if self.reserving != Reserving::Asked || volume.is_some() {
+                return Err(UNASKED);
+            }
+            self.reserving = Reserving::Answered((status, reservation));
+            return Ok(Then::Nothing);
+        }
+        if reservation.is_some() {
+            return Err(NONSENSE);
         }
         match (tag.index, status, volume) {
             (tag::KEEP_ALIVE, Status::Ok, None) => {
@@ -112,8 +124,10 @@ impl Admin {
             Ok(Then::End) => self.fail(Failure::ExportEnds),
             Err(what) => return self.violated(what, Some(response.tag)),
         }
-        if response.tag.index == tag::FENCE {
-            self.fence_answered.set();
+        match response.tag.index {
+            tag::FENCE => self.fence_answered.set(),
+            tag::RESERVE => self.reserve_answered.set(),
+            _ => {}
         }
     }
 }

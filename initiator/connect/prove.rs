@@ -6,6 +6,7 @@
 //! else. The second one carries the proof; its reply proves the target, and nothing of it is looked at before.
 
 use super::{
+    establish,
     padded,
     ConnectionOwner,
     Link,
@@ -18,7 +19,7 @@ use crate::{
         Failure,
         Step, //
     },
-    session::SessionProof, //
+    proof::SessionProof, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
@@ -28,7 +29,6 @@ use hcablk_core::{
     },
     proto::{
         auth::{
-            Channel,
             Initiator,
             CHALLENGE_LEN, //
         },
@@ -46,17 +46,18 @@ use kernel::{
 
 impl Rising {
     /// Connects the admin queue pair of `owner`, proves by `pair` who this host is, and returns the reply of who has
-    /// proven the same.
+    /// proven the same. The challenge is waited for until the first deadline, all until the second.
     pub(crate) fn prove(
         self,
         owner: &Arc<impl ConnectionOwner>,
         pair: Key,
         address: &SocketAddr,
-        deadline: Deadline,
+        (answer, deadline): (Deadline, Deadline),
     ) -> Result<Reply, Failure> {
         let request = self.request;
-        let initiator = Initiator::<KernelCrypto>::new(pair, &request);
-        let challenge = self.challenge(owner, initiator.hello(), deadline)?;
+        let initiator = Initiator::<KernelCrypto>::new(pair, &request.encode())
+            .ok_or(Failure::Setup("random numbers", EINTR))?;
+        let challenge = self.challenge(owner, initiator.hello(), answer)?;
         let (link, id) = Link::new()?;
         link.resolve(&id, address, deadline)?;
         let mut one = Self::new(link, id, request);
@@ -66,13 +67,10 @@ impl Rising {
         let unconfirmed = initiator
             .prove(&challenge, &channel)
             .ok_or(Failure::NotATarget)?;
-        one.send(owner, unconfirmed.proof())?;
+        one.send_held(owner, admin.pair(), unconfirmed.proof())?;
         match one.link.wait(Step::Answer, deadline)? {
-            News::Established(bytes, target_qp) => {
-                let channel = Channel {
-                    target_qp,
-                    ..channel
-                };
+            News::Granted(bytes, target_qp) => {
+                let channel = channel.of_reply(target_qp);
                 let (reply, key, handle) = unconfirmed
                     .confirm(&bytes, &channel)
                     .ok_or(Failure::OtherKeys)?;
@@ -80,7 +78,9 @@ impl Rising {
                 let proof = Arc::new(proof, GFP_KERNEL)
                     .map_err(|e| Failure::Setup("a session", e.into()))?;
                 owner.set_proof(proof);
-                Reply::decode(&reply, &request).ok_or(Failure::NotATarget)
+                let reply = Reply::decode(&reply, &request).ok_or(Failure::NotATarget)?;
+                establish(admin.pair())?;
+                Ok(reply)
             }
             News::Rejected(reject, bytes) => Err(match unconfirmed.is_rejected(&bytes, &channel) {
                 true => Failure::Refused(reject),
@@ -99,7 +99,7 @@ impl Rising {
     ) -> Result<[u8; CHALLENGE_LEN], Failure> {
         self.resolve_route(deadline)?;
         let probe = owner.clone().make_probe(&self.id)?;
-        let sent = self.send(owner, hello);
+        let sent = self.send_held(owner, probe.pair(), hello);
         let news = sent.and_then(|()| self.link.wait(Step::Answer, deadline));
         // Its end is no news of the session.
         self.id.detach();
@@ -109,7 +109,7 @@ impl Rising {
                 Ok(padded(&bytes))
             }
             News::Rejected(reject, _) => Err(Failure::Unsealed(reject)),
-            News::Established(..) => Err(Failure::NoChallenge),
+            News::Granted(..) => Err(Failure::NoChallenge),
             _ => Err(Failure::NotATarget),
         }
     }

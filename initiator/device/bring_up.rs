@@ -64,9 +64,11 @@ impl Device {
         lost: Option<VolumeId>,
         deadline: Deadline,
     ) -> Result<Active, Failure> {
-        let (session, first, head) =
-            self.begin_session(path.number(), settings, epoch, None, deadline)?;
-        let result = Self::bring_up(&session, first, deadline, lost).and_then(|volume| {
+        let (session, first, head) = self.begin_session(path, settings, epoch, None, deadline)?;
+        let begun = Deadline::new(u32::MAX);
+        let deadlines = (deadline, deadline);
+        let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
+            path.set_usual_ms(begun.gone_ms());
             session.admit();
             // Whoever adds the disk waits for who reads its partitions: that can be forced off.
             self.show_session(path.number(), Some(&session));
@@ -76,6 +78,7 @@ impl Device {
                 .and_then(|queues| {
                     head.with_first(first, &queues, settings.policy, || {
                         let disk = self.add_disk(&session, &head, &volume)?;
+                        disk.set_reservations(self.clone());
                         match session.failure() {
                             Some(failure) => Err(failure.errno()),
                             None => Ok(disk),
@@ -116,11 +119,11 @@ impl Device {
         }
     }
 
-    /// Makes a session of path `path` without queue pairs, for the disk of `head` or for a new one, and resolves
+    /// Makes a session of `path` without queue pairs, for the disk of `head` or for a new one, and resolves
     /// the target's address.
     pub(super) fn begin_session(
         self: &Arc<Self>,
-        path: u8,
+        path: &Path,
         settings: Settings,
         epoch: Epoch,
         head: Option<Arc<Head>>,
@@ -129,7 +132,7 @@ impl Device {
         let ip = settings.address.ok_or(Failure::Unset("address"))?;
         settings.volume.ok_or(Failure::Unset("volume"))?;
         settings.host.ok_or(Failure::Unset("host_id"))?;
-        let pair = self.pair_key()?;
+        let pair = self.pair_key(settings.insecure)?;
         let address = SocketAddr::new(ip, settings.port);
 
         let (link, id) = Link::new()?;
@@ -160,8 +163,8 @@ impl Device {
             None => Head::new(queues, shape).map_err(|e| Failure::Setup("a session", e))?,
         };
         let session = Session::new(
-            self.clone(),
-            self.identity.on_path(path),
+            (self.clone(), path.workqueues().clone()),
+            self.identity.on_path(path.number()),
             epoch,
             settings,
             shape,
@@ -172,11 +175,12 @@ impl Device {
         Ok((session, First { link, id, pair }, head))
     }
 
-    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known.
+    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known, until the second deadline; the
+    /// target's first answer is waited for until the first one.
     pub(super) fn bring_up(
         session: &Arc<Session>,
         first: First,
-        deadline: Deadline,
+        (answer, deadline): (Deadline, Deadline),
         lost: Option<VolumeId>,
     ) -> Result<VolumeInfo, Failure> {
         let (address, request) = session
@@ -186,8 +190,8 @@ impl Device {
         let First { link, id, pair } = first;
         let one = Rising::new(link, id, request);
         let reply = match pair {
-            None => one.bring_up_admin(session, deadline),
-            Some(pair) => one.prove(session, pair, &address, deadline),
+            None => one.bring_up_admin(session, answer),
+            Some(pair) => one.prove(session, pair, &address, (answer, deadline)),
         }?;
         let volume = VolumeInfo::of(&reply);
         let expected = session.settings().expect_wwid;

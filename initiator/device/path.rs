@@ -24,7 +24,11 @@ use crate::{
     deadline::Deadline,
     failure::Failure,
     session::Session,
-    settings::Settings, //
+    settings::Settings,
+    workqueues::{
+        AllQueues,
+        WorkQueues, //
+    },
 };
 use core::{
     fmt,
@@ -32,7 +36,10 @@ use core::{
 };
 use hcablk_core::{
     configfs::DirectoryPin,
-    sync::Event, //
+    sync::{
+        defer::for_reclaim,
+        Event, //
+    },
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -109,15 +116,19 @@ pub(crate) struct PathInfo {
     pub(crate) failure: Option<Failure>,
     /// When its session has lived long enough.
     stable: Option<Deadline>,
+    /// How many milliseconds it took to connect it last.
+    usual_ms: u32,
 }
 
 /// See the module. Shared by the device, its directory and its worker.
 #[pin_data]
 pub(crate) struct Path {
     number: u8,
+    workqueues: Arc<WorkQueues>,
     #[pin]
     info: Mutex<PathInfo>,
-    /// Ends the wait between two attempts.
+    /// Ends the wait between two attempts. Set when what the worker looks at has changed, and reset by the worker before it
+    /// looks.
     #[pin]
     pub(super) woken: Event,
     /// Keeps its directory while it is used.
@@ -136,11 +147,13 @@ impl_has_work! {
 
 impl Path {
     /// Makes a path that is not used. May sleep.
-    pub(super) fn new(number: u8) -> Result<Arc<Self>> {
+    pub(super) fn new(number: u8, queues: &Arc<AllQueues>) -> Result<Arc<Self>> {
         let enabled = number == 0;
+        let workqueues = queues.of_path()?;
         Arc::pin_init(
             pin_init!(Self {
                 number,
+                workqueues,
                 info <- new_mutex!(PathInfo {
                     address: None,
                     port: Settings::default().port,
@@ -149,6 +162,7 @@ impl Path {
                     state: PathState::New,
                     failure: None,
                     stable: None,
+                    usual_ms: 0,
                 }),
                 woken <- Event::new(),
                 pin <- new_mutex!(None),
@@ -161,6 +175,10 @@ impl Path {
 
     pub(crate) fn number(&self) -> u8 {
         self.number
+    }
+
+    pub(super) fn workqueues(&self) -> &Arc<WorkQueues> {
+        &self.workqueues
     }
 
     pub(crate) fn info(&self) -> PathInfo {
@@ -183,6 +201,8 @@ impl Path {
             let mut info = self.info.lock();
             info.enabled = pin.is_some();
             info.usage = info.usage.wrapping_add(1);
+            // Who takes it out of use and back wants it now.
+            info.stable = None;
         }
         let former = core::mem::replace(&mut *self.pin.lock(), pin);
         drop(former);
@@ -234,12 +254,21 @@ impl Path {
         stable.is_some_and(|stable| !stable.has_passed())
     }
 
+    /// Returns how many milliseconds it took to connect it last; 0: it never was.
+    pub(super) fn usual_ms(&self) -> u32 {
+        self.info.lock().usual_ms
+    }
+
+    /// Sets that.
+    pub(super) fn set_usual_ms(&self, ms: u32) {
+        self.info.lock().usual_ms = ms;
+    }
+
     /// Has the worker connect it for `device`.
     pub(super) fn schedule(self: &Arc<Self>, device: &Arc<Device>) {
         *self.device.lock() = Some(device.clone());
-        self.woken.reset();
         // If it is queued already it has yet to look.
-        let _ = device.workqueues.reconnect.enqueue(self.clone());
+        let _ = self.workqueues.reconnect().enqueue(self.clone());
     }
 }
 
@@ -249,7 +278,8 @@ impl WorkItem for Path {
     fn run(this: Arc<Self>) {
         let device = this.device.lock().take();
         if let Some(device) = device {
-            device.reconnect(&this);
+            // Whoever reclaims memory may wait for this disk's requests.
+            for_reclaim(|| device.reconnect(&this));
         }
     }
 }

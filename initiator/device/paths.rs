@@ -54,16 +54,14 @@ impl Device {
 
     /// Makes a path. Fails with `EEXIST` if there is one of this number, and with `ENOMEM`.
     pub(crate) fn add_path(&self, number: u8) -> Result<Arc<Path>> {
+        // Not with the list locked: whoever ends a session waits for that, and who reclaims memory may wait for whoever does.
+        let path = Path::new(number, &self.queues)?;
         let mut paths = self.paths.lock();
         if paths.iter().any(|path| path.number() == number) {
             return Err(EEXIST);
         }
-        // Whoever ends a session waits for the list, and who reclaims memory may wait for that.
-        without_io(|| {
-            let path = Path::new(number)?;
-            paths.push(path.clone(), GFP_KERNEL)?;
-            Ok(path)
-        })
+        without_io(|| paths.push(path.clone(), GFP_KERNEL))?;
+        Ok(path)
     }
 
     /// Forgets a path, which is not used any more.
@@ -193,12 +191,24 @@ impl Device {
         let pin = directory.pin()?;
         path.set_enabled(Some(pin));
         if let Some(active) = control.active.as_ref() {
-            path.set_state(PathState::Connecting, None);
-            self.show_sessions(active, State::Queueing, None);
-            self.tell_changes();
-            path.schedule(self);
+            self.begin_path(path, active);
         }
         Ok(())
+    }
+
+    /// Has a path that was refused connected again, whatever has come of that.
+    pub(super) fn connect_refused(self: &Arc<Self>, path: &Arc<Path>, active: &Active) {
+        if path.info().state == PathState::Refused {
+            self.begin_path(path, active);
+        }
+    }
+
+    /// Has a path connected that has no session. By who has `control`.
+    fn begin_path(self: &Arc<Self>, path: &Arc<Path>, active: &Active) {
+        path.set_state(PathState::Connecting, None);
+        self.show_sessions(active, State::Queueing, None);
+        self.tell_changes();
+        path.schedule(self);
     }
 
     /// Uses a path no longer: its requests go on by others. Nothing happens if it is not used. Fails with `EBUSY` if

@@ -3,9 +3,11 @@
 //! A path gets a session, the first or another one, while requests go by other paths or wait.
 //!
 //! The teardown of a lost session has given its requests back to the block layer, each
-//! after its memory region was destroyed. The path's worker makes attempts, [`delay_ms`] apart, until one
+//! after its memory region was destroyed. The path's worker makes attempts, which begin [`delay_ms`] apart, until one
 //! succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no session on any path for
-//! `ctrl_loss_tmo`. A new session has the path's id and a later epoch: the target admits it
+//! `ctrl_loss_tmo`. An attempt that the target does not answer gives way to the next one ([`answer_ms`]), so that a path
+//! that returns is used soon: the connection manager would send the request again only after 4 s. If the RDMA device goes
+//! away, it is let go of, and attempts go on, by whichever device leads to the target. A new session has the path's id and a later epoch: the target admits it
 //! when nothing of the lost one can reach the drive any more, so that a write of the past never
 //! comes after its retry; other paths are fenced before it is used. If `fast_io_fail_tmo` is over before, requests
 //! fail from then on until there is a session.
@@ -14,7 +16,8 @@
 //!
 //! The workers run on a workqueue of their own, since they wait for teardowns. They do not hold
 //! `control` during an attempt, so that commands never wait for that; they look afterwards, under
-//! `control`, whether the disk is still there. They allocate without I/O: what reclaims memory may wait for this disk.
+//! `control`, whether the disk is still there. What reclaims memory may wait for this disk:
+//! they allocate as `for_reclaim` says, and an attempt fails if there is none.
 
 use super::{
     path::{
@@ -35,6 +38,7 @@ use crate::{
         Failure,
         Step, //
     },
+    head::Head,
     session::{
         Session,
         VolumeInfo, //
@@ -45,16 +49,11 @@ use hcablk_core::{
         Epoch,
         Geometry, //
     },
-    sync::defer::without_io,
     system, //
 };
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::{
-        delay::fsleep,
-        Delta, //
-    },
+    sync::Arc, //
 };
 
 /// Returns the milliseconds that an attempt may take: half of the connect timeout, 5 s by default.
@@ -69,16 +68,25 @@ enum Attempt {
     Failed(Failure),
 }
 
-/// How often the delay is doubled at most.
-const DOUBLINGS_MAX: u32 = 3;
+/// Of attempts in a row that were not answered, each so many'th waits for the answer as long as it may: a target may
+/// take longer than ever to answer.
+const PATIENT: u32 = 8;
 
-/// Returns the milliseconds until the next attempt: `delay_s` seconds, doubled for each of the last
-/// attempts that the target left without an answer (it may be waiting for its drive, and each
-/// attempt with it), and up to a quarter more by `random`, so that the clients of a target do not
-/// come all at once.
-fn delay_ms(delay_s: u32, unanswered: u32, random: u64) -> u32 {
-    let delay = delay_s.saturating_mul(1000) << unanswered.min(DOUBLINGS_MAX);
-    delay + (random % (u64::from(delay / 4) + 1)) as u32
+/// Returns the milliseconds from the begin of an attempt to that of the next one: `delay_s` seconds, or down to half of that
+/// by `random`, so that the clients of a target do not come all at once.
+fn delay_ms(delay_s: u32, random: u64) -> u32 {
+    let delay = delay_s.saturating_mul(1000);
+    delay - (random % (u64::from(delay / 2) + 1)) as u32
+}
+
+/// Returns the milliseconds for which an attempt waits for the target's first answer: until the next one is due, after
+/// `delay` ms, but twice as long as it took when the path was connected last, `usual` ms, and `whole` ms after `unanswered`
+/// attempts once in a while.
+fn answer_ms(delay: u32, usual: u32, unanswered: u32, whole: u32) -> u32 {
+    match unanswered % PATIENT == PATIENT - 1 {
+        true => whole,
+        false => whole.min(delay.max(usual.saturating_mul(2))),
+    }
 }
 
 impl Device {
@@ -100,9 +108,14 @@ impl Device {
         false
     }
 
-    /// Removes the disk if no path of it is live; returns whether it has: no other attempt is made then. Sleeps.
-    pub(super) fn give_up(&self, failure: Failure) -> bool {
+    /// Removes the disk, if it is that of `head` and no path of it is live; returns whether it has: no other attempt is made then.
+    /// Without `head`, whichever it is. Sleeps.
+    pub(super) fn give_up(&self, head: Option<&Arc<Head>>, failure: Failure) -> bool {
         let mut control = self.control.lock();
+        // There may be another disk since.
+        if head.is_some_and(|head| !Self::has_disk(&control, head)) {
+            return false;
+        }
         if !self.show(|shown| shown.state.is_reconnecting()) || control.active.is_none() {
             return false;
         }
@@ -183,33 +196,39 @@ impl Device {
 
     /// Makes attempts until the path has a session or is not wanted. The path's worker; sleeps.
     pub(super) fn reconnect(self: &Arc<Self>, path: &Arc<Path>) {
-        let Some(plan) = self.plan(path) else {
+        path.woken.reset();
+        let Some(mut plan) = self.plan(path) else {
             return;
         };
         let last = plan.lost.as_ref().and_then(|lost| lost.failure());
         let mut failure = last.unwrap_or(Failure::Disconnected);
         let mut unanswered = 0;
-        let mut at_once = !path.was_lost_soon();
+        let delay_s = plan.settings.reconnect_delay_s;
+        let mut next = Deadline::new(match path.was_lost_soon() {
+            true => delay_ms(delay_s, system::random_u64()),
+            false => 0,
+        });
         loop {
-            if !at_once {
-                self.wait_between_attempts(&plan, unanswered);
-                if plan.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
-                    return self.refuse(&plan, Failure::DeviceRemoved);
-                }
+            if !next.has_passed() {
+                self.wait_between_attempts(&plan, next.left_ms());
                 if !self.still_waits(&plan, failure) {
                     return;
                 }
                 self.fail_fast_if_due(&plan);
             }
-            at_once = false;
+            self.release_device(&mut plan);
             path.set_connecting();
             self.tell_changes();
-            failure = match without_io(|| self.attempt(&plan)) {
+            let delay = delay_ms(delay_s, system::random_u64());
+            next = Deadline::new(delay);
+            failure = match self.attempt(&plan, (delay, unanswered)) {
                 Attempt::Over => return,
                 Attempt::Failed(failure) => failure,
             };
             // Another path may have come back since: then this one goes on trying.
-            if plan.head.loss().end.is_some_and(Deadline::has_passed) && self.give_up(failure) {
+            if plan.head.loss().end.is_some_and(Deadline::has_passed)
+                && self.give_up(Some(&plan.head), failure)
+            {
                 return;
             }
             if !failure.may_pass() {
@@ -225,34 +244,41 @@ impl Device {
         }
     }
 
-    /// Waits until the next attempt, the last so many of which the target left without an answer. It ends at once when
-    /// the path, its device or the disk goes.
-    fn wait_between_attempts(&self, plan: &Plan, unanswered: u32) {
-        let mut delay = delay_ms(
-            plan.settings.reconnect_delay_s,
-            unanswered,
-            system::random_u64(),
-        );
-        if let Some(end) = plan.head.loss().end {
-            delay = delay.min(end.left_ms());
+    /// Lets go of what the lost session still has of its RDMA device if that goes away, which waits for it.
+    fn release_device(&self, plan: &mut Plan) {
+        if !plan.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
+            return;
         }
-        let woken = self.wait_before_attempt(plan, delay, |ms| plan.path.woken.wait_ms(ms).is_ok());
-        let is_over = || {
-            plan.head.goes_within(0) || plan.lost.as_ref().is_some_and(|lost| lost.lacks_device())
-        };
-        if woken && !is_over() {
-            // By the device of an attempt's session, or the path was disabled.
-            plan.path.woken.reset();
-            self.wait_before_attempt(plan, delay, |ms| {
-                fsleep(Delta::from_millis(ms.into()));
-                false
-            });
+        let mut control = self.control.lock();
+        if !self.is_wanted(&control, plan) {
+            return;
+        }
+        plan.lost = None;
+        if let Some(active) = control.active.as_mut() {
+            self.release_path(active, plan.path.number());
         }
     }
 
-    /// Waits for `delay` milliseconds by `wait`, and has requests fail when it is time for that; returns
-    /// whether it was woken.
-    fn wait_before_attempt(&self, plan: &Plan, delay: u32, wait: impl Fn(u32) -> bool) -> bool {
+    /// Waits for `delay` milliseconds until the next attempt. It ends at once when the path, its device or the disk goes.
+    fn wait_between_attempts(&self, plan: &Plan, mut delay: u32) {
+        if let Some(end) = plan.head.loss().end {
+            delay = delay.min(end.left_ms());
+        }
+        let end = Deadline::new(delay);
+        while self.wait_before_attempt(plan, end.left_ms()) {
+            plan.path.woken.reset();
+            let lacks_device = plan.lost.as_ref().is_some_and(|lost| lost.lacks_device());
+            let is_over = lacks_device || plan.head.goes_within(0);
+            // Else it was the device of an attempt's session, which is gone.
+            if is_over || !self.is_wanted(&self.control.lock(), plan) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for `delay` milliseconds, and has requests fail when it is time for that; returns whether it was woken.
+    fn wait_before_attempt(&self, plan: &Plan, delay: u32) -> bool {
+        let wait = |ms| plan.path.woken.wait_ms(ms).is_ok();
         let fail_fast = plan.head.loss().fail_fast;
         let Some(fail_fast) = fail_fast.filter(|_| plan.head.requests_wait()) else {
             return wait(delay);
@@ -299,8 +325,9 @@ impl Device {
         }
     }
 
-    /// Connects a session and makes it a path of the disk.
-    fn attempt(self: &Arc<Self>, plan: &Plan) -> Attempt {
+    /// Connects a session and makes it a path of the disk; the next attempt is due after `delay` ms, and so many before were
+    /// not answered.
+    fn attempt(self: &Arc<Self>, plan: &Plan, (delay, unanswered): (u32, u32)) -> Attempt {
         if plan.volume.wwid.is_none() {
             return Attempt::Failed(Failure::Unnamed);
         }
@@ -308,7 +335,7 @@ impl Device {
         let head = Some(plan.head.clone());
         let number = plan.path.number();
         let begun = match self.epoch_for(plan) {
-            Ok(Some(epoch)) => self.begin_session(number, plan.settings, epoch, head, deadline),
+            Ok(Some(epoch)) => self.begin_session(&plan.path, plan.settings, epoch, head, deadline),
             Ok(None) => return Attempt::Over,
             Err(e) => Err(Failure::Setup("a session", e)),
         };
@@ -316,8 +343,14 @@ impl Device {
             Ok(begun) => begun,
             Err(failure) => return Attempt::Failed(failure),
         };
-        let result = Self::bring_up(&session, first, deadline, plan.volume.wwid)
-            .and_then(|volume| plan.check(volume));
+        let answer = answer_ms(delay, plan.path.usual_ms(), unanswered, deadline.left_ms());
+        let deadlines = (Deadline::new(answer), deadline);
+        let begun = Deadline::new(u32::MAX);
+        let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
+        if result.is_ok() {
+            plan.path.set_usual_ms(begun.gone_ms());
+        }
+        let result = result.and_then(|volume| plan.check(volume));
         let installed = result.and_then(|volume| self.fence_and_install(&session, plan, volume));
         match installed {
             Ok(true) => {

@@ -153,7 +153,11 @@ impl Queue {
 
     fn violated(&self, violation: Violation) {
         self.done.protocol_errors.bump();
-        self.end_session(Failure::Protocol(violation));
+        // Before the reply was checked it may be anybody's.
+        self.end_session(match self.granted.load(Relaxed) {
+            true => Failure::Protocol(violation),
+            false => Failure::Stranger(violation),
+        });
     }
 }
 

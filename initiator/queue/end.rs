@@ -21,6 +21,7 @@ use hcablk_core::sync::atomic::{
 };
 use hcablk_core::{
     blkdev::{
+        ByAge,
         Request,
         Status, //
     },
@@ -36,10 +37,13 @@ impl Queue {
     pub(crate) fn stop(&self) {
         // The lock makes a keep-alive that saw the queue live come before.
         let mut send = self.send.lock();
-        send.stopped = true;
+        let news = !core::mem::replace(&mut send.stopped, true);
         self.live.store(false, Release);
         drop(send);
-        self.comes_to(State::Ending);
+        // Who ends a session does this before and after a queue pair that is being replaced is waited for.
+        if news {
+            self.comes_to(State::Ending);
+        }
     }
 
     /// Marks the queue as one of whose requests was not answered in time. Returns `false` if it
@@ -120,14 +124,14 @@ impl Queue {
         request.end(status);
     }
 
-    /// Ends the request as [`Self::abandon`] does, but has the block layer issue it again.
-    pub(crate) fn requeue(&self, request: Request<Driver>) {
+    /// Ends the request as [`Self::abandon`] does, but puts it among those that are to be issued `again`.
+    pub(crate) fn requeue(&self, request: Request<Driver>, again: &mut ByAge<Driver>) {
         let Some(request) = self.taken_back(request) else {
             return;
         };
         self.done.retries.bump();
         trace::initiator::completed(|| self.about(&request).ended(Status::DevResource.to_errno()));
-        request.requeue();
+        again.push(request);
     }
 
     /// Ends the device's access to the request's memory, and leaves the request where it is, for who ends it later without

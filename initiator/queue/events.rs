@@ -51,6 +51,7 @@ impl Queue {
             },
             bytes: request.bytes(),
             status: 0,
+            memory: trace::Memory::None,
         }
     }
 

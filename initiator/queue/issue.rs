@@ -180,12 +180,14 @@ impl Queue {
         let number = W::number(&reserved);
         let posted = match way.encode(self, &mut data.list, issued) {
             Ok(encoded) => {
-                let posted = way.post(self, &mut send, reserved, encoded, issued);
+                // Before it is: whoever compares the clocks of both sides relies on that.
                 trace::initiator::sent(|| self.about_sent(tag, &way.op(), number));
-                posted
+                way.post(self, &mut send, reserved, encoded, issued)
             }
             Err(e) => Err(e),
         };
+        send.issued = send.issued.wrapping_add(1);
+        request.set_order(send.issued);
         // Whoever answers takes the lock first, so that the request is there.
         request.park_on(self.path);
         drop(send);

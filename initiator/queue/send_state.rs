@@ -55,6 +55,8 @@ pub(super) struct SendState {
     pub(super) batch: MessageBatch,
     /// The last sequence number that was allocated.
     pub(super) last_seq: u32,
+    /// How many requests were issued, with wrap.
+    pub(super) issued: u32,
 }
 
 impl SendState {
@@ -75,6 +77,7 @@ impl SendState {
             waiting: None,
             batch: MessageBatch::new(),
             last_seq: 0,
+            issued: 0,
         })
     }
 

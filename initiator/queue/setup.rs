@@ -163,6 +163,7 @@ impl Queue {
             requests,
             tags: parts.tags,
             live: Atomic::new(false),
+            granted: Atomic::new(false),
             timed_out: Atomic::new(false),
             remote_invalidate: settings.remote_invalidate,
             read_bounce: parts.read_bounce,
@@ -193,6 +194,7 @@ impl Queue {
     /// first credits. Posts the registration of the read bounce slots first. May fail as posting
     /// does, and with `ENOMEM` without a send queue slot for that.
     pub(crate) fn go_live(&self, reply: &Reply) -> Result {
+        self.granted.store(true, Relaxed);
         let settings = &self.settings;
         let inline = reply.inline.min(settings.small_write);
         self.inline_limit.store(inline, Relaxed);

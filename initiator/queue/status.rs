@@ -16,6 +16,7 @@ pub(super) fn to_block(status: message::Status) -> Status {
         message::Status::NoSpace => Status::NoSpace,
         message::Status::Medium => Status::Medium,
         message::Status::Gone => Status::Offline,
+        message::Status::Conflict => Status::Conflict,
         // The last one answers no request of the block layer.
         message::Status::Invalid
         | message::Status::OutOfRange

@@ -4,7 +4,6 @@
 
 use super::{
     Session,
-    SessionProof,
     State,
     REPLACE, //
 };
@@ -15,6 +14,7 @@ use crate::{
         Link, //
     },
     failure::Failure,
+    proof::SessionProof,
     queue::{
         Queue,
         QueueConfig,
@@ -63,6 +63,10 @@ impl ConnectionOwner for Session {
 
     fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
         let admin = self.clone().make_probe(id)?;
+        if let Err(e) = self.watch_port(id) {
+            admin.close();
+            return Err(Failure::Setup("the watch of the port", e));
+        }
         let mut place = self.admin.lock();
         if *self.state.lock() == State::Connecting {
             *place = Some(admin.clone());
@@ -140,7 +144,10 @@ impl QueueOwner for Session {
             self.fail(Failure::RequestTimeout);
         } else if queue.mark_timed_out() {
             // If that is queued already it has yet to look.
-            let _ = self.teardown.enqueue::<_, REPLACE>(self.clone());
+            let _ = self
+                .workqueues
+                .teardown()
+                .enqueue::<_, REPLACE>(self.clone());
         }
     }
 

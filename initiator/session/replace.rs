@@ -21,8 +21,8 @@
 //!    destroyed, are given back to the block layer to be issued again.
 //! 4. The hardware queue gets the new queue, and is run.
 //!
-//! It happens under [`Session::closing`], in process context and without I/O of the memory
-//! management: a request that it would wait for may be one of these. The old queue is freed once
+//! It happens under [`Session::closing`], in process context and without waiting for memory
+//! (`for_reclaim`): a request that this would wait for may be one of these. The old queue is freed once
 //! nothing of the block layer runs on it.
 
 use super::{
@@ -43,6 +43,7 @@ use crate::{
 };
 use core::net::SocketAddr;
 use hcablk_core::{
+    blkdev::ByAge,
     proto::{
         connect::{
             Reply,
@@ -50,7 +51,7 @@ use hcablk_core::{
         },
         TRANSFER_USUAL, //
     },
-    sync::defer::without_io,
+    sync::defer::for_reclaim,
 };
 use kernel::{
     prelude::*,
@@ -72,7 +73,7 @@ impl Session {
                 // The teardown waits, and will see to it.
                 return;
             }
-            match without_io(|| self.replace(index, &old)) {
+            match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
                     "{}: queue {index} did not answer in time and was replaced\n",
                     *self.owner
@@ -122,8 +123,12 @@ impl Session {
         }
         self.requests.synchronize();
         old.close();
+        let mut requeued = ByAge::new();
         self.requests
-            .for_each_parked_of(index.into(), self.path(), |request| old.requeue(request));
+            .for_each_parked_of(index.into(), self.path(), |request| {
+                old.requeue(request, &mut requeued)
+            });
+        requeued.requeue();
         old.was_replaced();
         // The teardown has it from here on.
         self.owner
@@ -190,6 +195,6 @@ impl WorkItem<REPLACE> for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.replace_queues();
+        for_reclaim(|| this.replace_queues());
     }
 }

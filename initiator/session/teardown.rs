@@ -8,9 +8,12 @@ use super::{
 };
 use crate::queue::Queue;
 use hcablk_core::{
-    blkdev::Status,
+    blkdev::{
+        ByAge,
+        Status, //
+    },
     report::trace,
-    sync::defer::without_io, //
+    sync::defer::for_reclaim, //
 };
 use kernel::{
     prelude::*,
@@ -21,7 +24,11 @@ use kernel::{
 impl Session {
     fn tear_down(self: &Arc<Self>) {
         drop(self.keep_alive_timer.lock().take());
+        self.leave_port();
+        // Requests go by other paths at once, also while a queue pair that is being replaced drains.
+        self.stop_queues();
         let _alone = self.closing.lock();
+        // There may be another one in its place.
         self.stop_queues();
         self.close_queues();
         let again = self.fence_own();
@@ -84,7 +91,7 @@ impl Session {
             self.ask_durable(admin);
         }
         admin.take_down();
-        if self.is_to_be_followed() {
+        if self.is_to_be_followed() && !self.lacks_device() {
             // It is never replaced: queue pairs that are have let go of theirs.
             *self.watched.lock() = Some(admin.id().clone());
         } else {
@@ -96,16 +103,18 @@ impl Session {
     fn end_parked(&self, again: bool) {
         // Of a session that was not made a path none is parked; those on a path of this number are another's.
         let admitted = self.is_admitted();
+        let mut requeued = ByAge::new();
         for (index, queue) in self.closing_queues().enumerate().filter(|_| admitted) {
             self.requests
                 .for_each_parked_of(index as u32, self.path(), |request| {
                     if again {
-                        queue.requeue(request);
+                        queue.requeue(request, &mut requeued);
                     } else {
                         queue.abandon(request);
                     }
                 });
         }
+        requeued.requeue();
     }
 
     /// Lets go of the RDMA device, which waits for that, while the requests wait for the fence: with all queues, when
@@ -135,13 +144,15 @@ impl Session {
             return;
         }
         let mut count = 0;
+        let mut requeued = ByAge::new();
         self.requests.for_each_parked(self.path(), |request| {
             count += 1;
             match again {
-                true => request.requeue(),
+                true => requeued.push(request),
                 false => request.end(Status::Transport),
             }
         });
+        requeued.requeue();
         let (again, failed) = if again { (count, 0) } else { (0, count) };
         self.owner.count_ended(again, failed);
     }
@@ -165,6 +176,6 @@ impl WorkItem<TEARDOWN> for Session {
 
     fn run(this: Arc<Self>) {
         // Who reclaims memory may wait for this disk's requests.
-        without_io(|| this.tear_down());
+        for_reclaim(|| this.tear_down());
     }
 }

@@ -30,7 +30,7 @@ impl Session {
     pub(crate) fn watch(&self, volume: &VolumeInfo) -> Result<(), Failure> {
         self.admin()
             .ok_or(Failure::Disconnected)?
-            .go_live(self.owner.keep_alive(), volume.state())
+            .go_live(self.workqueues.keep_alive(), volume.state())
             .map_err(|e| Failure::Setup("the admin queue pair", e))
     }
 }
@@ -42,7 +42,10 @@ impl AdminOwner for Session {
 
     fn volume_changed(self: Arc<Self>) {
         // If that is queued already it has yet to look.
-        let _ = self.teardown.clone().enqueue::<_, FOLLOW>(self);
+        let _ = self
+            .workqueues
+            .teardown()
+            .enqueue::<_, FOLLOW>(self.clone());
     }
 }
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How a target is asked for an entry of a list: by connection requests that it answers by rejects, so that nothing is
+//! connected. Who has the keys proves who it is as the admin queue pair of a session does, and takes no other answer than the
+//! target's.
+
+use super::{
+    channel_end,
+    not_sent,
+    Link,
+    News, //
+};
+use crate::{
+    admin::{
+        Admin,
+        AdminOwner, //
+    },
+    deadline::Deadline,
+    failure::{
+        Failure,
+        Step, //
+    },
+};
+use core::net::SocketAddr;
+use hcablk_core::{
+    crypto::{
+        KernelCrypto, //
+        Key,
+    },
+    proto::{
+        auth::{
+            Channel,
+            Initiator,
+            CHALLENGE_LEN, //
+        },
+        connect::{
+            Reason,
+            SessionId,
+            REQUEST_LEN, //
+        },
+        discovery::{
+            Question,
+            Told, //
+        },
+    },
+    rdma::{
+        cm::{
+            Ends,
+            Id,
+            Parameters, //
+        },
+        pd::ProtectionDomain, //
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Whose queue pair it is by which is asked: it is never connected, so there is nothing to tell.
+struct Nobody;
+
+impl AdminOwner for Nobody {
+    fn admin_failed(self: Arc<Self>, _: Failure) {}
+
+    fn volume_changed(self: Arc<Self>) {}
+}
+
+/// A queue pair by which the target is asked once.
+struct Asking {
+    link: Arc<Link>,
+    id: Arc<Id>,
+    pair: Arc<Admin>,
+    channel: Channel,
+}
+
+impl Asking {
+    /// Makes one, to send a connection request to `address`. Sleeps.
+    fn new(address: &SocketAddr, deadline: Deadline) -> Result<Self, Failure> {
+        let (link, id) = Link::new()?;
+        link.resolve(&id, address, deadline)?;
+        id.resolve_route(deadline.left_ms())
+            .map_err(|e| Failure::Step(Step::Route, e))?;
+        let ends = match link.wait(Step::Route, deadline)? {
+            News::RouteResolved(ends) => ends,
+            _ => Ends::default(),
+        };
+        let pair = ProtectionDomain::new(&id)
+            .and_then(|pd| {
+                let nobody = Arc::new(Nobody, GFP_KERNEL)?;
+                Admin::new(nobody, SessionId(0), 1, &id, &pd)
+            })
+            .map_err(|e| Failure::Setup("a queue pair", e))?;
+        let channel = Channel {
+            initiator: channel_end(&ends.own, pair.queue_pair()),
+            target: channel_end(&ends.peer, 0),
+        };
+        Ok(Self {
+            link,
+            id,
+            pair,
+            channel,
+        })
+    }
+
+    /// Sends the request `bytes`, and returns the reject that answers it, padded by zeroes. Who grants it is no target.
+    fn ask(
+        &self,
+        bytes: &[u8; REQUEST_LEN],
+        deadline: Deadline,
+    ) -> Result<[u8; CHALLENGE_LEN], Failure> {
+        let parameters = Parameters {
+            responder_resources: 1,
+            initiator_depth: 0,
+        };
+        self.pair
+            .pair()
+            .connect_held(parameters, bytes)
+            .map_err(not_sent)?;
+        match self.link.wait(Step::Answer, deadline)? {
+            News::Rejected(reject, bytes) => match reject.reason {
+                Reason::Challenge | Reason::Entry => Ok(bytes),
+                // What the bytes are worth is seen by who has the key for that.
+                _ => Err(Failure::Unsealed(reject)),
+            },
+            _ => Err(Failure::NotATarget),
+        }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.id.detach();
+        self.pair.close();
+    }
+}
+
+/// Asks the target at `address`; proves by `pair`, if there is one, who this host is, and has the target do the same. Sleeps,
+/// until the deadline at most.
+pub(crate) fn ask(
+    address: &SocketAddr,
+    question: &Question,
+    pair: Option<Key>,
+    deadline: Deadline,
+) -> Result<Told, Failure> {
+    let bytes = question.encode();
+    let Some(pair) = pair else {
+        let answer = Asking::new(address, deadline)?.ask(&bytes, deadline)?;
+        return Told::decode(&answer, question).ok_or(Failure::NotATarget);
+    };
+    let initiator = Initiator::<KernelCrypto>::new(pair, &bytes)
+        .ok_or(Failure::Setup("random numbers", EINTR))?;
+    let challenge = Asking::new(address, deadline)?.ask(initiator.hello(), deadline)?;
+    let second = Asking::new(address, deadline)?;
+    let unconfirmed = initiator
+        .prove(&challenge, &second.channel)
+        .ok_or(Failure::NoChallenge)?;
+    let answer = second.ask(unconfirmed.proof(), deadline)?;
+    let entry = unconfirmed
+        .is_told(&answer, &second.channel)
+        .ok_or(Failure::OtherKeys)?;
+    Told::decode(&entry, question).ok_or(Failure::NotATarget)
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A connection request by which a session proves that it is its own, and whose answer proves the same of the target.
+
+use super::padded;
+use crate::{
+    failure::Failure,
+    proof::SessionProof, //
+};
+use hcablk_core::proto::{
+    auth::{
+        Channel,
+        MAC_LEN, //
+    },
+    connect::{
+        Reject,
+        Request,
+        REPLY_LEN,
+        REQUEST_LEN, //
+    },
+};
+use kernel::sync::Arc;
+
+/// A request that was sealed, until it is answered.
+pub(super) struct Sealed {
+    proof: Arc<SessionProof>,
+    channel: Channel,
+    mac: [u8; MAC_LEN],
+}
+
+impl Sealed {
+    /// Seals `request`, on `channel`; returns what to send, and by what the answer is known.
+    pub(super) fn new(
+        proof: Arc<SessionProof>,
+        channel: Channel,
+        request: &Request,
+    ) -> ([u8; REQUEST_LEN], Self) {
+        let bytes = proof.seal(request, &channel);
+        let mac = padded(bytes.get(REQUEST_LEN - MAC_LEN..).unwrap_or(&[]));
+        let sealed = Self {
+            proof,
+            channel,
+            mac,
+        };
+        (bytes, sealed)
+    }
+
+    /// Returns the reply that `bytes` are, on queue pair `target_qp` of the target. Fails if they are somebody else's.
+    pub(super) fn open(&self, bytes: &[u8], target_qp: u32) -> Result<[u8; REPLY_LEN], Failure> {
+        let channel = self.channel.of_reply(target_qp);
+        match self.proof.key.open_reply(&self.mac, bytes, &channel) {
+            Some((reply, handle)) if handle == self.proof.handle() => Ok(reply),
+            _ => Err(Failure::OtherKeys),
+        }
+    }
+
+    /// Returns what the reject that `bytes` are means.
+    pub(super) fn refused(&self, reject: Reject, bytes: &[u8]) -> Failure {
+        match self.proof.key.has_rejected(&self.mac, bytes, &self.channel) {
+            true => Failure::Refused(reject),
+            false => Failure::Unsealed(reject),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! By which keys this host and a target prove to each other who they are, as the administrator has set them.
+
+use crate::failure::Failure;
+use hcablk_core::crypto::Key;
+use kernel::prelude::*;
+
+/// Whose key it is.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Host,
+    Target,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Keys {
+    host: Option<KBox<Key>>,
+    target: Option<KBox<Key>>,
+}
+
+/// A key that is set, or none.
+pub(crate) type OptionalKey = Option<KBox<Key>>;
+
+/// Reads a key; none if `text` is empty. Fails with `EINVAL` if it is something else, and with `ENOMEM`.
+pub(crate) fn parse(text: &str) -> Result<OptionalKey> {
+    match text {
+        "" => Ok(None),
+        text => {
+            let key = Key::from_hex(text).ok_or(EINVAL)?;
+            Ok(Some(KBox::new(key, GFP_KERNEL)?))
+        }
+    }
+}
+
+impl Keys {
+    /// Sets a key; returns the one that was set before.
+    pub(crate) fn set(&mut self, side: Side, key: OptionalKey) -> OptionalKey {
+        let place = match side {
+            Side::Host => &mut self.host,
+            Side::Target => &mut self.target,
+        };
+        core::mem::replace(place, key)
+    }
+
+    /// Returns how many keys are set.
+    pub(crate) fn count(&self) -> usize {
+        usize::from(self.host.is_some()) + usize::from(self.target.is_some())
+    }
+
+    /// Returns by what to prove who this host is, and to have the target do so; `None` if no key is set, or not the target's
+    /// and the administrator has said that it may be `insecure`. Fails if one is missing.
+    pub(crate) fn pair(&self, insecure: bool) -> Result<Option<Key>, Failure> {
+        match (&self.host, &self.target) {
+            (Some(host), Some(target)) => Ok(Some(host.pair(target))),
+            (None, None) => Ok(None),
+            (Some(_), None) if insecure => Ok(None),
+            (None, Some(_)) => Err(Failure::Unset("host_key")),
+            (Some(_), None) => Err(Failure::Unset("target_key")),
+        }
+    }
+}
