@@ -18,42 +18,9 @@ mod pci;
 mod rdma;
 mod running;
 
-use serde::Serialize;
-
 use crate::error::{Error, Kind, Result};
-use crate::output::{Outcome, Report};
+use crate::output::{Finding, Level, Outcome, Report};
 use crate::system::System;
-
-/// How well it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-pub enum Level {
-    /// It is as it should be.
-    Ok,
-    /// It cannot be seen, or is worth to know.
-    Note,
-    /// It works, but not as well as it could.
-    Warning,
-    /// It does not work.
-    Failure,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-pub struct Finding {
-    /// What sort of thing was looked at.
-    pub check: &'static str,
-    /// Which one.
-    pub subject: String,
-    /// How well it is.
-    pub level: Level,
-    /// What was found.
-    pub message: String,
-    /// What to do; always there for warnings and failures.
-    pub advice: Option<String>,
-}
 
 /// What was found so far.
 struct Findings {

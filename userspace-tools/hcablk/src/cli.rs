@@ -9,6 +9,7 @@
 //! | `key` | `key` and the arguments of its commands |
 //! | `path` | `path` and the arguments of its commands |
 //! | `target` | `target` and the arguments of its commands |
+//! | `trace` | `trace` and the arguments of its commands |
 //! | `watch` | the arguments of the commands that show what happens now |
 
 #![expect(clippy::doc_markdown, reason = "help texts are read in terminals")]
@@ -20,6 +21,7 @@ mod path;
 mod target;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod usage;
 mod watch;
 
@@ -32,13 +34,14 @@ use uuid::Uuid;
 use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
-pub use initiator::{ConnectArgs, DisconnectArgs, TimesArgs, Wanted};
+pub use initiator::{ConnectArgs, DisconnectArgs, DiscoverArgs, TimesArgs, Wanted};
 pub use key::{AddArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs};
 pub use target::{
     AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
     TargetTimesArgs, UnexportArgs, UnlistenArgs,
 };
+pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;
 pub use watch::{
     DoctorArgs, EventSource, EventsArgs, MetricsArgs, StatsArgs, StatsWanted, TopArgs,
@@ -103,16 +106,29 @@ with blanks, what could not be undone and what to do.";
 pub enum Command {
     /// Connect to a volume of a target and print its device
     ///
-    /// With one word, or --all, disks are connected as /etc/hcablk/hcablk.toml says; see `hcablk apply`.
+    /// With one word, or --all alone, disks are connected as /etc/hcablk/hcablk.toml says; see `hcablk apply`. With an address
+    /// and --all, every volume that `hcablk discover` finds there and that is not connected.
     #[command(after_help = "\
 Examples:
   hcablk connect 10.0.0.1 data
   hcablk connect data --wait 300
   hcablk connect --all
+  hcablk connect 10.0.0.1 --all
   hcablk connect fd00::1 data --name db --queues 4
   hcablk connect 10.0.0.1 data --path 10.0.1.1 --path '[fd00::1]:7745'
   mount \"$(hcablk connect 10.0.0.1 data)\" /mnt")]
     Connect(ConnectArgs),
+
+    /// Ask a target which volumes this host may use, and where it listens
+    ///
+    /// Nothing is connected. With keys, both sides prove who they are first. A host that proves nothing is told of volumes
+    /// that are exported with --insecure only.
+    #[command(after_help = "\
+Examples:
+  hcablk discover 10.0.0.1
+  hcablk discover 10.0.0.1 --json | jq -r '.volumes[].name'
+  hcablk connect 10.0.0.1 --all")]
+    Discover(DiscoverArgs),
 
     /// Disconnect a device; refused while it is mounted or open
     #[command(after_help = "\
@@ -200,6 +216,10 @@ Examples:
   hcablk events --only tracepoints --all")]
     Events(EventsArgs),
 
+    /// Record how data moves, and show it as text and as pictures
+    #[command(subcommand)]
+    Trace(TraceCommand),
+
     /// Print all that is counted and measured as OpenMetrics, for Prometheus
     ///
     /// For node_exporter's textfile collector have it written every few seconds, as the package's
@@ -275,12 +295,14 @@ impl Command {
     /// Returns whether the command has something to undo or to give back, and so must not be stopped half-way.
     pub fn holds_signals(&self) -> bool {
         match self {
-            // The last two have the terminal, and an instance of tracefs, to give back.
+            // The last two have the terminal, and an instance of tracefs, to give back, as a recording has.
             Self::Connect(_)
+            | Self::Discover(_)
             | Self::Disconnect(_)
             | Self::Path(_)
             | Self::Top(_)
             | Self::Events(_) => true,
+            Self::Trace(command) => matches!(command, TraceCommand::Record(_)),
             Self::Apply(args) => !args.how.dry_run,
             Self::Key(command) => matches!(command, KeyCommand::Apply),
             Self::Target(command) => !matches!(

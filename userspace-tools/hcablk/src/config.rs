@@ -7,6 +7,7 @@
 //! | [`schema`] | the tables and keys, their values and defaults |
 //! | [`value`] | numbers, times and sizes, as the files and as configfs have them |
 //! | [`files`] | finding and reading the files, and what is wrong where |
+//! | [`loaded`] | what was read, and where each table is |
 //! | [`check`] | what fits together |
 //! | [`running`] | what the kernel holds, as a configuration |
 //! | [`commands`] | `hcablk config …` |
@@ -14,9 +15,11 @@
 pub mod check;
 pub mod commands;
 pub mod files;
+pub mod loaded;
 pub mod running;
 pub mod schema;
 pub mod value;
 
-pub use files::{load, Place, MAIN};
+pub use files::load;
+pub use loaded::{Place, MAIN};
 pub use schema::{Config, Disk, DiskPath, Export, Host, Port};

@@ -40,6 +40,12 @@ pub const INITIATOR: Module = Module {
     folder: "hcablk",
 };
 
+/// What asks targets for what this host may use: of the same module.
+pub const DISCOVERY: Module = Module {
+    name: "hcablk",
+    folder: "hcablk_discovery",
+};
+
 /// The target: exports this machine's block devices.
 pub const TARGET: Module = Module {
     name: "hcablk_target",

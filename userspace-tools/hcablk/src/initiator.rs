@@ -4,6 +4,7 @@
 
 mod connect;
 mod disconnect;
+mod discover;
 mod explain;
 mod path;
 mod paths;
@@ -16,6 +17,7 @@ pub use connect::{connect, resolve, Connect};
 pub(crate) use connect::{enable, same, wait_for_node};
 pub(crate) use disconnect::close;
 pub use disconnect::{disconnect, Which};
+pub use discover::{connect_all, discover, Discover};
 pub use path::{add as add_path, policy as set_policy, remove as remove_path, PathId};
 pub(crate) use paths::{further as further_paths, set_up as set_up_path};
 pub(crate) use show::selected;

@@ -253,14 +253,19 @@ pub fn retire(system: &dyn System, whose: &Whose) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// Returns whether the module has keys of a group.
+fn has_keys(group: &Group<'_>) -> bool {
+    group.get("keys").is_ok_and(|known| known != "0")
+}
+
 /// Writes `keys` to the attributes of a group, and nothing to those that are left. Nothing happens if there are none, and
 /// the module has none.
 fn set(group: &Group<'_>, attributes: [&str; VALID_MAX], keys: &[Option<Key>]) -> Result<()> {
-    let is_set = |known: String| known != "0";
-    if keys.iter().all(Option::is_none) && !group.get("keys").is_ok_and(is_set) {
+    if keys.iter().all(Option::is_none) && !has_keys(group) {
         return Ok(());
     }
-    for (at, attribute) in attributes.iter().enumerate() {
+    // The last one first: when a key is rotated, the one that was first becomes the second, and is set all the time.
+    for (at, attribute) in attributes.iter().enumerate().rev() {
         let key = keys.get(at).and_then(Option::as_ref);
         group.set_secret(attribute, &key.map(Key::for_kernel).unwrap_or_default())?;
     }
@@ -289,8 +294,33 @@ pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
             )
             .advise("Make one: hcablk key generate host"))
         }
-        // A target without a key has volumes for hosts that prove nothing.
-        (_, None) => [None, None],
+        (Some(own), None) if device.flag("insecure")? => [Some(own.clone()), None],
+        (Some(_), None) => {
+            return Err(Error::new(
+                Kind::Setup,
+                format!(
+                    "there is a key of this host, and none of the target {address}: nothing would \
+                     prove who answers there"
+                ),
+            )
+            .advise(format!(
+                "Take its key over from the target: hcablk key show target | hcablk key add target \
+                 {address}\nOr, for a volume that is exported with --insecure: hcablk connect --insecure"
+            )))
+        }
+        (None, None) if has_keys(device) && !device.flag("insecure")? => {
+            return Err(Error::new(
+                Kind::Setup,
+                format!(
+                    "{} proves who it is and has keys, and there are none in {FOLDER} any more, neither of this host nor of \
+                     the target {address}: nothing would prove who answers there",
+                    device.name()
+                ),
+            )
+            .advise("Bring the files back. Or disconnect it, and connect it without keys."))
+        }
+        // A host without keys has volumes of targets that demand no proof.
+        (None, None) => [None, None],
     };
     set(device, ["host_key", "target_key"], &keys)
 }

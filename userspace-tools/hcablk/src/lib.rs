@@ -12,6 +12,7 @@
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | what the commands do |
 //! | [`config`], [`apply`] | the configuration that lasts, and making it so |
 //! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | what happens now, and whether all is well |
+//! | [`trace`] | how data moves, as text and as pictures |
 //! | [`configfs`] | the trees, and changes that can be undone |
 //! | [`system`] | everything asked of the machine, behind one trait |
 //! | [`output`], [`error`] | what the commands say |
@@ -40,12 +41,16 @@ pub mod system;
 pub mod target;
 pub mod times;
 pub mod top;
+pub mod trace;
 pub mod tuning;
 
 use uuid::Uuid;
 
 use apply::plan::Scope;
-use cli::{Command, ConfigCommand, HostIdArgs, KeyCommand, PathCommand, TargetCommand, Wanted};
+use cli::{
+    Command, ConfigCommand, HostIdArgs, KeyCommand, PathCommand, TargetCommand, TraceCommand,
+    Wanted,
+};
 use error::{Error, Kind, Result};
 use output::{Outcome, Report, Say};
 use system::System;
@@ -55,8 +60,10 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
     match command {
         Command::Connect(args) => match args.wanted()? {
             Wanted::Volume(connect) => initiator::connect(system, &connect),
+            Wanted::Discovered(how) => initiator::connect_all(system, &how),
             Wanted::Configured(only, wait) => apply::configured::connect(system, only, wait),
         },
+        Command::Discover(args) => initiator::discover(system, &args.wanted()),
         Command::Config(command) => configuration(system, command),
         Command::Apply(args) => apply::apply(system, args.how.apply(args.scope.scope())),
         Command::Target(TargetCommand::Apply(args)) => {
@@ -85,6 +92,10 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         }
         Command::Top(args) => top::run(system, args.interval()),
         Command::Events(args) => events::follow(system, args.wanted(), say),
+        Command::Trace(TraceCommand::Record(args)) => {
+            trace::record(system, args.until(), &args.output)
+        }
+        Command::Trace(TraceCommand::Show(args)) => trace::show(system, &args.wanted()),
         Command::Metrics(args) => metrics::metrics(system, args.output.as_deref()),
         Command::Check(args) => check::check(system, args.strict, args.quiet),
         Command::Times(args) => initiator::times(

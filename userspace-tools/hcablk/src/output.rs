@@ -8,28 +8,32 @@
 
 mod configuration;
 mod device;
+mod discovered;
 mod done;
 mod evicted;
 mod health;
 pub(crate) mod numbers;
 mod rates;
+mod table;
 pub(crate) mod text;
+mod trace;
 
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::apply::plan::Pending;
-use crate::apply::step::Step;
-use crate::check::Finding;
+use crate::apply::step::{Pending, Step};
 use crate::config::Config;
 use crate::error::{Error, Kind};
 use crate::events::Event;
-use crate::stats::Rates;
 use crate::times::Times;
+use crate::trace::merge::{Machine, Moved};
 
 pub use device::{Device, DiskPath, PathRef, Session};
+pub use discovered::{Discovered, Portal};
 pub use done::{ConnectedDisk, Done};
 pub use evicted::Evicted;
+pub use health::{Finding, Level};
+pub use rates::{PerSecond, Rates, StateRates};
 
 /// The version of the JSON output.
 pub const VERSION: u32 = 1;
@@ -236,6 +240,15 @@ pub enum Report {
     },
     /// `events`, each of them.
     Event(Box<Event>),
+    /// `trace show`.
+    Trace {
+        machines: Vec<Machine>,
+        requests: Vec<Moved>,
+        /// The files that were written.
+        written: Vec<String>,
+        #[serde(skip)]
+        one: bool,
+    },
     /// `metrics`.
     Metrics { metrics: String },
     /// `check`.
@@ -260,6 +273,11 @@ pub enum Report {
     ExportStats {
         volumes: Vec<Counters>,
         ports: Vec<Counters>,
+    },
+    /// `discover`.
+    Discovered {
+        volumes: Vec<Discovered>,
+        portals: Vec<Portal>,
     },
     /// `key show`.
     Key { key: String },

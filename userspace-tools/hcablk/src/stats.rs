@@ -12,13 +12,12 @@ mod sample;
 
 use std::time::Duration;
 
-pub use rates::{PerSecond, Rates, StateRates};
 pub use sample::{disks, in_flight, volumes, Sample, Snapshot};
 
 use crate::error::Result;
 use crate::initiator;
 use crate::names::VolumeName;
-use crate::output::{Outcome, Report, Say};
+use crate::output::{Outcome, Rates, Report, Say};
 use crate::system::System;
 use crate::target;
 

@@ -7,8 +7,10 @@
 //! | `model` | what is shown, and what keys do to it |
 //! | `view` | how it is drawn |
 //! | `tables` | the rows of its tables |
+//! | `seen` | what the last look has seen |
 
 mod model;
+mod seen;
 mod tables;
 mod view;
 
@@ -27,7 +29,7 @@ pub use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 pub use view::draw;
 
 /// How long a signal may go unnoticed.
-const PATIENCE: Duration = Duration::from_millis(250);
+const SIGNAL_CHECK: Duration = Duration::from_millis(250);
 
 /// Runs `hcablk top`, until it is ended by a key or a signal.
 pub fn run(system: &dyn System, interval: Duration) -> Result<Outcome> {
@@ -55,7 +57,7 @@ fn show(system: &dyn System, model: &mut Model, terminal: &mut DefaultTerminal) 
     while !system.interrupted() {
         terminal.draw(|frame| draw(frame, model))?;
         let left = due.saturating_sub(system.now());
-        if event::poll(left.min(PATIENCE))? {
+        if event::poll(left.min(SIGNAL_CHECK))? {
             if let Event::Key(key) = event::read()? {
                 if key.kind != KeyEventKind::Release && !model.press(system, key) {
                     break;

@@ -62,6 +62,7 @@ fn put_device(root: &Path, name: &str, state: &str, device: &str) {
         ("fast_io_fail_tmo", "-1"),
         ("keep_alive_tmo", "5"),
         ("remote_invalidate", "1"),
+        ("insecure", "0"),
         ("small_read", "8192"),
         ("small_write", "4096"),
         ("eager_write", "32768"),

@@ -36,7 +36,7 @@ fn connect_writes_every_option() {
          --connect-timeout 3 --reconnect-delay 2 --ctrl-loss-tmo -1 --fast-io-fail-tmo 5 --keep-alive-tmo 4 \
          --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455 --no-remote-invalidate \
          --small-read 512 --small-write 1024 --eager-write 8192 --max-io-kib 4096 --message-requests 2 --batch-upper 8 --batch-lower 0 \
-         --policy round-robin",
+         --policy round-robin --insecure",
     );
     for (attribute, value) in [
         ("address", "fd00::1"),
@@ -54,6 +54,7 @@ fn connect_writes_every_option() {
         ("keep_alive_tmo", "4"),
         ("host_id", "5f2c1d6e-8a0b-4c3d-9e7f-001122334455"),
         ("remote_invalidate", "0"),
+        ("insecure", "1"),
         ("small_read", "512"),
         ("small_write", "1024"),
         ("eager_write", "8192"),

@@ -188,7 +188,7 @@ fn a_loss(kernel: &Kernel) {
         trace(&format!("{path} state=waiting error=-110")),
         uevent(&["HCABLK_STATE=degraded", "HCABLK_ERROR=no answer"]),
         trace("hcablk_session: session=00000000deadbeef epoch=1 queue=-1 state=ended error=-110"),
-        Heard::LostTraces,
+        Heard::LostTraces(3),
         Heard::LostUevents,
     ]);
 }

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use uuid::Uuid;
 
-use super::step::{Action, Initial, Step, Table};
+use super::step::{Action, Initial, Pending, Step, Table};
 use crate::config::running::attribute;
 use crate::config::schema::{Change, PathNumber, Wish};
 use crate::config::value::Setting as _;
@@ -31,17 +30,6 @@ pub enum Scope {
     Target,
     /// Disks.
     Disks,
-}
-
-/// A change that is not made, since what is changed is in use.
-#[derive(Clone, Debug, Serialize)]
-#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
-pub struct Pending {
-    /// The change.
-    #[serde(flatten)]
-    pub step: Step,
-    /// Who uses it.
-    pub reason: String,
 }
 
 /// Changes, in the order in which they are made.

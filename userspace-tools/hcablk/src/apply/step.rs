@@ -233,3 +233,14 @@ impl Step {
         }
     }
 }
+
+/// A change that is not made, since what is changed is in use.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Pending {
+    /// The change.
+    #[serde(flatten)]
+    pub step: Step,
+    /// Who uses it.
+    pub reason: String,
+}

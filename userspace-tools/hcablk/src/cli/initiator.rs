@@ -11,7 +11,7 @@ use super::Switch;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
-use crate::initiator::{Connect, Which};
+use crate::initiator::{Connect, Discover, Which};
 use crate::names::{DeviceName, VolumeName};
 use crate::target::DEFAULT_PORT;
 use crate::tuning::Tuning;
@@ -20,17 +20,14 @@ use crate::tuning::Tuning;
 #[derive(Args, Debug)]
 pub struct ConnectArgs {
     /// The target's address or host name; without VOLUME: a disk of the configuration
-    #[arg(
-        value_name = "ADDRESS|DISK",
-        required_unless_present = "all",
-        conflicts_with = "all"
-    )]
+    #[arg(value_name = "ADDRESS|DISK", required_unless_present = "all")]
     pub address: Option<String>,
 
     /// The volume's name at the target
+    #[arg(conflicts_with = "all")]
     pub volume: Option<VolumeName>,
 
-    /// Every disk of the configuration that is enabled
+    /// Every disk of the configuration that is enabled; with ADDRESS: every volume that the target there has for this host
     #[arg(long)]
     pub all: bool,
 
@@ -64,6 +61,11 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub no_remote_invalidate: bool,
 
+    /// Connect to a target whose key is not known, too, although this host has one: nothing proves
+    /// who answers there. For volumes that are exported with --insecure
+    #[arg(long)]
+    pub insecure: bool,
+
     /// The rest
     #[command(flatten)]
     pub tuning: Tuning,
@@ -73,6 +75,8 @@ pub struct ConnectArgs {
 pub enum Wanted<'a> {
     /// A volume at an address.
     Volume(Box<Connect>),
+    /// All volumes of the target at an address; the volume's name says nothing.
+    Discovered(Box<Connect>),
     /// A disk of the configuration, or all.
     Configured(Option<&'a str>, Duration),
 }
@@ -86,6 +90,14 @@ impl ConnectArgs {
                     return Err(misused("--wait is for disks of the configuration"));
                 }
                 Ok(Wanted::Volume(Box::new(self.connect(address, volume))))
+            }
+            (Some(address), None) if self.all => {
+                if self.wait != 0 || self.name.is_some() || self.wwid.is_some() {
+                    return Err(misused("--wait, --name and --wwid are for one disk"));
+                }
+                // Each volume that is found takes its place.
+                let any = "any".parse().map_err(|why: String| misused(&why))?;
+                Ok(Wanted::Discovered(Box::new(self.connect(address, &any))))
             }
             (disk, _) => {
                 if self.has_options() {
@@ -107,6 +119,7 @@ impl ConnectArgs {
             || self.wwid.is_some()
             || self.host_id.is_some()
             || self.no_remote_invalidate
+            || self.insecure
             || !self.tuning.attributes().is_empty()
     }
 
@@ -120,6 +133,7 @@ impl ConnectArgs {
             host_id: self.host_id,
             expect_wwid: self.wwid,
             remote_invalidate: self.no_remote_invalidate.then_some(false),
+            insecure: self.insecure,
             tuning: self.tuning.clone(),
         }
     }
@@ -127,6 +141,42 @@ impl ConnectArgs {
 
 fn misused(why: &str) -> Error {
     Error::new(Kind::Usage, why).advise("hcablk connect --help")
+}
+
+/// Arguments of `discover`.
+#[derive(Args, Debug)]
+pub struct DiscoverArgs {
+    /// The target's address or host name
+    pub address: String,
+
+    /// The target's port
+    #[arg(long, default_value_t = DEFAULT_PORT, value_parser = value_parser!(u16).range(1..))]
+    pub port: u16,
+
+    /// This host's id, if not the one of `hcablk host-id`
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
+    pub host_id: Option<Uuid>,
+
+    /// Ask a target whose key is not known, too, although this host has one: nothing proves who answers there
+    #[arg(long)]
+    pub insecure: bool,
+
+    /// Fail when the target has not answered a question in this time [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u32).range(1..=600))]
+    pub connect_timeout: Option<u32>,
+}
+
+impl DiscoverArgs {
+    /// Returns what is asked for.
+    pub fn wanted(&self) -> Discover {
+        Discover {
+            address: self.address.clone(),
+            port: self.port,
+            host_id: self.host_id,
+            insecure: self.insecure,
+            connect_timeout: self.connect_timeout,
+        }
+    }
 }
 
 /// Arguments of `disconnect`.

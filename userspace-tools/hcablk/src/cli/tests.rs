@@ -53,7 +53,7 @@ fn wrong_usage() {
     for line in [
         "",
         "connect",
-        "connect data --all",
+        "connect 10.0.0.1 data --all",
         "connect data --wait -1",
         "apply --target --disks",
         "config",

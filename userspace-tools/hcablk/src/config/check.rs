@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use super::files::{Loaded, Mistake};
+use super::loaded::{Loaded, Mistake};
 use super::schema::{Disk, Export};
 use crate::endpoint::Endpoint;
 use crate::error::Result;

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{load_files, more, Loaded};
+use super::files::{load_files, more};
+use super::loaded::Loaded;
 use super::schema::Config;
 use super::{load, running, MAIN};
 use crate::error::{Error, Kind, Result};

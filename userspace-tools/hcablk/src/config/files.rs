@@ -3,7 +3,6 @@
 //! Finding and reading the files. What is wrong is told with file and line, all of it at once.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -11,45 +10,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::check;
-use super::schema::{Config, Disk, Export, Host, Port};
+use super::loaded::{Loaded, Mistake, Place, MAIN};
+use super::schema::{Disk, Export, Host, Port};
 use crate::error::{Error, Kind, Result};
 use crate::names::{DeviceName, PortName, VolumeName};
 use crate::system::System;
 
-/// The file that is read first.
-pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
-
 /// The folder of the files that are read after it, by their names, if they end in `.toml`.
 pub const MORE: &str = "/etc/hcablk/hcablk.d";
-
-/// Where something is configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The file.
-    pub file: PathBuf,
-    /// The line, from 1.
-    pub line: usize,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.file.display(), self.line)
-    }
-}
-
-/// Where each table is, by its name as it is in the files, such as `disk.data`.
-pub type Places = BTreeMap<String, Place>;
-
-/// A configuration, and where each of its tables is.
-#[derive(Clone, Debug, Default)]
-pub struct Loaded {
-    /// What is configured.
-    pub config: Config,
-    /// Where.
-    pub places: Places,
-    /// The files that were read.
-    pub files: Vec<PathBuf>,
-}
 
 /// What a file holds.
 #[derive(Deserialize)]
@@ -142,30 +110,6 @@ fn wrong(mistakes: Vec<Mistake>) -> Error {
     Error::new(Kind::Usage, message).advise(advice.join("\n"))
 }
 
-/// Something wrong in a file.
-pub(super) struct Mistake {
-    /// File, line, and what it is.
-    text: String,
-    /// What to do about it.
-    advice: Option<String>,
-}
-
-impl Mistake {
-    /// Makes a mistake at a place.
-    pub(super) fn new(place: &Place, what: impl fmt::Display) -> Self {
-        Self {
-            text: format!("{place}: {what}"),
-            advice: None,
-        }
-    }
-
-    /// Adds what to do about it.
-    pub(super) fn advise(mut self, advice: impl Into<String>) -> Self {
-        self.advice = Some(advice.into());
-        self
-    }
-}
-
 /// Returns the line, from 1, of a place in a text.
 fn line_of(text: &str, at: usize) -> usize {
     text.get(..at).unwrap_or(text).matches('\n').count() + 1
@@ -210,14 +154,6 @@ impl Loaded {
                 self.config.disk.insert(name, table.into_inner());
             }
         }
-    }
-
-    /// Returns where a table is; for what is not in a file the main file's beginning.
-    pub fn place(&self, table: &str) -> Place {
-        self.places.get(table).cloned().unwrap_or_else(|| Place {
-            file: MAIN.into(),
-            line: 1,
-        })
     }
 }
 
@@ -272,7 +208,7 @@ fn meant(key: &str, known: &[&str]) -> String {
 
 /// Reads a text as the whole configuration, for tests of other modules.
 #[cfg(test)]
-pub(super) fn parse_for_tests(text: &str) -> Config {
+pub(super) fn parse_for_tests(text: &str) -> super::Config {
     let content = toml::from_str(text).unwrap_or_else(|error| panic!("{error}"));
     let mut loaded = Loaded::default();
     loaded.add(Path::new("test"), text, content, &mut Vec::new());

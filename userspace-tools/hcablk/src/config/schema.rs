@@ -269,6 +269,8 @@ table! {
         protocol: Protocol = "protocol", Some("2-2"), Disabled;
         /// Whether is measured how long requests take.
         timing: bool = "timing", Some("0"), Online;
+        /// Whether a target without a key will do, although this host has one.
+        insecure: bool = "insecure", Some("0"), Disabled;
     }
 }
 

@@ -46,6 +46,7 @@ impl Wanted {
         Listen {
             uevents: self.uevents,
             tracepoints,
+            ..Listen::default()
         }
     }
 
@@ -89,7 +90,7 @@ pub fn follow(system: &dyn System, wanted: Wanted, say: &mut Say<'_>) -> Result<
             Heard::Uevent(message) => parse_uevent(&message, now()),
             Heard::Trace(line) => parse_trace(&line, system.clock()),
             Heard::LostUevents => Some(Event::new(now(), What::Lost, Source::Uevent)),
-            Heard::LostTraces => Some(Event::new(now(), What::Lost, Source::Tracepoint)),
+            Heard::LostTraces(_) => Some(Event::new(now(), What::Lost, Source::Tracepoint)),
             Heard::End => break,
         };
         if let Some(event) = event.filter(|event| wanted.takes(event)) {

@@ -44,6 +44,8 @@ pub struct Connect {
     pub expect_wwid: Option<Uuid>,
     /// Whether the target may invalidate memory registrations with its answers.
     pub remote_invalidate: Option<bool>,
+    /// Whether a target without a key will do, although this host has one.
+    pub insecure: bool,
     /// The rest.
     pub tuning: Tuning,
 }
@@ -64,6 +66,7 @@ impl Connect {
             "remote_invalidate",
             self.remote_invalidate.map(|v| u8::from(v).to_string()),
         );
+        add("insecure", self.insecure.then(|| "1".to_owned()));
         settings.extend(self.tuning.attributes());
         settings
     }

@@ -9,14 +9,17 @@ use crate::configfs::Group;
 use crate::error::{describe, with_reason, Error, Kind, NO_RDMA_DEVICE, SEE_THE_LOG};
 use crate::system::OpError;
 
-/// Explains why the driver did not connect, and what to do about it.
-pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
-    let kind = match error.errno {
+fn kind(errno: Errno) -> Kind {
+    match errno {
         Errno::EBUSY => Kind::Busy,
         Errno::EINVAL | Errno::ENOMEM | Errno::ENOSPC => Kind::Failed,
         Errno::ENODEV => Kind::Setup,
         _ => Kind::Connection,
-    };
+    }
+}
+
+/// Explains why the driver did not connect, and what to do about it.
+pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
     let get = |attribute| group.get(attribute).unwrap_or_default();
     let (address, port, volume) = (get("address"), get("port"), get("volume"));
     let message = format!(
@@ -32,7 +35,7 @@ pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
             ));
         }
     }
-    Error::new(kind, message)
+    Error::new(kind(error.errno), message)
         .with_errno(error.errno)
         .advise(advice(
             error.errno,
@@ -40,6 +43,30 @@ pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
             &volume,
             &get("host_id"),
         ))
+}
+
+/// Explains why a target did not tell what this host may use, and what to do about it.
+pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
+    let get = |attribute| group.get(attribute).unwrap_or_default();
+    let (address, port, host_id) = (get("address"), get("port"), get("host_id"));
+    let message = format!(
+        "cannot ask the target at {address} port {port}: {}",
+        describe(error.errno)
+    );
+    Error::new(kind(error.errno), with_reason(message, group.reason()))
+        .with_errno(error.errno)
+        .advise(match error.errno {
+            Errno::EKEYREJECTED => format!(
+                "The target may have no volume for this host, or other keys. There, `hcablk key add host {host_id}`\n\
+                 takes what `hcablk key show host` prints here. Here, `hcablk key add target {address}` takes what\n\
+                 `hcablk key show target` prints there. Its log says more: dmesg | grep hcablk"
+            ),
+            Errno::ECONNREFUSED => format!(
+                "On the target, `hcablk target list` must show port {port} enabled. A target of an older release \
+                 cannot be asked."
+            ),
+            errno => advice(errno, (&address, &port), "NAME", &host_id),
+        })
 }
 
 fn advice(errno: Errno, (address, port): (&str, &str), volume: &str, host_id: &str) -> String {

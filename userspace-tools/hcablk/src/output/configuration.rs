@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use crate::apply::plan::Pending;
-use crate::apply::step::{Action, Step};
+use crate::apply::step::{Action, Pending, Step};
 
 /// Writes what was done, or would be, and what was not.
 pub(super) fn applied(

@@ -121,4 +121,10 @@ pub enum Done {
         file: String,
         bytes: usize,
     },
+    TraceRecord {
+        file: String,
+        events: usize,
+        lost: u64,
+        requests: u64,
+    },
 }

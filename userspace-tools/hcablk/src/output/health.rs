@@ -1,10 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `check` has found, as text.
+//! What `hcablk check` has found: as JSON and as text.
 
 use std::fmt::{self, Write as _};
 
-use crate::check::{Finding, Level};
+use serde::Serialize;
+
+/// How well it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub enum Level {
+    /// It is as it should be.
+    Ok,
+    /// It cannot be seen, or is worth to know.
+    Note,
+    /// It works, but not as well as it could.
+    Warning,
+    /// It does not work.
+    Failure,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Finding {
+    /// What sort of thing was looked at.
+    pub check: &'static str,
+    /// Which one.
+    pub subject: String,
+    /// How well it is.
+    pub level: Level,
+    /// What was found.
+    pub message: String,
+    /// What to do; always there for warnings and failures.
+    pub advice: Option<String>,
+}
 
 /// Writes the findings, and how many are not as they should be.
 pub(super) fn write(

@@ -1,12 +1,78 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rates as lines that stand below each other from one look to the next.
+//! What happened to disks and volumes between two looks: as JSON, and as lines that stand below each other from one look
+//! to the next.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use super::numbers::{bytes, count};
-use crate::stats::Rates;
-use crate::times::Duration;
+use crate::times::{Class, Duration, StateTimes};
+
+/// How often in a second, rounded to whole numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct PerSecond {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes, discards and writes of zeroes.
+    pub others: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests that ended with an error.
+    pub errors: u64,
+}
+
+/// How long the requests that were measured were in one state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct StateRates {
+    /// The state.
+    pub state: String,
+    /// How many requests were in it.
+    pub count: u64,
+    /// Nanoseconds, all of them together.
+    pub total_ns: u64,
+    /// The classes that have any, in ascending order.
+    pub classes: Vec<Class>,
+}
+
+/// What happened to one disk or volume between two looks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct Rates {
+    /// Whose it is.
+    pub name: String,
+    /// The state of a disk; of a volume `enabled` or `disabled`.
+    pub state: String,
+    /// Requests that the disk has not ended; of a volume nobody counts them.
+    pub in_flight: Option<u64>,
+    /// How often in a second.
+    pub per_second: PerSecond,
+    /// Nanoseconds that a request took on the whole, on average; `null` unless times are measured.
+    pub mean_ns: Option<u64>,
+    /// By state, if times are measured.
+    pub states: Vec<StateRates>,
+    /// By how much each counter grew.
+    pub grown: BTreeMap<String, u64>,
+}
+
+impl From<&StateRates> for StateTimes {
+    fn from(rates: &StateRates) -> Self {
+        Self {
+            state: rates.state.clone(),
+            count: rates.count,
+            total_ns: rates.total_ns,
+            classes: rates.classes.clone(),
+        }
+    }
+}
 
 /// What is in each column, how wide it is at least, and whether it is flushed right: 79 characters in all.
 const COLUMNS: [(&str, usize, bool); 10] = [

@@ -2,11 +2,14 @@
 
 //! Reports as text for people: sentences and tables.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use uuid::Uuid;
 
-use super::{configuration, health, rates, Counters, Device, Done, Port, Report, Volume};
+use super::table::table;
+use super::{
+    configuration, discovered, health, rates, trace, Counters, Device, Done, Port, Report, Volume,
+};
 use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
 use crate::times;
@@ -83,6 +86,16 @@ impl fmt::Display for Report {
                 ..
             } => f.write_str(&rates::lines(all, *heading)),
             Self::Event(event) => writeln!(f, "{event}"),
+            Self::Trace {
+                machines,
+                requests,
+                written,
+                one,
+            } => {
+                trace::write(f, machines, requests, *one)?;
+                let mut written = written.iter();
+                written.try_for_each(|file| writeln!(f, "{file} is written"))
+            }
             Self::Metrics { metrics } => f.write_str(metrics),
             Self::Health {
                 failures,
@@ -90,6 +103,9 @@ impl fmt::Display for Report {
                 findings,
             } => health::write(f, findings, *failures, *warnings),
             Self::Said => Ok(()),
+            Self::Discovered { volumes, portals } => {
+                f.write_str(&discovered::text(volumes, portals))
+            }
             Self::Key { key } => writeln!(f, "{key}"),
             Self::HostId { host_id, .. } => writeln!(f, "{host_id}"),
             Self::Script { script } => f.write_str(script),
@@ -230,6 +246,12 @@ impl fmt::Display for Done {
                 .try_for_each(|id| writeln!(f, "port {id} no longer listens")),
             Self::Man { files } => files.iter().try_for_each(|file| writeln!(f, "{file}")),
             // Whoever writes them every few seconds wants to hear of failures only.
+            Self::TraceRecord {
+                file,
+                events,
+                requests,
+                ..
+            } => writeln!(f, "{file} has {events} events, of {requests} requests"),
             Self::Metrics { .. }
             | Self::PathRemove { path: None, .. }
             | Self::Unexport { changed: false, .. }
@@ -239,38 +261,7 @@ impl fmt::Display for Done {
     }
 }
 
-/// Formats rows of cells as columns; the first row is the heading. Columns of `right` are
-/// flushed right.
-fn table(rows: &[Vec<String>], right: impl Fn(usize) -> bool) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-    };
-    let widths: Vec<_> = (0..columns)
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            // Writing to a string cannot fail.
-            let _ = if right(column) {
-                write!(line, "{cell:>width$}  ")
-            } else {
-                write!(line, "{cell:<width$}  ")
-            };
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-fn cells(row: &[&str]) -> Vec<String> {
+pub(super) fn cells(row: &[&str]) -> Vec<String> {
     row.iter()
         .map(|cell| if cell.is_empty() { "-" } else { cell }.to_owned())
         .collect()

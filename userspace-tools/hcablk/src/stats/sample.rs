@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::rates::Rates;
 use crate::configfs::{parse_counters, unless_gone, Group};
 use crate::error::Result;
 use crate::initiator;
@@ -70,18 +69,6 @@ impl Snapshot {
     pub fn nanoseconds_since(&self, before: &Self) -> u64 {
         let passed = self.at.saturating_sub(before.at);
         passed.as_nanos().try_into().unwrap_or(u64::MAX)
-    }
-
-    /// Returns what happened since `before` to what was there already.
-    pub fn since(&self, before: &Self) -> Vec<Rates> {
-        let passed = self.nanoseconds_since(before);
-        let former = |name: &str| before.samples.iter().find(|sample| sample.name == name);
-        self.samples
-            .iter()
-            .filter_map(|sample| {
-                former(&sample.name).map(|former| Rates::between(former, sample, passed))
-            })
-            .collect()
     }
 }
 

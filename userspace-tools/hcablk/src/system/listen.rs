@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -30,6 +30,10 @@ pub struct Listen {
     pub uevents: bool,
     /// These tracepoints.
     pub tracepoints: Vec<Tracepoint>,
+    /// Their times are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
+    pub raw_clock: bool,
+    /// KiB of tracefs's buffer for each CPU, if more than usual.
+    pub buffer_kib: Option<u32>,
 }
 
 /// What was heard.
@@ -37,20 +41,25 @@ pub struct Listen {
 pub enum Heard {
     /// A message of the kernel's.
     Uevent(Vec<u8>),
-    /// A line of tracefs, its time by the clock `mono`.
+    /// A line of tracefs.
     Trace(String),
     /// Uevents were not heard, since too much came.
     LostUevents,
-    /// As that, of tracepoints.
-    LostTraces,
+    /// As that, of so many tracepoints; 0: it is not known of how many.
+    LostTraces(u64),
     /// The user wants this to stop.
     End,
 }
 
 /// Somebody who listens.
 pub trait Listener {
+    /// Waits for the next thing, for as long as `limit` says if it does; nothing if that is over.
+    fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>>;
+
     /// Waits for the next thing.
-    fn next(&mut self) -> Result<Heard>;
+    fn next(&mut self) -> Result<Heard> {
+        Ok(self.next_within(None)?.unwrap_or(Heard::End))
+    }
 }
 
 /// The same moment by two clocks.
@@ -86,15 +95,21 @@ struct Instance {
 }
 
 impl Instance {
-    fn new(root: &Path, tracepoints: &[Tracepoint]) -> io::Result<Self> {
+    fn new(root: &Path, wanted: &Listen) -> io::Result<Self> {
         let instances = root.join(TRACING).join("instances");
         remove_left_over(&instances, root);
         let folder = instances.join(format!("hcablk-{}", std::process::id()));
         fs::create_dir(&folder)?;
         let set_up = || {
-            fs::write(folder.join("trace_clock"), "mono\n")?;
-            fs::write(folder.join("buffer_size_kb"), "256\n")?;
-            for (system, name) in tracepoints {
+            let clock = if wanted.raw_clock {
+                "mono_raw\n"
+            } else {
+                "mono\n"
+            };
+            fs::write(folder.join("trace_clock"), clock)?;
+            let size = wanted.buffer_kib.unwrap_or(256);
+            fs::write(folder.join("buffer_size_kb"), format!("{size}\n"))?;
+            for (system, name) in &wanted.tracepoints {
                 let event = folder.join("events").join(system).join(name);
                 fs::write(event.join("enable"), "1\n")?;
             }
@@ -128,7 +143,9 @@ impl Instance {
             let line: Vec<_> = self.text.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
             heard.push_back(if line.starts_with("CPU:") && line.contains("LOST") {
-                Heard::LostTraces
+                // `CPU:0 [LOST 12 EVENTS]`
+                let mut words = line.split_whitespace();
+                Heard::LostTraces(words.find_map(|word| word.parse().ok()).unwrap_or(0))
             } else {
                 Heard::Trace(line)
             });
@@ -190,7 +207,7 @@ impl Ears {
         let instance = if wanted.tracepoints.is_empty() {
             None
         } else {
-            match Instance::new(root, &wanted.tracepoints) {
+            match Instance::new(root, wanted) {
                 Ok(instance) => Some(instance),
                 Err(error) => {
                     let (why, advice) = explain(root, &error);
@@ -212,13 +229,13 @@ impl Ears {
         Ok((ears, notes))
     }
 
-    fn wait(&mut self) -> Result<()> {
+    fn wait(&mut self, limit: Option<Duration>) -> Result<()> {
         let fds = [
             self.uevents.as_ref().map(AsFd::as_fd),
             self.instance.as_ref().map(|instance| instance.pipe.as_fd()),
             self.signals.as_ref().map(AsFd::as_fd),
         ];
-        let ready = ready(&fds).map_err(|errno| {
+        let ready = ready(&fds, limit).map_err(|errno| {
             Error::new(
                 Kind::Failed,
                 format!("cannot wait for events: {}", describe(errno)),
@@ -240,24 +257,38 @@ impl Ears {
 }
 
 impl Listener for Ears {
-    fn next(&mut self) -> Result<Heard> {
+    fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Heard>> {
+        let end = limit.map(|limit| Instant::now() + limit);
         loop {
             if let Some(heard) = self.heard.pop_front() {
-                return Ok(heard);
+                return Ok(Some(heard));
             }
-            self.wait()?;
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            self.wait(left)?;
+            if left.is_some_and(|left| left.is_zero()) && self.heard.is_empty() {
+                return Ok(None);
+            }
         }
     }
 }
 
-/// Waits until some can be read, and returns which.
-fn ready(fds: &[Option<BorrowedFd<'_>>; 3]) -> nix::Result<[bool; 3]> {
+/// Waits until some can be read, or the time is over, and returns which.
+fn ready(fds: &[Option<BorrowedFd<'_>>; 3], limit: Option<Duration>) -> nix::Result<[bool; 3]> {
     let mut polled: Vec<_> = fds
         .iter()
         .flatten()
         .map(|fd| PollFd::new(*fd, PollFlags::POLLIN))
         .collect();
-    match poll(&mut polled, PollTimeout::NONE) {
+    // Rounded up, so that what is left of a wait is no busy loop.
+    let limit = limit.map_or(PollTimeout::NONE, |limit| {
+        let limit = if limit.is_zero() {
+            limit
+        } else {
+            limit + Duration::from_millis(1)
+        };
+        PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
+    });
+    match poll(&mut polled, limit) {
         Ok(_) | Err(Errno::EINTR) => (),
         Err(errno) => return Err(errno),
     }
@@ -305,7 +336,7 @@ fn explain(root: &Path, error: &io::Error) -> (String, &'static str) {
         ),
         Some(errno) => (
             format!("/{TRACING}: {}", describe(errno)),
-            "Leave them out: hcablk events --only uevents",
+            "Is another instance in the way? ls /sys/kernel/tracing/instances; without tracepoints: hcablk events --only uevents",
         ),
         None => (
             error.to_string(),

@@ -77,6 +77,10 @@ impl Machine {
     }
 
     fn at(&self, path: &Path) -> PathBuf {
+        // What the user names may be relative.
+        if self.is_whole_system() {
+            return path.to_owned();
+        }
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 

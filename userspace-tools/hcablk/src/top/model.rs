@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::seen::Seen;
 use super::tables;
 use crate::error::Result;
 use crate::events::utc;
 use crate::initiator;
-use crate::output::{Device, Port, Volume};
-use crate::stats::{disks, volumes, Rates, Snapshot};
+use crate::stats::{disks, volumes, Snapshot};
 use crate::system::System;
 use crate::target;
 use crate::times::Times;
@@ -58,11 +58,7 @@ pub struct Model {
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,
     pub(super) message: Option<String>,
-    pub(super) devices: Vec<Device>,
-    pub(super) volumes: Vec<Volume>,
-    pub(super) ports: Vec<Port>,
-    pub(super) disk_rates: Vec<Rates>,
-    pub(super) volume_rates: Vec<Rates>,
+    pub(super) seen: Seen,
     before: Option<(Snapshot, Snapshot)>,
 }
 
@@ -78,11 +74,7 @@ impl Model {
             is_paused: false,
             shows_help: false,
             message: None,
-            devices: Vec::new(),
-            volumes: Vec::new(),
-            ports: Vec::new(),
-            disk_rates: Vec::new(),
-            volume_rates: Vec::new(),
+            seen: Seen::default(),
             before: None,
         }
     }
@@ -101,15 +93,15 @@ impl Model {
         }
         let now = (disks(system, None)?, volumes(system, None)?);
         if let Some(before) = &self.before {
-            self.disk_rates = now.0.since(&before.0);
-            self.volume_rates = now.1.since(&before.1);
+            self.seen.disk_rates = now.0.since(&before.0);
+            self.seen.volume_rates = now.1.since(&before.1);
         } else if devices.is_none() {
             // A machine that is a target only.
             self.view = View::Target;
         }
         self.before = Some(now);
-        self.devices = devices.unwrap_or_default();
-        (self.volumes, self.ports) = exports.unwrap_or_default();
+        self.seen.devices = devices.unwrap_or_default();
+        (self.seen.volumes, self.seen.ports) = exports.unwrap_or_default();
         self.time = utc(system.clock().real);
         self.select(self.selected);
         Ok(())
@@ -129,10 +121,10 @@ impl Model {
     /// Returns how many there are to select from.
     fn choices(&self) -> usize {
         match self.view {
-            View::Disks => self.devices.len(),
-            View::Paths => tables::paths(self).rows.len(),
-            View::Target => self.volumes.len(),
-            View::Latency => tables::latency(self).rows.len(),
+            View::Disks => self.seen.devices.len(),
+            View::Paths => tables::paths(&self.seen).rows.len(),
+            View::Target => self.seen.volumes.len(),
+            View::Latency => tables::latency(&self.seen).rows.len(),
         }
     }
 
@@ -204,10 +196,5 @@ impl Model {
             .iter()
             .flat_map(|(disks, volumes)| disks.samples.iter().chain(&volumes.samples));
         samples.into_iter().any(|sample| sample.times.is_some())
-    }
-
-    /// Returns what happened to a disk since the look before.
-    pub(super) fn rates_of<'a>(all: &'a [Rates], name: &str) -> Option<&'a Rates> {
-        all.iter().find(|rates| rates.name == name)
     }
 }

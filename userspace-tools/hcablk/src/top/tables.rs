@@ -2,11 +2,11 @@
 
 //! The rows of the tables.
 
-use super::model::Model;
+use super::seen::{rates_of, Seen};
 use crate::endpoint::Endpoint;
 use crate::output::numbers::{bytes, count};
 use crate::output::text::size;
-use crate::stats::Rates;
+use crate::output::Rates;
 use crate::times::{Class, Duration, StateTimes};
 
 /// A table: the widths of its columns, 0 for what is left of the line; headings, where those flushed right begin with
@@ -40,9 +40,9 @@ fn of_rates(rates: Option<&Rates>) -> Vec<String> {
     ]
 }
 
-pub(super) fn disks(model: &Model) -> Table {
-    let rows = model.devices.iter().map(|device| {
-        let rates = Model::rates_of(&model.disk_rates, &device.name);
+pub(super) fn disks(seen: &Seen) -> Table {
+    let rows = seen.devices.iter().map(|device| {
+        let rates = rates_of(&seen.disk_rates, &device.name);
         let in_flight = rates.and_then(|rates| rates.in_flight);
         let mut row = vec![
             device.name.clone(),
@@ -68,9 +68,9 @@ pub(super) fn disks(model: &Model) -> Table {
     }
 }
 
-pub(super) fn paths(model: &Model) -> Table {
+pub(super) fn paths(seen: &Seen) -> Table {
     let mut rows = Vec::new();
-    for device in &model.devices {
+    for device in &seen.devices {
         let mut add = |number: u8, place: String, state: &str, error: Option<&String>| {
             rows.push(vec![
                 device.name.clone(),
@@ -97,9 +97,9 @@ pub(super) fn paths(model: &Model) -> Table {
     }
 }
 
-pub(super) fn volumes(model: &Model) -> Table {
-    let rows = model.volumes.iter().map(|volume| {
-        let rates = Model::rates_of(&model.volume_rates, &volume.name);
+pub(super) fn volumes(seen: &Seen) -> Table {
+    let rows = seen.volumes.iter().map(|volume| {
+        let rates = rates_of(&seen.volume_rates, &volume.name);
         let state = if volume.enabled {
             "enabled"
         } else {
@@ -131,8 +131,8 @@ pub(super) fn volumes(model: &Model) -> Table {
     }
 }
 
-pub(super) fn ports(model: &Model) -> Table {
-    let rows = model.ports.iter().map(|port| {
+pub(super) fn ports(seen: &Seen) -> Table {
+    let rows = seen.ports.iter().map(|port| {
         vec![
             port.id.clone(),
             address(&port.address, port.port),
@@ -149,7 +149,7 @@ pub(super) fn ports(model: &Model) -> Table {
     }
 }
 
-pub(super) fn latency(model: &Model) -> Table {
+pub(super) fn latency(seen: &Seen) -> Table {
     let below = |class: Option<&Class>| {
         shown(class, |class| match class.below_ns {
             Some(ns) => format!("< {}", Duration(ns)),
@@ -157,8 +157,8 @@ pub(super) fn latency(model: &Model) -> Table {
         })
     };
     let mut rows = Vec::new();
-    let disks = model.disk_rates.iter().map(|rates| ("disk", rates));
-    let volumes = model.volume_rates.iter().map(|rates| ("volume", rates));
+    let disks = seen.disk_rates.iter().map(|rates| ("disk", rates));
+    let volumes = seen.volume_rates.iter().map(|rates| ("volume", rates));
     for (kind, rates) in disks.chain(volumes) {
         for state in &rates.states {
             let times = StateTimes::from(state);
@@ -189,8 +189,8 @@ pub(super) fn latency(model: &Model) -> Table {
 }
 
 /// Lines about the disk that is selected.
-pub(super) fn about_disk(model: &Model) -> Vec<String> {
-    let Some(device) = model.devices.get(model.selected) else {
+pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
+    let Some(device) = seen.devices.get(selected) else {
         return Vec::new();
     };
     let mut lines = vec![
@@ -220,9 +220,9 @@ pub(super) fn about_disk(model: &Model) -> Vec<String> {
 }
 
 /// Lines about the path that is selected: why it is not live, of which the table has the beginning only.
-pub(super) fn about_path(model: &Model) -> Vec<String> {
-    let rows = paths(model).rows;
-    let row = rows.get(model.selected).map(Vec::as_slice);
+pub(super) fn about_path(seen: &Seen, selected: usize) -> Vec<String> {
+    let rows = paths(seen).rows;
+    let row = rows.get(selected).map(Vec::as_slice);
     match row {
         Some([disk, number, place, state, error]) => {
             let mut lines = vec![format!("{disk} path {number}: {place}, {state}")];
@@ -234,8 +234,8 @@ pub(super) fn about_path(model: &Model) -> Vec<String> {
 }
 
 /// Lines about the volume that is selected: its clients.
-pub(super) fn about_volume(model: &Model) -> Vec<String> {
-    let Some(volume) = model.volumes.get(model.selected) else {
+pub(super) fn about_volume(seen: &Seen, selected: usize) -> Vec<String> {
+    let Some(volume) = seen.volumes.get(selected) else {
         return Vec::new();
     };
     let mut lines = vec![format!(

@@ -51,17 +51,17 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
             View::Disks => with_details(
                 frame,
                 body,
-                &tables::disks(model),
+                &tables::disks(&model.seen),
                 Some(model.selected),
-                &tables::about_disk(model),
+                &tables::about_disk(&model.seen, model.selected),
                 "no disk is connected: hcablk connect",
             ),
             View::Paths => with_details(
                 frame,
                 body,
-                &tables::paths(model),
+                &tables::paths(&model.seen),
                 Some(model.selected),
-                &tables::about_path(model),
+                &tables::about_path(&model.seen, model.selected),
                 "no disk is connected: hcablk connect",
             ),
             View::Target => target(frame, model, body),
@@ -189,7 +189,7 @@ fn with_details(
 }
 
 fn target(frame: &mut Frame<'_>, model: &Model, area: Rect) {
-    let ports = tables::ports(model);
+    let ports = tables::ports(&model.seen);
     let height = u16::try_from(ports.rows.len() + 1).unwrap_or(u16::MAX);
     let [above, below] = Layout::vertical([
         Constraint::Min(6),
@@ -199,16 +199,16 @@ fn target(frame: &mut Frame<'_>, model: &Model, area: Rect) {
     with_details(
         frame,
         above,
-        &tables::volumes(model),
+        &tables::volumes(&model.seen),
         Some(model.selected),
-        &tables::about_volume(model),
+        &tables::about_volume(&model.seen, model.selected),
         "nothing is exported: hcablk target export",
     );
     table(frame, below, &ports, None, "no port listens");
 }
 
 fn latency(frame: &mut Frame<'_>, model: &Model, area: Rect) {
-    let rows = tables::latency(model);
+    let rows = tables::latency(&model.seen);
     let none = if model.is_measuring() {
         "nothing was measured yet"
     } else {

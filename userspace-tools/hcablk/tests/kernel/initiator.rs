@@ -27,6 +27,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("fast_io_fail_tmo", "-1"),
     ("keep_alive_tmo", "5"),
     ("remote_invalidate", "1"),
+    ("insecure", "0"),
     ("small_read", "8192"),
     ("small_write", "4096"),
     ("eager_write", "32768"),
@@ -63,6 +64,7 @@ impl Kernel {
 
     pub(super) fn load_initiator(&self) {
         self.folder(INITIATOR);
+        self.folder(super::discovery::DISCOVERY);
     }
 
     /// Makes the attributes of what was created at `path`, if it is a device.

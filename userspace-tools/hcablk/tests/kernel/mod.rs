@@ -11,6 +11,7 @@
 //! |---|---|
 //! | this one | the machine: its tree, and what is common to both modules |
 //! | `initiator`, `target` | what is in the tree of each module, and what enabling does there |
+//! | `discovery` | the tree by which targets are asked, and what they tell |
 //! | `paths` | the paths of a disk, and which addresses are reached |
 //! | `system` | what the command may ask of the machine |
 //! | `evictions` | the hosts that a volume has evicted, and the command's records of them |
@@ -24,6 +25,7 @@
     reason = "shared by test programs, each of which uses its own part"
 )]
 
+mod discovery;
 mod evictions;
 mod faults;
 mod initiator;
@@ -64,6 +66,10 @@ pub struct Kernel {
     pub refuse: RefCell<BTreeMap<String, (Errno, String)>>,
     /// The addresses that no path becomes live by, and how it goes instead.
     pub unreached: RefCell<BTreeMap<String, Unreached>>,
+    /// The volumes that a target tells of.
+    pub told: RefCell<Vec<String>>,
+    /// How many questions are answered by lists that are different ones.
+    pub list_changes: Cell<u32>,
     /// Writing 0 to `enable` of a device answers EBUSY this many times.
     pub busy: Cell<u32>,
     /// Removing a folder answers EBUSY this many times.

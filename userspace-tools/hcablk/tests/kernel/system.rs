@@ -13,8 +13,8 @@ use super::evictions::Held;
 use super::{paths, Kernel, Node};
 
 const READ_ONLY: &[&str] = &[
-    "state", "device", "error", "session", "stats", "times", "size", "clients", "sessions",
-    "memory", "shares",
+    "state", "device", "answer", "error", "session", "stats", "times", "size", "clients",
+    "sessions", "memory", "shares",
 ];
 
 /// What a driver says to a new value.
@@ -39,6 +39,7 @@ fn accepts(attribute: &str, value: &str) -> bool {
         "policy" => ["queue-depth", "round-robin", "numa"].contains(&value),
         "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
         "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
+        "key" | "key2" | "host_key" | "target_key" => value.is_empty() || value.len() == 64,
         "wwid" | "expect_wwid" => value.is_empty() || value.len() == 36,
         _ => number(0, u32::MAX),
     }
@@ -78,14 +79,17 @@ impl System for Kernel {
                 .enable(group, value == "1")
                 .map_err(|errno| OpError::new(Op::Write, path, errno));
         }
+        if attribute == "ask" {
+            return self.ask(group, value).or_else(fail);
+        }
         if attribute == "force_disconnect" {
             return self.force_disconnect(group).or_else(fail);
         }
         if let "evicted" | "admit" = attribute.as_str() {
             return self.evict_or_admit(group, &attribute, value).or_else(fail);
         }
-        if self.enabled(group) && !matches!(attribute.as_str(), "timing" | "policy" | "memory_mib")
-        {
+        let any_time = ["timing", "policy", "memory_mib", "host_key", "target_key"];
+        if self.enabled(group) && !any_time.contains(&attribute.as_str()) {
             return fail(Errno::EBUSY);
         }
         if !accepts(&attribute, value) {
@@ -109,6 +113,7 @@ impl System for Kernel {
         }
         self.folder(path.to_str().unwrap());
         self.fill_device(path);
+        self.fill_asker(path);
         self.fill_path(path);
         self.fill_export(path);
         Ok(())
@@ -309,7 +314,7 @@ impl System for Kernel {
 struct Queue(std::collections::VecDeque<Heard>);
 
 impl Listener for Queue {
-    fn next(&mut self) -> Result<Heard, Error> {
-        Ok(self.0.pop_front().unwrap_or(Heard::End))
+    fn next_within(&mut self, _limit: Option<Duration>) -> Result<Option<Heard>, Error> {
+        Ok(Some(self.0.pop_front().unwrap_or(Heard::End)))
     }
 }

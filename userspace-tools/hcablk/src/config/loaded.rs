@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A configuration that was read, where its tables are, and what is wrong in it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::schema::Config;
+
+/// The file that is read first.
+pub const MAIN: &str = "/etc/hcablk/hcablk.toml";
+
+/// Where something is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// Where each table is, by its name as it is in the files, such as `disk.data`.
+pub type Places = BTreeMap<String, Place>;
+
+/// A configuration, and where each of its tables is.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// What is configured.
+    pub config: Config,
+    /// Where.
+    pub places: Places,
+    /// The files that were read.
+    pub files: Vec<PathBuf>,
+}
+
+impl Loaded {
+    /// Returns where a table is; for what is not in a file the main file's beginning.
+    pub fn place(&self, table: &str) -> Place {
+        self.places.get(table).cloned().unwrap_or_else(|| Place {
+            file: MAIN.into(),
+            line: 1,
+        })
+    }
+}
+
+/// Something wrong in a file.
+pub(super) struct Mistake {
+    /// File, line, and what it is.
+    pub(super) text: String,
+    /// What to do about it.
+    pub(super) advice: Option<String>,
+}
+
+impl Mistake {
+    /// Makes a mistake at a place.
+    pub(super) fn new(place: &Place, what: impl fmt::Display) -> Self {
+        Self {
+            text: format!("{place}: {what}"),
+            advice: None,
+        }
+    }
+
+    /// Adds what to do about it.
+    pub(super) fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+}

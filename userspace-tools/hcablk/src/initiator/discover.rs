@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk discover`: which volumes of a target this host may use, and where the target listens.
+//!
+//! The kernel asks for one entry at a time. Each answer tells the revision of the list: if that changes meanwhile, the list
+//! is asked for from its begin again, so that what is told was there at one moment.
+
+use uuid::Uuid;
+
+use super::connect::{connect, resolve, Connect};
+use super::explain;
+use crate::configfs::{remove, Group, DISCOVERY, INITIATOR};
+use crate::endpoint::{same_address, Endpoint};
+use crate::error::{Error, Kind, Result};
+use crate::hostid;
+use crate::keys;
+use crate::names::VolumeName;
+use crate::output::{ConnectedDisk, Discovered, Done, Outcome, Portal, Report};
+use crate::system::System;
+
+/// How often a list is asked for from its begin while it changes.
+const TRIES: u32 = 8;
+/// Entries that are asked for at most: a target that tells of more is none.
+const ENTRIES_MAX: u32 = 4096;
+
+/// What `hcablk discover` was asked for.
+#[derive(Clone, Debug)]
+pub struct Discover {
+    /// The target's address.
+    pub address: String,
+    /// The target's port.
+    pub port: u16,
+    /// This host's id, if not [`hostid::current`].
+    pub host_id: Option<Uuid>,
+    /// Whether a target without a key will do, although this host has one.
+    pub insecure: bool,
+    /// Seconds that each answer may take.
+    pub connect_timeout: Option<u32>,
+}
+
+/// What a target has told.
+struct Lists {
+    volumes: Vec<Discovered>,
+    portals: Vec<Portal>,
+}
+
+/// Runs `hcablk discover`.
+pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
+    let Lists { volumes, portals } = ask_all(system, wanted)?;
+    let nothing = volumes.is_empty();
+    let mut outcome = Outcome::new(Report::Discovered { volumes, portals });
+    if nothing {
+        outcome.note(
+            "the target has no volume for this host; it tells a host that does not prove who it is \
+             of volumes that are exported with --insecure only",
+        );
+    }
+    Ok(outcome)
+}
+
+/// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from, as
+/// `how` says. Goes on after a failure, and then tells the first.
+pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
+    let wanted = Discover {
+        address: how.address.clone(),
+        port: how.port,
+        host_id: how.host_id,
+        insecure: how.insecure,
+        connect_timeout: how.tuning.connect_timeout,
+    };
+    let mut disks = Vec::new();
+    let mut notes = Vec::new();
+    let mut failed: Option<Error> = None;
+    for volume in ask_all(system, &wanted)?.volumes {
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let name = &volume.name;
+        if volume.state == "evicted" {
+            notes.push(format!(
+                "this host is evicted from {name}: it is left alone"
+            ));
+            continue;
+        }
+        let one = Connect {
+            volume: name.parse::<VolumeName>().map_err(|_| strange(name))?,
+            ..how.clone()
+        };
+        match connected(system, &volume).map_or_else(|| connect(system, &one), Ok) {
+            Ok(outcome) => {
+                if let Report::Done {
+                    result:
+                        Done::Connect {
+                            name,
+                            device,
+                            changed,
+                        },
+                } = outcome.report
+                {
+                    disks.push(ConnectedDisk {
+                        name,
+                        device,
+                        changed,
+                    });
+                }
+            }
+            Err(error) if failed.is_none() => failed = Some(error),
+            Err(error) => notes.push(error.message),
+        }
+    }
+    if let Some(mut error) = failed {
+        let others = disks.iter().map(|disk| disk.name.as_str());
+        let others = others.collect::<Vec<_>>().join(", ");
+        if !others.is_empty() {
+            error.message.push_str(&format!(" (connected: {others})"));
+        }
+        return Err(error);
+    }
+    let changed = disks.iter().any(|disk| disk.changed);
+    let mut outcome = Outcome::new(Done::ConnectAll { disks, changed });
+    for note in notes {
+        outcome.note(note);
+    }
+    Ok(outcome)
+}
+
+/// Returns what connecting a volume comes to that is connected.
+fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
+    let name = volume.disk.as_ref()?;
+    let device = INITIATOR.tree(system)?.child(name).get("device").ok()?;
+    Some(Outcome::new(Done::Connect {
+        name: name.clone(),
+        device: format!("/dev/{device}"),
+        changed: false,
+    }))
+}
+
+/// Asks for both lists.
+fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
+    let address = resolve(&wanted.address)?;
+    let host_id = match wanted.host_id {
+        Some(id) => id,
+        None => hostid::current(system)?.0,
+    };
+    INITIATOR.require(system)?;
+    let tree = DISCOVERY.tree(system).ok_or_else(|| {
+        Error::new(
+            Kind::Setup,
+            "the loaded kernel module hcablk knows no discovery",
+        )
+        .advise("Load that of this release: it is older than the command.")
+    })?;
+    let group = tree.child(&format!("ask-{}", Uuid::new_v4()));
+    system.mkdir(group.path())?;
+    let lists = set_up(&group, wanted, &address, host_id).and_then(|()| {
+        Ok(Lists {
+            volumes: list(&group, "volumes", |answer| volume(system, answer, &address))?,
+            portals: list(&group, "portals", portal)?,
+        })
+    });
+    // Whatever came of it: nothing of it is to stay.
+    let removed = remove(&group);
+    let lists = lists?;
+    removed?;
+    Ok(lists)
+}
+
+fn set_up(group: &Group<'_>, wanted: &Discover, address: &str, host_id: Uuid) -> Result<()> {
+    let set = |attribute: &str, value: &str| {
+        let path = group.path().join(attribute);
+        group.system().write(&path, &format!("{value}\n"))
+    };
+    set("address", address)?;
+    set("port", &wanted.port.to_string())?;
+    set("host_id", &host_id.to_string())?;
+    if wanted.insecure {
+        set("insecure", "1")?;
+    }
+    if let Some(seconds) = wanted.connect_timeout {
+        set("connect_timeout", &seconds.to_string())?;
+    }
+    keys::set_device(group)
+}
+
+/// The answer to a question: names and values.
+struct Answer(Vec<(String, String)>);
+
+impl Answer {
+    fn parse(text: &str) -> Self {
+        let parse = |line: &str| {
+            let (name, value) = line.split_once(' ')?;
+            Some((name.to_owned(), value.to_owned()))
+        };
+        Self(text.lines().filter_map(parse).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    fn value<T: std::str::FromStr>(&self, name: &str) -> Result<T> {
+        let value = self.get(name).and_then(|value| value.parse().ok());
+        value.ok_or_else(|| strange(name))
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.get(name) == Some("1")
+    }
+}
+
+fn strange(what: &str) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("the kernel module's answer has no {what} that this command understands"),
+    )
+    .advise("The command and the kernel modules may be of different versions.")
+}
+
+/// Asks for all of a list, of one moment.
+fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) -> Result<Vec<T>> {
+    let system = group.system();
+    'again: for _ in 0..TRIES {
+        let mut entries = Vec::new();
+        let mut revision = None;
+        for index in 0..ENTRIES_MAX {
+            if system.interrupted() {
+                return Err(Error::interrupted());
+            }
+            let question = format!("{which} {index}\n");
+            if let Err(error) = system.write(&group.path().join("ask"), &question) {
+                return Err(explain::of_discovery(&error, group));
+            }
+            let answer = Answer::parse(&group.get("answer")?);
+            let now = answer.value::<String>("revision")?;
+            if revision.get_or_insert_with(|| now.clone()) != &now {
+                continue 'again;
+            }
+            if index >= answer.value("count")? {
+                return Ok(entries);
+            }
+            entries.push(read(&answer)?);
+        }
+        return Err(Error::new(
+            Kind::Connection,
+            format!("the target tells of more than {ENTRIES_MAX} {which}"),
+        ));
+    }
+    Err(Error::new(
+        Kind::Connection,
+        format!("the target's {which} change all the time"),
+    )
+    .advise("Try again when nobody configures the target."))
+}
+
+fn portal(answer: &Answer) -> Result<Portal> {
+    Ok(Portal {
+        address: answer.value("address")?,
+        port: answer.value("port")?,
+    })
+}
+
+fn volume(system: &dyn System, answer: &Answer, address: &str) -> Result<Discovered> {
+    let mut volume = Discovered {
+        name: answer.value("name")?,
+        wwid: answer.get("wwid").map(str::to_owned),
+        size_bytes: answer.value("size_bytes")?,
+        block_size: answer.value("block_size")?,
+        read_only: answer.flag("read_only"),
+        insecure: answer.flag("insecure"),
+        mode: answer.value("mode")?,
+        state: "available".to_owned(),
+        disk: None,
+    };
+    volume.disk = disk_of(system, &volume, address)?;
+    if volume.disk.is_some() {
+        "connected".clone_into(&mut volume.state);
+    }
+    if answer.flag("evicted") {
+        "evicted".clone_into(&mut volume.state);
+    }
+    Ok(volume)
+}
+
+/// Returns the disk of this machine that is the volume of the target at `address`.
+fn disk_of(system: &dyn System, volume: &Discovered, address: &str) -> Result<Option<String>> {
+    let Some(tree) = INITIATOR.tree(system) else {
+        return Ok(None);
+    };
+    for group in tree.children()? {
+        let get = |attribute| group.get(attribute).unwrap_or_default();
+        let is_it = match &volume.wwid {
+            Some(wwid) => get("wwid") == *wwid,
+            None => get("volume") == volume.name && same_address(&get("address"), address),
+        };
+        if is_it && !get("device").is_empty() {
+            return Ok(Some(group.name()));
+        }
+    }
+    Ok(None)
+}
+
+impl From<&Portal> for Endpoint {
+    fn from(portal: &Portal) -> Self {
+        Self {
+            address: portal.address.clone(),
+            port: portal.port,
+        }
+    }
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a look has seen.
+
+use crate::output::{Device, Port, Rates, Volume};
+
+/// Everything that is shown, as it was at the last look.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) devices: Vec<Device>,
+    pub(super) volumes: Vec<Volume>,
+    pub(super) ports: Vec<Port>,
+    pub(super) disk_rates: Vec<Rates>,
+    pub(super) volume_rates: Vec<Rates>,
+}
+
+/// Returns what happened to a disk or volume since the look before.
+pub(super) fn rates_of<'a>(all: &'a [Rates], name: &str) -> Option<&'a Rates> {
+    all.iter().find(|rates| rates.name == name)
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk trace`: records how data moves, and shows it as text and as pictures.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `record` | the recording, through tracefs |
+//! | `parse` | a recording as events |
+//! | `sides` | the events of one side as requests |
+//! | `clocks` | how far apart the clocks of two machines are |
+//! | `merge` | the requests of both sides, by one clock |
+//! | `chunks` | when the parts of a request were at the drive, in memory and on the wire |
+//! | `list`, `text` | tables, and one request, for a terminal |
+//! | `svg` | a picture of one request |
+//! | `perfetto` | a file for <https://ui.perfetto.dev> |
+//!
+//! All but `record` computes and does nothing else: its tests run without a kernel.
+
+mod chunks;
+mod clocks;
+pub mod list;
+pub mod merge;
+mod parse;
+mod perfetto;
+mod record;
+mod sides;
+mod svg;
+pub mod text;
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Kind, Result};
+use crate::output::{Outcome, Report};
+use crate::system::System;
+
+pub use chunks::Chunk;
+pub use clocks::DRIFT_PPM;
+pub use merge::{Moved, Picture};
+pub use record::{record, Until};
+
+/// What `trace show` is asked for.
+#[derive(Clone, Debug)]
+pub struct Show<'a> {
+    /// The recordings, of which one has a target's side.
+    pub files: &'a [PathBuf],
+    /// Only this request.
+    pub request: Option<usize>,
+    /// Where to write a picture of it, or of the largest.
+    pub svg: Option<&'a Path>,
+    /// Where to write all for Perfetto.
+    pub perfetto: Option<&'a Path>,
+    /// How much faster than the other one of two clocks may be, in millionths.
+    pub drift: u32,
+}
+
+/// Runs `hcablk trace show`.
+pub fn show(system: &dyn System, wanted: &Show<'_>) -> Result<Outcome> {
+    let mut recordings = Vec::new();
+    for file in wanted.files {
+        let text = system.read(file)?;
+        recordings.push(parse::parse(&file.display().to_string(), &text)?);
+    }
+    let mut picture = merge::merge(&recordings, wanted.drift)?;
+    let mut notes = Vec::new();
+    for machine in &picture.machines {
+        if machine.lost > 0 {
+            notes.push(format!(
+                "{}: {} events were lost, and with them parts of requests",
+                machine.file, machine.lost
+            ));
+        }
+    }
+    let mut written = Vec::new();
+    if let Some(file) = wanted.perfetto {
+        let json = perfetto::json(&picture);
+        write(system, file, &json)?;
+        written.push(file.display().to_string());
+    }
+    if let Some(file) = wanted.svg {
+        let request = match wanted.request {
+            Some(number) => find(&picture, number)?,
+            None => picture.largest().ok_or_else(nothing)?,
+        };
+        write(system, file, &svg::draw(&picture, request))?;
+        written.push(file.display().to_string());
+    }
+    if let Some(number) = wanted.request {
+        let request = find(&picture, number)?.clone();
+        picture.requests = vec![request];
+    }
+    let mut outcome = Outcome::new(Report::Trace {
+        machines: picture.machines,
+        requests: picture.requests,
+        written,
+        one: wanted.request.is_some(),
+    });
+    outcome.notes = notes;
+    Ok(outcome)
+}
+
+fn write(system: &dyn System, file: &Path, text: &str) -> Result<()> {
+    system.replace(file, text).map_err(|error| {
+        Error::new(Kind::Failed, format!("the picture is not written: {error}"))
+            .with_errno(error.errno)
+            .advise("Name a file in a folder that you may write to.")
+    })
+}
+
+fn find(picture: &Picture, number: usize) -> Result<&Moved> {
+    let found = picture
+        .requests
+        .iter()
+        .find(|request| request.number == number);
+    found.ok_or_else(|| {
+        Error::new(
+            Kind::NotFound,
+            format!(
+                "there is no request {number}: the recordings have {}",
+                picture.requests.len()
+            ),
+        )
+        .advise("Without --request they are listed, with their numbers from 1 on.")
+    })
+}
+
+fn nothing() -> Error {
+    Error::new(
+        Kind::NotFound,
+        "no request with data was recorded".to_owned(),
+    )
+    .advise(
+        "Record while there is I/O, on both sides at the same time: hcablk trace record -o FILE",
+    )
+}

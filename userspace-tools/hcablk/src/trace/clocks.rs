@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How far apart the clocks of two machines are, from messages that both saw.
+//!
+//! A request is sent before it is received, and answered there before the answer is here. So each of them says that
+//! the difference of the clocks, theirs from ours, is at least one number at one moment, and at most another at another.
+//! Clocks run at different rates, but no more different than some millionths (`ppm`): what is known for one moment holds,
+//! widened by so much, for all others. What all of them leave is an interval for each moment (as NTP's, by Marzullo's
+//! intersection); its middle is taken, and half of its width is the uncertainty.
+
+/// How different the rates of two clocks may be, unless told otherwise, in millionths. Crystals are within 100, what
+/// calibrates an emulated machine's clock is not.
+pub const DRIFT_PPM: u32 = 1000;
+
+/// What tracefs rounds times to, in nanoseconds.
+const ROUNDED: i64 = 1000;
+
+/// Stands for no bound; far enough from the limits of i64 for sums.
+const NONE: i64 = i64::MAX / 4;
+
+/// What a pair of messages says, at a moment of our clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) at: i64,
+    pub(super) least: i64,
+    pub(super) most: i64,
+}
+
+impl Bound {
+    /// A message that they sent at `sent`, by their clock, was received here at `received`.
+    pub(super) fn received(sent: i64, received: i64) -> Self {
+        Self {
+            at: received,
+            least: sent - received - ROUNDED,
+            most: NONE,
+        }
+    }
+
+    /// A message that was sent here at `sent` was received there at `received`, by their clock.
+    pub(super) fn sent(sent: i64, received: i64) -> Self {
+        Self {
+            at: sent,
+            least: -NONE,
+            most: received - sent + ROUNDED,
+        }
+    }
+}
+
+/// Why two clocks cannot be put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// Of no request both ways were recorded on both sides.
+    Unknown,
+    /// The messages contradict each other by so many nanoseconds.
+    Contradiction(i64),
+}
+
+/// How far another clock is ahead of ours, over time.
+#[derive(Clone, Debug)]
+pub(super) struct Clocks {
+    knots: Vec<Bound>,
+    ppm: i64,
+}
+
+impl Clocks {
+    /// The same clock.
+    pub(super) fn same() -> Self {
+        Self {
+            knots: vec![Bound {
+                at: 0,
+                least: 0,
+                most: 0,
+            }],
+            ppm: 0,
+        }
+    }
+
+    /// Computes what `bounds` leave, if rates differ by `ppm` millionths at most.
+    pub(super) fn new(mut bounds: Vec<Bound>, ppm: u32) -> Result<Self, Apart> {
+        bounds.sort_by_key(|bound| bound.at);
+        let mut clocks = Self {
+            knots: bounds,
+            ppm: ppm.into(),
+        };
+        for index in 1..clocks.knots.len() {
+            clocks.narrow(index, index - 1);
+        }
+        for index in (1..clocks.knots.len()).rev() {
+            clocks.narrow(index - 1, index);
+        }
+        let known = |knot: &Bound| knot.least > -NONE / 2 && knot.most < NONE / 2;
+        if !clocks.knots.iter().any(known) {
+            return Err(Apart::Unknown);
+        }
+        let widths = clocks.knots.iter().map(|knot| knot.least - knot.most);
+        match widths.max() {
+            Some(width) if width > 0 => Err(Apart::Contradiction(width)),
+            _ => Ok(clocks),
+        }
+    }
+
+    /// Narrows a knot by what is known of one beside it.
+    fn narrow(&mut self, index: usize, by: usize) {
+        let other = self.knots[by];
+        let slack = self.slack(self.knots[index].at, other.at);
+        let knot = &mut self.knots[index];
+        knot.least = knot.least.max(other.least - slack);
+        knot.most = knot.most.min(other.most + slack);
+    }
+
+    /// By how much the difference can have changed between two moments.
+    fn slack(&self, one: i64, other: i64) -> i64 {
+        // Rounded up; the product stays below the limit for a hundred days.
+        (one - other).abs() / 1000 * self.ppm / 1000 + i64::from(self.ppm != 0)
+    }
+
+    /// Returns how far the other clock is ahead at `at` of ours, and how far that may be off.
+    pub(super) fn ahead(&self, at: i64) -> (i64, i64) {
+        let after = self.knots.partition_point(|knot| knot.at < at);
+        let beside = [after.checked_sub(1), Some(after)];
+        let (mut least, mut most) = (-NONE, NONE);
+        for knot in beside.into_iter().flatten() {
+            if let Some(knot) = self.knots.get(knot) {
+                let slack = self.slack(at, knot.at);
+                least = least.max(knot.least - slack);
+                most = most.min(knot.most + slack);
+            }
+        }
+        (least + (most - least) / 2, (most - least + 1) / 2)
+    }
+
+    /// Returns what our clock shows when the other one shows `at`, and how far that may be off.
+    pub(super) fn ours(&self, at: i64) -> (i64, i64) {
+        let mut ours = at - self.ahead(self.knots.first().map_or(0, |knot| knot.at)).0;
+        // Each time what is left is the drift's part of what was left: at most a thousandth.
+        for _ in 0..3 {
+            ours = at - self.ahead(ours).0;
+        }
+        (ours, self.ahead(ours).1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests of a machine whose clock is ahead by what `ahead` says, each way with its delay.
+    fn exchange(ahead: impl Fn(i64) -> i64, delays: &[(i64, i64)], every: i64) -> Vec<Bound> {
+        let mut bounds = Vec::new();
+        for (index, (there, back)) in (1..).zip(delays) {
+            let received = index * every;
+            let answered = received + 50_000;
+            bounds.push(Bound::received(
+                received - there + ahead(received - there),
+                received,
+            ));
+            bounds.push(Bound::sent(
+                answered,
+                answered + back + ahead(answered + back),
+            ));
+        }
+        bounds
+    }
+
+    #[test]
+    fn the_fastest_messages_count() {
+        let delays = [(90_000, 5_000), (4_000, 80_000), (70_000, 60_000)];
+        let clocks = Clocks::new(exchange(|_| 7_000_000, &delays, 200_000), 0).unwrap();
+        let (ahead, uncertainty) = clocks.ahead(400_000);
+        // Between -4 us and +5 us, each widened by what tracefs rounds.
+        assert_eq!((ahead, uncertainty), (7_000_500, 5_500));
+        assert!((ahead - 7_000_000).abs() <= uncertainty);
+        let (ours, _) = clocks.ours(8_000_500);
+        assert_eq!(ours, 1_000_000);
+    }
+
+    #[test]
+    fn clocks_that_drift() {
+        // 100 us each second, for ten seconds: far more than messages take.
+        let drifting = |at: i64| -3_000_000_000 + at / 10_000;
+        let delays = vec![(10_000, 12_000); 100];
+        let bounds = exchange(drifting, &delays, 100_000_000);
+        assert!(matches!(
+            Clocks::new(bounds.clone(), 0),
+            Err(Apart::Contradiction(_))
+        ));
+        let clocks = Clocks::new(bounds, 200).unwrap();
+        let mut last = i64::MIN;
+        for at in (0..10_000_000_000).step_by(37_000_000) {
+            let (ahead, uncertainty) = clocks.ahead(at);
+            assert!((ahead - drifting(at)).abs() <= uncertainty, "{at}");
+            assert!(uncertainty <= 40_000, "{uncertainty}");
+            let (ours, _) = clocks.ours(at + drifting(at));
+            assert!((ours - at).abs() <= uncertainty + 1000, "{ours} {at}");
+            assert!(ours > last);
+            last = ours;
+        }
+    }
+
+    #[test]
+    fn what_is_not_known() {
+        assert_eq!(Clocks::new(Vec::new(), 100).err(), Some(Apart::Unknown));
+        let one_way = vec![Bound::received(5, 10), Bound::received(15, 20)];
+        assert_eq!(Clocks::new(one_way, 100).err(), Some(Apart::Unknown));
+        let wrong = vec![Bound::received(50_000, 10_000), Bound::sent(11_000, 12_000)];
+        assert_eq!(
+            Clocks::new(wrong, 0).err(),
+            Some(Apart::Contradiction(37_000))
+        );
+    }
+}

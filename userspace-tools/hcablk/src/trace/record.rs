@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk trace record`: what tracefs tells, as a file.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use super::parse::{HEADING, POINTS};
+use crate::error::{Error, Kind, Result};
+use crate::output::{Done, Outcome};
+use crate::system::{Heard, Listen, System};
+
+/// The most events of a recording, of some 250 bytes each.
+const EVENTS_MAX: usize = 400_000;
+
+/// KiB of tracefs's buffer for each CPU.
+const BUFFER_KIB: u32 = 4096;
+
+/// When to end; else when it is interrupted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Until {
+    /// After so long.
+    pub time: Option<Duration>,
+    /// When so many requests have ended on this machine, as a client or as a target.
+    pub requests: Option<u64>,
+}
+
+/// Runs `hcablk trace record`.
+pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcome> {
+    if output
+        .parent()
+        .is_some_and(|folder| folder != Path::new("") && !system.exists(folder))
+    {
+        return Err(Error::new(
+            Kind::NotFound,
+            format!("{}: there is no such folder", output.display()),
+        )
+        .advise("Make the folder first, or name another file."));
+    }
+    let wanted = Listen {
+        uevents: false,
+        tracepoints: POINTS.map(|(system, name, _)| (system, name)).to_vec(),
+        raw_clock: true,
+        buffer_kib: Some(BUFFER_KIB),
+    };
+    let (mut listener, notes) = system.listen(&wanted)?;
+    system.progress("recording; to end it: Ctrl-C");
+    let end = until.time.map(|time| system.now() + time);
+    let (mut lines, mut lost) = (Vec::new(), 0_u64);
+    let (mut as_client, mut as_target) = (0_u64, 0_u64);
+    let mut is_full = false;
+    loop {
+        let left = end.map(|end| end.saturating_sub(system.now()));
+        if left == Some(Duration::ZERO) {
+            break;
+        }
+        match listener.next_within(left)? {
+            None | Some(Heard::End) => break,
+            Some(Heard::LostTraces(count)) => lost += count,
+            Some(Heard::Trace(line)) => {
+                as_client += u64::from(line.contains(": hcablk_completed: "));
+                as_target += u64::from(line.contains(": hcablk_target_completed: "));
+                if line.contains(": hcablk_") {
+                    lines.push(line);
+                }
+            }
+            Some(Heard::Uevent(_) | Heard::LostUevents) => (),
+        }
+        let ended = as_client.max(as_target);
+        if until.requests.is_some_and(|requests| ended >= requests) {
+            break;
+        }
+        if lines.len() >= EVENTS_MAX {
+            is_full = true;
+            break;
+        }
+    }
+    drop(listener);
+    let mut text = format!(
+        "{HEADING}\n# host: {}\n# lost: {lost}\n",
+        system.host_name()
+    );
+    for line in &lines {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{line}");
+    }
+    system.replace(output, &text).map_err(|error| {
+        Error::new(
+            Kind::Failed,
+            format!("the recording is not written: {error}"),
+        )
+        .with_errno(error.errno)
+        .advise("Name a file in a folder that you may write to.")
+    })?;
+    let mut outcome = Outcome::new(Done::TraceRecord {
+        file: output.display().to_string(),
+        events: lines.len(),
+        lost,
+        requests: as_client.max(as_target),
+    });
+    outcome.notes = notes;
+    if is_full {
+        outcome.note(format!(
+            "the recording ended early: {EVENTS_MAX} events are the most that one has"
+        ));
+    }
+    if lines.is_empty() {
+        outcome.note("nothing happened while it was recorded");
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The tree by which targets are asked what this host may use.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+
+use super::Kernel;
+
+pub(super) const DISCOVERY: &str = "/sys/kernel/config/hcablk_discovery";
+
+const ASKER: &[(&str, &str)] = &[
+    ("address", ""),
+    ("port", "7744"),
+    ("host_id", ""),
+    ("host_key", ""),
+    ("target_key", ""),
+    ("insecure", "0"),
+    ("connect_timeout", "10"),
+    ("ask", ""),
+    ("answer", ""),
+    ("error", ""),
+];
+
+impl Kernel {
+    /// Has the target tell of a volume.
+    pub fn tell(&self, name: &str, wwid: &str, more: &str) {
+        let entry = format!(
+            "name {name}\nwwid {wwid}\nsize_bytes 67108864\nblock_size 512\nread_only 0\nevicted 0\ninsecure 0\nmode direct\n"
+        );
+        // What is said twice counts as it is said first.
+        self.told.borrow_mut().push(format!("{more}{entry}"));
+    }
+
+    /// Makes the attributes of what was created at `path`, if a target is asked by it.
+    pub(super) fn fill_asker(&self, path: &Path) {
+        if path.parent() == Some(Path::new(DISCOVERY)) {
+            self.fill(path, ASKER);
+        }
+    }
+
+    pub(super) fn ask(&self, group: &Path, question: &str) -> Result<(), Errno> {
+        if let Some((errno, text)) = self.refuse.borrow().get("discovery") {
+            self.set(group, "error", text);
+            return Err(*errno);
+        }
+        let (list, index) = question.split_once(' ').ok_or(Errno::EINVAL)?;
+        let index: usize = index.parse().map_err(|_| Errno::EINVAL)?;
+        let entries = match list {
+            "volumes" => self.told.borrow().clone(),
+            _ => vec!["address 10.0.0.1\nport 7744\n".to_owned()],
+        };
+        let changes = self.list_changes.get();
+        self.list_changes.set(changes.saturating_sub(1));
+        let (count, entry) = (entries.len(), entries.get(index).cloned());
+        let answer = format!(
+            "count {count}\nrevision {changes:08x}\n{}",
+            entry.unwrap_or_default()
+        );
+        self.file(group.join("answer"), &answer);
+        Ok(())
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `key apply` against an imitation of the kernel.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+mod kernel;
+
+use hcablk::error::Kind;
+use kernel::{fails, ok, steps_of, Kernel};
+
+const A: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
+const HOST: &str =
+    "/sys/kernel/config/hcablk_target/volumes/data/hosts/5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
+const DEVICE: &str = "/sys/kernel/config/hcablk/data";
+
+/// A key, and how the kernel modules take it.
+fn key(byte: u8) -> (String, String) {
+    let digits = format!("{byte:02x}").repeat(32);
+    let checksum = crc32fast::hash(&[byte; 32]);
+    (format!("hcablk-key-1:{digits}-{checksum:08x}\n"), digits)
+}
+
+/// A key is rotated: what was the first becomes the second, and is one of the two at each moment.
+#[test]
+fn the_older_key_of_a_host_is_set_before_the_newer_one_takes_its_place() {
+    let kernel = Kernel::loaded();
+    ok(
+        &kernel,
+        &format!("target export data /dev/sdb --no-port --allow {A} --insecure"),
+    );
+    let (older, older_digits) = key(1);
+    let (newer, newer_digits) = key(2);
+    for (attribute, value) in [("key", older_digits.as_str()), ("key2", ""), ("keys", "1")] {
+        kernel.file(format!("{HOST}/{attribute}"), &format!("{value}\n"));
+    }
+    kernel.file(format!("/etc/hcablk/keys/hosts/{A}"), &(newer + &older));
+    assert_eq!(
+        steps_of(&kernel, "key apply"),
+        [
+            format!("write key2 {older_digits}"),
+            format!("write key {newer_digits}")
+        ]
+    );
+}
+
+/// A disk that proves who it is does not go on without that because files are gone.
+#[test]
+fn keys_that_are_gone_are_not_taken_from_a_disk() {
+    let kernel = Kernel::loaded();
+    let (own, _) = key(1);
+    let (target, target_digits) = key(2);
+    ok(&kernel, "connect 10.0.0.1 data");
+    for attribute in ["host_key", "target_key"] {
+        kernel.file(format!("{DEVICE}/{attribute}"), "\n");
+    }
+    kernel.file(format!("{DEVICE}/keys"), "0\n");
+    let nothing: [String; 0] = [];
+    assert_eq!(steps_of(&kernel, "key apply"), nothing, "it has none");
+    kernel.file("/etc/hcablk/keys/host", &own);
+    kernel.file("/etc/hcablk/keys/targets/10.0.0.1", &target);
+    ok(&kernel, "key apply");
+    assert_eq!(kernel.device("data", "target_key"), target_digits);
+    kernel.file(format!("{DEVICE}/keys"), "2\n");
+
+    for file in ["host", "targets/10.0.0.1"] {
+        kernel.file(format!("/etc/hcablk/keys/{file}"), "");
+    }
+    let before = kernel.snapshot();
+    let error = fails(&kernel, "key apply");
+    assert_eq!(error.kind, Kind::Setup);
+    assert!(
+        error
+            .to_string()
+            .contains("none in /etc/hcablk/keys any more"),
+        "{error}"
+    );
+    assert_eq!(kernel.snapshot(), before);
+}
