@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 import chunks
 import counting
@@ -25,6 +26,9 @@ import report
 import rows
 from counts import CountError
 from machine import COUNTING, DRIVES, EXACT, HCA, HCA_IOMMU, LINK, THROTTLED, GuestError, Kind, Machine, Parts
+
+
+T = TypeVar("T")
 
 
 def say(text: str = "") -> None:
@@ -47,6 +51,11 @@ def run(machine: Machine, wanted: list[rows.Row], results: dict[rows.Row, load.R
                 say(f"[{len(results):3}/{len(wanted)}] {row.name:28} {cost} {result.iops:12,.0f} IOPS {seconds:6.1f} s")
 
 
+def by_row(boots: list[dict[rows.Row, T]]) -> dict[rows.Row, list[T]]:
+    """What was found of each row, in the boots that have come to it."""
+    return {row: [boot[row] for boot in boots if row in boot] for boot in boots for row in boot}
+
+
 def origin(kind: Kind) -> dict[str, object]:
     """What the results come from."""
 
@@ -63,6 +72,7 @@ def origin(kind: Kind) -> dict[str, object]:
         "unit": kind.unit,
         "qemu_options": [f"-accel {kind.accel}", *kind.arguments] if kind.accel else [],
         "kernel_options": kind.append,
+        "connect_options": os.environ.get("CONNECT", ""),
         "fio_options": load.FIO,
     }
 
@@ -115,6 +125,7 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="only count, and say where the instructions go")
     parser.add_argument("--quick", action="store_true", help="only the rows that the figures need")
     parser.add_argument("--no-count", action="store_true", help="only measure")
+    parser.add_argument("--repeat", type=int, default=1, help="how many boots each row is measured in")
     parser.add_argument("--link", choices=("one", "two", "hca", "hca-iommu"), default="one", help="what is between the two ends")
     parser.add_argument("--save", help="another file for the results; its rows of the same origin are kept")
     parser.add_argument("rows", nargs="*", help="peers, loads, or globs of rows' names")
@@ -127,7 +138,7 @@ def main() -> int:
         wanted = [row for row in wanted if row.peer not in ("null", rows.VERBS, *rows.CHUNKS)]
     elif on_hca:
         # It has no user space, and others do not use it.
-        wanted = [row for row in wanted if row.peer in (*rows.RDMA_PEERS, *rows.PATHS)]
+        wanted = [row for row in wanted if row.peer in (*rows.RDMA_PEERS, *rows.TUNED, *rows.PATHS)]
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
@@ -149,7 +160,9 @@ def main() -> int:
         # Nothing else is a measure there.
         to_count = wanted
     in_chunks = [row for row in wanted if row.peer in rows.CHUNKS]
-    found: dict[rows.Row, load.Result] = {}
+    # Of each boot. On soft-RoCE counting costs nothing that was not measured before, so that one boot is enough for it.
+    boots: list[dict[rows.Row, load.Result]] = [{} for _ in range(args.repeat)]
+    countings: list[dict[rows.Row, counting.Counted]] = [{} for _ in range(args.repeat if on_hca else 1)]
     timed: dict[rows.Row, chunks.Timed] = {}
     counted: dict[rows.Row, counting.Counted] = {}
     code = 0
@@ -159,12 +172,14 @@ def main() -> int:
             with booted(parts, THROTTLED) as machine:
                 chunks.run(machine, in_chunks, timed, say)
         if wanted and not args.profile and not on_hca:
-            with booted(parts, kind) as machine:
-                run(machine, wanted, found)
+            for results in boots:
+                with booted(parts, kind) as machine:
+                    run(machine, wanted, results)
         if to_count and args.link != "two" and (on_hca or not args.no_count):
             say("\ncounting what an I/O consists of")
-            with booted(parts, on_hca or COUNTING) as machine:
-                counting.run(machine, to_count, counted, say)
+            for results in countings:
+                with booted(parts, on_hca or COUNTING) as machine:
+                    counting.run(machine, to_count, results, say)
         if on_drives and args.link == "one":
             say("\ncounting what an I/O takes on an emulated NVMe drive")
             with booted(parts, DRIVES) as machine:
@@ -177,6 +192,8 @@ def main() -> int:
     except SystemExit as end:
         code = int(end.code or 0)
     # Also of a run that ended early.
+    found = {row: load.median(results) for row, results in by_row(boots).items()}
+    counted |= {row: counting.median(results) for row, results in by_row(countings).items()}
     tell(args, parts, report.results(origin(kind), found, counted, timed), counted)
     return code
 

@@ -6,15 +6,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import counts
 import load
+import whose
 from counts import Cost
 from machine import Machine
-from rows import MODES, RDMA_PEERS, Row
+from rows import MODES, RDMA_PEERS, TUNED, Row
 
-# Functions that a profile prints.
+# Functions that a profile prints, beside all of the peer's own.
 PRINTED = 100
 
 
@@ -40,6 +41,17 @@ class Counted:
         for cost in self.functions:
             result[cost.module] = result.get(cost.module, 0) + cost.instructions
         return dict(sorted(result.items(), key=lambda item: -item[1]))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return whose.parts([(cost.module, cost.name, cost.instructions) for cost in self.functions])
+
+
+def median(boots: list[Counted]) -> Counted:
+    """Returns what the middle one of several boots has counted, with the span of their costs."""
+    cost = load.median([boot.cost for boot in boots])
+    middle = next(boot for boot in boots if boot.cost.ns_per_io == cost.ns_per_io)
+    return replace(middle, cost=cost)
 
 
 def watch(machine: Machine) -> None:
@@ -93,7 +105,7 @@ def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: C
                 result = load.measure(machine, row, disk)
                 sections, place = counts.read(machine.counts, place)
                 section = counts.difference(sections[3], sections[1])
-                verbs = counts.verbs(section, result.ios) if peer in RDMA_PEERS else {}
+                verbs = counts.verbs(section, result.ios) if peer in (*RDMA_PEERS, *TUNED) else {}
                 went = moved(before, machine.counters(peer))
                 total = section.instructions.total() / result.ios
                 if machine.kind.hca:
@@ -116,7 +128,12 @@ def profile_text(row: Row, counted: Counted) -> Iterator[str]:
         if n >= total / 1000:
             yield f"{n:12,.0f} {n / total:7.1%}  {module}"
     yield ""
-    yield f"{'instructions':>12} {'':>7} {'calls':>8}  function"
-    for cost in counted.functions[:PRINTED]:
+    for part, n in counted.parts.items():
+        yield f"{n:12,.0f} {n / total:7.1%}  {part}"
+    yield ""
+    yield f"{'instructions':>12} {'':>7} {'calls':>8}  function and part"
+    for n, cost in enumerate(counted.functions):
+        if n >= PRINTED and (whose.part(cost.module, cost.name) != whose.OWN or cost.instructions < 0.5):
+            continue
         where = "" if cost.module in ("kernel", cost.name) else f" [{cost.module}]"
-        yield f"{cost.instructions:12,.0f} {cost.instructions / total:7.1%} {cost.calls:8.2f}  {cost.name}{where}"
+        yield f"{cost.instructions:12,.0f} {cost.instructions / total:7.1%} {cost.calls:8.2f}  {cost.name}{where} ({whose.part(cost.module, cost.name)})"

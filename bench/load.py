@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import peers
 from machine import Machine
-from rows import MODES, VERBS, Load, Row
+from rows import MODES, SINGLE, VERBS, Load, Row
 
 # Submissions and completions come in batches at this depth and above.
 BATCH_DEPTH = 32
@@ -25,10 +25,19 @@ class Result:
 
     ios: int
     ns_per_io: float
+    # The least and the most of several boots; the cost is their median then.
+    span: tuple[float, float] | None = None
 
     @property
     def iops(self) -> float:
         return 1e9 / self.ns_per_io
+
+
+def median(results: list[Result]) -> Result:
+    """Returns the middle one of several boots' results, with their span."""
+    ordered = sorted(results, key=lambda result: result.ns_per_io)
+    span = (ordered[0].ns_per_io, ordered[-1].ns_per_io) if len(ordered) > 1 else None
+    return replace(ordered[len(ordered) // 2], span=span)
 
 
 def counts(load: Load, mib: int = 24) -> tuple[int, int]:
@@ -40,10 +49,10 @@ def counts(load: Load, mib: int = 24) -> tuple[int, int]:
 def command(load: Load, disk: str, warm: int, measured: int, mib: int = 0) -> str:
     """Two jobs, one after the other: a short one, and one that is longer by what is measured. What it takes to begin
     and to end a job is the same in both, and goes with the difference. `mib`: use so much of the disk only."""
-    options = f"{FIO} --filename={disk} --rw={load.pattern} --bs={load.bytes} --iodepth={load.depth}"
+    options = f"{FIO} --filename={disk} --rw={load.pattern.removesuffix(SINGLE)} --bs={load.bytes} --iodepth={load.depth}"
     if mib:
         options += f" --size={mib}m"
-    if load.depth >= BATCH_DEPTH:
+    if load.depth >= BATCH_DEPTH and SINGLE not in load.pattern:
         options += f" --iodepth_batch={BATCH} --iodepth_batch_complete_min={BATCH}"
     jobs = f"--name=short --number_ios={warm} --name=long --stonewall --number_ios={warm + measured}"
     return (

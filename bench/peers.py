@@ -137,6 +137,20 @@ PEERS: dict[str, Peer] = {
     "verbs": Peer(title="raw verbs", attach="echo none"),
 }
 
+PEERS |= {
+    "nvme-16k": replace(
+        NVME,
+        title="nvme-rdma/nvmet-rdma, 16 KiB of inline data",
+        serve=NVME.serve.replace("ln -s", "echo 16384 > param_inline_data_size\nln -s"),
+    ),
+    # Its clients keep keys of the server's memory that stay valid.
+    "rnbd-trust": replace(
+        RNBD,
+        title="RNBD/RTRS, always_invalidate=N",
+        serve="modprobe rtrs_server always_invalidate=N; modprobe rnbd_server",
+        unserve="modprobe -r rnbd_server; modprobe -r rtrs_server 2>/dev/null || true",
+    ),
+}
 
 
 def path(title: str, options: str) -> Peer:

@@ -1,144 +1,136 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pictures of a run's results.
+"""Pictures of a run's results, a question each.
 
-    plot.py RESULTS.json    draws RESULTS-cost.svg and RESULTS-figures.svg
+    plot.py RESULTS.json    draws RESULTS-SIZE.svg, who spends the instructions of an I/O of this size, and
+                            RESULTS-ratios.svg, what peers spend for each instruction of ours
 """
 
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
 
 import report
 import rows
 from report import Costs, Results
 from rows import Load
+from whose import PARTS
 
-COLORS = {"null": "#999999", "hcablk": "#c1272d", "nvme": "#0000a7", "rnbd": "#008176", "nbd": "#eecc16"}
-PANEL = (300, 200)
-FONT = "font-family='sans-serif' font-size='12'"
+COLORS = dict(zip(PARTS, ("#b8b8b8", "#8c9fb5", "#c1272d", "#f08a4b", "#2a7f9e", "#6aa56e", "#dddddd"), strict=True))
+# The loads of the pictures by size, in the order of the bars.
+DEPTHS = (1, 64)
+PATTERNS = ("randread", "randwrite")
 
-
-class Picture:
-    """SVG, element by element."""
-
-    def __init__(self, width: int, height: int) -> None:
-        self._size = (width, height)
-        self._parts = [f"<rect width='{width}' height='{height}' fill='white'/>"]
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, color: str = "#cccccc", width: float = 1) -> None:
-        self._parts.append(
-            f"<line x1='{x1:.1f}' y1='{y1:.1f}' x2='{x2:.1f}' y2='{y2:.1f}' stroke='{color}' stroke-width='{width}'/>"
-        )
-
-    def path(self, points: list[tuple[float, float]], color: str) -> None:
-        text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self._parts.append(f"<polyline points='{text}' fill='none' stroke='{color}' stroke-width='2'/>")
-        self._parts += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{color}'/>" for x, y in points]
-
-    def box(self, x: float, y: float, width: float, height: float, color: str) -> None:
-        self._parts.append(f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' fill='{color}'/>")
-
-    def text(self, x: float, y: float, text: str, anchor: str = "middle", weight: str = "normal") -> None:
-        self._parts.append(f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' font-weight='{weight}'>{text}</text>")
-
-    def write(self, path: Path) -> None:
-        width, height = self._size
-        head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' {FONT}>"
-        path.write_text("\n".join([head, *self._parts, "</svg>", ""]), encoding="utf-8")
+matplotlib.use("svg")
+# The same picture has the same bytes; its text stays text.
+matplotlib.rcParams |= {"svg.hashsalt": "hcablk", "svg.fonttype": "none", "font.size": 9}
 
 
-def short(value: float) -> str:
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
+def save(figure: Figure, path: Path) -> Path:
+    """Writes a picture, without the time at which it was drawn."""
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+    return path
 
 
-def panel(picture: Picture, found: Costs, pattern: str, depth: int, left: float, top: float) -> None:
-    """The cost of an I/O over its size, both as logarithms: a line for each peer."""
-    loads = [(n, Load(size, pattern, depth)) for n, size in enumerate(rows.SIZES)]
-    lines = {peer: [(n, found[peer, load]) for n, load in loads if (peer, load) in found] for peer in COLORS}
-    values = [cost for line in lines.values() for _, cost in line]
-    if not values:
-        return
-    width, height = PANEL
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-
-    def at(n: float, cost: float) -> tuple[float, float]:
-        share = (math.log10(cost) - low) / max(1, high - low)
-        return left + width * (n + 0.5) / len(rows.SIZES), top + height * (1 - share)
-
-    for power in range(low, high + 1):
-        y = at(0, 10.0**power)[1]
-        picture.line(left, y, left + width, y)
-        picture.text(left - 6, y + 4, short(10.0**power), "end")
-    for n, name in enumerate(rows.SIZES):
-        picture.text(at(n, 10.0**low)[0], top + height + 16, name)
-    picture.text(left + width / 2, top - 8, f"{pattern}, queue depth {depth}", weight="bold")
-    for peer, line in lines.items():
-        if line:
-            picture.path([at(n, cost) for n, cost in line], COLORS[peer])
+def divided(row: dict[str, Any]) -> dict[str, float]:
+    """Whose the instructions of a row's I/O are; nothing if that was not counted."""
+    return {part: row["instructions_by_part"].get(part, 0.0) for part in PARTS} if "instructions_by_part" in row else {}
 
 
-def cost_picture(found: Costs, unit: str, path: Path) -> None:
-    """All patterns, at the smallest and the largest depth."""
-    found = {key: cost for key, cost in found.items() if key[0] in COLORS}
-    if len({load.size for _, load in found}) < 2:
-        return
-    depths = (rows.DEPTHS[0], rows.DEPTHS[-1])
-    size, gap = PANEL, (70, 50)
-    picture = Picture(2 * (size[0] + gap[0]) + 20, len(rows.PATTERNS) * (size[1] + gap[1]) + 70)
-    picture.text(20, 24, f"{unit.capitalize()} per I/O, both ends and soft-RoCE included", "start", "bold")
-    x = 20.0
-    for peer in (peer for peer in COLORS if any(peer == p for p, _ in found)):
-        picture.box(x, 36, 12, 12, COLORS[peer])
-        picture.text(x + 18, 47, peer, "start")
-        x += 90
-    for y, pattern in enumerate(rows.PATTERNS):
-        for x, depth in enumerate(depths):
-            panel(picture, found, pattern, depth, gap[0] + x * (size[0] + gap[0]), 84 + y * (size[1] + gap[1]))
-    picture.write(path)
+def bars(axes: Axes, found: list[dict[str, Any]]) -> None:
+    """Draws one bar for each peer, from the program at the bottom to what is left at the top."""
+    places = range(len(found))
+    bottoms = [0.0] * len(found)
+    for part in PARTS:
+        heights = [divided(row)[part] for row in found]
+        axes.bar(places, heights, 0.68, bottoms, color=COLORS[part], label=part, edgecolor="white", linewidth=0.4)
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+    for place, total in zip(places, bottoms):
+        axes.text(place, total, f"{total:,.0f}", ha="center", va="bottom", fontsize=8)
+    axes.set_xticks(list(places), [row["peer"] for row in found])
+    axes.set_ylim(0, max(bottoms) * 1.1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def figures_picture(found: Costs, unit: str, path: Path) -> None:
-    """The ratios that are asked for, and how far they are reached."""
-    bars = [
-        (f"{figure.peer} {load.name}", found[figure.peer, load] / found["hcablk", load], figure.wanted)
-        for figure in rows.FIGURES
-        for load in figure.loads()
-        if (figure.peer, load) in found and ("hcablk", load) in found
-    ]
-    if not bars:
-        return
-    left, width, height = 190, 420, 22
-    scale = width / max(1.6, *(max(ratio, wanted) for _, ratio, wanted in bars))
-    picture = Picture(left + width + 70, 70 + height * len(bars))
-    picture.text(20, 24, f"A competitor's {unit} per I/O to hcablk's (line: what is asked for)", "start", "bold")
-    bottom = 44 + height * len(bars)
-    picture.line(left + scale, 40, left + scale, bottom, "#888888")
-    picture.text(left + scale, bottom + 16, "1.0")
-    for n, (name, ratio, wanted) in enumerate(bars):
-        y = 44 + n * height
-        picture.text(left - 8, y + 13, name, "end")
-        picture.box(left, y, ratio * scale, height - 6, "#008176" if ratio >= wanted else "#c1272d")
-        picture.line(left + wanted * scale, y - 2, left + wanted * scale, y + height - 4, "black", 2)
-        picture.text(left + max(ratio, wanted) * scale + 6, y + 13, f"{ratio:.2f}", "start")
-    picture.write(path)
+def whose_picture(results: Results, size: str, path: Path) -> Path | None:
+    """Draws who spends the instructions of an I/O of a size: a panel for each load, the peers side by side."""
+    by_load = {
+        (pattern, depth): [
+            row
+            for peer in rows.RDMA_PEERS
+            for row in results["rows"]
+            if (row["peer"], row["size"], row["pattern"], row["depth"]) == (peer, size, pattern, depth) and divided(row)
+        ]
+        for depth in DEPTHS
+        for pattern in PATTERNS
+    }
+    by_load = {load: found for load, found in by_load.items() if len(found) > 1}
+    if not by_load:
+        return None
+    figure, panels = plt.subplots(1, len(by_load), figsize=(2.3 * len(by_load) + 2.4, 4.2), layout="constrained", squeeze=False)
+    for axes, ((pattern, depth), found) in zip(panels[0], by_load.items()):
+        bars(axes, found)
+        axes.set_title(f"{pattern}, depth {depth}", fontsize=9)
+    panels[0][0].set_ylabel("instructions per I/O")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right center", frameon=False)
+    figure.suptitle(f"Who spends the instructions of an I/O of {size}\n{results['made']['measured']}", fontsize=10)
+    return save(figure, path)
+
+
+def heat(axes: Axes, found: Costs, peer: str) -> None:
+    """Draws the ratios to one peer over all rows that both have."""
+    columns = [(pattern, depth) for pattern in rows.PATTERNS for depth in rows.DEPTHS]
+    columns = [column for column in columns if any((peer, Load(size, *column)) in found for size in rows.SIZES)]
+    sizes = [size for size in rows.SIZES if any((peer, Load(size, *column)) in found for column in columns)]
+    table = []
+    for size in sizes:
+        pairs = [(found.get((peer, Load(size, *column))), found.get(("hcablk", Load(size, *column)))) for column in columns]
+        table.append([theirs / ours if theirs and ours else float("nan") for theirs, ours in pairs])
+    axes.imshow(table, cmap="RdBu", norm=TwoSlopeNorm(1, 0.5, 2), aspect="auto")
+    for y, line in enumerate(table):
+        for x, ratio in enumerate(line):
+            if ratio == ratio:
+                dark = ratio > 1.75 or ratio < 0.62
+                axes.text(x, y, f"{ratio:.2f}", ha="center", va="center", fontsize=8, color="white" if dark else "black")
+    axes.set_xticks(range(len(columns)), [f"{pattern}\nqd{depth}" for pattern, depth in columns], fontsize=7)
+    axes.set_yticks(range(len(sizes)), sizes)
+    axes.set_title(f"{peer} / hcablk", fontsize=9)
+
+
+def ratios_picture(results: Results, path: Path) -> Path | None:
+    """Draws what nvme-rdma and RNBD spend for each instruction of ours, over all rows, as one heat map each."""
+    found = report.costs(results)
+    peers = [peer for peer in rows.RDMA_PEERS if peer != "hcablk" and len([1 for p, _ in found if p == peer]) > 1]
+    if not peers or not any(p == "hcablk" for p, _ in found):
+        return None
+    wide = max(len({(load.pattern, load.depth) for p, load in found if p == peer}) for peer in peers)
+    high = len({load.size for p, load in found if p in peers})
+    size = (0.62 * max(wide, 6) + 1.2, len(peers) * (0.32 * high + 0.9) + 0.6)
+    figure, panels = plt.subplots(len(peers), 1, figsize=size, layout="constrained", squeeze=False)
+    for axes, peer in zip(panels[:, 0], peers):
+        heat(axes, found, peer)
+    figure.suptitle(f"{results['made']['unit'].capitalize()} per I/O, a peer's to ours: blue where ours are fewer", fontsize=10)
+    return save(figure, path)
 
 
 def draw(results: Results, place: Path) -> list[Path]:
-    """Draw both; the files, whose names begin as told."""
-    found = report.costs(results)
-    cost = place.with_name(f"{place.name}-cost.svg")
-    cost_picture(found, results["made"]["unit"], cost)
-    figures = place.with_name(f"{place.name}-figures.svg")
-    figures_picture(found, results["made"]["unit"], figures)
-    return [path for path in (cost, figures) if path.exists()]
+    """Draws all pictures that the results are enough for; the files, whose names begin as told."""
+    pictures = [whose_picture(results, size, place.with_name(f"{place.name}-{size}.svg")) for size in rows.SIZES]
+    pictures.append(ratios_picture(results, place.with_name(f"{place.name}-ratios.svg")))
+    return [path for path in pictures if path]
 
 
 if __name__ == "__main__":
     file = Path(sys.argv[1])
-    draw(json.loads(file.read_text(encoding="utf-8")), file.with_suffix(""))
+    print(*draw(json.loads(file.read_text(encoding="utf-8")), file.with_suffix("")), sep="\n")

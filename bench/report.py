@@ -46,6 +46,7 @@ def results(
             result |= {"ios": counted[row].cost.ios}
         elif cost := found.get(row) or (counted[row].cost if row in counted else None):
             result |= {"ios": cost.ios, "ns_per_io": round(cost.ns_per_io, 1), "iops": round(cost.iops, 1)}
+            result |= {"span": [round(n, 1) for n in cost.span]} if cost.span else {}
         if time := timed.get(row):
             result["milliseconds"] = {
                 "request": round(time.seconds * 1000, 1),
@@ -54,7 +55,8 @@ def results(
             }
         if row in counted:
             modules = {name: round(n, 1) for name, n in counted[row].modules.items() if n >= 0.5}
-            result |= {"verbs": counted[row].verbs, "instructions_by_module": modules}
+            parts = {name: round(n, 1) for name, n in counted[row].parts.items()}
+            result |= {"verbs": counted[row].verbs, "instructions_by_module": modules, "instructions_by_part": parts}
             result |= {"dma_calls": counted[row].dma} if counted[row].dma else {}
             if row.peer in rows.MODES:
                 result |= {"instructions": round(counted[row].instructions, 1), "moved": counted[row].moved}
@@ -62,6 +64,10 @@ def results(
 
     everything = [row for row in rows.all_rows() if row in found or row in counted or row in timed]
     return {"version": 1, "made": made, "rows": [one(row) for row in everything]}
+
+
+def name_of(row: dict[str, Any]) -> str:
+    return f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}"
 
 
 def costs(results: Results) -> Costs:
@@ -96,6 +102,30 @@ def table(found: Costs, unit: str) -> Iterator[str]:
             cost = found.get((peer, load))
             line += f"{cost / ours:14.3f}" if cost and ours else f"{'-':>14}"
         yield line
+
+
+def tuned(found: Costs, unit: str) -> Iterator[str]:
+    """What peers with the settings of a tuned installation cost, and who submits one by one, with the ratios to ours."""
+    measured = [load for load in rows.tuned_loads() if any((peer, load) in found for peer in rows.TUNED)]
+    if not measured:
+        return
+    peers = rows.TUNED_PEERS
+    yield from ("", f"{'tuned, ' + unit:26}" + "".join(f"{peer:>12}" for peer in peers) + "   to ours: " + ", ".join(peers[1:]))
+    for load in measured:
+        numbers = [found.get((peer, load)) for peer in peers]
+        line = f"{load.name:26}" + "".join(f"{cost:12,.0f}" if cost else f"{'-':>12}" for cost in numbers)
+        ratios = [f"{cost / numbers[0]:.3f}" if cost and numbers[0] else "-" for cost in numbers[1:]]
+        yield f"{line}   {'  '.join(ratios)}"
+
+
+def spans(results: Results) -> Iterator[str]:
+    """How far the boots of a row are apart, if there were several."""
+    apart = [(name_of(row), row["ns_per_io"], *row["span"]) for row in results["rows"] if "span" in row]
+    if not apart:
+        return
+    yield from ("", "Of several boots: the median, the least and the most.")
+    for name, middle, least, most in apart:
+        yield f"{name:30}{middle:12,.0f}{least:12,.0f}{most:12,.0f}{(most - least) / middle:8.1%}"
 
 
 def raw(found: Costs) -> Iterator[str]:
@@ -189,13 +219,14 @@ def on_hca(results: Results) -> Iterator[str]:
     for row in of_hca:
         modules = row["instructions_by_module"]
         everything, core = row["ns_per_io"], share(modules, "ib_core")
-        own = share(modules, *OWN_MODULES[row["peer"] if row["peer"] in OWN_MODULES else "hcablk"], "ib_core")
+        peer = rows.TUNED.get(row["peer"], row["peer"])
+        own = share(modules, *OWN_MODULES[peer if peer in OWN_MODULES else "hcablk"], "ib_core")
         driver = share(modules, HCA_MODULE)
         sides = row["verbs"].values()
         rung = sum(side.get(name, 0) for side in sides for name in ("doorbells", "receive doorbells"))
         events = " + ".join(f"{side.get('events', 0):.3f}" for side in sides)
         calls = [row["dma_calls"].get(name, 0) for name in ("map", "unmap")]
-        name = f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}"
+        name = name_of(row)
         numbers = "".join(f"{n:17,.0f}" for n in (everything, own, core, driver, everything - own - driver))
         yield f"{name:28}{numbers}{rung:17.3f}{events:>17}" + "".join(f"{n:17.3f}" for n in calls)
 
@@ -206,7 +237,7 @@ VERBS = ("doorbells", "work requests", "messages", "signaled", "completions", "e
 def verbs(results: Results) -> Iterator[str]:
     """What goes through the verbs, per I/O, on either side."""
     sides = [
-        (f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}", side, numbers)
+        (name_of(row), side, numbers)
         for row in results["rows"]
         for side, numbers in row.get("verbs", {}).items()
     ]
@@ -230,7 +261,7 @@ def modes(results: Results) -> Iterator[str]:
         direct = alike.get((row["size"], row["pattern"], row["depth"]))
         ratio = f"{row['instructions'] / direct:16.3f}" if direct else f"{'-':>16}"
         where = ", ".join(f"{n:g} {name}" for name, n in row["moved"].items())
-        name = f"{row['peer']}-{row['size']}-{row['pattern']}-qd{row['depth']}"
+        name = name_of(row)
         yield f"{name:24}{row['instructions']:22,.0f}{ratio}   {where}".rstrip()
 
 
@@ -270,6 +301,8 @@ def report(results: Results) -> Iterator[str]:
     found = costs(results)
     yield from table(found, made["unit"])
     yield from raw(found)
+    yield from tuned(found, made["unit"])
+    yield from spans(results)
     yield from paths(found)
     yield from chunk_lengths(results)
     lines = list(figures(found)) if made["unit"] == "instructions" else []

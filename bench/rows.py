@@ -13,6 +13,12 @@ SIZES = {"512": 512, "4k": 4 << 10, "16k": 16 << 10, "64k": 64 << 10, "128k": 12
 PATTERNS = ("randread", "randwrite", "read", "write")
 DEPTHS = (1, 8, 32, 64)
 RDMA_PEERS = ("hcablk", "nvme", "rnbd")
+# Peers with settings that a tuned installation has: nvmet that takes 16 KiB within a command, RTRS that leaves keys valid.
+TUNED = {"nvme-16k": "nvme", "rnbd-trust": "rnbd"}
+TUNED_PEERS = ("hcablk", "nvme", "nvme-16k", "rnbd", "rnbd-trust")
+TUNED_SIZES = ("4k", "16k")
+# Patterns whose requests are submitted and reaped one by one, whatever the depth.
+SINGLE = "-single"
 # No disk at all: single work requests, which everything else is made of. A message without data is 64 bytes.
 VERBS = "verbs"
 VERBS_SIZES = {"64": 64, **SIZES}
@@ -129,9 +135,24 @@ def chunk_rows() -> list[Row]:
     return [Row(chunks, Load(CHUNK_SIZE, pattern, 1)) for chunks in CHUNKS for pattern in CHUNK_PATTERNS]
 
 
+def tuned_loads() -> list[Load]:
+    """What peers with the settings of a tuned installation are measured with."""
+    return [
+        Load(size, pattern, depth)
+        for size in TUNED_SIZES
+        for depth in (1, 64)
+        for pattern in (*RANDOM, *(f"{name}{SINGLE}" for name in RANDOM if depth > 1))
+    ]
+
+
+def tuned_rows() -> list[Row]:
+    """Rows of peers with the settings of a tuned installation, and those that submit one by one."""
+    return [Row(peer, load) for peer in TUNED_PEERS for load in tuned_loads() if peer in TUNED or SINGLE in load.pattern]
+
+
 def all_rows() -> list[Row]:
     """Everything that can be asked for."""
-    return [*matrix(), *path_rows(), *chunk_rows(), *mode_rows()]
+    return [*matrix(), *tuned_rows(), *path_rows(), *chunk_rows(), *mode_rows()]
 
 
 def figure_rows() -> list[Row]:
@@ -154,4 +175,6 @@ def select(words: list[str], quick: bool) -> list[Row]:
 
 def matches(row: Row, word: str) -> bool:
     groups = [name for name, peers in (("modes", MODES), ("paths", PATHS), ("chunks", CHUNKS)) if row.peer in peers]
+    if row.peer in TUNED_PEERS and row.load in tuned_loads():
+        groups.append("tuned")
     return word in (row.peer, row.load.name, *groups) or fnmatch.fnmatch(row.name, word)

@@ -11,6 +11,7 @@
 #	COUNT=no	measure the rows, and do not count what they consist of
 #	LINK=two	two guests and a virtual network between them, in real time
 #	LINK=hca	two HCAs of the tests' own in one guest; LINK=hca-iommu: with an IOMMU
+#	REPEAT=N	measure each row in N boots, and report the median and the span
 #	SAVE=FILE	keep the results there, too
 #	CONNECT="OPTION…"	connect with these options of `hcablk connect`
 #	PROFILE=1	say where the instructions of these rows go, and do not measure them
@@ -27,7 +28,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	HCABLK_COMMIT=$(git -C "$top" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 	export HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT
 	vars=()
-	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT HCABLK_ACCEL QUICK COUNT LINK SAVE PROFILE CONNECT; do
+	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_LOGS HCABLK_RNBD HCABLK_COMMIT HCABLK_ACCEL QUICK COUNT LINK SAVE PROFILE CONNECT REPEAT; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$bench/run.sh" "$@"
@@ -42,6 +43,7 @@ one) ;;
 two | hca | hca-iommu) arguments+=(--link "$LINK") ;;
 *) echo "bench: LINK is one, two, hca or hca-iommu, not $LINK" >&2 && exit 2 ;;
 esac
+[ -z "${REPEAT:-}" ] || arguments+=(--repeat "$REPEAT")
 [ -z "${SAVE:-}" ] || arguments+=(--save "$SAVE")
 
 # In a process namespace of its own no guest outlives this, however it ends.
