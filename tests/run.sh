@@ -26,7 +26,7 @@
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_LANES	how many sets of guests run tests side by side; when all tests are asked for 3, or 2 without
 #			memory for so many, else 1
-#	HCABLK_LEAVE_OUT	groups of tests, separated by blanks, that do not run unless they are named
+#	HCABLK_TURN	a number that says which of the tests that take turns run with all others; they all do when not set
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
 #	HCABLK_WHOLE	when not empty they send ten times as many, and sweeps take all values
 #	HCABLK_SEED	what their messages come from, and which values a sweep takes; 1 when not set, in CI the commit's
@@ -44,7 +44,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_LEAVE_OUT HCABLK_SYSTEM HCABLK_PACKAGES \
+		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_TURN HCABLK_SYSTEM HCABLK_PACKAGES \
 		HCABLK_REISSUES HCABLK_MINUTES; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done

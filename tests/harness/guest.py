@@ -69,6 +69,11 @@ class Settings:
     arguments: list[str] = field(default_factory=list)
 
 
+# UEFI firmware, without Secure Boot: that would demand of the kernel to be signed by the run's own key, too.
+FIRMWARE = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+FIRMWARE_VARIABLES = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+
+
 @dataclass
 class Spec:
     """What one guest is: its name, its number in the network, its cards and drives."""
@@ -89,6 +94,11 @@ class Spec:
     hcas: int = 0
     # Whether there is an IOMMU, whose mappings go as soon as they are given up.
     iommu: bool = False
+    # Whether all DMA goes by bounce buffers, as of devices that do not reach all memory.
+    bounce: bool = False
+    # Starts by UEFI firmware, whose signature database has a certificate of the run's own: signing.key and signing.pem,
+    # in the lane's folder.
+    firmware: bool = False
     # A whole Debian machine, which starts from a disk of its own; see scripts/machine-image.
     machine: bool = False
 
@@ -165,6 +175,19 @@ class Guest:
             subprocess.run(["cp", "--sparse=always", self.settings.system / "disk.img", disk], check=True)
         return disk
 
+    def firmware_arguments(self) -> list[str]:
+        """QEMU's arguments for UEFI firmware, with variables that are made when there are none."""
+        work = self.settings.work
+        variables, key, certificate = work / f"{self.name}-vars.fd", work / "signing.key", work / "signing.pem"
+        if not variables.exists():
+            command = ["openssl", "req", "-new", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=hcablk test"]
+            subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+            command = ["virt-fw-vars", "--input", FIRMWARE_VARIABLES, "--output", variables]
+            command += ["--add-db", "6f1d1a5e-3f0c-4d0e-8e3b-6a8c2f9f1b77", certificate]
+            subprocess.run(command, check=True, capture_output=True)
+        code = f"if=pflash,unit=0,format=raw,readonly=on,file={FIRMWARE}"
+        return ["-drive", code, "-drive", f"if=pflash,unit=1,format=raw,file={variables}"]
+
     def software(self) -> tuple[list[str], str]:
         """QEMU's arguments for what runs in the guest, and of the kernel's those that tell it what it is."""
         s, spec = self.settings, self.spec
@@ -200,13 +223,16 @@ class Guest:
             f"guest.host_id=00000000-0000-4000-8000-{spec.number:012d} guest.slow={s.slow} "
             f"guest.rdma={'hca' if spec.hcas else s.rdma} "
             f"guest.seed={s.seed} {'guest.whole' if s.whole else ''} "
-            f"{'intel_iommu=on iommu.strict=1 iommu.passthrough=0' if spec.iommu else ''} {s.parameters} {s.append} {system}"
+            f"{'intel_iommu=on iommu.strict=1 iommu.passthrough=0' if spec.iommu else ''} "
+            f"{'swiotlb=force' if spec.bounce else ''} {s.parameters} {s.append} {system}"
         )
         cpu = "host" if s.accel == "kvm" else s.cpu
         args = ["qemu-system-x86_64", "-name", spec.name, "-machine", "q35", "-cpu", cpu]
         args += ["-accel", s.accel + (",thread=multi" if s.accel == "tcg" else "")]
         args += ["-smp", str(s.cpus), "-m", str(s.memory), "-nodefaults", "-no-user-config"]
         args += ["-display", "none", "-no-reboot", *software, "-append", append]
+        if spec.firmware:
+            args += self.firmware_arguments()
         if spec.iommu:
             args += ["-device", "intel-iommu,intremap=off"]
         args += ["-chardev", f"file,id=console,path={self.console},append=on", "-serial", "chardev:console"]

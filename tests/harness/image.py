@@ -17,6 +17,7 @@ import fcntl
 import hashlib
 import lzma
 import os
+import py_compile
 import shutil
 import stat
 import subprocess
@@ -28,7 +29,8 @@ from pathlib import Path
 # Programs that replace or complete what busybox has.
 PROGRAMS = (
     "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
-    "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm script"
+    "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm script gawk xmllint "
+    "blkpr"
 ).split()
 
 # Kernel modules; what they depend on comes along.
@@ -55,6 +57,11 @@ STUBS = {"libgfapi.so.0", "libnbd.so.0", "libnfs.so.14", "libpmem.so.1", "librad
 
 # It looks through /sys for how busy each disk is, and measures how fast the processor's counter is: neither is asked for here.
 FIO = b'#!/bin/sh\nexec /usr/libexec/fio --disk_util=0 --clocksource=clock_gettime "$@"\n'
+
+# The modules of Python's that the fence agent imports, and Python itself. A library that one of them does without is not in
+# the guests.
+PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _sitebuiltins"
+NOT_PYTHON = {"_hashlib"}
 
 # A base archive that no run has used for so many seconds goes when another is made.
 UNUSED_SECONDS = 86400
@@ -206,6 +213,24 @@ def stripped(module: bytes) -> bytes:
         return Path(file.name).read_bytes()
 
 
+def add_python(archive: Archive) -> None:
+    """Python with what PYTHON needs, compiled: an emulated guest takes its time to compile anything."""
+    interpreter = find_program("python3").resolve()
+    add_program(archive, interpreter)
+    archive.symlink("usr/bin/python3", interpreter.name)
+    # Without it Python says that it cannot find it, each time.
+    archive.directory(f"usr/lib/{interpreter.name}/lib-dynload")
+    script = f"import sys, {PYTHON.replace(' ', ', ')}\nfor m in list(sys.modules.values()): print(getattr(m, '__file__', None) or '')"
+    out = subprocess.run([interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=True).stdout
+    for source in sorted({Path(line) for line in out.splitlines() if line}):
+        if source.suffix == ".py":
+            with tempfile.NamedTemporaryFile(prefix="hcablk-python-") as made:
+                py_compile.compile(str(source), cfile=made.name, doraise=True)
+                archive.file(str(source.with_suffix(".pyc"))[1:], Path(made.name).read_bytes())
+        elif source.name.partition(".")[0] not in NOT_PYTHON:
+            archive.file(str(source)[1:], source.read_bytes())
+
+
 def make_base(top: Path) -> tuple[bytes, list[str]]:
     """The base archive, and the modules that are in it."""
     archive = Archive()
@@ -226,6 +251,7 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
     archive.symlink("usr/lib/systemd/systemd-udevd", "../../bin/udevadm")
     # busybox's own shell would run its own dd, mount and so on, whatever else is there.
     archive.symlink("usr/bin/sh", "dash")
+    add_python(archive)
     busybox = find_program("busybox")
     add_program(archive, busybox)
     applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
@@ -248,8 +274,14 @@ def make_base(top: Path) -> tuple[bytes, list[str]]:
         archive.file(f"usr/lib/modules/{top.name}/{name}", (top / name).read_bytes())
     # mkfs and fsck tools read the mounted file systems from here.
     archive.symlink("etc/mtab", "../proc/mounts")
-    archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n")
-    archive.file("etc/group", b"root:x:0:\n")
+    archive.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
+    archive.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
+    # What checks resource agents of Pacemaker's.
+    for folder in ("usr/lib/ocf/lib/heartbeat", "usr/share/resource-agents"):
+        for file in sorted(Path("/", folder).iterdir()):
+            if file.is_file():
+                archive.file(f"{folder}/{file.name}", file.read_bytes(), 0o755)
+    archive.file("usr/sbin/ocf-tester", find_program("ocf-tester").read_bytes(), 0o755)
     return archive.finish(), sorted(modules)
 
 
@@ -345,6 +377,10 @@ def build(
         top.file(place, (sources / script).read_bytes(), 0o755)
     rules = sources.parent.parent / "packaging/udev/61-hcablk.rules"
     top.file(f"usr/lib/udev/rules.d/{rules.name}", rules.read_bytes())
+    for agent in sorted((sources.parent.parent / "packaging/ocf/heartbeat").iterdir()):
+        top.file(f"usr/lib/ocf/resource.d/heartbeat/{agent.name}", agent.read_bytes(), 0o755)
+    fence = sources.parent.parent / "packaging/fence/fence_hcablk"
+    top.file(f"usr/sbin/{fence.name}", fence.read_bytes(), 0o755)
     for name in more_programs:
         add_program(top, find_program(name))
     for program in [*helpers(cache, sources), *(helpers(cache, more_helpers) if more_helpers else [])]:

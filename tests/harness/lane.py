@@ -39,9 +39,11 @@ class Lane:
         specs += [Spec(c, n + 2, [(c, False)]) for n, c in enumerate(names)]
         # Both ends in one guest, between RDMA devices of the tests' own.
         specs += [
-            Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, iommu=iommu)
-            for name, n, iommu in (("hca", 20, False), ("hca-iommu", 21, True))
+            Spec(name, n, [("", False)], drives=[1024, 512, 64], drive_memory=16, memories=[16, 4, 4], hcas=2, **how)
+            for name, n, how in (("hca", 20, {}), ("hca-iommu", 21, {"iommu": True}), ("hca-bounce", 23, {"bounce": True}))
         ]
+        # One that knows a key for modules, by its firmware.
+        specs += [Spec("uefi", 22, [("", False)], firmware=True)]
         if settings.system is not None:
             # Whole Debian machines: a target, and two clients.
             specs += [Spec("mt", 31, [("m1", True), ("m2", True)], drives=[512], machine=True)]
@@ -53,12 +55,14 @@ class Lane:
         # Where the last test's time went, beside its script.
         self.boot_seconds = 0.0
         self.reset_seconds = 0.0
+        # Whether soft-RoCE has broken a connection in the last test.
+        self.rxe_broke = False
 
     def boot(self, names: list[str], say: Say) -> None:
         """Start those guests that do not run, together."""
         # What few tests need does not stay.
         for guest in self.guests.values():
-            if (guest.spec.hcas or guest.spec.machine) and guest.name not in names:
+            if (guest.spec.hcas or guest.spec.machine or guest.spec.firmware) and guest.name not in names:
                 guest.kill()
         missing = [self.guests[name] for name in names if not self.guests[name].booted]
         if not missing:

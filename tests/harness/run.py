@@ -23,7 +23,7 @@ import image
 from accel import accelerator
 from guest import GuestError, Settings
 from lane import Lane
-from script import Test, chosen, next_test, read_tests
+from script import Test, chosen, left_out, next_test, of_all, read_tests, wanted_words
 
 TESTS = Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
@@ -196,6 +196,7 @@ def main() -> int:
 
     # Tests with whole machines take minutes, and an image and packages of their own: `make test-machine`.
     tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.group != "machine"]
+    others = left_out(tests) if of_all(wanted_words(args.tests)) else []
     tests = chosen(tests, args.tests)
     if args.list:
         for test in tests:
@@ -205,6 +206,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
     run = Run(args)
+    if others:
+        say(f"# left out, since they have to be named or others have their turn: {' '.join(test.name for test in others)}")
     try:
         return run.lanes[0].demo(Path(args.demo), say) if args.demo else run.all(tests)
     except GuestError as err:

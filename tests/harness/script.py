@@ -30,6 +30,8 @@ class Test:
     waits: bool = False
     # Seconds that it takes with others beside it, if many: the longest begin first.
     takes: float = 0
+    # Of so many runs of all tests it is part of one, if turns are taken: see `has_turn`.
+    turns: int = 1
     # Why nothing may run beside it; empty when something may.
     alone: str = ""
     # Kinds of guests on which it may be skipped: see `kinds` of run.py.
@@ -42,6 +44,10 @@ class Test:
     @property
     def number(self) -> str:
         return self.name.split("-")[0]
+
+    def has_turn(self, turn: int | None) -> bool:
+        """Is it part of a run of all tests in this turn? Always, when no turns are taken."""
+        return turn is None or (turn + int(self.number)) % self.turns == 0
 
     def matches(self, pattern: str) -> bool:
         """Is this what a T=… asks for: a number, a name, a group, or a glob of names?"""
@@ -74,6 +80,8 @@ def read_test(path: Path) -> Test:
                 test.waits = True
             case "takes", value:
                 test.takes = float(value)
+            case "turns", value:
+                test.turns = int(value)
             case "alone", value:
                 test.alone = value
             case "skips", value:
@@ -102,12 +110,27 @@ def part_of(tests: list[Test], word: str) -> list[Test] | None:
     return tests[part::parts]
 
 
+def left_out(tests: list[Test]) -> list[Test]:
+    """Those of the tests that a run of all does not have: they have to be named, or it is not their turn."""
+    turn = os.environ.get("HCABLK_TURN")
+    return [test for test in tests if test.group in NAMED_ONLY or not test.has_turn(int(turn) if turn else None)]
+
+
+def wanted_words(words: list[str]) -> list[str]:
+    """The numbers, names, groups, globs and parts in what was said, which may have blanks and commas."""
+    return [part for word in words for part in word.replace(",", " ").split()]
+
+
+def of_all(wanted: list[str]) -> bool:
+    """Do the words ask for all tests, or for a part of all, and name none?"""
+    return not wanted or part_of([], wanted[0]) is not None
+
+
 def chosen(tests: list[Test], words: list[str]) -> list[Test]:
-    """The tests that the words ask for; all of them without a word, but those that have to be named."""
-    wanted = [part for word in words for part in word.replace(",", " ").split()]
-    if not wanted or part_of([], wanted[0]) is not None:
-        left_out = NAMED_ONLY | set(os.environ.get("HCABLK_LEAVE_OUT", "").split())
-        tests = [test for test in tests if test.group not in left_out]
+    """The tests that the words ask for; all of them without a word, but for `left_out`."""
+    wanted = wanted_words(words)
+    if of_all(wanted):
+        tests = [test for test in tests if test not in left_out(tests)]
     if len(wanted) == 1 and (part := part_of(tests, wanted[0])) is not None:
         return part
     for word in wanted:

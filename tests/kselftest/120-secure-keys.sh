@@ -95,5 +95,9 @@ like "so does the log" "exported INSECURELY" "$(in_log target INSECURELY)"
 connect c1 vol1
 pass "a host with keys connects to it by them"
 disconnect c1 vol1
+must on c1 'mv /etc/hcablk/keys/targets /tmp/targets'
+missing=$(on c1 "hcablk connect $target_address vol1 --ctrl-loss-tmo 0" 2>&1) && fail "it connects without the target's key"
+like "a host with a key does not go to a target whose key it has not, and says why" "none of the target $target_address: nothing would prove who answers" "$missing"
+refuse "no disk is left of that" on c1 "[ -e $initiator/vol1 ]"
 must on c1 'rm -r /etc/hcablk/keys'
 refused "a host whose key is known has to prove who it is even there" "exports no volume of this name, or none to hosts that do not prove"

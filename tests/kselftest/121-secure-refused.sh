@@ -61,6 +61,8 @@ says "another queue pair with one bit of the MAC changed" queue-mac "admin grant
 says "with another depth than was sealed" queue-changed "admin granted queue 7! queue 7!" "has not the key"
 says "by another session's handle" queue-handle "admin granted queue 7! queue 7!" "has not the key"
 says "sealed for another queue pair" queue-channel "admin granted queue 7! queue 7!" "has not the key"
+says "sealed for another IP address" queue-address "admin granted queue 7! queue 7!" "has not the key"
+says "sealed for another port" queue-port "admin granted queue 7! queue 7!" "has not the key"
 says "sealed for another epoch" queue-epoch "admin granted queue 1! queue 1!" "makes no sense"
 says "the number of a request that came before" queue-replayed "admin granted queue granted queue 7!" "come before"
 says "a number that is none" queue-old "admin granted queue granted queue 7!" "come before"

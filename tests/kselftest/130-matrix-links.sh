@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever becomes of a link or an RDMA device, a disk with one path waits for it and one with two goes on: no error, no wrong data.
 # group: matrix
+# turns: 4
 # waits: yes
 # takes: 150
 # skips: siw debug

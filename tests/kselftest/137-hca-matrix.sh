@@ -50,6 +50,7 @@ row work hca0 "a work request of the client fails"
 row work hca1 "a work request of the target fails"
 row post hca0 "posting at the client fails"
 row port hca1 "the target's port is down"
+row port hca0 "the client's port is down"
 row stall hca1 "the target's device hangs"
 must on target 'hcablk target unexport vol1 && hcablk target unlisten --all'
 must on c1 'modprobe -r hcablk hcablk_target'

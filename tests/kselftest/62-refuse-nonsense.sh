@@ -54,6 +54,21 @@ malformed "a wish for requests above 4 MiB" "${good:0:20}0104${good:24}"
 like "one for requests of 4 MiB comes true" "^established $magic.{32}00004000" "$(peer "${other:0:20}0004${other:24}" close)"
 malformed "an empty volume name" "${good:0:80}00000000000000000000000000000000"
 malformed "a volume name with a byte after its end" "${good:0:80}766f6c31000000000000000000000061"
+# question LIST INDEX: for an entry of a list of what c1 may use
+question() {
+	echo "${magic}02020100ff010000$(le 8 0)$(le 4 0)${id//-/}$(printf %s "$1" | od -An -tx1 | tr -d ' \n')$(le 4 "$2")$(le 4 0)"
+}
+told="$magic$(le 2 14)0202$(le 4 1)"
+like "a question is answered" "^rejected $told.{8}$vol1" "$(peer "$(question .volumes 0)")"
+like "one for more than there is, too" "^rejected $told.{8}0{96}" "$(peer "$(question .volumes 4294967295)")"
+like "as is one for where the target listens" "^rejected $told.{8}0{20}ffff0a4d0001" "$(peer "$(question .portals 0)")"
+good_question=$(question .volumes 0)
+malformed "a question for another list" "$(question .secrets 0)"
+malformed "a question with a session" "${good_question:0:24}01${good_question:26}"
+malformed "a question with a length" "${good_question:0:20}0101${good_question:24}"
+malformed "a question of nobody" "${good_question:0:48}$(le 8 0)$(le 8 0)${good_question:80}"
+malformed "a question with a byte behind it" "${good_question:0:110}01"
+malformed "half a question" "${good_question:0:64}"
 check "no session is left" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 same "the epoch of a session that is gone is not granted again" "$(reject 6)" "$(peer "$good" | sed 's/^rejected \(.\{16\}\).*/\1/')"
 like "a later one is" "^established $magic" "$(peer "$(request 2 2 16 $admin 1 4711 2)" close)"

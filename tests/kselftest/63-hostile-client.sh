@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a client that sends nonsense gets the answers of the protocol, changes nothing but what it may, and hinders no other.
 # group: hostile
+# turns: 2
 # takes: 80
 # skips: siw
 # timeout: 7200
@@ -21,6 +22,9 @@ zone="8192 256"
 must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/small &&
 	cd /sys/kernel/config/nullb/small && echo 16 > size && echo 1 > memory_backed && echo 1 > discard && echo 1 > power'
 volume=/dev/small
+# It has reservations.
+wwid=--wwid=8a51c0de-63aa-4b1c-9b57-2f2c0e9d6c63
+must on target "mkdir -p /tmp/reservations && modprobe hcablk_target && env echo /tmp/reservations > $target/reservations"
 
 # attack MESSAGES: c1 is the hostile; sets its $output and its exit $code.
 attack() {
@@ -36,14 +40,14 @@ all_bounds() {
 	[ "$first" != 0 ] || [ "$1" -lt 1000 ] || like "each operation at each bound" " (7[0-9]*) of \1 pairs" "$output"
 }
 
-export_volume vol1 "$volume" c1 c2
+export_volume vol1 "$volume" $wwid c1 c2
 connect c2 vol1
 must on c2 "hcablk-hostile fill $device"
 disconnect c2 vol1
 must on target 'hcablk target unexport vol1'
 
 few_messages=$((messages / 10 > 1000 ? messages / 10 : messages < 1000 ? messages : 1000))
-export_volume vol1 "$volume" --read-only c1 c2
+export_volume vol1 "$volume" $wwid --read-only c1 c2
 attack $few_messages
 same "$few_messages messages by seed $seed are answered as a read-only volume's should be" 0 $code
 all_bounds $few_messages
@@ -53,7 +57,7 @@ check "nothing was changed" on c2 "hcablk-hostile check $device 0 0"
 disconnect c2 vol1
 must on target 'hcablk target unexport vol1'
 
-export_volume vol1 "$volume" c1 c2
+export_volume vol1 "$volume" $wwid c1 c2
 connect c2 vol1
 # An honest client works beside it all, on the same volume, where nobody writes. Not all the time, it takes what time there is.
 ON_SECONDS=$((messages / 10 + 300)) spawn reader c2 "
@@ -64,6 +68,7 @@ all_bounds "$messages"
 less "some of them were discards" 0 "$(stat_of target $target/volumes/vol1 discards)"
 like "queue pairs in place of others" " [1-9][0-9]* in place of another one" "$output"
 like "messages on admin queue pairs, good ones and bad" " [1-9][0-9]* messages on admin queue pairs, [1-9][0-9]* of which ended" "$output"
+like "some of them about reservations" " [1-9][0-9]* about reservations" "$output"
 like "messages of several requests" " [1-9][0-9]* messages of several requests" "$output"
 like "small reads by an immediate value" " [1-9][0-9]* by a value" "$output"
 like "writes whose data is behind the request" " [1-9][0-9]* writes by a message" "$output"

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that speaks nonsense reaches no memory that it was not given; its session ends, and says why.
 # group: hostile
-# takes: 140
+# turns: 3
+# takes: 300
 # skips: siw
 # timeout: 7200
 

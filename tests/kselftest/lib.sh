@@ -351,12 +351,14 @@ rxe_count() {
 	on "$1" "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$2"
 }
 
-# netem GUEST CARD FAULT…: what the card sends is treated so by the kernel's network emulator; no fault: as it comes.
+# netem GUEST CARD FAULT…: what the card sends is treated so by the kernel's network emulator; no fault: as it comes. The emulator
+# stays: while one is taken away, or put there, what is sent is refused, for which soft-RoCE fails a queue pair, also that of all
+# management.
 netem() {
 	local guest=$1 card=$2
 	shift 2
 	if [ $# = 0 ]; then
-		must on "$guest" "tc qdisc del dev $card root"
+		must on "$guest" "tc qdisc replace dev $card root netem limit 10000"
 	else
 		must on "$guest" "modprobe sch_netem && tc qdisc replace dev $card root netem limit 10000 $*"
 	fi

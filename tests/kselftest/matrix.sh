@@ -79,7 +79,7 @@ declare -A matrix_rows=(
 	[cut]="queueing degraded a path is cut"
 	[flap]="queueing degraded a path is late and flaps"
 	[blackout]="queueing queueing all paths are cut"
-	[device]="failed degraded a client's RDMA device is removed"
+	[device]="queueing degraded a client's RDMA device is removed"
 	[their_device]="queueing degraded the target's RDMA device is removed"
 	[port]="queueing degraded a client's port is disabled"
 	[their_port]="queueing degraded the target's port is disabled"
@@ -107,21 +107,23 @@ fault_flap() {
 mend_flap() { heals path1; }
 fault_blackout() { loses path1; loses path2; }
 mend_blackout() { heals path2; heals path1; }
-# The first path of a disk has no directory, so that c2 loses its other one. A device that goes is not waited for.
 fault_device() {
 	must on c1 "rdma link delete ${rdma}1"
-	must on c2 "rdma link delete ${rdma}2"
+	must on c2 "rdma link delete ${rdma}1"
 }
 mend_device() {
 	must on c1 "rdma link add ${rdma}1 type $rdma netdev path1"
-	must on c2 "rdma link add ${rdma}2 type $rdma netdev path2 && echo 1 > $initiator/vol1/paths/1/enable"
+	must on c2 "rdma link add ${rdma}1 type $rdma netdev path1"
 }
 fault_their_device() { must on target "rdma link delete ${rdma}1"; }
 mend_their_device() { must on target "rdma link add ${rdma}1 type $rdma netdev path1"; }
-fault_port() { cards_down path1 c1 c2; }
-mend_port() { cards_up path1 c1 c2; }
-fault_their_port() { cards_down path1 target; }
-mend_their_port() { cards_up path1 target; }
+# The other end of the card's link, so that the card has no carrier. If the card itself is down soft-RoCE finds no way for what the
+# connection manager sends, fails the queue pair that all management goes by (rxe_qp_error() in rxe_requester()), and is mute
+# until the device is made anew.
+fault_port() { cards_down port1 c1 c2; }
+mend_port() { cards_up port1 c1 c2; }
+fault_their_port() { cards_down port1 target; }
+mend_their_port() { cards_up port1 target; }
 fault_killed() { must vm kill target; }
 mend_killed() {
 	must vm start target

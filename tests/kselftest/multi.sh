@@ -10,7 +10,7 @@ two_cards() {
 	local number=$1 guest
 	shift
 	for guest; do
-		must on "$guest" "modprobe bridge veth
+		must on "$guest" "modprobe bridge && modprobe sch_netem || exit
 			echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore
 			bridge=br0
 			[ -e /sys/class/net/br0 ] || {
@@ -23,7 +23,8 @@ two_cards() {
 			for n in 1 2; do
 				ip link add path\$n mtu 9000 type veth peer name port\$n mtu 9000 &&
 				ip link set port\$n master \$bridge up && ip link set path\$n up &&
-				ip address add 10.77.\$n.$number/24 dev path\$n && rdma link add $rdma\$n type $rdma netdev path\$n || exit
+				ip address add 10.77.\$n.$number/24 dev path\$n && rdma link add $rdma\$n type $rdma netdev path\$n &&
+					tc qdisc add dev path\$n root netem limit 10000 || exit
 			done"
 		number=$((number + 1))
 	done

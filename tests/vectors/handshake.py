@@ -60,6 +60,9 @@ def compute() -> dict[str, bytes]:
 
     host_key, target_key = number("host_key", 0x10), number("target_key", 0x80)
     initiator_gid, target_gid = number("initiator_gid", 3, 16), number("target_gid", 4, 16)
+    initiator_ip, target_ip = number("initiator_ip", 5, 16), number("target_ip", 6, 16)
+    initiator_port = v["initiator_port"] = struct.pack("<H", 0x9C41)
+    target_port = v["target_port"] = struct.pack("<H", 7744)
     initiator_qp = v["initiator_qp"] = struct.pack("<I", 0x11)
     target_qp = v["target_qp"] = struct.pack("<I", 0x2345)
     initiator_private, target_private = number("initiator_private", 0x21), number("target_private", 0x42)
@@ -82,8 +85,9 @@ def compute() -> dict[str, bytes]:
     shared = x25519(initiator_private, challenge[48:])
     assert shared == x25519(target_private, share)
 
-    asking = initiator_gid + target_gid + initiator_qp + bytes(4)
-    answering = initiator_gid + target_gid + initiator_qp + target_qp
+    ends = initiator_gid + target_gid + initiator_ip + target_ip + initiator_port + target_port
+    asking = ends + initiator_qp + bytes(4)
+    answering = ends + initiator_qp + target_qp
     pair = v["pair_key"] = mac(host_key, label("pair"), target_key)
     key = mac(pair, label("shake"), asking, hello, challenge, proof, shared)
     proof_mac = mac(key, label("proof"))[:16]
@@ -96,6 +100,8 @@ def compute() -> dict[str, bytes]:
     v["sealed_request"] = request + mac(session_key, label("request"), asking, request)[:16]
     reject = struct.pack("<4sHBBQ", b"HCAB", 10, 2, 2, 0)
     v["sealed_reject"] = reject + mac(session_key, label("reject"), asking, proof_mac, reject)[:16]
+    entry = number("entry", 0x37, 64)
+    v["sealed_entry"] = entry + mac(session_key, label("entry"), asking, proof_mac, entry)[:16]
     return v
 
 

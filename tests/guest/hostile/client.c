@@ -402,6 +402,7 @@ int play_client(void)
 		sum.replaced += counts[i].replaced;
 		sum.admins += counts[i].admins;
 		sum.admin_ends += counts[i].admin_ends;
+		sum.reservations += counts[i].reservations;
 		sum.batched += counts[i].batched;
 		sum.behind += counts[i].behind;
 		sum.by_request += counts[i].by_request;
@@ -414,12 +415,13 @@ int play_client(void)
 	}
 	printf("passed %llu messages, %llu answered as they must be, %llu by a value, %llu reads compared, "
 	       "%llu connections asked for, %llu refused as they must be, %llu ended, %llu in place of another one, "
-	       "%llu messages on admin queue pairs, %llu of which ended the session, %llu messages of several requests, %llu writes by a message, %llu in the eager ring by a message, "
+	       "%llu messages on admin queue pairs, %llu of which ended the session, %llu about reservations, %llu messages of several requests, %llu writes by a message, %llu in the eager ring by a message, "
 	       "%llu by an immediate value, %llu refused as read-only, %u of %u pairs of an operation and a bound; %llu ms\n",
 	       (unsigned long long)messages, (unsigned long long)sum.answered, (unsigned long long)sum.values,
 	       (unsigned long long)sum.reads_checked,
 	       (unsigned long long)sum.connects, (unsigned long long)sum.rejects, (unsigned long long)sum.ends,
-	       (unsigned long long)sum.replaced, (unsigned long long)sum.admins, (unsigned long long)sum.admin_ends, (unsigned long long)sum.batched, (unsigned long long)sum.behind,
+	       (unsigned long long)sum.replaced, (unsigned long long)sum.admins, (unsigned long long)sum.admin_ends,
+	       (unsigned long long)sum.reservations, (unsigned long long)sum.batched, (unsigned long long)sum.behind,
 	       (unsigned long long)sum.by_request, (unsigned long long)sum.immediate, (unsigned long long)sum.read_only, pairs, PAIRS,
 	       (unsigned long long)(now_ms() - start));
 	return 0;

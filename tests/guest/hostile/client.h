@@ -78,6 +78,8 @@ struct count {
 	uint64_t answered, values, ends, connects, rejects, reads_checked, replaced, batched;
 	/* Messages on admin queue pairs, and those that had to end the session. */
 	uint64_t admins, admin_ends;
+	/* Those about reservations that had to be answered. */
+	uint64_t reservations;
 	/* Writes that were done, and requests that were refused since the volume is read-only. */
 	uint64_t behind, by_request, immediate, read_only;
 	bool pairs[PAIRS];
@@ -108,11 +110,31 @@ void leave(struct connection *c, bool politely);
 
 /* enter.c */
 
+struct asked {
+	unsigned char request[CONNECT];
+	size_t length;
+	unsigned int reads, rnr_retries;
+	unsigned char reply[256];
+	size_t reply_length;
+};
+
+/* A request for the admin queue pair of a session. */
+void good_request(struct rng *r, struct asked *a);
+/*
+ * Asks for a connection; NULL and the reason when it is refused. With vanish the
+ * client is gone before there is an answer.
+ */
+struct connection *ask(struct asked *a, unsigned int *reason, bool vanish);
 /* A connection request that is wrong, mostly. */
 void odd_request(struct rng *r);
-/* What is odd on the admin queue pair of a session that is made for it. */
-void odd_admin(struct rng *r);
 /* A connection with a session of its own. */
 struct connection *enter(struct rng *r, unsigned int *credits);
+
+/* odd_admin.c */
+
+/* The admin queue pair of a new session, which will hear from us for as long as it takes; what was asked is left in a. */
+struct connection *enter_admin(struct rng *r, struct asked *a);
+/* What is odd on the admin queue pair of a session that is made for it. */
+void odd_admin(struct rng *r);
 
 #endif

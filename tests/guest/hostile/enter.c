@@ -16,14 +16,6 @@ unsigned int own_path;
 uint64_t grant_address;
 bool read_only;
 
-struct asked {
-	unsigned char request[CONNECT];
-	size_t length;
-	unsigned int reads, rnr_retries;
-	unsigned char reply[256];
-	size_t reply_length;
-};
-
 /* What a target must say to a connection request; 0: it grants it. */
 static unsigned int judge_request(const struct asked *a)
 {
@@ -71,8 +63,7 @@ static uint64_t new_session(void)
 	return INSTANCE << 16 | n / 4095 % PATHS << 12 | (1 + n % 4095);
 }
 
-/* A request for the admin queue pair of a session. */
-static void good_request(struct rng *r, struct asked *a)
+void good_request(struct rng *r, struct asked *a)
 {
 	unsigned char *b = a->request;
 
@@ -105,11 +96,7 @@ static bool step(struct rdma_event_channel *channel, enum rdma_cm_event_type wan
 	return good;
 }
 
-/*
- * Asks for a connection; NULL and the reason when it is refused. With vanish the
- * client is gone before there is an answer.
- */
-static struct connection *ask(struct asked *a, unsigned int *reason, bool vanish)
+struct connection *ask(struct asked *a, unsigned int *reason, bool vanish)
 {
 	for (unsigned int tries = 0; tries < 5; tries++) {
 		struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -288,183 +275,6 @@ static void intrude(struct rng *r, const struct asked *live)
 	c = ask(&a, &reason, false);
 	if (c || reason != wanted)
 		failed("a second connection got %u where %u was due", c ? 0 : reason, wanted);
-}
-
-/* Sends a message on an admin queue pair; its answer's status, or -1 when the connection ends instead. With fire none is waited for: 0. */
-static int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire)
-{
-	uint64_t end = now_ms() + WAIT_TIMEOUT_MS;
-
-	mine->admins++;
-	post_message(admin, wr, b, n);
-	while (!fire && now_ms() < end) {
-		struct rdma_cm_event *event;
-		struct ibv_wc wc;
-
-		if (admin->broken)
-			return -1;
-		if (ibv_poll_cq(admin->cq, 1, &wc) > 0) {
-			const unsigned char *got = admin->receive[wc.wr_id % RECEIVES];
-
-			if (wc.status != IBV_WC_SUCCESS)
-				return -1;
-			if (wc.wr_id >> 63)
-				continue;
-			if (wc.opcode != IBV_WC_RECV || wc.byte_len != ADMIN_ANSWER || got[0] != 0x82 || got[1] & ~1 ||
-			    get(got + 2, 2) || memcmp(got + 4, b + 4, 4) || !zero(got + 10, 6)) {
-				tell("admin answer", got, ADMIN_ANSWER);
-				failed("an answer on an admin queue pair that is none");
-			}
-			post_receive(admin, wc.wr_id);
-			return get(got + 8, 2);
-		}
-		event = next_event(admin->channel, 1);
-		if (!event)
-			continue;
-		if (event->event != RDMA_CM_EVENT_ESTABLISHED)
-			admin->broken = true;
-		rdma_ack_cm_event(event);
-	}
-	if (!fire)
-		failed("a message on an admin queue pair is not answered");
-	return 0;
-}
-
-/* A good message of this kind for an admin queue pair; a watch says what is not so, unless right. */
-static void admin_message(struct rng *r, unsigned char *b, unsigned char op, bool right)
-{
-	memset(b, 0, KEPT);
-	b[0] = op;
-	put(b + 4, 4, next(r));
-	if (op == KEEP_ALIVE)
-		put(b + 8, 2, 60 + below(r, TMO_MAX - 59));
-	if (op == FENCE) {
-		put(b + 8, 4, 1 + below(r, UINT32_MAX));
-		put(b + 12, 4, PATHS);
-	}
-	if (op == WATCH) {
-		put(b + 8, 8, capacity / SECTOR + (right ? 0 : 1 + below(r, 1000)));
-		b[16] = read_only;
-	}
-}
-
-/* What a target must say to these bytes on an admin queue pair, where no watch is kept: a status, or END. */
-static int judge_admin(const unsigned char *b, size_t n)
-{
-	uint64_t value = get(b + 8, 8);
-
-	if (n != REQUEST || b[1] || b[2] || b[3] || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20))
-		return END;
-	if (b[0] == KEEP_ALIVE)
-		return value && value <= TMO_MAX ? OK : END;
-	if (b[0] == FENCE)
-		return !get(b + 8, 4) || get(b + 12, 4) > PATHS ? END : get(b + 12, 4) == own_path ? INVALID : OK;
-	/* Nothing of this session ends in order. */
-	if (b[0] == DURABLE)
-		return value ? END : DRAINING;
-	return b[0] == WATCH && value ? OK : END;
-}
-
-/* The admin queue pair of a new session, which will hear from us for as long as it takes; what was asked is left in a. */
-static struct connection *enter_admin(struct rng *r, struct asked *a)
-{
-	for (unsigned int tries = 0; tries < 500; tries++) {
-		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
-		struct connection *admin;
-		unsigned char b[KEPT];
-		unsigned int reason;
-
-		good_request(r, a);
-		admin = ask(a, &reason, false);
-		if (!admin) {
-			/* Old sessions take their time to go. */
-			if (reason != NO_RESOURCES)
-				failed("a good connection request was refused for %u", reason);
-			usleep(100000);
-			continue;
-		}
-		if (a->reply_length < REPLY || memcmp(a->reply, "HCAB\2", 5) || get(a->reply + 6, 2) != ADMIN_DEPTH ||
-		    memcmp(a->reply + 24, a->request + 12, 8) || memcmp(a->reply + 32, a->request + 20, 4))
-			failed("the target's reply for an admin queue pair is wrong");
-		capacity = get(a->reply + 8, 8);
-		read_only = a->reply[18] & 1;
-		own_path = get(a->request + 12, 8) >> 12 & PATHS;
-		admin_message(r, b, KEEP_ALIVE, true);
-		put(b + 8, 2, TMO_MAX);
-		if (ask_admin(admin, &wr, b, REQUEST, false) != OK)
-			failed("a keep-alive is not answered as it should be");
-		return admin;
-	}
-	failed("no session becomes free");
-}
-
-void odd_admin(struct rng *r)
-{
-	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
-	struct connection *admin;
-	unsigned int kind = below(r, 10);
-	unsigned char b[KEPT], op;
-	size_t n = REQUEST;
-	struct asked a;
-	int wanted, got;
-
-	admin = enter_admin(r, &a);
-	op = KEEP_ALIVE + below(r, 4);
-	admin_message(r, b, op, false);
-	switch (kind) {
-	case 0:
-		/* What is for the other queue pairs. */
-		b[0] = READ + below(r, NOP);
-		break;
-	case 1:
-		/* A second watch, while the first is kept. */
-		admin_message(r, b, WATCH, true);
-		ask_admin(admin, &wr, b, REQUEST, true);
-		admin_message(r, b, WATCH, chance(r, 500));
-		break;
-	case 2:
-		n = chance(r, 500) ? below(r, REQUEST) : REQUEST + 1 + below(r, BUFFER);
-		break;
-	case 3:
-		b[chance(r, 500) ? 1 + below(r, 3) : 20 + below(r, 20)] = 1 + below(r, 255);
-		break;
-	case 4:
-		admin_message(r, b, KEEP_ALIVE, true);
-		put(b + 8, 8, chance(r, 500) ? 0 : TMO_MAX + 1 + below(r, 1000));
-		break;
-	case 5:
-		admin_message(r, b, FENCE, true);
-		put(b + 8 + 4 * below(r, 2), 4, chance(r, 500) ? own_path : odd_number(r));
-		break;
-	case 6:
-		/* A receive buffer that nothing is in. */
-		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-		wr.imm_data = next(r);
-		n = 0;
-		break;
-	case 7:
-		/* More than may be in flight, none of which is wrong: they are answered, or the session ends. */
-		for (unsigned int i = 0; i < 40; i++) {
-			admin_message(r, b, KEEP_ALIVE, true);
-			ask_admin(admin, &wr, b, REQUEST, true);
-		}
-		mine->admin_ends++;
-		destroy(admin);
-		return;
-	default:
-		mutate(r, b, REQUEST);
-	}
-	wanted = kind == 1 || kind == 6 ? END : judge_admin(b, n);
-	/* It is as it says, and then it is kept. */
-	if (wanted == OK && b[0] == WATCH && get(b + 8, 8) == capacity / SECTOR && b[16] == read_only)
-		put(b + 8, 8, capacity / SECTOR + 1);
-	got = ask_admin(admin, &wr, b, n, false);
-	if (got != (wanted == END ? -1 : wanted)) {
-		tell("admin message", b, n < KEPT ? n : KEPT);
-		failed("%d where %d was due on an admin queue pair", got, wanted);
-	}
-	mine->admin_ends += wanted == END;
-	destroy(admin);
 }
 
 struct connection *enter(struct rng *r, unsigned int *credits)

@@ -68,7 +68,7 @@ void judge(struct message *m)
 	if (op < READ || op > NOP) {
 		/* What is for the admin queue pair must come there. */
 		m->verdict = m->status = UNSUPPORTED;
-		if (op >= KEEP_ALIVE && op <= DURABLE)
+		if ((op >= KEEP_ALIVE && op <= DURABLE) || (op >= REGISTER && op <= READ_RESERVATION))
 			m->verdict = END;
 		return;
 	}
@@ -223,7 +223,7 @@ static void deadly(struct rng *r, struct message *m)
 		break;
 	case 19:
 		/* For the admin queue pair. */
-		b[0] = KEEP_ALIVE + below(r, 3);
+		b[0] = chance(r, 500) ? KEEP_ALIVE + below(r, 4) : REGISTER + below(r, READ_RESERVATION - REGISTER + 1);
 		break;
 	case 1:
 		m->length = REQUEST + INLINE + 1 + below(r, 64);

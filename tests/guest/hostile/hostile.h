@@ -29,6 +29,8 @@ enum {
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, NOP };
 /* On the admin queue pair, whose number in a connection request this is; messages that may be in flight there, and the length of answers. */
 enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE };
+/* What is asked there about reservations. */
+enum { REGISTER = 0x30, RESERVE, RELEASE, PREEMPT, CLEAR, READ_KEY, READ_RESERVATION };
 enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, TMO_MAX = 600, GONE = 8 };
 /* Beside the number of a queue: it comes in place of the one that is there. */
 enum { REPLACE = 0x80, RESUME = 0x8000 };
@@ -38,7 +40,7 @@ enum { QUIET = 8 };
 enum { NO_READ = 2 };
 /* How data travels: a read's may come with an immediate value, a write's behind its request or through the eager ring. */
 enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
-enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, DRAINING = 9, STATUSES };
+enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, DRAINING = 9, CONFLICT, STATUSES };
 enum { MALFORMED = 1, VERSION, UNKNOWN_VOLUME, FORBIDDEN, NO_RESOURCES, STALE_EPOCH, NO_SESSION };
 enum { CHALLENGE = 12, NOT_PROVEN };
 /* In the place of the depth, and beside the largest data length: the initiator proves who it is. */

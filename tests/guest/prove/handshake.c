@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The handshake of docs/reference/protocol.md, without X25519. */
 
+#include <arpa/inet.h>
 #include <string.h>
+#include <netinet/in.h>
 #include "prove.h"
 
 void put(unsigned char *at, unsigned int bytes, uint64_t value)
@@ -17,6 +19,22 @@ uint64_t get(const unsigned char *at, unsigned int bytes)
 	while (bytes--)
 		value = value << 8 | at[bytes];
 	return value;
+}
+
+void put_end(struct channel *c, unsigned int which, const union ibv_gid *gid, const struct sockaddr *address)
+{
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)address;
+	const struct sockaddr_in *in = (const struct sockaddr_in *)address;
+	unsigned char *ip = c->bytes + CHANNEL_IPS + 16 * which;
+	bool is_6 = address->sa_family == AF_INET6;
+
+	memcpy(c->bytes + 16 * which, gid, 16);
+	memset(ip, 0, 16);
+	if (is_6)
+		memcpy(ip, &in6->sin6_addr, 16);
+	else
+		memcpy(ip + 12, &in->sin_addr, 4);
+	put(c->bytes + CHANNEL_PORTS + 2 * which, 2, ntohs(is_6 ? in6->sin6_port : in->sin_port));
 }
 
 /* A message to hash, put together. */

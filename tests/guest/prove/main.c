@@ -99,9 +99,9 @@ static struct asked prepare(void)
 	expect(a.events, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	if (rdma_create_qp(a.id, NULL, &attr))
 		failed("a queue pair: %s", strerror(errno));
-	memcpy(a.channel.bytes, &a.id->route.addr.addr.ibaddr.sgid, 16);
-	memcpy(a.channel.bytes + 16, &a.id->route.addr.addr.ibaddr.dgid, 16);
-	put(a.channel.bytes + 32, 4, a.id->qp->qp_num);
+	put_end(&a.channel, 0, &a.id->route.addr.addr.ibaddr.sgid, rdma_get_local_addr(a.id));
+	put_end(&a.channel, 1, &a.id->route.addr.addr.ibaddr.dgid, rdma_get_peer_addr(a.id));
+	put(a.channel.bytes + CHANNEL_INITIATOR_QP, 4, a.id->qp->qp_num);
 	return a;
 }
 
@@ -127,7 +127,7 @@ static void ask(struct asked *a, const unsigned char *request)
 		a->length = sizeof(a->answer);
 	memcpy(a->answer, event->param.conn.private_data, a->length);
 	if (a->granted)
-		put(a->channel.bytes + 36, 4, event->param.conn.qp_num);
+		put(a->channel.bytes + CHANNEL_TARGET_QP, 4, event->param.conn.qp_num);
 	rdma_ack_cm_event(event);
 }
 
@@ -219,12 +219,12 @@ static struct asked ask_queue(const struct handshake *h, const struct asked *adm
 	b[8] = queue;
 	memcpy(b + 24, admin->answer + REPLY, 8);
 	put(b + 32, 8, counter);
-	other.bytes[32] ^= 1;
+	other.bytes[is("queue-address") ? CHANNEL_IPS + 15 : is("queue-port") ? CHANNEL_PORTS : CHANNEL_INITIATOR_QP] ^= 1;
 	if (is("queue-handle"))
 		b[24] ^= 1;
 	if (is("queue-epoch"))
 		put(b + 20, 4, 2);
-	seal_request(h, is("queue-channel") ? &other : &a.channel, b);
+	seal_request(h, is("queue-channel") || is("queue-address") || is("queue-port") ? &other : &a.channel, b);
 	if (is("queue-mac"))
 		b[CONNECT - 1] ^= 1;
 	if (is("queue-changed"))

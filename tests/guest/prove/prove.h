@@ -29,10 +29,14 @@ struct handshake {
 	unsigned char pair[KEY], session[KEY];
 };
 
-/* What a MAC says of the connection: GIDs and queue pairs, the initiator's first. */
+/* What a MAC says of the connection: GIDs, IP addresses, ports and queue pairs, the initiator's first. */
+enum { CHANNEL_IPS = 32, CHANNEL_PORTS = 64, CHANNEL_INITIATOR_QP = 68, CHANNEL_TARGET_QP = 72, CHANNEL = 76 };
 struct channel {
-	unsigned char bytes[40];
+	unsigned char bytes[CHANNEL];
 };
+
+/* Puts an end of the connection into it; which: 0 the initiator's, 1 the target's. */
+void put_end(struct channel *c, unsigned int which, const union ibv_gid *gid, const struct sockaddr *address);
 
 void make_pair(struct handshake *h, const unsigned char *host_key, const unsigned char *target_key);
 /* Puts the MAC behind a proof, and makes the session's key. */

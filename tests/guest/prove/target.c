@@ -38,6 +38,31 @@ static void accept_by(struct rdma_cm_id *id, const unsigned char *b, size_t n)
 		failed("accepting: %s", strerror(errno));
 }
 
+/* Sends what no initiator understands, as soon as it may: with the reply. */
+static void send_garbage(struct rdma_cm_id *id)
+{
+	static unsigned char garbage[64];
+	struct ibv_mr *mr = ibv_reg_mr(id->pd, garbage, sizeof(garbage), 0);
+	struct ibv_sge sge = { .addr = (uintptr_t)garbage, .length = sizeof(garbage), .lkey = mr ? mr->lkey : 0 };
+	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr *bad;
+
+	memset(garbage, 0xa5, sizeof(garbage));
+	if (!mr || ibv_post_send(id->qp, &wr, &bad))
+		failed("sending: %s", strerror(errno));
+}
+
+/* Tells whether the initiator has taken that. */
+static void tell_taken(struct rdma_cm_id *id)
+{
+	struct ibv_wc wc = { .status = IBV_WC_GENERAL_ERR };
+
+	for (unsigned int i = 0; i < 300 && !ibv_poll_cq(id->send_cq, 1, &wc); i++)
+		usleep(50000);
+	printf("%s\n", wc.status == IBV_WC_SUCCESS ? "taken" : "not taken");
+	fflush(stdout);
+}
+
 static struct rdma_cm_id *next_request(struct rdma_event_channel *events, unsigned char *request, uint32_t *qp)
 {
 	for (;;) {
@@ -80,10 +105,15 @@ int play_target(const char *port, const char *wrong)
 	printf("listens\n");
 	fflush(stdout);
 	id = next_request(events, h.hello, &qp);
-	if (!strcmp(wrong, "no-challenge")) {
+	if (!strcmp(wrong, "no-challenge") || !strcmp(wrong, "early-garbage")) {
 		rdma_create_qp(id, NULL, &attr);
 		make_reply(reply, h.hello);
 		accept_by(id, reply, REPLY);
+		if (!strcmp(wrong, "early-garbage")) {
+			send_garbage(id);
+			tell_taken(id);
+			return 0;
+		}
 		sleep(5);
 		return 0;
 	}
@@ -97,9 +127,9 @@ int play_target(const char *port, const char *wrong)
 	id = next_request(events, h.proof, &qp);
 	if (rdma_create_qp(id, NULL, &attr))
 		failed("a queue pair: %s", strerror(errno));
-	memcpy(channel.bytes, &id->route.addr.addr.ibaddr.dgid, 16);
-	memcpy(channel.bytes + 16, &id->route.addr.addr.ibaddr.sgid, 16);
-	put(channel.bytes + 32, 4, qp);
+	put_end(&channel, 0, &id->route.addr.addr.ibaddr.dgid, rdma_get_peer_addr(id));
+	put_end(&channel, 1, &id->route.addr.addr.ibaddr.sgid, rdma_get_local_addr(id));
+	put(channel.bytes + CHANNEL_INITIATOR_QP, 4, qp);
 	if (!strcmp(wrong, "host-key"))
 		host_key[0] ^= 1;
 	if (!strcmp(wrong, "target-key"))
@@ -119,15 +149,20 @@ int play_target(const char *port, const char *wrong)
 		return 0;
 	}
 	make_reply(reply, h.hello);
-	put(channel.bytes + 36, 4, id->qp->qp_num);
+	put(channel.bytes + CHANNEL_TARGET_QP, 4, id->qp->qp_num);
 	mac_of_answer(&h, &channel, "reply", h.proof, reply, REPLY + 8, reply + REPLY + 8);
-	if (!strcmp(wrong, "reply-unsealed"))
+	if (!strcmp(wrong, "reply-unsealed") || !strcmp(wrong, "garbage"))
 		length = REPLY;
 	if (!strcmp(wrong, "reply-changed"))
 		reply[8] ^= 2;
 	if (!strcmp(wrong, "reply-reflected"))
 		memcpy(reply + REPLY + 8, h.proof + MAC_AT, MAC);
 	accept_by(id, reply, length);
+	if (!strcmp(wrong, "garbage")) {
+		send_garbage(id);
+		tell_taken(id);
+		return 0;
+	}
 	sleep(5);
 	return 0;
 }

@@ -5,11 +5,20 @@
 use crate::proto::auth::{Crypto, KEY_LEN, MAC_LEN};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
-use std::{cell::RefCell, collections::VecDeque};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+};
 
 thread_local! {
     static NEXT: RefCell<VecDeque<Vec<u8>>> = const { RefCell::new(VecDeque::new()) };
     static COUNT: RefCell<u64> = const { RefCell::new(0) };
+    static NO_CHANCE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has this thread have no random bytes, or have them again.
+pub fn no_chance(on: bool) {
+    NO_CHANCE.set(on);
 }
 
 /// Has this thread's next random bytes be these.
@@ -38,15 +47,17 @@ impl Crypto for HostCrypto {
         a == b
     }
 
-    fn random(bytes: &mut [u8]) {
+    fn random(bytes: &mut [u8]) -> bool {
         if let Some(next) = NEXT.with_borrow_mut(VecDeque::pop_front) {
-            return bytes.copy_from_slice(&next);
+            bytes.copy_from_slice(&next);
+            return true;
         }
         let count = COUNT.with_borrow_mut(|count| {
             *count += 1;
             *count
         });
         bytes.copy_from_slice(&Self::hmac(&[0x77; KEY_LEN], &count.to_le_bytes()));
+        !NO_CHANCE.get()
     }
 
     fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {
@@ -72,8 +83,8 @@ impl Crypto for NoX25519 {
         HostCrypto::is_equal(a, b)
     }
 
-    fn random(bytes: &mut [u8]) {
-        HostCrypto::random(bytes);
+    fn random(bytes: &mut [u8]) -> bool {
+        HostCrypto::random(bytes)
     }
 
     fn public(_: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]> {

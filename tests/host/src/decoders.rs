@@ -4,13 +4,13 @@
 //! accepts is what its encoder writes, and what it says of the rest is right.
 //! Used with random bytes by `fuzz.rs` and with guided ones by `tests/fuzz`.
 
-use crate::proofs::{all_asked, asked, challenge, challenges};
+use crate::proofs::{all_asked, all_told, asked, challenge, challenges, told};
 use crate::proto::{
     connect::{Epoch, ExportInstance, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
     credits::Credits,
     grant::{Answers, Grant},
     message::{
-        AdminOp, AdminRequest, AdminResponse, Answer, BadRequest, Extent, Op, Remote, Request, Response, Status, Tag, VolumeState, MORE_OFFSET,
+        AdminOp, AdminRequest, AdminResponse, Answer, BadRequest, Extent, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeState, MORE_OFFSET,
         REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
@@ -80,6 +80,11 @@ pub const ALL: &[Decoder] = &[
         seeds: challenges,
     },
     Decoder {
+        name: "told",
+        check: told,
+        seeds: all_told,
+    },
+    Decoder {
         name: "name",
         check: name,
         seeds: names,
@@ -135,7 +140,7 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
             true
         }
         Err(BadRequest::Unanswerable) => {
-            assert!(bytes.len() < 8 || bytes[32] == 4 || (0x21..=0x24).contains(&bytes[0]));
+            assert!(bytes.len() < 8 || bytes[32] == 4 || matches!(bytes[0], 0x21..=0x24 | 0x30..=0x36));
             false
         }
         Err(BadRequest::Answer(tag, status)) => {
@@ -271,7 +276,10 @@ fn admin_request(bytes: &[u8]) -> bool {
         AdminOp::KeepAlive { tmo_s } => assert!((1..=600).contains(&tmo_s)),
         AdminOp::Fence { path, epoch } => assert!(path < 16 && epoch.0 > 0),
         AdminOp::Watch { known } => assert!(known.sectors > 0),
-        AdminOp::Durable => {}
+        AdminOp::Durable
+        | AdminOp::Reservation { .. }
+        | AdminOp::ReadKey { .. }
+        | AdminOp::ReadReservation => {}
     }
     true
 }
@@ -293,6 +301,25 @@ fn admin_requests() -> Vec<Vec<u8>> {
         },
         AdminOp::Watch { known },
         AdminOp::Durable,
+        AdminOp::Reservation {
+            sequence: 77,
+            op: ReservationOp::Preempt {
+                key: 1,
+                victim: 2,
+                how: ReservationType::WriteExclusiveAll,
+                abort: true,
+            },
+        },
+        AdminOp::Reservation {
+            sequence: 78,
+            op: ReservationOp::Register {
+                key: 1,
+                new: 2,
+                ignore: true,
+            },
+        },
+        AdminOp::ReadKey { index: 5 },
+        AdminOp::ReadReservation,
     ]
     .map(|op| AdminRequest { tag, op }.encode().to_vec())
     .to_vec()
@@ -319,7 +346,13 @@ fn admin_responses() -> Vec<Vec<u8>> {
         read_only: true,
     };
     [(Status::Ok, Some(changed)), (Status::Draining, None), (Status::Gone, None)]
-        .map(|(status, volume)| AdminResponse { tag, status, volume }.encode().to_vec())
+        .map(|(status, volume)| AdminResponse {
+            tag,
+            status,
+            volume,
+            reservation: None,
+        })
+        .map(|response| response.encode().to_vec())
         .to_vec()
 }
 

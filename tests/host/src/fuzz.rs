@@ -89,4 +89,4 @@ macro_rules! decoders {
     };
 }
 
-decoders!(request response admin_request admin_response answers connect reply reject asked challenge name credits);
+decoders!(request response admin_request admin_response answers connect reply reject asked challenge told name credits);

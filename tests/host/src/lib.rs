@@ -28,7 +28,9 @@ mod instances;
 mod split;
 mod last_sessions;
 mod layout;
+mod life;
 mod fair_share;
+mod reservation;
 mod session_state;
 mod validate;
 #[cfg(test)]

@@ -6,8 +6,10 @@ use crate::{
     crypto::NoX25519 as Without,
     decoders::connection,
     proto::{
-        auth::{Asked, Challenged, Channel, Initiator, Secret},
+        auth::{Asked, Challenged, Channel, Initiator, Secret, Wanted},
         connect::{Epoch, Request as Connect, SessionId, REQUEST_LEN},
+        discovery::{Entry, List, PortalEntry, Question, Told, VolumeEntry, VolumeMode},
+        name::VolumeId,
         ADMIN_QUEUE,
     },
 };
@@ -18,7 +20,22 @@ fn pair() -> Secret<Without> {
 }
 
 fn shaking() -> Initiator<Without> {
-    Initiator::new(pair(), &Connect { queue: ADMIN_QUEUE, ..connection() })
+    Initiator::new(pair(), &Connect { queue: ADMIN_QUEUE, ..connection() }.encode()).expect("chance")
+}
+
+fn question(list: List, index: u32) -> Question {
+    Question { version_min: 2, version_max: 2, host: connection().host, list, index }
+}
+
+/// What is asked for is what its encoder writes, or what the decoder of requests for queue pairs says.
+fn is_wanted(wanted: &Wanted, bytes: &[u8]) {
+    match wanted {
+        Wanted::Connection(request) => assert_eq!(Connect::decode(bytes), Ok(*request)),
+        Wanted::Entry(question) => {
+            assert_eq!(question.encode(), bytes[..REQUEST_LEN]);
+            assert!(Connect::decode(bytes).is_err());
+        }
+    }
 }
 
 /// A connection request, in whatever form it says who asks.
@@ -29,12 +46,12 @@ pub(crate) fn asked(bytes: &[u8]) -> bool {
     };
     let (head, host, volume) = (&bytes[..REQUEST_LEN], connection().host, connection().volume);
     match asked {
-        Asked::Plain(request) => assert_eq!(Connect::decode(bytes), Ok(request)),
-        Asked::Hello(request, hello) => {
-            assert!(request.is_admin() && hello == head);
+        Asked::Plain(wanted) => is_wanted(&wanted, bytes),
+        Asked::Hello(wanted, hello) => {
+            assert!(hello == head && hello[8] == ADMIN_QUEUE);
             let mut plain = hello;
             plain[11] &= !0x40;
-            assert_eq!(Connect::decode(&plain), Ok(request));
+            is_wanted(&wanted, &plain);
         }
         Asked::Proof(proof) => {
             assert!(bytes[7] & 0x80 != 0 && proof.handle() < 1 << 14);
@@ -62,7 +79,46 @@ pub(crate) fn all_asked() -> Vec<Vec<u8>> {
     proof[7] = 0xc0;
     let mut sealed = connection().encode();
     sealed[11] |= 0x40;
-    vec![connection().encode().to_vec(), shaking().hello().to_vec(), proof.to_vec(), sealed.to_vec()]
+    let plain = question(List::Portals, 7).encode();
+    let asking = Initiator::new(pair(), &question(List::Volumes, 0).encode()).expect("chance");
+    let own = [shaking().hello().to_vec(), asking.hello().to_vec()];
+    [vec![connection().encode().to_vec(), plain.to_vec(), proof.to_vec(), sealed.to_vec()], own.to_vec()].concat()
+}
+
+/// An entry of either list, the first one or a later one.
+pub(crate) fn told(bytes: &[u8]) -> bool {
+    let mut accepted = false;
+    for question in [question(List::Volumes, 0), question(List::Portals, 0), question(List::Volumes, 9)] {
+        let Some(told) = Told::decode(bytes, &question) else {
+            continue;
+        };
+        let again = told.encode();
+        // The versions are not looked at.
+        assert_eq!(again[..6], bytes[..6]);
+        match told.entry {
+            // All of it but a wwid that is none.
+            Some(_) => assert_eq!(again[8..], bytes[8..again.len()]),
+            None => assert!(told.count <= question.index && bytes[16..again.len()].iter().all(|byte| *byte == 0)),
+        }
+        accepted = true;
+    }
+    accepted
+}
+
+pub(crate) fn all_told() -> Vec<Vec<u8>> {
+    let volume = VolumeEntry {
+        name: connection().volume,
+        id: VolumeId::parse("0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11").ok(),
+        capacity: 1 << 30,
+        block_shift: 9,
+        read_only: false,
+        evicted: true,
+        insecure: false,
+        mode: VolumeMode::P2p,
+    };
+    let portal = PortalEntry { ip: "fd77::1".parse().expect("an address"), port: 7744 };
+    let told = |count, entry| Told { count, revision: 5, entry }.encode().to_vec();
+    vec![told(1, Some(Entry::Volume(volume))), told(2, Some(Entry::Portal(portal))), told(0, None)]
 }
 
 /// What an initiator makes of a challenge: a proof of its handle, or nothing.
@@ -84,5 +140,7 @@ pub(crate) fn challenges() -> Vec<Vec<u8>> {
     let Ok(Asked::Hello(request, hello)) = Asked::decode(shaking().hello()) else {
         panic!("no hello");
     };
-    vec![Challenged::<Without>::new(request, hello, 5).challenge().to_vec()]
+    let mut challenged = Challenged::<Without>::new(request, hello).expect("chance");
+    challenged.name(5);
+    vec![challenged.challenge().to_vec()]
 }

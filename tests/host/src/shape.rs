@@ -32,6 +32,7 @@ const LARGE: Attributes = Attributes {
     max_cqe: 1 << 20,
     max_fast_reg_pages: 512,
     fast_registration: true,
+    bounce_bytes: None,
 };
 
 const OPTIONS: target::QueueOptions = target::QueueOptions {
@@ -288,7 +289,13 @@ fn the_initiators_queues_fit_short_ones_and_no_less_than_they_could() {
             }
         }
     }
+    // A request is one mapping, and a region lies over one bounce buffer.
+    for (bounce_bytes, bytes) in [(256 << 10, 256 << 10), (4096, 4096), (u32::MAX, MIB)] {
+        let shape = fitted(Attributes { bounce_bytes: Some(bounce_bytes), ..LARGE }, 16).unwrap();
+        assert_eq!((shape.segments, shape.bytes as usize), (1, bytes));
+    }
     for (lacking, what) in [
+        (Attributes { bounce_bytes: Some(4095), ..LARGE }, "its memory regions are too small"),
         (Attributes { max_qp_wr: 8, ..LARGE }, "its queues are too short"),
         (Attributes { max_fast_reg_pages: 1, ..LARGE }, "its memory regions are too small"),
         (Attributes { fast_registration: false, ..LARGE }, "it cannot register memory by work requests"),

@@ -17,6 +17,7 @@ pub(crate) mod blkdev {
         Protection,
         IoErr,
         Offline,
+        Conflict,
     }
 }
 
@@ -36,10 +37,11 @@ fn each_status_on_the_wire_is_one_of_the_block_layer() {
         Status::Medium,
         Status::Offline,
         Status::IoErr,
+        Status::Conflict,
     ];
     for (value, wanted) in wanted.into_iter().enumerate() {
         let status = message::Status::from_wire(value as u16).unwrap();
         assert_eq!(initiator::to_block(status), wanted, "{value}");
     }
-    assert_eq!(message::Status::from_wire(10), None, "a row is missing here");
+    assert_eq!(message::Status::from_wire(11), None, "a row is missing here");
 }

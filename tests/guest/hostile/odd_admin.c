@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The false initiator's admin queue pairs: good messages, odd ones, and what a target must say to them. */
+
+#include <string.h>
+#include <unistd.h>
+#include "hostile.h"
+#include "client.h"
+
+/* Of what is asked about reservations: that no key is needed, or that a victim's requests are ended. */
+#define FLAG 0x100u
+enum { SEQUENCE_AT = 20, SECOND_AT = 24, TYPES = 6 };
+
+/* Any message about reservations, which may break a rule by its fields. */
+static void any_reservation(struct rng *r, unsigned char *b)
+{
+	unsigned int op = REGISTER + below(r, READ_RESERVATION - REGISTER + 1);
+	bool change = op < READ_KEY;
+
+	memset(b, 0, KEPT);
+	b[0] = op;
+	put(b + 4, 4, next(r));
+	put(b + 8, 8, op == READ_KEY ? below(r, 1000) : op == READ_RESERVATION ? 0 : chance(r, 300) ? 0 : next(r));
+	if (op == RESERVE || op == RELEASE || op == PREEMPT)
+		put(b + 16, 4, 1 + below(r, TYPES));
+	if ((op == REGISTER || op == PREEMPT) && chance(r, 500))
+		put(b + 16, 4, get(b + 16, 4) | FLAG);
+	if (change)
+		put(b + SEQUENCE_AT, 4, next(r));
+	if (op == PREEMPT || (op == REGISTER && chance(r, 500)))
+		put(b + SECOND_AT, 8, next(r));
+	if (chance(r, 100))
+		put(b + 16, 4, odd_number(r));
+	if (chance(r, 50))
+		put(b + 8, 8, odd_number(r) << 24);
+	if (chance(r, 50))
+		b[1 + below(r, 3)] = 1 + below(r, 255);
+	if (chance(r, 50))
+		b[20 + below(r, 20)] = odd_number(r);
+}
+
+/*
+ * Whether these bytes could make a registrant of this host: what others may do then depends on it, and is test 160's. All other
+ * changes need a key that it does not have.
+ */
+static bool registers(const unsigned char *b)
+{
+	return b[0] == REGISTER && get(b + SECOND_AT, 8) && (!get(b + 8, 8) || get(b + 16, 4) & FLAG);
+}
+
+static void reservation_message(struct rng *r, unsigned char *b)
+{
+	do
+		any_reservation(r, b);
+	while (registers(b));
+}
+
+/* What a target must say to these bytes, as many as there must be, of a host that is not registered. */
+static int judge_reservation(const unsigned char *b)
+{
+	uint64_t key = get(b + 8, 8), second = get(b + SECOND_AT, 8);
+	unsigned int flags = get(b + 16, 4), type = flags & ~FLAG;
+	bool typed = type >= 1 && type <= TYPES;
+
+	if (b[1] || b[2] || b[3] || !zero(b + 32, 8))
+		return END;
+	switch (b[0]) {
+	case REGISTER:
+		if (flags & ~FLAG)
+			return END;
+		/* Who is not registered has no key, and may go on without. */
+		return key && !(flags & FLAG) ? CONFLICT : OK;
+	case RESERVE:
+	case RELEASE:
+		return typed && !(flags & FLAG) && !second ? CONFLICT : END;
+	case PREEMPT:
+		return typed ? CONFLICT : END;
+	case CLEAR:
+		return flags || second ? END : CONFLICT;
+	case READ_KEY:
+		return flags || get(b + SEQUENCE_AT, 4) || second || key > UINT32_MAX ? END : OK;
+	default:
+		return flags || get(b + SEQUENCE_AT, 4) || second || key ? END : OK;
+	}
+}
+
+/* Whether an answer tells of reservations that there are none. */
+static bool told(const unsigned char *got)
+{
+	return got[0] == 0x83 && !got[1] && !get(got + 10, 2) && !get(got + 16, 8);
+}
+
+/* Sends a message on an admin queue pair; its answer's status, or -1 when the connection ends instead. With fire none is waited for: 0. */
+static int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire)
+{
+	uint64_t end = now_ms() + WAIT_TIMEOUT_MS;
+
+	mine->admins++;
+	post_message(admin, wr, b, n);
+	while (!fire && now_ms() < end) {
+		struct rdma_cm_event *event;
+		struct ibv_wc wc;
+
+		if (admin->broken)
+			return -1;
+		if (ibv_poll_cq(admin->cq, 1, &wc) > 0) {
+			const unsigned char *got = admin->receive[wc.wr_id % RECEIVES];
+
+			if (wc.status != IBV_WC_SUCCESS)
+				return -1;
+			if (wc.wr_id >> 63)
+				continue;
+			if (wc.opcode != IBV_WC_RECV || wc.byte_len != ADMIN_ANSWER || get(got + 2, 2) || memcmp(got + 4, b + 4, 4) ||
+			    !(b[0] >= READ_KEY && !get(got + 8, 2) ? told(got) : got[0] == 0x82 && !(got[1] & ~1) && zero(got + 10, 6))) {
+				tell("admin answer", got, ADMIN_ANSWER);
+				failed("an answer on an admin queue pair that is none");
+			}
+			post_receive(admin, wc.wr_id);
+			return get(got + 8, 2);
+		}
+		event = next_event(admin->channel, 1);
+		if (!event)
+			continue;
+		if (event->event != RDMA_CM_EVENT_ESTABLISHED)
+			admin->broken = true;
+		rdma_ack_cm_event(event);
+	}
+	if (!fire)
+		failed("a message on an admin queue pair is not answered");
+	return 0;
+}
+
+/* A good message of this kind for an admin queue pair; a watch says what is not so, unless right. */
+static void admin_message(struct rng *r, unsigned char *b, unsigned char op, bool right)
+{
+	memset(b, 0, KEPT);
+	b[0] = op;
+	put(b + 4, 4, next(r));
+	if (op == KEEP_ALIVE)
+		put(b + 8, 2, 60 + below(r, TMO_MAX - 59));
+	if (op == FENCE) {
+		put(b + 8, 4, 1 + below(r, UINT32_MAX));
+		put(b + 12, 4, PATHS);
+	}
+	if (op == WATCH) {
+		put(b + 8, 8, capacity / SECTOR + (right ? 0 : 1 + below(r, 1000)));
+		b[16] = read_only;
+	}
+}
+
+/* What a target must say to these bytes on an admin queue pair, where no watch is kept: a status, or END. */
+static int judge_admin(const unsigned char *b, size_t n)
+{
+	uint64_t value = get(b + 8, 8);
+
+	if (n == REQUEST && b[0] >= REGISTER && b[0] <= READ_RESERVATION)
+		return judge_reservation(b);
+	if (n != REQUEST || b[1] || b[2] || b[3] || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20))
+		return END;
+	if (b[0] == KEEP_ALIVE)
+		return value && value <= TMO_MAX ? OK : END;
+	if (b[0] == FENCE)
+		return !get(b + 8, 4) || get(b + 12, 4) > PATHS ? END : get(b + 12, 4) == own_path ? INVALID : OK;
+	/* Nothing of this session ends in order. */
+	if (b[0] == DURABLE)
+		return value ? END : DRAINING;
+	return b[0] == WATCH && value ? OK : END;
+}
+
+struct connection *enter_admin(struct rng *r, struct asked *a)
+{
+	for (unsigned int tries = 0; tries < 500; tries++) {
+		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+		struct connection *admin;
+		unsigned char b[KEPT];
+		unsigned int reason;
+
+		good_request(r, a);
+		admin = ask(a, &reason, false);
+		if (!admin) {
+			/* Old sessions take their time to go. */
+			if (reason != NO_RESOURCES)
+				failed("a good connection request was refused for %u", reason);
+			usleep(100000);
+			continue;
+		}
+		if (a->reply_length < REPLY || memcmp(a->reply, "HCAB\2", 5) || get(a->reply + 6, 2) != ADMIN_DEPTH ||
+		    memcmp(a->reply + 24, a->request + 12, 8) || memcmp(a->reply + 32, a->request + 20, 4))
+			failed("the target's reply for an admin queue pair is wrong");
+		capacity = get(a->reply + 8, 8);
+		read_only = a->reply[18] & 1;
+		own_path = get(a->request + 12, 8) >> 12 & PATHS;
+		admin_message(r, b, KEEP_ALIVE, true);
+		put(b + 8, 2, TMO_MAX);
+		if (ask_admin(admin, &wr, b, REQUEST, false) != OK)
+			failed("a keep-alive is not answered as it should be");
+		return admin;
+	}
+	failed("no session becomes free");
+}
+
+/* Asks what is judged, and fails if the target says anything else. */
+static void expect_answer(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, int wanted)
+{
+	bool reserves = n == REQUEST && b[0] >= REGISTER && b[0] <= READ_RESERVATION;
+	int got = DRAINING;
+
+	/* Another change of the drive's is being made. */
+	for (unsigned int tries = 0; got == DRAINING && tries < (reserves ? 100 : 1); tries++) {
+		if (tries)
+			usleep(20000);
+		got = ask_admin(admin, wr, b, n, false);
+	}
+	mine->reservations += reserves && wanted != END;
+	if (got != (wanted == END ? -1 : wanted)) {
+		tell("admin message", b, n < KEPT ? n : KEPT);
+		failed("%d where %d was due on an admin queue pair", got, wanted);
+	}
+	mine->admin_ends += wanted == END;
+}
+
+void odd_admin(struct rng *r)
+{
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND };
+	struct connection *admin;
+	unsigned int kind = below(r, 12);
+	unsigned char b[KEPT], op;
+	size_t n = REQUEST;
+	struct asked a;
+	int wanted;
+
+	admin = enter_admin(r, &a);
+	op = KEEP_ALIVE + below(r, 4);
+	admin_message(r, b, op, false);
+	switch (kind) {
+	case 0:
+		/* What is for the other queue pairs. */
+		b[0] = READ + below(r, NOP);
+		break;
+	case 1:
+		/* A second watch, while the first is kept. */
+		admin_message(r, b, WATCH, true);
+		ask_admin(admin, &wr, b, REQUEST, true);
+		admin_message(r, b, WATCH, chance(r, 500));
+		break;
+	case 2:
+		n = chance(r, 500) ? below(r, REQUEST) : REQUEST + 1 + below(r, BUFFER);
+		break;
+	case 3:
+		b[chance(r, 500) ? 1 + below(r, 3) : 20 + below(r, 20)] = 1 + below(r, 255);
+		break;
+	case 4:
+		admin_message(r, b, KEEP_ALIVE, true);
+		put(b + 8, 8, chance(r, 500) ? 0 : TMO_MAX + 1 + below(r, 1000));
+		break;
+	case 5:
+		admin_message(r, b, FENCE, true);
+		put(b + 8 + 4 * below(r, 2), 4, chance(r, 500) ? own_path : odd_number(r));
+		break;
+	case 6:
+		/* A receive buffer that nothing is in. */
+		wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+		wr.imm_data = next(r);
+		n = 0;
+		break;
+	case 7:
+		/* More than may be in flight, none of which is wrong: they are answered, or the session ends. */
+		for (unsigned int i = 0; i < 40; i++) {
+			admin_message(r, b, KEEP_ALIVE, true);
+			ask_admin(admin, &wr, b, REQUEST, true);
+		}
+		mine->admin_ends++;
+		destroy(admin);
+		return;
+	case 8:
+	case 9:
+		/* Up to the first that ends the session. */
+		for (unsigned int i = below(r, 12);; i--) {
+			reservation_message(r, b);
+			wanted = judge_reservation(b);
+			if (!i || wanted == END)
+				break;
+			expect_answer(admin, &wr, b, n, wanted);
+		}
+		break;
+	default:
+		do {
+			admin_message(r, b, op, false);
+			mutate(r, b, REQUEST);
+		} while (b[0] >= REGISTER && registers(b));
+	}
+	wanted = kind == 1 || kind == 6 ? END : judge_admin(b, n);
+	/* It is as it says, and then it is kept. */
+	if (wanted == OK && b[0] == WATCH && get(b + 8, 8) == capacity / SECTOR && b[16] == read_only)
+		put(b + 8, 8, capacity / SECTOR + 1);
+	expect_answer(admin, &wr, b, n, wanted);
+	destroy(admin);
+}

@@ -1,0 +1,1 @@
+../../../rust/logic/reservation.rs
