@@ -11,13 +11,14 @@ HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
 # What the command line may set; the scripts read it from the environment.
-export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE CONNECT N
+export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE CONNECT REPEAT N
 
 # The scripts run other makes; the flags of this one are not for those.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-injected test-machine test-dkms test-hostile test-whole soak demo bench bench-profile host-test fuzz lint fmt \
+.PHONY: modules tools all help test test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo pictures bench \
+	bench-profile host-test fuzz lint fmt \
 	fmt-check clippy shellcheck docs-check injected-fit root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
@@ -53,6 +54,12 @@ test-whole: modules tools ## all tests, each with all there is to try, for each 
 soak: modules tools ## break connections until N=10000 requests were issued again, or, with MINUTES=60, for so long
 	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh 138; \
 	else HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh 16 101; fi
+
+soak-nvme: modules tools ## cut paths of nvme-rdma, N=20 times at most, until a write of the past is seen
+	@HCABLK_REISSUES=$${N:-20} scripts/with-guests tests/run.sh 149
+
+pictures: modules tools ## make the pictures of the documents, docs/pictures, from a run in guests
+	@scripts/with-guests tests/pictures.sh
 
 demo: modules tools ## three machines share one disk with OCFS2, before your eyes
 	@scripts/with-guests tests/demo.sh
