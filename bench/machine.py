@@ -186,7 +186,7 @@ class Machine:
             # What was said before is on the console then; a guest that died has said all that it will.
             with suppress(GuestError):
                 guest.mark("end of the measurement")
-        return [f"{guest.name}: {line}" for guest in self.guests for line in kmsg.trouble(guest.console_text(), [])]
+        return [f"{guest.name}: {line}" for guest in self.guests for line in kmsg.trouble(guest.complaints_text(), [])]
 
     def output(self, guest: Guest, script: str) -> bytes:
         """What a script writes; it has to succeed."""

@@ -125,8 +125,9 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                 guest.wait_reaches(target.spec.address)
 
     def wait_booted(self, guest: Guest) -> None:
-        """Wait until a guest is there. An emulated machine hangs now and then, before any program runs in it, while its
-        kernel changes from one clock to another: that is said, and it is started anew."""
+        """Wait until a guest is there. An emulated machine hangs or dies now and then, before any program runs in it, while
+        its kernel changes from one clock to another or patches its code (int3): that is said, it is started anew, and what
+        its kernel said fails no test."""
         for left in range(BOOT_TRIES - 1, -1, -1):
             try:
                 return guest.wait_booted()
@@ -135,6 +136,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                     raise
                 print(f"# {err}: started anew", flush=True)
                 self.kill(guest)
+                guest.forget_boot()
                 guest.start()
 
     def kill(self, guest: Guest) -> None:

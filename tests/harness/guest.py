@@ -146,6 +146,9 @@ class Guest:
         self._booted = False
         # Of processes that were killed.
         self._processor_seconds = 0.0
+        # Where on the console this boot begins, and from where to where those are that came to nothing.
+        self._boot = 0
+        self._failed_boots: list[tuple[int, int]] = []
         self.console.touch()
 
     @property
@@ -284,6 +287,7 @@ class Guest:
         if self.alive:
             raise GuestError(f"{self.name} runs already")
         self._booted = False
+        self._boot = self.console_size()
         pairs = [socket.socketpair() for _ in range(CHANNELS + 1)]
         fds = [theirs.fileno() for _, theirs in pairs]
         with open(self.qemu_log, "ab") as log:
@@ -457,10 +461,23 @@ class Guest:
     def console_size(self) -> int:
         return self.console.stat().st_size
 
+    def forget_boot(self) -> None:
+        """Leave what this boot has said out of what is read for complaints: no program ever ran in it."""
+        self._failed_boots.append((self._boot, self.console_size()))
+
     def console_text(self, since: int = 0) -> str:
         with open(self.console, "rb") as f:
             f.seek(since)
             return f.read().decode(errors="replace").replace("\r", "")
+
+    def complaints_text(self, since: int = 0) -> str:
+        """What stands on the console, but for boots that came to nothing."""
+        data = self.console.read_bytes()
+        kept = b""
+        for begin, end in self._failed_boots:
+            kept += data[since : max(begin, since)]
+            since = max(end, since)
+        return (kept + data[since:]).decode(errors="replace").replace("\r", "")
 
     def wait_console(self, pattern: str, since: int, timeout: float) -> str | None:
         """Wait for a line on the console; the line, or None when time is over."""

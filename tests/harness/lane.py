@@ -145,7 +145,7 @@ class Lane:
             complaints = resets[guest.name].result()
             wrong += complaints
             # Also a guest that died has said something.
-            text = guest.console_text(self.scanned.get(guest.name, 0))
+            text = guest.complaints_text(self.scanned.get(guest.name, 0))
             self.rxe_broke |= bool(kmsg.RXE_BROKE.search(text))
             lines = kmsg.trouble(text, test.expect_log)
             wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
