@@ -107,6 +107,8 @@ pub(crate) enum Failure {
     NoChallenge,
     /// What answered is no hcablk target.
     NotATarget,
+    /// The answer to a question makes no sense, in this.
+    BadAnswer(&'static str),
     /// The HCA lacks something that is needed.
     Device(&'static str),
     /// Memory, queue pairs or the like ran out, or the disk could not be made.
@@ -169,7 +171,9 @@ impl Failure {
                 Reason::Withdrawn | Reason::Malformed => errno::econnrefused(),
                 Reason::Entry => errno::eproto(),
             },
-            Self::NotATarget | Self::Protocol(_) | Self::Stranger(_) => errno::eproto(),
+            Self::NotATarget | Self::BadAnswer(_) | Self::Protocol(_) | Self::Stranger(_) => {
+                errno::eproto()
+            }
             Self::Device(_) => ENODEV,
             Self::Disconnected
             | Self::Forced
@@ -201,6 +205,7 @@ impl Failure {
             | Self::NotListening
             | Self::StaleConnection
             | Self::NotATarget
+            | Self::BadAnswer(_)
             | Self::Setup(..)
             | Self::Disconnected
             | Self::Flushed
@@ -296,6 +301,7 @@ impl fmt::Display for Failure {
                 Reason::Malformed => f.write_str("the target did not understand the request"),
             },
             Self::NotATarget => f.write_str("what answers there is not an hcablk target"),
+            Self::BadAnswer(what) => write!(f, "the target's answer makes no sense: {what}"),
             Self::Device(what) => write!(f, "the RDMA device cannot be used: {what}"),
             Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
             Self::Disconnected => f.write_str("the target closed the connection"),

@@ -103,10 +103,12 @@ impl Asking {
         })
     }
 
-    /// Sends the request `bytes`, and returns the reject that answers it, padded by zeroes. Who grants it is no target.
+    /// Sends the request `bytes`, and returns the reject that answers it by `reason`, padded by zeroes. Fails with what another
+    /// one says. Who grants it is no target.
     fn ask(
         &self,
         bytes: &[u8; REQUEST_LEN],
+        reason: Reason,
         deadline: Deadline,
     ) -> Result<[u8; CHALLENGE_LEN], Failure> {
         let parameters = Parameters {
@@ -118,11 +120,9 @@ impl Asking {
             .connect_held(parameters, bytes)
             .map_err(not_sent)?;
         match self.link.wait(Step::Answer, deadline)? {
-            News::Rejected(reject, bytes) => match reject.reason {
-                Reason::Challenge | Reason::Entry => Ok(bytes),
-                // What the bytes are worth is seen by who has the key for that.
-                _ => Err(Failure::Unsealed(reject)),
-            },
+            // What the bytes are worth is seen by who has the key for that.
+            News::Rejected(reject, bytes) if reject.reason == reason => Ok(bytes),
+            News::Rejected(reject, _) => Err(Failure::Unsealed(reject)),
             _ => Err(Failure::NotATarget),
         }
     }
@@ -145,19 +145,35 @@ pub(crate) fn ask(
 ) -> Result<Told, Failure> {
     let bytes = question.encode();
     let Some(pair) = pair else {
-        let answer = Asking::new(address, deadline)?.ask(&bytes, deadline)?;
-        return Told::decode(&answer, question).ok_or(Failure::NotATarget);
+        let asking = Asking::new(address, deadline)?;
+        let answer = asking.ask(&bytes, Reason::Entry, deadline)?;
+        return Told::decode(&answer, question).map_err(Failure::BadAnswer);
     };
     let initiator = Initiator::<KernelCrypto>::new(pair, &bytes)
         .ok_or(Failure::Setup("random numbers", EINTR))?;
-    let challenge = Asking::new(address, deadline)?.ask(initiator.hello(), deadline)?;
+    let challenge = challenge(address, initiator.hello(), deadline)?;
     let second = Asking::new(address, deadline)?;
     let unconfirmed = initiator
         .prove(&challenge, &second.channel)
-        .ok_or(Failure::NoChallenge)?;
-    let answer = second.ask(unconfirmed.proof(), deadline)?;
+        .ok_or(Failure::BadAnswer("the challenge is none"))?;
+    let answer = second.ask(unconfirmed.proof(), Reason::Entry, deadline)?;
     let entry = unconfirmed
         .is_told(&answer, &second.channel)
         .ok_or(Failure::OtherKeys)?;
-    Told::decode(&entry, question).ok_or(Failure::NotATarget)
+    Told::decode(&entry, question).map_err(Failure::BadAnswer)
+}
+
+/// Says who this host is, and returns the challenge to prove it.
+fn challenge(
+    address: &SocketAddr,
+    hello: &[u8; REQUEST_LEN],
+    deadline: Deadline,
+) -> Result<[u8; CHALLENGE_LEN], Failure> {
+    let asking = Asking::new(address, deadline)?;
+    match asking.ask(hello, Reason::Challenge, deadline) {
+        Err(Failure::Unsealed(reject)) if reject.reason == Reason::Entry => {
+            Err(Failure::NoChallenge)
+        }
+        result => result,
+    }
 }

@@ -178,7 +178,7 @@ pub enum Entry {
 pub struct Told {
     /// How many entries the list has.
     pub count: u32,
-    /// Another number when the list is another one, but for a chance of 1 in 2^32.
+    /// Another number when the list is another one, but for a chance of 1 in 2^32. Not 0.
     pub revision: u32,
     /// The one that was asked for; `None`: there are not so many.
     pub entry: Option<Entry>,
@@ -188,6 +188,9 @@ pub struct Told {
 type Fields = ([u8; 16], [u8; 16], u64, [u8; 8]);
 
 const NO_ENTRY: Fields = ([0; 16], [0; 16], 0, [0; 8]);
+
+/// What is wrong with an entry whose reserved bytes are not 0.
+const RESERVED: &str = "reserved bytes are not 0";
 
 impl Entry {
     fn fields(&self) -> Fields {
@@ -218,36 +221,53 @@ impl Entry {
         }
     }
 
-    fn of(list: List, fields: Fields) -> Option<Self> {
-        let (first, second, number, rest) = fields;
+    /// Reads an entry of `list`. Fails with what is wrong with it.
+    fn of(list: List, fields: Fields) -> Result<Self, &'static str> {
         match list {
-            List::Volumes => {
-                let [shift, flags, mode, reserved @ ..] = rest;
-                let good = (9..=12).contains(&shift)
-                    && number % (1 << shift) == 0
-                    && number <= i64::MAX as u64
-                    && flags & !(READ_ONLY | EVICTED | INSECURE) == 0
-                    && reserved == [0; 5];
-                let name = VolumeName::from_wire(first).ok()?;
-                let mode = VolumeMode::from_wire(mode)?;
-                good.then_some(Self::Volume(VolumeEntry {
-                    name,
-                    id: VolumeId::from_wire(second).ok(),
-                    capacity: number,
-                    block_shift: shift,
-                    read_only: flags & READ_ONLY != 0,
-                    evicted: flags & EVICTED != 0,
-                    insecure: flags & INSECURE != 0,
-                    mode,
-                }))
-            }
-            List::Portals => {
-                let port = u16::try_from(number).ok().filter(|port| *port != 0)?;
-                let ip = Ipv6Addr::from(first).to_canonical();
-                let good = second == [0; 16] && rest == [0; 8] && !ip.is_unspecified();
-                good.then_some(Self::Portal(PortalEntry { ip, port }))
-            }
+            List::Volumes => Self::volume(fields).map(Self::Volume),
+            List::Portals => Self::portal(fields).map(Self::Portal),
         }
+    }
+
+    fn volume((name, id, capacity, rest): Fields) -> Result<VolumeEntry, &'static str> {
+        let [block_shift, flags, mode, reserved @ ..] = rest;
+        let name = VolumeName::from_wire(name).map_err(|_| "the name of the volume is none")?;
+        if !(9..=12).contains(&block_shift) {
+            return Err("the block size of the volume is none");
+        }
+        if capacity > i64::MAX as u64 || capacity % (1 << block_shift) != 0 {
+            return Err("the size of the volume is none");
+        }
+        if flags & !(READ_ONLY | EVICTED | INSECURE) != 0 {
+            return Err("the volume has flags that are not known");
+        }
+        let mode = VolumeMode::from_wire(mode).ok_or("the mode of the volume is none")?;
+        if reserved != [0; 5] {
+            return Err(RESERVED);
+        }
+        Ok(VolumeEntry {
+            name,
+            id: VolumeId::from_wire(id).ok(),
+            capacity,
+            block_shift,
+            read_only: flags & READ_ONLY != 0,
+            evicted: flags & EVICTED != 0,
+            insecure: flags & INSECURE != 0,
+            mode,
+        })
+    }
+
+    fn portal((ip, second, port, rest): Fields) -> Result<PortalEntry, &'static str> {
+        let ip = Ipv6Addr::from(ip).to_canonical();
+        if ip.is_unspecified() {
+            return Err("the address of the portal is none");
+        }
+        let port = u16::try_from(port).ok().filter(|port| *port != 0);
+        let port = port.ok_or("the port of the portal is none")?;
+        if (second, rest) != ([0; 16], [0; 8]) {
+            return Err(RESERVED);
+        }
+        Ok(PortalEntry { ip, port })
     }
 }
 
@@ -269,23 +289,28 @@ impl Told {
             .finish()
     }
 
-    /// Reads the answer to `question`; `None`: it is none.
-    pub fn decode(bytes: &[u8], question: &Question) -> Option<Self> {
-        let bytes: &[u8; ENTRY_LEN] = prefix(bytes)?;
+    /// Reads the answer to `question`. Fails with what is wrong with it.
+    pub fn decode(bytes: &[u8], question: &Question) -> Result<Self, &'static str> {
+        let bytes: &[u8; ENTRY_LEN] = prefix(bytes).ok_or("it is too short")?;
         let mut r = Reader::new(bytes);
         let (magic, reason) = (r.u32(), r.u16());
         let (_version_min, _version_max) = (r.u8(), r.u8());
         let (count, revision) = (r.u32(), r.u32());
         let fields = (r.bytes(), r.bytes(), r.u64(), r.bytes());
         if magic != MAGIC || Reason::from_wire(reason) != Some(Reason::Entry) {
-            return None;
+            return Err("it is no entry");
         }
-        let entry = match question.index < count {
-            true => Some(Entry::of(question.list, fields)?),
-            false if fields == NO_ENTRY => None,
-            false => return None,
+        // A transport that pads what is too short does so by zeroes.
+        if revision == 0 {
+            return Err("the list has no revision");
+        }
+        let entry = match (question.index < count, fields == NO_ENTRY) {
+            (true, false) => Some(Entry::of(question.list, fields)?),
+            (false, true) => None,
+            (true, true) => return Err("there is no entry where there is to be one"),
+            (false, false) => return Err("there is an entry beyond the last one"),
         };
-        Some(Self {
+        Ok(Self {
             count,
             revision,
             entry,
@@ -329,7 +354,10 @@ impl Listing {
 
     /// Returns the answer.
     pub fn told(self) -> Told {
-        self.told
+        Told {
+            revision: self.told.revision.max(1),
+            ..self.told
+        }
     }
 }
 

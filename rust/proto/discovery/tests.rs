@@ -81,24 +81,58 @@ fn answers_round_trip() {
     for (list, entry) in all {
         let told = told(entry);
         let bytes = told.encode();
-        assert_eq!(Told::decode(&bytes, &question(list, 7)), Some(told));
+        assert_eq!(Told::decode(&bytes, &question(list, 7)), Ok(told));
         // One that is not there has no entry, and one that is has one.
-        assert_eq!(Told::decode(&bytes, &question(list, 8)), None);
+        assert_eq!(
+            Told::decode(&bytes, &question(list, 8)),
+            Err("there is an entry beyond the last one")
+        );
         let none = Told {
             entry: None,
             ..told
         };
-        assert_eq!(Told::decode(&none.encode(), &question(list, 8)), Some(none));
-        assert_eq!(Told::decode(&none.encode(), &question(list, 7)), None);
+        assert_eq!(Told::decode(&none.encode(), &question(list, 8)), Ok(none));
+        assert_eq!(
+            Told::decode(&none.encode(), &question(list, 7)),
+            Err("there is no entry where there is to be one")
+        );
         // What is no longer than a reject is one.
-        assert!(Told::decode(&bytes[..63], &question(list, 7)).is_none());
+        assert_eq!(
+            Told::decode(&bytes[..63], &question(list, 7)),
+            Err("it is too short")
+        );
         assert_eq!(
             Reject::decode(&bytes).map(|r| r.reason),
             Some(Reason::Entry)
         );
     }
     let reject = Reject::new(Reason::Forbidden).encode();
-    assert!(Told::decode(&reject, &question(List::Volumes, 0)).is_none());
+    assert!(Told::decode(&reject, &question(List::Volumes, 0)).is_err());
+}
+
+#[test]
+fn what_a_transport_has_padded_is_no_empty_list() {
+    // As RoCE does with private data: the length is lost.
+    let whole = told(Entry::Volume(volume())).encode();
+    for index in [0, 7, 8] {
+        for length in 0..12 + 1 {
+            let mut short = [0; ENTRY_LEN];
+            short[..length].copy_from_slice(&whole[..length]);
+            assert!(Told::decode(&short, &question(List::Volumes, index)).is_err());
+        }
+    }
+}
+
+#[test]
+fn no_list_has_no_revision() {
+    for list in [List::Volumes, List::Portals] {
+        let told = Listing::new(&question(list, 0)).told();
+        assert_eq!((told.count, told.entry), (0, None));
+        assert_eq!(Told::decode(&told.encode(), &question(list, 0)), Ok(told));
+    }
+    let mut listing = Listing::new(&question(List::Volumes, 0));
+    listing.told.revision = 0;
+    assert_ne!(listing.told().revision, 0);
 }
 
 #[test]
@@ -107,39 +141,42 @@ fn entries_that_cannot_be_are_refused() {
         ip: "0.0.0.0".parse().unwrap(),
         port: 7744,
     };
-    for bad in [
-        nowhere,
-        PortalEntry {
-            port: 0,
-            ip: "::1".parse().unwrap(),
-        },
-    ] {
+    let without = PortalEntry {
+        port: 0,
+        ip: "::1".parse().unwrap(),
+    };
+    for (bad, why) in [(nowhere, "address"), (without, "port")] {
         let bytes = told(Entry::Portal(bad)).encode();
-        assert!(Told::decode(&bytes, &question(List::Portals, 0)).is_none());
+        let error = Told::decode(&bytes, &question(List::Portals, 0)).unwrap_err();
+        assert!(error.contains(why), "{error}");
     }
     let whole = told(Entry::Volume(volume())).encode();
     let refused = |at: usize, value: u8| {
         let mut bad = whole;
         bad[at] = value;
-        Told::decode(&bad, &question(List::Volumes, 0)).is_none()
+        Told::decode(&bad, &question(List::Volumes, 0)).err()
     };
-    // Magic, reason, name, capacity, block size, flags, mode, reserved bytes.
-    for (at, value) in [
-        (0, 0),
-        (4, 12),
-        (16, b'.'),
-        (48, 1),
-        (55, 0x80),
-        (56, 8),
-        (56, 13),
-        (57, 8),
-        (58, 4),
-        (59, 1),
-        (63, 1),
+    for (at, value, why) in [
+        (0, 0, "no entry"),
+        (4, 12, "no entry"),
+        (16, b'.', "name"),
+        (16, 0, "name"),
+        (20, 0, "name"),
+        (20, b'\n', "name"),
+        (20, b'/', "name"),
+        (48, 1, "size of the volume"),
+        (55, 0x80, "size of the volume"),
+        (56, 8, "block size"),
+        (56, 13, "block size"),
+        (57, 8, "flags"),
+        (58, 4, "mode"),
+        (59, 1, "reserved"),
+        (63, 1, "reserved"),
     ] {
-        assert!(refused(at, value), "byte {at} {value}");
+        let error = refused(at, value).unwrap_or_else(|| panic!("byte {at} {value}"));
+        assert!(error.contains(why), "byte {at} {value}: {error}");
     }
-    assert!(!refused(8, 9));
+    assert_eq!(refused(8, 9), None);
 }
 
 #[test]

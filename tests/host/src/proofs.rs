@@ -89,7 +89,7 @@ pub(crate) fn all_asked() -> Vec<Vec<u8>> {
 pub(crate) fn told(bytes: &[u8]) -> bool {
     let mut accepted = false;
     for question in [question(List::Volumes, 0), question(List::Portals, 0), question(List::Volumes, 9)] {
-        let Some(told) = Told::decode(bytes, &question) else {
+        let Ok(told) = Told::decode(bytes, &question) else {
             continue;
         };
         let again = told.encode();
