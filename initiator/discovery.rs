@@ -4,7 +4,7 @@
 //! one entry after the other. Nothing lasts: no connection, and no session at the target.
 //!
 //! A write of `volumes N` or `portals N` to `ask` asks, and returns when there is an answer, `connect_timeout` after that at the
-//! latest; `answer` is what was told last.
+//! latest, or at once, with `EBUSY`, while another one asks; `answer` is what was told last.
 
 use crate::{
     connect,
@@ -82,7 +82,7 @@ pub(crate) struct Asker {
     settings: Mutex<Settings>,
     #[pin]
     keys: Mutex<Keys>,
-    /// Held while a question is asked: one at a time.
+    /// Held while a question is asked: one at a time, and who comes meanwhile is refused.
     #[pin]
     asking: Mutex<()>,
     #[pin]
@@ -133,7 +133,8 @@ impl Asker {
 
     fn ask(&self, text: &str) -> Result {
         let (list, index) = parse_question(text)?;
-        let _alone = self.asking.lock();
+        // To wait for the other one would take as long as the target lets that take.
+        let _alone = self.asking.try_lock().ok_or(EBUSY)?;
         let told = self.ask_for(list, index);
         let failure = told.as_ref().err().copied();
         *self.answer.lock() = match told {
