@@ -106,9 +106,19 @@ impl<C: Crypto> Secret<C> {
         C::random(&mut secret.bytes).then_some(secret)
     }
 
-    /// Makes the same once more.
+    /// Makes the same once more. It may leave a copy behind, as a move does.
     pub fn copy(&self) -> Self {
         Self::of(self.bytes)
+    }
+
+    /// Becomes the same as `other`, and leaves no copy behind.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.bytes.copy_from_slice(&other.bytes);
+    }
+
+    /// Returns whether both are the same. Of secrets of this side: what nobody else has chosen, the time tells nobody.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
     }
 
     /// Reads 64 hexadecimal digits; `None` if it is something else.

@@ -493,5 +493,9 @@ fn it_is_told_by_which_key_a_proof_was_made() {
         assert_eq!(found.map(|(place, _)| place), Some(place));
     }
     assert_eq!(pairs[0].print(), pairs[0].copy().print());
+    let mut copy = pairs[1].copy();
+    assert!(copy.is_same(&pairs[1]) && !copy.is_same(&pairs[0]));
+    copy.copy_from(&pairs[0]);
+    assert!(copy.is_same(&pairs[0]) && copy.print() == pairs[0].print());
     assert_ne!(pairs[0].print(), pairs[1].print());
 }
