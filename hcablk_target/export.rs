@@ -4,7 +4,7 @@
 //!
 //! - [`registry`]: which volumes and sessions there are.
 //! - [`volume`]: an exported device and who may use it.
-//! - [`port`]: an address that is listened on.
+//! - [`port`]: an address that is listened on; [`portals`]: which of them a host is told.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`admission`]: whether a connection request is granted.
 //! - [`challenges`]: who was asked to prove who it is; [`keys`]: by what it can.
@@ -17,5 +17,6 @@ pub(crate) mod hosts;
 pub(crate) mod instances;
 pub(crate) mod keys;
 pub(crate) mod port;
+pub(crate) mod portals;
 pub(crate) mod registry;
 pub(crate) mod volume;

@@ -7,12 +7,14 @@
 
 use super::{
     proofs::Candidates,
-    Lists,
     Registry, //
 };
-use crate::export::keys::{
-    Keys,
-    Proven, //
+use crate::export::{
+    keys::{
+        Keys,
+        Proven, //
+    },
+    portals, //
 };
 use core::net::{
     IpAddr,
@@ -26,7 +28,6 @@ use hcablk_core::{
             Entry,
             List,
             Listing,
-            PortalEntry,
             Question,
             Told, //
         },
@@ -34,27 +35,6 @@ use hcablk_core::{
     },
 };
 use kernel::prelude::*;
-
-impl Lists {
-    /// Adds the portals to the answer. Of a port that listens at any address it is that by which was asked, `own`.
-    fn tell_portals(&self, listing: &mut Listing, own: IpAddr) {
-        let here = |portal: &SocketAddr| match portal.ip().is_unspecified() {
-            true => SocketAddr::new(own, portal.port()),
-            false => *portal,
-        };
-        for (place, portal) in self.portals.iter().enumerate() {
-            let portal = here(portal);
-            let mut before = self.portals.iter().take(place);
-            if before.any(|other| here(other) == portal) {
-                continue;
-            }
-            listing.add(Entry::Portal(PortalEntry {
-                ip: portal.ip(),
-                port: portal.port(),
-            }));
-        }
-    }
-}
 
 impl Registry {
     /// Answers a question that came to the address `own`.
@@ -67,7 +47,9 @@ impl Registry {
             .filter_map(|volume| volume.entry(question.host, proven));
         match question.list {
             List::Volumes => volumes.for_each(|volume| listing.add(Entry::Volume(volume))),
-            List::Portals if volumes.next().is_some() => lists.tell_portals(&mut listing, own),
+            List::Portals if volumes.next().is_some() => {
+                portals::tell(&lists.portals, own, &mut listing);
+            }
             List::Portals => {}
         }
         listing.told()

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! At which addresses a host is told to connect. Uses nothing but `core` and the wire format: its tests run on the host.
+
+use crate::proto::discovery::{
+    Entry,
+    Listing,
+    PortalEntry, //
+};
+use core::net::{
+    IpAddr,
+    SocketAddr, //
+};
+
+/// Adds `portals`, where is listened, to the answer to a question that came to the address `own`, each once. A port that listens
+/// at any address is told as that one, if it can have got the question: one of IPv4 has nothing that comes by IPv6.
+pub(crate) fn tell(portals: &[SocketAddr], own: IpAddr, listing: &mut Listing) {
+    let here = |portal: &SocketAddr| match portal {
+        portal if !portal.ip().is_unspecified() => Some(*portal),
+        SocketAddr::V4(_) if own.is_ipv6() => None,
+        portal => Some(SocketAddr::new(own, portal.port())),
+    };
+    for (place, portal) in portals.iter().enumerate() {
+        let Some(portal) = here(portal) else {
+            continue;
+        };
+        let mut before = portals.iter().take(place).filter_map(here);
+        if before.any(|other| other == portal) {
+            continue;
+        }
+        listing.add(Entry::Portal(PortalEntry {
+            ip: portal.ip(),
+            port: portal.port(),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{
+        discovery::{
+            List,
+            Question, //
+        },
+        name::HostId, //
+    };
+
+    /// What is told of `portals` to who asks by `own`.
+    fn told(portals: &[&str], own: &str) -> Vec<String> {
+        let portals: Vec<SocketAddr> = portals.iter().map(|p| p.parse().unwrap()).collect();
+        let entry = |index| {
+            let mut listing = Listing::new(&Question {
+                version_min: 2,
+                version_max: 2,
+                host: HostId::parse("6fa459ea-ee8a-3ca4-894e-db77e160355e").unwrap(),
+                list: List::Portals,
+                index,
+            });
+            tell(&portals, own.parse().unwrap(), &mut listing);
+            match listing.told().entry? {
+                Entry::Portal(portal) => Some(SocketAddr::new(portal.ip, portal.port).to_string()),
+                Entry::Volume(_) => panic!("a volume"),
+            }
+        };
+        (0..).map_while(entry).collect()
+    }
+
+    #[test]
+    fn any_address_is_told_as_the_one_that_was_asked() {
+        let portals = [
+            "0.0.0.0:7744",
+            "10.0.0.1:7744",
+            "10.0.0.2:7744",
+            "[::]:7745",
+        ];
+        assert_eq!(
+            told(&portals, "10.0.0.1"),
+            ["10.0.0.1:7744", "10.0.0.2:7744", "10.0.0.1:7745"]
+        );
+    }
+
+    #[test]
+    fn nobody_is_sent_by_ipv6_to_what_has_ipv4_only() {
+        let portals = ["0.0.0.0:7744", "10.0.0.2:7744", "[::]:7745"];
+        assert_eq!(
+            told(&portals, "fd00::1"),
+            ["10.0.0.2:7744", "[fd00::1]:7745"]
+        );
+        assert!(told(&["0.0.0.0:7744"], "fd00::1").is_empty());
+    }
+
+    #[test]
+    fn each_is_told_once() {
+        let portals = ["10.0.0.1:7744", "[::]:7744", "0.0.0.0:7744"];
+        assert_eq!(told(&portals, "10.0.0.1"), ["10.0.0.1:7744"]);
+    }
+}
