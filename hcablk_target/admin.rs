@@ -9,6 +9,7 @@
 //!      └── a watch, and what it knows is not so: answer, Unwatched
 //! ```
 //!
+//! A request to be told of the portals is kept as a watch is, beside that, until the target has begun or ceased to listen somewhere.
 //! Everything else is answered at once, but for a change of reservations, which is made elsewhere; nothing here waits for a drive. When the export ends the initiator may ask, after its
 //! other queue pairs are gone, whether what was acknowledged is durable: this queue pair is closed last then. A message that is none of these, or that comes while
 //! another of its kind would have to be kept, ends the session, as does an initiator that is silent for longer than
@@ -78,7 +79,7 @@ pub(crate) use self::owner::AdminOwner;
 /// Answers whose sends have not completed, at most: many more than an initiator waits for at a time.
 const ANSWERS: u32 = 32;
 
-/// Milliseconds between two looks at the volume and at the initiator's silence.
+/// Milliseconds between two looks at the volume, the portals and the initiator's silence.
 const LOOK_MS: u32 = 250;
 
 /// Seconds of the `keep_alive_tmo` of an initiator that has not told its own.
@@ -109,6 +110,8 @@ enum Watch {
 /// What `Admin::state` guards.
 struct State {
     watch: Watch,
+    /// The request to be told of the portals, and which generation of these its initiator knows.
+    portals: Option<(Tag, u32)>,
     /// A bit for each answer's buffer that is not being sent.
     free: u32,
     /// Milliseconds for which nothing has come, and may not.
@@ -180,6 +183,7 @@ impl Admin {
                 outgoing,
                 state <- new_irq_lock!(State {
                     watch: Watch::Unwatched,
+                    portals: None,
                     free: u32::MAX,
                     silent_ms: 0,
                     limit_ms: silence_ms(KEEP_ALIVE_TMO_S),

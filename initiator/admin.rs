@@ -10,6 +10,7 @@
 //! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive (`admin/fence.rs`), and
 //!   [`Admin::ask_durable`], in the end, whether what was acknowledged is durable.
 //! - A [watch](Watch) is always with the target, which answers it when the volume has changed or its export ends.
+//! - So is a request to be told of the [`Portals`], if the target does that.
 //!
 //! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests of that kind. The messages
 //! have buffers, credits and slots of their own: nothing that the block layer does keeps them from going out.
@@ -86,6 +87,7 @@ mod answer;
 mod fence;
 mod life;
 mod owner;
+mod portals;
 mod reserve;
 mod timer;
 
@@ -93,6 +95,7 @@ pub(crate) use self::owner::AdminOwner;
 use self::{
     fence::Fence,
     life::Life,
+    portals::Portals,
     reserve::Reserving,
     timer::{
         period_ms,
@@ -107,8 +110,9 @@ mod tag {
     pub(super) const FENCE: u16 = 1;
     pub(super) const WATCH: u16 = 2;
     pub(super) const RESERVE: u16 = 3;
+    pub(super) const PORTALS: u16 = 4;
     /// How many there are.
-    pub(super) const KINDS: usize = 4;
+    pub(super) const KINDS: usize = 5;
 }
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.
@@ -148,6 +152,7 @@ struct State {
     fence: Fence,
     reserving: Reserving,
     watch: Watch,
+    portals: Portals,
     /// Changes that were told since the timer's last round.
     notices: u32,
 }
@@ -226,6 +231,7 @@ impl Admin {
                     fence: Fence::Nothing,
                     reserving: Reserving::Nothing,
                     watch: Watch::Due(known),
+                    portals: Portals::NotTold,
                     notices: 0,
                 }, "hcablk_admin"),
                 fencing <- new_mutex!(()),
@@ -255,9 +261,14 @@ impl Admin {
         self.pair.id().own_qp(self.pair.number())
     }
 
-    /// Begins to send keep-alives, on `queue`, and to watch the volume, which the target's reply has said to be as `known`. May
-    /// sleep.
-    pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, known: VolumeState) -> Result {
+    /// Begins to send keep-alives, on `queue`, and to watch the volume, which the target's reply has said to be as `known`, and
+    /// its portals, if that has said that it `tells` of them. May sleep.
+    pub(crate) fn go_live(
+        self: &Arc<Self>,
+        queue: &Arc<WorkQueue>,
+        known: VolumeState,
+        tells: bool,
+    ) -> Result {
         {
             let mut state = self.state.lock();
             if state.life != Life::Connecting {
@@ -266,6 +277,9 @@ impl Admin {
             }
             state.life = Life::Live;
             state.watch = Watch::Due(known);
+            if tells {
+                state.portals = Portals::Due(0);
+            }
             let posted = self.send_keep_alive(&mut state);
             posted.and_then(|()| self.send_watch(&mut state))?;
         }

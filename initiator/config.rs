@@ -285,6 +285,16 @@ impl Node for Device {
                 device.set_policy(Policy::parse(text).ok_or(EINVAL)?)
             },
         ),
+        Attribute::read_write(
+            c"paths_auto",
+            |device: &Device, out: &mut Output<'_>| {
+                writeln!(out, "{}", u8::from(device.settings().paths_auto))
+            },
+            |device: &Arc<Device>, _: &Directory<'_>, text: &str| {
+                device.set_paths_auto(boolean(text)?);
+                Ok(())
+            },
+        ),
         setting!(
             c"remote_invalidate",
             remote_invalidate,

@@ -480,4 +480,8 @@ impl SessionOwner for Device {
     fn follow(&self, session: &Session, now: VolumeState) -> bool {
         self.follow_volume(session, now)
     }
+
+    fn tell_portals(&self, generation: u32) -> bool {
+        Self::tell_portals(self, generation)
+    }
 }

@@ -159,6 +159,9 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
 
     /// Has the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.
     fn follow(&self, session: &Session, now: VolumeState) -> bool;
+
+    /// Tells user space that the target's portals have this generation, if that is news; `false`: not just now. Process context.
+    fn tell_portals(&self, generation: u32) -> bool;
 }
 
 /// A session. It and its queues hold each other until the teardown.

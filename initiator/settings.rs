@@ -117,6 +117,8 @@ pub(crate) struct Settings {
     pub(crate) batch_lower: u32,
     /// By which path requests go.
     pub(crate) policy: Policy,
+    /// User space is to add a path for each portal of the target.
+    pub(crate) paths_auto: bool,
     /// Lowest and highest protocol version offered.
     pub(crate) protocol: (u8, u8),
 }
@@ -148,6 +150,7 @@ impl Default for Settings {
             batch_upper: BATCH_UPPER,
             batch_lower: BATCH_LOWER,
             policy: Policy::default(),
+            paths_auto: false,
             protocol: (VERSION_MIN, VERSION_MAX),
         }
     }

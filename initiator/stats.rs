@@ -92,6 +92,8 @@ metrics! {
         keep_alives,
         /// Changes of the volume that the target has told.
         notices,
+        /// Times that the target has told of its portals: in each session first how they are, then that they have changed.
+        portal_notices,
     }
 }
 

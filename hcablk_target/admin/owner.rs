@@ -24,6 +24,10 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// drive.
     fn volume_state(&self) -> Option<VolumeState>;
 
+    /// Returns a number that is another one, and not 0, after the target has begun or ceased to listen somewhere. Any
+    /// context.
+    fn portals_generation(&self) -> u32;
+
     /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets none
     /// begin with these; returns whether nothing of it can reach the drive any more, `EINVAL` if the path is
     /// the session's own. May sleep, but does not wait for the drive.

@@ -102,6 +102,7 @@ impl Admin {
             }
             AdminOp::ReadKey { index } => self.tell_reservation(tag, Some(index)),
             AdminOp::ReadReservation => self.tell_reservation(tag, None),
+            AdminOp::Portals { known } => self.keep_portals(tag, known),
             AdminOp::Watch { known } => {
                 let second = {
                     let mut state = self.state.lock();
@@ -124,6 +125,7 @@ impl Admin {
             tag,
             status: reservation.err().unwrap_or(Status::Ok),
             volume: None,
+            portals: None,
             reservation: reservation.ok(),
         });
     }
@@ -136,6 +138,35 @@ impl Admin {
         let now = self.owner.volume_state().filter(|now| *now != known);
         if now.is_some() && self.take_watch(tag) {
             self.answer(tag, Status::Ok, now);
+        }
+    }
+
+    /// Keeps the request to be told of the portals, `known` being what its initiator knows of them.
+    fn keep_portals(&self, tag: Tag, known: u32) {
+        let former = self.state.lock().portals.replace((tag, known));
+        if former.is_some() {
+            return self.fail(Fault::SecondWatch);
+        }
+        self.look_at_portals();
+    }
+
+    /// Answers that request if there is one, and the portals are others. Any context.
+    fn look_at_portals(&self) {
+        let (asked, generation) = {
+            let mut state = self.state.lock();
+            // With the lock: what is told is no older than what was.
+            let generation = self.owner.portals_generation();
+            let asked = state.portals.take_if(|(_, known)| *known != generation);
+            (asked, generation)
+        };
+        if let Some((tag, _)) = asked {
+            self.respond(AdminResponse {
+                tag,
+                status: Status::Ok,
+                volume: None,
+                portals: Some(generation),
+                reservation: None,
+            });
         }
     }
 
@@ -177,6 +208,7 @@ impl Admin {
             tag,
             status,
             volume,
+            portals: None,
             reservation: None,
         });
     }
@@ -268,6 +300,7 @@ impl Handler for Admin {
 impl Tick for Admin {
     fn tick(&self) {
         self.look_at_volume();
+        self.look_at_portals();
         if let Some(seconds) = self.is_silent() {
             self.fail(Fault::NothingReceived(seconds));
         }

@@ -48,7 +48,8 @@ use hcablk_core::{
         connect::Request,
         name::HostId, //
     },
-    sync::WorkQueue, //
+    sync::WorkQueue,
+    system::random_u64, //
 };
 use kernel::{
     new_mutex,
@@ -106,6 +107,8 @@ pub(crate) struct Registry {
     drives: Arc<Drives>,
     #[pin]
     lists: Mutex<Lists>,
+    /// Another number, not 0, when `portals` are others. Written under the lists' lock.
+    portals_generation: Atomic<u32>,
     /// This target's.
     #[pin]
     keys: Mutex<Keys>,
@@ -176,6 +179,8 @@ impl Registry {
                     sessions: KVec::new(),
                     portals: KVec::new(),
                 }),
+                // Not that of a target that was here before, by all odds.
+                portals_generation: Atomic::new((random_u64() as u32).max(1)),
                 keys <- new_mutex!(Keys::new()),
                 challenges <- new_mutex!(challenges),
                 challenge_count: Atomic::new(0),
@@ -388,6 +393,10 @@ impl VolumeOwner for Registry {
 
     fn drives(&self) -> &Arc<Drives> {
         Self::drives(self)
+    }
+
+    fn portals_generation(&self) -> u32 {
+        Self::portals_generation(self)
     }
 
     fn remove_volume(&self, volume: &Volume) {

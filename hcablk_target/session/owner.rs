@@ -44,6 +44,10 @@ pub(crate) trait SessionOwner: Send + Sync + 'static {
     /// Returns where changes of reservations are made.
     fn changes(&self) -> &Arc<WorkQueue>;
 
+    /// Returns a number that is another one, and not 0, after the target has begun or ceased to listen somewhere. Any
+    /// context.
+    fn portals_generation(&self) -> u32;
+
     /// Returns whether it is measured how long requests take.
     fn timing(&self) -> bool;
 

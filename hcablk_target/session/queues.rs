@@ -67,6 +67,10 @@ impl AdminOwner for Session {
         })
     }
 
+    fn portals_generation(&self) -> u32 {
+        self.owner.portals_generation()
+    }
+
     fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
         let id = self.id.on_path(path);
         if id == self.id {

@@ -25,14 +25,17 @@ use hcablk_core::{
     },
 };
 
-const UNASKED: &str = "it answered what was not asked";
+pub(super) const UNASKED: &str = "it answered what was not asked";
 const NONSENSE: &str = "a message cannot be understood";
+pub(super) const NO_CHANGE: &str = "it told a change that is none";
 
 /// What follows from an answer, without the lock.
 enum Then {
     Nothing,
     /// The disk is to follow the volume.
     Follow,
+    /// User space is to be told of the portals.
+    Tell,
     /// The export ends.
     End,
 }
@@ -44,11 +47,15 @@ impl State {
             tag,
             status,
             volume,
+            portals,
             reservation,
         } = *response;
         let sent = self.generations.get(usize::from(tag.index));
         if sent != Some(&tag.generation) {
             return Err(UNASKED);
+        }
+        if portals.is_some() != (tag.index == tag::PORTALS) {
+            return Err(NONSENSE);
         }
         if tag.index == tag::RESERVE {
             if self.reserving != Reserving::Asked || volume.is_some() {
@@ -77,7 +84,7 @@ impl State {
                 Ok(Then::Nothing)
             }
             (tag::WATCH, Status::Ok, Some(changed)) => match self.watch {
-                Watch::Watching(known) if known == changed => Err("it told a change that is none"),
+                Watch::Watching(known) if known == changed => Err(NO_CHANGE),
                 Watch::Watching(_) => {
                     self.watch = Watch::Told(changed);
                     self.notices += 1;
@@ -89,6 +96,10 @@ impl State {
                 Watch::Watching(_) => Ok(Then::End),
                 _ => Err(UNASKED),
             },
+            (tag::PORTALS, Status::Ok, None) => {
+                self.portals = self.portals.answered(portals)?;
+                Ok(Then::Tell)
+            }
             _ => Err(NONSENSE),
         }
     }
@@ -119,6 +130,10 @@ impl Admin {
             Ok(Then::Nothing) => {}
             Ok(Then::Follow) => {
                 self.counts.notices.bump();
+                self.owner.clone().volume_changed();
+            }
+            Ok(Then::Tell) => {
+                self.counts.portal_notices.bump();
                 self.owner.clone().volume_changed();
             }
             Ok(Then::End) => self.fail(Failure::ExportEnds),

@@ -10,6 +10,7 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// Ends the session because of `failure`. Any context.
     fn admin_failed(self: Arc<Self>, failure: Failure);
 
-    /// Tells that the volume has changed: [`Admin::news`](super::Admin::news) says how. Any context.
+    /// Tells that the volume or the portals have changed: [`Admin::news`](super::Admin::news) and
+    /// [`Admin::portals_news`](super::Admin::portals_news) say how. Any context.
     fn volume_changed(self: Arc<Self>);
 }

@@ -6,6 +6,7 @@ use super::{
     tag,
     Admin,
     Life,
+    Portals,
     State,
     Watch, //
 };
@@ -91,6 +92,7 @@ impl Admin {
             _ => Ok(()),
         };
         let posted = posted.and_then(|()| self.send_watch(&mut state));
+        let posted = posted.and_then(|()| self.ask_portals(&mut state));
         posted.map_err(|_| Failure::Work(c"posting failed"))
     }
 }
@@ -102,9 +104,12 @@ impl Tick for Admin {
         if let Err(failure) = self.round() {
             self.fail(failure);
         }
-        let told = matches!(self.state.lock().watch, Watch::Told(_));
+        let told = {
+            let state = self.state.lock();
+            matches!(state.watch, Watch::Told(_)) || matches!(state.portals, Portals::Told(_))
+        };
         if told {
-            // The disk could not follow when it was told.
+            // The disk could not follow, or user space not be told, when it came.
             self.owner.clone().volume_changed();
         }
     }

@@ -201,7 +201,7 @@ impl Device {
         if lost.is_some() && volume.wwid != lost {
             return Err(Failure::Exchanged);
         }
-        session.watch(&volume)?;
+        session.watch(&volume, reply.tells_portals)?;
         let queues =
             connect::bring_up(session, session.queue_count(), &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {

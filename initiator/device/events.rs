@@ -5,6 +5,9 @@
 //!
 //! Whoever changes states calls [`Device::tell_changes`] afterwards, in process context and without their locks. It
 //! compares them with what was told last, under one lock, so that what is told comes in order.
+//!
+//! That the target's portals are others is a uevent, too, `HCABLK_PORTALS=1`. Nothing here follows it: which paths a disk is to have
+//! is up to user space.
 
 use super::{
     path::PathState,
@@ -16,17 +19,25 @@ use hcablk_core::{
     blkdev::Announcer,
     proto::connect::PATHS_MAX,
     report::trace,
-    sync::defer::without_io, //
+    sync::defer::without_io,
+    system::now_ns, //
 };
 use kernel::{
     prelude::*,
     str::CString, //
 };
 
+/// Nanoseconds between two events that tell of the target's portals, at least: each may have a program run.
+const PORTALS_NS: u64 = 1_000_000_000;
+
 /// What was told last. A path that there is not is new.
 pub(super) struct Told {
     state: State,
     paths: [PathState; PATHS_MAX as usize],
+    /// Generation of the target's portals, 0: none was told of this disk.
+    portals: u32,
+    /// When that was told, nanoseconds.
+    portals_ns: u64,
     /// Of the disk, while there is one.
     announcer: Option<Announcer>,
 }
@@ -36,6 +47,8 @@ impl Told {
         Self {
             state: State::New,
             paths: [PathState::New; PATHS_MAX as usize],
+            portals: 0,
+            portals_ns: 0,
             announcer: None,
         }
     }
@@ -44,8 +57,37 @@ impl Told {
 impl Device {
     /// Sets through which disk user space is told from now on.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
-        let former = core::mem::replace(&mut self.told.lock().announcer, announcer);
+        let mut told = self.told.lock();
+        // Of another disk nothing was told.
+        told.portals = 0;
+        let former = core::mem::replace(&mut told.announcer, announcer);
+        drop(told);
         drop(former);
+    }
+
+    /// Tells user space that the target's portals have this generation, if it was not told last; `false`: there is no
+    /// disk yet, or it was told of another one less than [`PORTALS_NS`] ago. Sleeps; not with the lock of any state.
+    pub(super) fn tell_portals(&self, generation: u32) -> bool {
+        let auto = u8::from(self.settings().paths_auto);
+        let mut told = self.told.lock();
+        if told.portals == generation {
+            return true;
+        }
+        let now = now_ns();
+        let is_early = told.portals_ns != 0 && now - told.portals_ns < PORTALS_NS;
+        let Some(announcer) = told.announcer.as_ref().filter(|_| !is_early) else {
+            return false;
+        };
+        let is_told = self.uevent(|| {
+            let disk = CString::try_from_fmt(fmt!("HCABLK_DISK={self}"))?;
+            let auto = CString::try_from_fmt(fmt!("HCABLK_PATHS_AUTO={auto}"))?;
+            announcer.announce(&[&disk, c"HCABLK_PORTALS=1", &auto])
+        });
+        told.portals_ns = now;
+        if is_told {
+            told.portals = generation;
+        }
+        is_told
     }
 
     /// Tells of all states that are others than those told last. Sleeps; not with the lock of any state.
@@ -102,8 +144,7 @@ impl Device {
         let Some(announcer) = announcer else {
             return;
         };
-        // Whoever reclaims memory may wait for this disk.
-        let result = without_io(|| {
+        self.uevent(|| {
             let disk = CString::try_from_fmt(fmt!("HCABLK_DISK={self}"))?;
             let state = state.to_str().map_err(|_| EINVAL)?;
             let state = CString::try_from_fmt(fmt!("HCABLK_STATE={state}"))?;
@@ -118,11 +159,18 @@ impl Device {
             }
             announcer.announce(&variables)
         });
+    }
+
+    /// Has `announce` send a uevent; returns whether it was sent.
+    fn uevent(&self, announce: impl FnOnce() -> Result) -> bool {
+        // Whoever reclaims memory may wait for this disk.
+        let result = without_io(announce);
         if let Err(e) = result {
             pr_warn!(
-                "{self}: user space was not told of a state (error {})\n",
+                "{self}: user space was not told of a change (error {})\n",
                 e.to_errno()
             );
         }
+        result.is_ok()
     }
 }

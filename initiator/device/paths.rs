@@ -284,6 +284,11 @@ impl Device {
         Ok(())
     }
 
+    /// Sets whether user space is to add a path for each portal of the target.
+    pub(crate) fn set_paths_auto(&self, auto: bool) {
+        self.settings.lock().paths_auto = auto;
+    }
+
     /// Says that `session` is lost because of `failure` while the disk stays: by other paths, or waiting for
     /// one. By who has `control`.
     pub(super) fn lose_session(&self, active: &Active, session: &Session, failure: Failure) {

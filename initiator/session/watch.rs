@@ -26,11 +26,11 @@ impl Session {
         self.admin.lock().clone()
     }
 
-    /// Begins to watch the volume, and the target, after the admin queue pair was connected.
-    pub(crate) fn watch(&self, volume: &VolumeInfo) -> Result<(), Failure> {
+    /// Begins to watch the volume, and the target, after the admin queue pair was connected; its portals if it `tells` of them.
+    pub(crate) fn watch(&self, volume: &VolumeInfo, tells: bool) -> Result<(), Failure> {
         self.admin()
             .ok_or(Failure::Disconnected)?
-            .go_live(self.workqueues.keep_alive(), volume.state())
+            .go_live(self.workqueues.keep_alive(), volume.state(), tells)
             .map_err(|e| Failure::Setup("the admin queue pair", e))
     }
 }
@@ -59,6 +59,10 @@ impl WorkItem<FOLLOW> for Session {
         let news = admin.news();
         if news.is_some_and(|now| without_io(|| this.owner.follow(&this, now))) {
             admin.followed();
+        }
+        let portals = admin.portals_news();
+        if portals.is_some_and(|generation| this.owner.tell_portals(generation)) {
+            admin.portals_followed();
         }
     }
 }

@@ -82,6 +82,7 @@ impl Connect {
         link.attach(session, request.queue);
         let reply = Reply {
             credits: ADMIN_DEPTH,
+            tells_portals: true,
             geometry: Geometry {
                 max_transfer: session.largest(),
                 ..*session.geometry()
@@ -119,6 +120,7 @@ impl Connect {
             quiet: false,
             no_read: false,
             message_batches: false,
+            tells_portals: false,
             grant: None,
             id: volume.wwid(),
             instance: session.write_errors().instance(),

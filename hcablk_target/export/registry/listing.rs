@@ -33,6 +33,11 @@ use hcablk_core::{
         },
         name::HostId, //
     },
+    sync::atomic::{
+        Acquire,
+        Relaxed,
+        Release, //
+    },
 };
 use kernel::prelude::*;
 
@@ -57,13 +62,28 @@ impl Registry {
 
     /// Tells hosts of `portal` from now on. Fails with `ENOMEM`.
     pub(crate) fn add_portal(&self, portal: SocketAddr) -> Result {
-        self.lists.lock().portals.push(portal, GFP_KERNEL)?;
+        let mut lists = self.lists.lock();
+        lists.portals.push(portal, GFP_KERNEL)?;
+        self.change_portals();
         Ok(())
     }
 
     /// Does not do so any more.
     pub(crate) fn remove_portal(&self, portal: SocketAddr) {
-        self.lists.lock().portals.retain(|other| *other != portal);
+        let mut lists = self.lists.lock();
+        lists.portals.retain(|other| *other != portal);
+        self.change_portals();
+    }
+
+    /// Counts a change of the portals, after it was made. By who has the lists.
+    fn change_portals(&self) {
+        let next = self.portals_generation.load(Relaxed).wrapping_add(1);
+        self.portals_generation.store(next.max(1), Release);
+    }
+
+    /// Returns a number that is another one, and not 0, after the portals have changed. Any context.
+    pub(crate) fn portals_generation(&self) -> u32 {
+        self.portals_generation.load(Acquire)
     }
 
     /// Returns what a proof of `host` is checked by that asks for an entry: the first keys that are set for it on any

@@ -36,6 +36,10 @@ pub(crate) trait VolumeOwner: Send + Sync + 'static {
     /// Returns the reservations of what is exported.
     fn drives(&self) -> &Arc<Drives>;
 
+    /// Returns a number that is another one, and not 0, after the target has begun or ceased to listen somewhere. Any
+    /// context.
+    fn portals_generation(&self) -> u32;
+
     /// Forgets a volume.
     fn remove_volume(&self, volume: &Volume);
 

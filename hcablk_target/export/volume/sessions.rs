@@ -59,6 +59,10 @@ impl SessionOwner for Volume {
         self.owner.changes()
     }
 
+    fn portals_generation(&self) -> u32 {
+        self.owner.portals_generation()
+    }
+
     fn timing(&self) -> bool {
         Self::timing(self)
     }

@@ -65,6 +65,8 @@ pub(super) const QUIET: u8 = 1 << 0;
 pub(super) const NO_READ: u8 = 1 << 1;
 /// What a target can do: a bit of byte 5.
 pub(super) const MESSAGE_BATCHES: u8 = 1 << 2;
+/// What a target can do: a bit of byte 5.
+pub(super) const PORTALS: u8 = 1 << 3;
 
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
@@ -94,6 +96,8 @@ pub struct Reply {
     /// A message may have several requests, as many as are no longer than what may
     /// follow the first.
     pub message_batches: bool,
+    /// On the admin queue pair: a watch may ask for the portals' generation.
+    pub tells_portals: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
@@ -126,6 +130,7 @@ impl Reply {
             (self.quiet, QUIET),
             (self.no_read, NO_READ),
             (self.message_batches, MESSAGE_BATCHES),
+            (self.tells_portals, PORTALS),
         ] {
             if set {
                 abilities |= bit;
@@ -208,6 +213,7 @@ impl Reply {
             quiet: abilities & QUIET != 0,
             no_read,
             message_batches: abilities & MESSAGE_BATCHES != 0,
+            tells_portals: abilities & PORTALS != 0,
             grant,
             id,
             instance,

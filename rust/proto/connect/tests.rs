@@ -49,6 +49,7 @@ fn reply() -> Reply {
         inline: 4096,
         quiet: true,
         message_batches: true,
+        tells_portals: true,
         no_read: false,
         grant: Some(Grant {
             bytes: 2 << 20,
@@ -85,7 +86,7 @@ fn a_message_takes_no_more_requests_than_may_follow_the_first() {
     assert_eq!(with(true, 40), 2);
     assert_eq!(with(true, 4096), message::MESSAGE_REQUESTS_MAX);
     let bytes = reply().encode();
-    assert_eq!(bytes[5], QUIET | MESSAGE_BATCHES);
+    assert_eq!(bytes[5], QUIET | MESSAGE_BATCHES | PORTALS);
 }
 
 #[test]

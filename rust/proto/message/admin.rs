@@ -21,6 +21,7 @@ pub(super) const KEEP_ALIVE: u8 = 0x21;
 pub(super) const FENCE: u8 = 0x22;
 pub(super) const WATCH: u8 = 0x23;
 pub(super) const DURABLE: u8 = 0x24;
+pub(super) const PORTALS: u8 = 0x25;
 pub(super) const RESPONSE: u8 = 0x82;
 /// A response that tells of reservations.
 pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
@@ -34,7 +35,7 @@ const PATH_SHIFT: u32 = 32;
 /// Returns whether a request of this opcode is for the admin queue pair.
 #[inline]
 pub(super) fn is_admin(opcode: u8) -> bool {
-    matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE) || is_reservation(opcode)
+    matches!(opcode, KEEP_ALIVE | FENCE | WATCH | DURABLE | PORTALS) || is_reservation(opcode)
 }
 
 /// What of a volume may change while a session lasts.
@@ -70,6 +71,12 @@ pub enum AdminOp {
     /// Now that the session's other queue pairs are gone, since the export ends: whether all that was acknowledged
     /// outlives the drive's loss of power.
     Durable,
+    /// An answer when the target has begun or ceased to listen somewhere since its portals had this generation; until then
+    /// none. Asked only of a target that knows it ([`Reply::tells_portals`](super::super::connect::Reply::tells_portals)).
+    Portals {
+        /// What the initiator was told last; 0: nothing yet.
+        known: u32,
+    },
     /// Change the drive's reservations, for the host of the session.
     Reservation {
         /// The same when a change is asked for once more, since the answer was lost; else a later one than before, modulo
@@ -111,6 +118,7 @@ impl AdminRequest {
                 (WATCH, known.sectors, flags)
             }
             AdminOp::Durable => (DURABLE, 0, 0),
+            AdminOp::Portals { known } => (PORTALS, known.into(), 0),
             AdminOp::Reservation {
                 sequence: number,
                 op,
@@ -178,6 +186,9 @@ impl AdminRequest {
                 },
             },
             (DURABLE, 0) if value == 0 => AdminOp::Durable,
+            (PORTALS, 0) => AdminOp::Portals {
+                known: u32::try_from(value).ok()?,
+            },
             (READ_KEY, 0) => AdminOp::ReadKey {
                 index: u32::try_from(value).ok()?,
             },
@@ -197,6 +208,8 @@ pub struct AdminResponse {
     pub status: Status,
     /// What the volume is now: in the answer to a watch that tells a change.
     pub volume: Option<VolumeState>,
+    /// The generation of the target's portals, not 0: in the answer to [`AdminOp::Portals`]. There is no volume beside it.
+    pub portals: Option<u32>,
     /// What was asked about the drive's reservations. There is no volume beside it.
     pub reservation: Option<ReservationInfo>,
 }
@@ -226,7 +239,7 @@ impl AdminResponse {
             .u16(self.tag.generation)
             .u16(self.status as u16)
             .u16(0)
-            .u32(0)
+            .u32(self.portals.unwrap_or(0))
             .u64(self.volume.map_or(0, |volume| volume.sectors))
             .finish()
     }
@@ -253,10 +266,11 @@ impl AdminResponse {
                 tag,
                 status,
                 volume: None,
+                portals: None,
                 reservation: Some(reservation),
             });
         }
-        let reserved = reserved != 0 || number != 0 || generation != 0;
+        let reserved = reserved != 0 || number != 0 || (generation != 0 && sectors != 0);
         let read_only = flags & READ_ONLY != 0;
         if opcode != RESPONSE || reserved || flags & !READ_ONLY != 0 || (read_only && sectors == 0)
         {
@@ -267,6 +281,7 @@ impl AdminResponse {
             tag,
             status,
             volume,
+            portals: (generation != 0).then_some(generation),
             reservation: None,
         })
     }

@@ -140,7 +140,7 @@ fn one_request(bytes: &[u8], data: &[u8], more: usize) -> bool {
             true
         }
         Err(BadRequest::Unanswerable) => {
-            assert!(bytes.len() < 8 || bytes[32] == 4 || matches!(bytes[0], 0x21..=0x24 | 0x30..=0x36));
+            assert!(bytes.len() < 8 || bytes[32] == 4 || matches!(bytes[0], 0x21..=0x25 | 0x30..=0x36));
             false
         }
         Err(BadRequest::Answer(tag, status)) => {
@@ -277,6 +277,7 @@ fn admin_request(bytes: &[u8]) -> bool {
         AdminOp::Fence { path, epoch } => assert!(path < 16 && epoch.0 > 0),
         AdminOp::Watch { known } => assert!(known.sectors > 0),
         AdminOp::Durable
+        | AdminOp::Portals { .. }
         | AdminOp::Reservation { .. }
         | AdminOp::ReadKey { .. }
         | AdminOp::ReadReservation => {}
@@ -301,6 +302,7 @@ fn admin_requests() -> Vec<Vec<u8>> {
         },
         AdminOp::Watch { known },
         AdminOp::Durable,
+        AdminOp::Portals { known: 77 },
         AdminOp::Reservation {
             sequence: 77,
             op: ReservationOp::Preempt {
@@ -331,6 +333,7 @@ fn admin_response(bytes: &[u8]) -> bool {
     };
     assert_eq!(response.encode()[..], *bytes);
     assert!(response.volume.is_none_or(|volume| volume.sectors > 0));
+    assert!(response.portals.is_none_or(|generation| generation > 0 && response.volume.is_none()));
     // On another queue pair it ends the session.
     assert_eq!(Response::decode(bytes), None);
     true
@@ -345,11 +348,12 @@ fn admin_responses() -> Vec<Vec<u8>> {
         sectors: 1 << 40,
         read_only: true,
     };
-    [(Status::Ok, Some(changed)), (Status::Draining, None), (Status::Gone, None)]
-        .map(|(status, volume)| AdminResponse {
+    [(Status::Ok, Some(changed), None), (Status::Draining, None, None), (Status::Ok, None, Some(77))]
+        .map(|(status, volume, portals)| AdminResponse {
             tag,
             status,
             volume,
+            portals,
             reservation: None,
         })
         .map(|response| response.encode().to_vec())
@@ -425,6 +429,7 @@ fn replies() -> Vec<Vec<u8>> {
         inline: 4096,
         quiet: true,
         message_batches: true,
+        tells_portals: true,
         no_read: true,
         grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),

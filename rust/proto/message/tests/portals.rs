@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The request by which an initiator is told that the target's portals are others, and its answer.
+
+use super::TAG;
+use crate::proto::message::{AdminOp, AdminRequest, AdminResponse, Status, VolumeState};
+
+#[test]
+fn a_request_says_which_generation_is_known() {
+    for known in [0, 1, u32::MAX] {
+        let request = AdminRequest {
+            tag: TAG,
+            op: AdminOp::Portals { known },
+        };
+        let good = request.encode();
+        assert_eq!(good[..8], [0x25, 0, 0, 0, 2, 1, 4, 3]);
+        assert_eq!(good[8..12], known.to_le_bytes());
+        assert_eq!(AdminRequest::decode(&good), Some(request));
+        for at in (1..4).chain(12..40) {
+            let mut bad = good;
+            bad[at] = 1;
+            assert_eq!(AdminRequest::decode(&bad), None, "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn an_answer_tells_a_generation_and_nothing_else() {
+    let told = |portals| AdminResponse {
+        tag: TAG,
+        status: Status::Ok,
+        volume: None,
+        portals,
+        reservation: None,
+    };
+    let good = told(Some(0x0403_0201)).encode();
+    assert_eq!(good[12..16], [1, 2, 3, 4]);
+    assert_eq!(AdminResponse::decode(&good), Some(told(Some(0x0403_0201))));
+    // None, which is no answer to it.
+    assert_eq!(
+        AdminResponse::decode(&told(Some(0)).encode()),
+        Some(told(None))
+    );
+    for at in [1, 2, 10, 16, 23] {
+        let mut bad = good;
+        bad[at] = 1;
+        assert_eq!(AdminResponse::decode(&bad), None, "byte {at}");
+    }
+    let both = AdminResponse {
+        volume: Some(VolumeState {
+            sectors: 8,
+            read_only: false,
+        }),
+        ..told(Some(1))
+    };
+    assert_eq!(AdminResponse::decode(&both.encode()), None);
+}
