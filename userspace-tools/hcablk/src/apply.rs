@@ -14,9 +14,10 @@ pub mod configured;
 pub mod plan;
 pub mod step;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Paths};
 use crate::configfs::Transaction;
 use crate::error::{Kind, Result};
+use crate::initiator::sync_by_name;
 use crate::output::{Outcome, Report};
 use crate::system::System;
 
@@ -37,10 +38,14 @@ pub struct Apply {
 pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     let config = config::load(system)?.config;
     let plan = Plan::new(system, &config, wanted.scope, wanted.force)?;
+    let mut notes = Vec::new();
     if !wanted.dry_run {
         let mut transaction = Transaction::new(system);
         let result = carry_out::all(system, &plan.steps, &mut transaction);
         transaction.finish(result)?;
+        if wanted.scope != Scope::Target {
+            notes = sync_paths(system, &config)?;
+        }
     }
     let mut outcome = Outcome::new(Report::Applied {
         dry_run: wanted.dry_run,
@@ -49,7 +54,21 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
         not_configured: plan.not_configured,
     });
     remark(&mut outcome, &config);
+    for note in notes {
+        outcome.note(note);
+    }
     Ok(outcome)
+}
+
+/// Gives the disks whose paths are `"auto"` those that their targets tell of; returns remarks.
+fn sync_paths(system: &dyn System, config: &Config) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    for (name, disk) in &config.disk {
+        if disk.enabled && disk.paths == Paths::Auto {
+            notes.extend(sync_by_name(system, name.as_str())?);
+        }
+    }
+    Ok(notes)
 }
 
 /// Runs `hcablk config diff`.

@@ -34,9 +34,9 @@ use uuid::Uuid;
 use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
-pub use initiator::{ConnectArgs, DisconnectArgs, DiscoverArgs, TimesArgs, Wanted};
+pub use initiator::{ConnectArgs, DisconnectArgs, DiscoverArgs, PathsFrom, TimesArgs, Wanted};
 pub use key::{AddArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
-pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs};
+pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
     AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
     TargetTimesArgs, UnexportArgs, UnlistenArgs,
@@ -116,6 +116,7 @@ Examples:
   hcablk connect 10.0.0.1 --all
   hcablk connect fd00::1 data --name db --queues 4
   hcablk connect 10.0.0.1 data --path 10.0.1.1 --path '[fd00::1]:7745'
+  hcablk connect 10.0.0.1 data --paths auto
   mount \"$(hcablk connect 10.0.0.1 data)\" /mnt")]
     Connect(ConnectArgs),
 
@@ -143,7 +144,7 @@ Examples:
     /// A path is an address of the target by which a disk is reached. Path 0 is the address that
     /// the disk was connected by; a disk may have 15 others. Requests go by those that are live,
     /// and by the others when one is lost.
-    #[command(subcommand)]
+    #[command(subcommand, visible_alias = "paths")]
     Path(PathCommand),
 
     /// Check, show, compare and save the configuration

@@ -5,6 +5,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`schema`] | the tables and keys, their values and defaults |
+//! | [`paths`] | the paths of a disk |
 //! | [`value`] | numbers, times and sizes, as the files and as configfs have them |
 //! | [`files`] | finding and reading the files, and what is wrong where |
 //! | [`loaded`] | what was read, and where each table is |
@@ -16,10 +17,12 @@ pub mod check;
 pub mod commands;
 pub mod files;
 pub mod loaded;
+pub mod paths;
 pub mod running;
 pub mod schema;
 pub mod value;
 
 pub use files::load;
 pub use loaded::{Place, MAIN};
-pub use schema::{Config, Disk, DiskPath, Export, Host, Port};
+pub use paths::{DiskPath, Paths};
+pub use schema::{Config, Disk, Export, Host, Port};

@@ -37,6 +37,8 @@ pub enum What {
     DiskState,
     /// A path is in another state.
     PathState,
+    /// The target of a disk has begun or ceased to listen somewhere: see `hcablk path sync`.
+    PortalsChanged,
     /// A session of a disk of this machine is in another state.
     Session,
     /// A queue pair of one is.
@@ -60,6 +62,7 @@ impl What {
             Self::DiskResized => "disk-resized",
             Self::DiskState => "disk-state",
             Self::PathState => "path-state",
+            Self::PortalsChanged => "portals-changed",
             Self::Session => "session",
             Self::Queue => "queue",
             Self::TargetSession => "target-session",

@@ -9,6 +9,7 @@ mod explain;
 mod path;
 mod paths;
 mod show;
+mod sync;
 
 use crate::configfs::INITIATOR;
 use crate::system::System;
@@ -19,9 +20,13 @@ pub(crate) use disconnect::close;
 pub use disconnect::{disconnect, Which};
 pub use discover::{connect_all, discover, Discover};
 pub use path::{add as add_path, policy as set_policy, remove as remove_path, PathId};
-pub(crate) use paths::{further as further_paths, set_up as set_up_path};
+pub(crate) use paths::{
+    auto as paths_auto, further as further_paths, set_up as set_up_path, AUTO as PATHS_AUTO,
+};
 pub(crate) use show::selected;
 pub use show::{devices, list, stats, times};
+pub use sync::sync as sync_paths;
+pub(crate) use sync::sync_by_name;
 
 fn not_loaded() -> String {
     format!(

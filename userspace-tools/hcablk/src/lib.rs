@@ -82,6 +82,9 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Path(PathCommand::Remove(args)) => {
             initiator::remove_path(system, &args.device, &args.path, args.if_exists)
         }
+        Command::Path(PathCommand::Sync(args)) => {
+            initiator::sync_paths(system, args.device.as_deref(), args.prune)
+        }
         Command::Path(PathCommand::Policy(args)) => {
             initiator::set_policy(system, &args.device, args.policy)
         }

@@ -30,7 +30,7 @@ use crate::trace::merge::{Machine, Moved};
 
 pub use device::{Device, DiskPath, PathRef, Session};
 pub use discovered::{Discovered, Portal};
-pub use done::{ConnectedDisk, Done};
+pub use done::{ConnectedDisk, Done, SyncedDisk};
 pub use evicted::Evicted;
 pub use health::{Finding, Level};
 pub use rates::{PerSecond, Rates, StateRates};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::carry_out;
 use super::plan::Plan;
-use crate::config::{self, Config, Disk};
+use crate::config::{self, Config, Disk, Paths};
 use crate::configfs::{Transaction, INITIATOR};
 use crate::error::{Error, Kind, Result};
-use crate::initiator::wait_for_node;
+use crate::initiator::{sync_by_name, wait_for_node};
 use crate::names::DeviceName;
 use crate::output::{ConnectedDisk, Done, Outcome};
 use crate::system::System;
@@ -146,6 +146,11 @@ fn connect_one(
     let result = carry_out::all(system, &plan.steps, &mut transaction);
     transaction.finish(result)?;
     let node = wait_for_node(&INITIATOR.named(system).child(name.as_str()))?;
+    if disk.paths == Paths::Auto {
+        for note in sync_by_name(system, name.as_str())? {
+            system.remark(&note);
+        }
+    }
     Ok(ConnectedDisk {
         name: name.to_string(),
         device: node.to_string_lossy().into_owned(),

@@ -7,15 +7,16 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use super::step::{Action, Initial, Pending, Step, Table};
+use crate::config::paths::PathNumber;
 use crate::config::running::attribute;
-use crate::config::schema::{Change, PathNumber, Wish};
+use crate::config::schema::{Change, Wish};
 use crate::config::value::Setting as _;
-use crate::config::{Config, Disk, DiskPath, Export, Port};
+use crate::config::{Config, Disk, DiskPath, Export, Paths, Port};
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::hostid;
-use crate::initiator::{further_paths, resolve, same};
+use crate::initiator::{further_paths, resolve, same, PATHS_AUTO};
 use crate::names::{DeviceName, VolumeName};
 use crate::output::Client;
 use crate::system::System;
@@ -216,6 +217,14 @@ impl Plan {
                 disk.wwid.map_or_else(String::new, |id| id.to_string()),
             )
         });
+        wishes.push(Wish {
+            change: Change::Online,
+            given: disk.paths == Paths::Auto,
+            ..Wish::new(
+                PATHS_AUTO,
+                if disk.paths == Paths::Auto { "1" } else { "0" },
+            )
+        });
         wishes.extend(disk.settings());
         if group.exists() {
             refuse_while_changing(&group)?;
@@ -226,7 +235,12 @@ impl Plan {
             enabled: disk.enabled,
             used: Some("it is connected".to_owned()),
         };
-        self.object(&object, wishes, path_actions(&group, &disk.paths)?, force)
+        let paths = match &disk.paths {
+            // Which there are to be the target tells, when the disk is connected.
+            Paths::Auto => Vec::new(),
+            Paths::These(paths) => path_actions(&group, paths)?,
+        };
+        self.object(&object, wishes, paths, force)
     }
 
     /// Plans for one directory: its settings, `between`, and whether it is enabled.

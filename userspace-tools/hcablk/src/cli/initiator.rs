@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use clap::{value_parser, Args};
+use clap::{value_parser, Args, ValueEnum};
 use uuid::Uuid;
 
 use super::Switch;
@@ -49,6 +49,10 @@ pub struct ConnectArgs {
     #[arg(long = "path", value_name = "ADDRESS[:PORT]")]
     pub paths: Vec<Endpoint>,
 
+    /// A path for each portal that the target tells of, now and when it tells of others: see `hcablk path sync`
+    #[arg(long = "paths", value_name = "auto", conflicts_with = "paths")]
+    pub paths_auto: Option<PathsFrom>,
+
     /// Connect only if the volume is the one with this wwid
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
@@ -69,6 +73,13 @@ pub struct ConnectArgs {
     /// The rest
     #[command(flatten)]
     pub tuning: Tuning,
+}
+
+/// Who says which further paths a disk has.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum PathsFrom {
+    /// The target, by its portals.
+    Auto,
 }
 
 /// What `connect` was asked for.
@@ -116,6 +127,7 @@ impl ConnectArgs {
         self.port != DEFAULT_PORT
             || self.name.is_some()
             || !self.paths.is_empty()
+            || self.paths_auto.is_some()
             || self.wwid.is_some()
             || self.host_id.is_some()
             || self.no_remote_invalidate
@@ -128,6 +140,7 @@ impl ConnectArgs {
             address: address.to_owned(),
             port: self.port,
             paths: self.paths.clone(),
+            paths_auto: self.paths_auto.is_some(),
             volume: volume.clone(),
             name: self.name.clone(),
             host_id: self.host_id,

@@ -30,6 +30,17 @@ Examples:
   hcablk path remove data 1 --if-exists")]
     Remove(PathRemoveArgs),
 
+    /// Give disks of `connect --paths auto` a path for each portal that their target tells of
+    ///
+    /// Paths that are there stay, so that it can be repeated; a portal that is not reached is told of and left out. The kernel
+    /// tells when a target's portals have changed (`hcablk events`), and the package has udev run this then. A disk that
+    /// was given its paths is left as it is.
+    #[command(after_help = "\
+Examples:
+  hcablk path sync
+  hcablk path sync data --prune")]
+    Sync(PathSyncArgs),
+
     /// Choose by which of its live paths a disk's requests go
     #[command(after_help = "\
 Example:
@@ -77,6 +88,17 @@ pub struct PathRemoveArgs {
     /// Do not fail when there is no such path, or no such device
     #[arg(long)]
     pub if_exists: bool,
+}
+
+/// Arguments of `path sync`.
+#[derive(Args, Debug)]
+pub struct PathSyncArgs {
+    /// Only this device: its name, or /dev/hcablkN
+    pub device: Option<String>,
+
+    /// Also remove paths that lead to no portal any more, but for path 0 and the last one that is live
+    #[arg(long)]
+    pub prune: bool,
 }
 
 /// Arguments of `path policy`.

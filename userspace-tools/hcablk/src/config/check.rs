@@ -92,7 +92,7 @@ fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
         ));
     }
     let mut known = vec![(0, disk.endpoint())];
-    for (number, path) in &disk.paths {
+    for (number, path) in disk.paths.these() {
         if let Some((first, _)) = known
             .iter()
             .find(|(_, other)| other.is_same(&path.endpoint))

@@ -2,15 +2,18 @@
 
 //! What the kernel holds, as a configuration that makes the same again.
 
+use std::collections::BTreeMap;
+
 use uuid::Uuid;
 
-use super::schema::{Config, Disk, DiskPath, Export, Host, PathNumber, Port};
+use super::paths::{DiskPath, PathNumber, Paths};
+use super::schema::{Config, Disk, Export, Host, Port};
 use super::value::{DevicePath, Id, Setting as _, Wwid};
 use crate::configfs::{Group, INITIATOR, TARGET};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::hostid;
-use crate::initiator::further_paths;
+use crate::initiator::{further_paths, paths_auto};
 use crate::system::System;
 use crate::target::{allowed_hosts, ports, volumes};
 
@@ -126,13 +129,21 @@ fn read_disk(group: &Group<'_>, own: Option<Uuid>) -> Result<Option<Disk>> {
         ..Disk::default()
     };
     disk.set_by(|name| attribute(group, name))?;
+    disk.paths = read_paths(group)?;
+    Ok(Some(disk))
+}
+
+fn read_paths(group: &Group<'_>) -> Result<Paths> {
+    if paths_auto(group)? {
+        return Ok(Paths::Auto);
+    }
+    let mut paths = BTreeMap::new();
     for path in further_paths(group)? {
         let Endpoint { address, .. } = &path.endpoint;
         if !address.is_empty() {
             let (endpoint, enabled) = (path.endpoint.clone(), path.enabled);
-            disk.paths
-                .insert(PathNumber(path.number), DiskPath { endpoint, enabled });
+            paths.insert(PathNumber(path.number), DiskPath { endpoint, enabled });
         }
     }
-    Ok(Some(disk))
+    Ok(Paths::These(paths))
 }

@@ -3,13 +3,11 @@
 //! The tables of the configuration, their keys, and which attribute of configfs each is.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::IpAddr;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::paths::Paths;
 use super::value::{
     Chunk, DevicePath, Id, Number, Protocol, Provider, Seconds, Setting, Size, Timeout, Wwid, KIB,
     MIB,
@@ -54,7 +52,7 @@ impl Wish {
     }
 }
 
-fn yes() -> bool {
+pub(super) fn yes() -> bool {
     true
 }
 
@@ -223,8 +221,8 @@ table! {
         #[serde(default = "yes", skip_serializing_if = "is_yes")]
         pub enabled: bool,
         /// Paths 1 to 15.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        pub paths: BTreeMap<PathNumber, DiskPath>,
+        #[serde(default, skip_serializing_if = "Paths::is_none")]
+        pub paths: Paths,
     }
     settings {
         /// The target's port of path 0.
@@ -287,97 +285,6 @@ impl Disk {
     }
 }
 
-/// The number of a path beside path 0. As a key of a table it is text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PathNumber(pub u8);
-
-impl<'de> Deserialize<'de> for PathNumber {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        text.parse()
-            .ok()
-            .filter(|number: &u8| (1..=15).contains(number) && text == number.to_string())
-            .map(Self)
-            .ok_or_else(|| {
-                de::Error::custom(format!(
-                    "{text:?} is not the number of a path, 1 to 15; path 0 is the disk's own `address`"
-                ))
-            })
-    }
-}
-
-impl Serialize for PathNumber {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
-    }
-}
-
-/// A path beside path 0: an address, and a port if it is not 7744.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DiskPath {
-    /// Where it leads.
-    pub endpoint: Endpoint,
-    /// Whether it is used while the disk is connected.
-    pub enabled: bool,
-}
-
-/// The long form of [`DiskPath`].
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct LongPath {
-    address: Endpoint,
-    #[serde(default = "yes")]
-    enabled: bool,
-}
-
-impl<'de> Deserialize<'de> for DiskPath {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-
-        impl<'de> Visitor<'de> for Either {
-            type Value = DiskPath;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "an address such as \"10.0.1.1\" or \"10.0.1.1:7745\", or { address = …, \
-                     enabled = false }",
-                )
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<DiskPath, E> {
-                Ok(DiskPath {
-                    endpoint: text
-                        .parse()
-                        .map_err(|why| E::custom(format!("{text:?} is {why}")))?,
-                    enabled: true,
-                })
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DiskPath, A::Error> {
-                let long = LongPath::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(DiskPath {
-                    endpoint: long.address,
-                    enabled: long.enabled,
-                })
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
-
-impl Serialize for DiskPath {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.enabled {
-            return self.endpoint.serialize(serializer);
-        }
-        LongPath {
-            address: self.endpoint.clone(),
-            enabled: false,
-        }
-        .serialize(serializer)
-    }
-}
-
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Config {
@@ -422,6 +329,15 @@ mod tests {
         for (attribute, default, is_value) in all {
             assert!(is_value, "{attribute} {default:?}");
         }
+    }
+
+    #[test]
+    fn paths_may_be_those_that_the_target_tells() {
+        let text = "[disk.db]\naddress = \"10.0.0.1\"\npaths = \"auto\"\n";
+        let config = super::super::files::parse_for_tests(text);
+        assert_eq!(config.to_toml().unwrap(), text);
+        let disk = config.disk.values().next().unwrap();
+        assert_eq!(disk.paths, Paths::Auto);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub fn parse(message: &[u8], time: String) -> Option<Event> {
         ("remove", ..) => What::DiskRemoved,
         ("change", None, Some(_)) => What::DiskState,
         ("change", Some(_), Some(_)) => What::PathState,
+        ("change", ..) if value("HCABLK_PORTALS") == Some("1") => What::PortalsChanged,
         ("change", ..) if value("RESIZE") == Some("1") => What::DiskResized,
         _ => return None,
     };
@@ -83,6 +84,22 @@ mod tests {
             ];
             assert_eq!(event(&words).unwrap().event, what);
         }
+    }
+
+    #[test]
+    fn the_portals_of_a_disk_are_others() {
+        let event = event(&[
+            "change@/devices/virtual/block/hcablk0",
+            "ACTION=change",
+            "SUBSYSTEM=block",
+            "HCABLK_DISK=data",
+            "HCABLK_PORTALS=1",
+            "HCABLK_PATHS_AUTO=1",
+            "DEVNAME=hcablk0",
+            "",
+        ])
+        .unwrap();
+        assert_eq!(event.to_string(), "T portals-changed data /dev/hcablk0");
     }
 
     #[test]

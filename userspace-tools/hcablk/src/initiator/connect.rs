@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::explain::explain;
 use super::paths;
+use super::sync::sync_disk;
 use crate::configfs::{Group, Transaction, INITIATOR};
 use crate::endpoint::{same_address, Endpoint};
 use crate::error::{Error, Kind, Result};
@@ -34,6 +35,9 @@ pub struct Connect {
     /// Where the disk's further paths lead. If none is given, those of a device that is there are
     /// not compared.
     pub paths: Vec<Endpoint>,
+    /// Whether the disk is to have a path for each portal that its target tells of, now and later. One that is there gets it,
+    /// too.
+    pub paths_auto: bool,
     /// The volume's name at the target.
     pub volume: VolumeName,
     /// The device's name here; the volume's if left out.
@@ -175,8 +179,15 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     };
     let group = tree.child(name.as_str());
     let mut transaction = Transaction::new(system);
-    let result = bring_up(&group, wanted, host_id, &mut transaction);
-    let (device, changed) = transaction.finish(result)?;
+    let result = bring_up(&group, wanted, host_id, &mut transaction)
+        .and_then(|done| Ok((done, set_paths_auto(&group, wanted, &mut transaction)?)));
+    let ((device, mut changed), is_new) = transaction.finish(result)?;
+    let mut synced = None;
+    if wanted.paths_auto {
+        let done = sync_disk(&group, false)?;
+        changed |= is_new || done.disk.is_changed();
+        synced = Some(done);
+    }
     let cut = less_than_asked(system, &device, wanted);
 
     let done = Done::Connect {
@@ -188,10 +199,26 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
     if !changed {
         outcome.note(format!("{name} is connected already"));
     }
-    if let Some(cut) = cut {
-        outcome.note(cut);
+    for note in cut
+        .into_iter()
+        .chain(synced.into_iter().flat_map(|synced| synced.notes))
+    {
+        outcome.note(note);
     }
     Ok(outcome)
+}
+
+/// Records that a disk is to have a path for each portal, if that is asked for and not so; returns whether it was not so.
+fn set_paths_auto(
+    group: &Group<'_>,
+    wanted: &Connect,
+    transaction: &mut Transaction<'_>,
+) -> Result<bool> {
+    let is_new = wanted.paths_auto && !paths::auto(group)?;
+    if is_new {
+        transaction.set(group, paths::AUTO, "1")?;
+    }
+    Ok(is_new)
 }
 
 /// Says in words how much smaller than asked for requests are, if they are.

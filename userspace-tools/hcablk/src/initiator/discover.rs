@@ -39,9 +39,9 @@ pub struct Discover {
 }
 
 /// What a target has told.
-struct Lists {
-    volumes: Vec<Discovered>,
-    portals: Vec<Portal>,
+pub(super) struct Lists {
+    pub(super) volumes: Vec<Discovered>,
+    pub(super) portals: Vec<Portal>,
 }
 
 /// Runs `hcablk discover`.
@@ -136,7 +136,7 @@ fn connected(system: &dyn System, volume: &Discovered) -> Option<Outcome> {
 }
 
 /// Asks for both lists.
-fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
+pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let address = resolve(&wanted.address)?;
     let host_id = match wanted.host_id {
         Some(id) => id,

@@ -76,7 +76,7 @@ fn resolved(endpoint: &Endpoint) -> Result<Endpoint> {
 }
 
 /// How the wait for a path ended.
-enum Waited {
+pub(super) enum Waited {
     Live,
     /// The device is not enabled.
     Unused,
@@ -152,7 +152,7 @@ pub fn add(
         Err(error) => return transaction.finish(Err(error)),
     };
 
-    let waited = match wait(&path, &name, timeout) {
+    let waited = match wait(&path, &name, system.now(), timeout) {
         Ok(waited) => waited,
         Err(error) if !path.group.exists() => return Err(error),
         Err(error) if keep || !transaction.has_changes() => {
@@ -175,7 +175,7 @@ pub fn add(
 }
 
 /// Returns whether there is a disk none of whose paths is live.
-fn has_lost_all(device: &Group<'_>) -> bool {
+pub(super) fn has_lost_all(device: &Group<'_>) -> bool {
     let state = device.get("state").unwrap_or_default();
     matches!(state.as_str(), "queueing" | "failing-fast")
 }
@@ -198,8 +198,13 @@ fn too_many(name: &str) -> Error {
     ))
 }
 
-/// Waits until a path is live, or will not be.
-fn wait(path: &Further<'_>, name: &str, timeout: Duration) -> Result<Waited> {
+/// Waits until a path is live, or will not be, or `timeout` has passed since `began`.
+pub(super) fn wait(
+    path: &Further<'_>,
+    name: &str,
+    began: Duration,
+    timeout: Duration,
+) -> Result<Waited> {
     let Further {
         group,
         number,
@@ -207,7 +212,6 @@ fn wait(path: &Further<'_>, name: &str, timeout: Duration) -> Result<Waited> {
         ..
     } = path;
     let system = group.system();
-    let began = system.now();
     let mut next_word = began + FIRST_WORD;
     loop {
         if system.interrupted() {

@@ -3,6 +3,7 @@
 //! The paths of a disk in the driver's tree: path 0 is the device's own address, the others have a
 //! directory each, whose name is the path's number.
 
+use crate::config::running::attribute;
 use crate::configfs::{remove, unless_gone, Group, Transaction};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
@@ -10,6 +11,14 @@ use crate::output::{DiskPath, PathRef};
 
 /// Largest number of a path.
 pub(super) const LAST: u8 = 15;
+
+/// The attribute of a device that is to have a path for each portal of its target.
+pub(crate) const AUTO: &str = "paths_auto";
+
+/// Returns whether a device is to have a path for each portal. A driver that does not know that has no such device.
+pub(crate) fn auto(device: &Group<'_>) -> Result<bool> {
+    Ok(attribute(device, AUTO)?.is_some_and(|text| text == "1"))
+}
 
 /// A path that has a directory.
 pub(crate) struct Further<'a> {

@@ -86,6 +86,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         batch_upper: group.value("batch_upper")?,
         batch_lower: group.value("batch_lower")?,
         policy: group.get("policy")?,
+        paths_auto: paths::auto(group)?,
         session: Session::parse(&group.get_as_root("session")?),
         error: group.reason(),
     })

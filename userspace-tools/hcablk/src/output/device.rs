@@ -63,6 +63,8 @@ pub struct Device {
     pub batch_lower: u32,
     /// By which live path requests go.
     pub policy: String,
+    /// Whether it is to have a path for each portal that its target tells of.
+    pub paths_auto: bool,
     /// The paths, if there are several.
     pub paths: Vec<DiskPath>,
     /// The session at the target.

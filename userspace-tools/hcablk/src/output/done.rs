@@ -20,6 +20,25 @@ pub struct ConnectedDisk {
     pub changed: bool,
 }
 
+/// A disk that has a path for each portal of its target, as far as these are reached.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+pub struct SyncedDisk {
+    /// Its name.
+    pub name: String,
+    /// Paths that were added.
+    pub added: Vec<PathRef>,
+    /// Paths that were removed.
+    pub removed: Vec<PathRef>,
+}
+
+impl SyncedDisk {
+    /// Returns whether its paths were not so before.
+    pub fn is_changed(&self) -> bool {
+        !self.added.is_empty() || !self.removed.is_empty()
+    }
+}
+
 /// What a changing command did. `changed` is false if everything was as asked for already.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
@@ -57,6 +76,10 @@ pub enum Done {
     PathRemove {
         name: String,
         path: Option<PathRef>,
+        changed: bool,
+    },
+    PathSync {
+        disks: Vec<SyncedDisk>,
         changed: bool,
     },
     PathPolicy {

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use super::table::table;
 use super::{
-    configuration, discovered, health, rates, trace, Counters, Device, Done, Port, Report, Volume,
+    configuration, discovered, health, rates, trace, Counters, Device, Done, PathRef, Port, Report,
+    Volume,
 };
 use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
@@ -156,6 +157,11 @@ impl Done {
     }
 }
 
+fn write_path(f: &mut fmt::Formatter<'_>, name: &str, has: &str, path: &PathRef) -> fmt::Result {
+    let at = endpoint(&path.address, path.port);
+    writeln!(f, "{name} {has} path {}: {at}", path.number)
+}
+
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let join = |hosts: &[Uuid]| {
@@ -184,22 +190,20 @@ impl fmt::Display for Done {
             Self::Disconnect { devices, .. } => devices
                 .iter()
                 .try_for_each(|name| writeln!(f, "disconnected {name}")),
-            Self::PathAdd { name, path, .. } => writeln!(
-                f,
-                "{name} has path {}: {}",
-                path.number,
-                endpoint(&path.address, path.port)
-            ),
+            Self::PathAdd { name, path, .. } => write_path(f, name, "has", path),
             Self::PathRemove {
                 name,
                 path: Some(path),
                 ..
-            } => writeln!(
-                f,
-                "{name} no longer has path {}: {}",
-                path.number,
-                endpoint(&path.address, path.port)
-            ),
+            } => write_path(f, name, "no longer has", path),
+            Self::PathSync { disks, .. } => disks.iter().try_for_each(|disk| {
+                let name = &disk.name;
+                for path in &disk.added {
+                    write_path(f, name, "has", path)?;
+                }
+                let mut removed = disk.removed.iter();
+                removed.try_for_each(|path| write_path(f, name, "no longer has", path))
+            }),
             Self::PathPolicy { name, policy, .. } => {
                 writeln!(f, "{name} has the policy {policy}")
             }
@@ -325,13 +329,16 @@ fn device_table(devices: &[Device]) -> String {
 
 /// Makes a table with a row for each path of the disks that have several.
 fn path_table(devices: &[Device]) -> String {
-    let heading = ["NAME", "POLICY", "PATH", "ADDRESS", "STATE", "ERROR"];
+    let heading = [
+        "NAME", "POLICY", "AUTO", "PATH", "ADDRESS", "STATE", "ERROR",
+    ];
     let mut rows = vec![cells(&heading)];
     for device in devices {
         rows.extend(device.paths.iter().map(|path| {
             cells(&[
                 &device.name,
                 &device.policy,
+                yes_no(device.paths_auto),
                 &path.number.to_string(),
                 &endpoint(&path.address, path.port),
                 path.state.as_deref().unwrap_or_default(),
@@ -339,7 +346,7 @@ fn path_table(devices: &[Device]) -> String {
             ])
         }));
     }
-    table(&rows, |column| column == 2)
+    table(&rows, |column| column == 3)
 }
 
 fn volume_table(volumes: &[Volume]) -> String {

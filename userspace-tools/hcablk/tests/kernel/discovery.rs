@@ -33,6 +33,13 @@ impl Kernel {
         self.told.borrow_mut().push(format!("{more}{entry}"));
     }
 
+    fn told_portals(&self) -> Vec<String> {
+        let further = self.portals.borrow();
+        let all = ["10.0.0.1"].into_iter().chain(further.iter().copied());
+        all.map(|address| format!("address {address}\nport 7744\n"))
+            .collect()
+    }
+
     /// Makes the attributes of what was created at `path`, if a target is asked by it.
     pub(super) fn fill_asker(&self, path: &Path) {
         if path.parent() == Some(Path::new(DISCOVERY)) {
@@ -49,7 +56,7 @@ impl Kernel {
         let index: usize = index.parse().map_err(|_| Errno::EINVAL)?;
         let entries = match list {
             "volumes" => self.told.borrow().clone(),
-            _ => vec!["address 10.0.0.1\nport 7744\n".to_owned()],
+            _ => self.told_portals(),
         };
         let changes = self.list_changes.get();
         self.list_changes.set(changes.saturating_sub(1));

@@ -36,6 +36,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("batch_upper", "32"),
     ("batch_lower", "16"),
     ("policy", "queue-depth"),
+    ("paths_auto", "0"),
     ("protocol", "2-2"),
     ("enable", "0"),
     ("force_disconnect", "0"),

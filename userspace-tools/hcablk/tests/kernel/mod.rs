@@ -68,6 +68,8 @@ pub struct Kernel {
     pub unreached: RefCell<BTreeMap<String, Unreached>>,
     /// The volumes that a target tells of.
     pub told: RefCell<Vec<String>>,
+    /// Where it tells that it listens, beside 10.0.0.1.
+    pub portals: RefCell<Vec<&'static str>>,
     /// How many questions are answered by lists that are different ones.
     pub list_changes: Cell<u32>,
     /// Writing 0 to `enable` of a device answers EBUSY this many times.

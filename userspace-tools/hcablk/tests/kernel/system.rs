@@ -88,7 +88,14 @@ impl System for Kernel {
         if let "evicted" | "admit" = attribute.as_str() {
             return self.evict_or_admit(group, &attribute, value).or_else(fail);
         }
-        let any_time = ["timing", "policy", "memory_mib", "host_key", "target_key"];
+        let any_time = [
+            "timing",
+            "policy",
+            "paths_auto",
+            "memory_mib",
+            "host_key",
+            "target_key",
+        ];
         if self.enabled(group) && !any_time.contains(&attribute.as_str()) {
             return fail(Errno::EBUSY);
         }

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk path sync`: a path for each portal that a disk's target tells of, if the disk is to have that.
+//!
+//! The target is asked by the paths that there are, one after the other, until one answers. A portal that is not
+//! reached, or does not lead to the disk's volume, is told of, and does not keep the others from being used; the next
+//! time it is tried again.
+
+use std::time::Duration;
+
+use super::disconnect::no_such_device;
+use super::discover::{ask_all, Discover, Lists};
+use super::path::{has_lost_all, remove, wait, PathId, Waited};
+use super::paths::{self, Further};
+use super::show::selected;
+use crate::configfs::{Group, Transaction, INITIATOR};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Kind, Result};
+use crate::hostid;
+use crate::output::{Done, Outcome, SyncedDisk};
+use crate::system::{Lock, System};
+
+/// How long apart it is looked whether another command is done with the disk's paths.
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
+/// What was done with a disk's paths, and remarks.
+pub(super) struct Synced {
+    pub(super) disk: SyncedDisk,
+    pub(super) notes: Vec<String>,
+}
+
+/// Runs `hcablk path sync`: for the disk `only`, or all, of those that are to have a path for each portal.
+pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outcome> {
+    let mut disks = Vec::new();
+    let mut notes = Vec::new();
+    let groups = match (selected(system, only)?, only) {
+        (Some(groups), _) => groups,
+        (None, None) => Vec::new(),
+        (None, Some(name)) => return Err(no_such_device(name)),
+    };
+    for group in groups {
+        if paths::auto(&group)? {
+            let synced = sync_disk(&group, prune)?;
+            disks.push(synced.disk);
+            notes.extend(synced.notes);
+        } else if only.is_some() {
+            notes.push(format!(
+                "{} has the paths that it was given: its target is not asked (hcablk connect --paths auto)",
+                group.name()
+            ));
+        }
+    }
+    let changed = disks.iter().any(SyncedDisk::is_changed);
+    let mut outcome = Outcome::new(Done::PathSync { disks, changed });
+    for note in notes {
+        outcome.note(note);
+    }
+    Ok(outcome)
+}
+
+/// Adds a path to a disk for each portal of its target that it has none to; with `prune` removes those that lead to
+/// no portal. Fails only if it is interrupted, or the disk is gone.
+pub(super) fn sync_disk(group: &Group<'_>, prune: bool) -> Result<Synced> {
+    let name = group.name();
+    let mut synced = Synced {
+        disk: SyncedDisk {
+            name: name.clone(),
+            added: Vec::new(),
+            removed: Vec::new(),
+        },
+        notes: Vec::new(),
+    };
+    if group.get("device")?.is_empty() {
+        synced
+            .notes
+            .push(format!("{name} is not connected: its target is not asked"));
+        return Ok(synced);
+    }
+    let _lock = lock(group)?;
+    let portals = match portals(group) {
+        Ok(portals) => portals,
+        Err(error) if error.kind == Kind::Interrupted => return Err(error),
+        Err(error) => {
+            let why = error.message;
+            synced
+                .notes
+                .push(format!("{name} keeps the paths that it has: {why}"));
+            return Ok(synced);
+        }
+    };
+    add(group, &portals, &mut synced)?;
+    if prune {
+        remove_others(group, &portals, &mut synced)?;
+    }
+    Ok(synced)
+}
+
+/// Waits until no other command does the same: two would add two paths to one portal.
+fn lock(group: &Group<'_>) -> Result<Lock> {
+    let system = group.system();
+    loop {
+        if let Some(lock) = system.try_lock(group.path())? {
+            return Ok(lock);
+        }
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        system.pause(LOCK_PAUSE);
+    }
+}
+
+/// Asks a disk's target for its portals. Fails if it does not answer by any path, or does not offer the disk's volume.
+fn portals(group: &Group<'_>) -> Result<Vec<Endpoint>> {
+    let mut ways: Vec<_> = paths::show(group, &group.get("state")?)?
+        .into_iter()
+        .map(|path| {
+            let is_lost = path.state.as_deref().is_some_and(|state| state != "live");
+            let (address, port) = (path.address, path.port);
+            (is_lost, Endpoint { address, port })
+        })
+        .collect();
+    if ways.is_empty() {
+        ways.push((false, paths::own(group)?));
+    }
+    // Those that work come first.
+    ways.sort_by_key(|(is_lost, _)| *is_lost);
+    let mut last = None;
+    for (_, way) in ways {
+        match portals_by(group, &way) {
+            Err(error) if error.kind != Kind::Interrupted => last = Some(error),
+            told => return told,
+        }
+    }
+    Err(last.unwrap_or_else(|| no_such_device(&group.name())))
+}
+
+/// Asks by one path.
+fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
+    let wanted = Discover {
+        address: way.address.clone(),
+        port: way.port,
+        host_id: hostid::parse(&group.get("host_id")?).ok(),
+        insecure: group.flag("insecure")?,
+        connect_timeout: Some(group.value("connect_timeout")?),
+    };
+    let Lists { volumes, portals } = ask_all(group.system(), &wanted)?;
+    let (volume, wwid) = (group.get("volume")?, group.get("wwid")?);
+    let is_it = |told: &crate::output::Discovered| {
+        told.name == volume && told.wwid.as_deref().unwrap_or_default() == wwid
+    };
+    if volumes.iter().any(is_it) {
+        return Ok(portals.iter().map(Endpoint::from).collect());
+    }
+    Err(Error::new(
+        Kind::Connection,
+        format!(
+            "the target at {way} does not tell this host of the volume {volume} that the disk has"
+        ),
+    ))
+}
+
+/// Adds the paths that are missing: all are begun, and then waited for.
+fn add(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<()> {
+    let (own, further) = (paths::own(group)?, paths::further(group)?);
+    let is_there = |portal: &&Endpoint| {
+        portal.is_same(&own) || further.iter().any(|path| path.endpoint.is_same(portal))
+    };
+    let system = group.system();
+    let mut coming = Vec::new();
+    for portal in portals.iter().filter(|portal| !is_there(portal)) {
+        let Some(number) = paths::free_number(group)? else {
+            let most = paths::LAST + 1;
+            let note = format!(
+                "{} has {most} paths, which is the most: {portal} is left out",
+                synced.disk.name
+            );
+            synced.notes.push(note);
+            continue;
+        };
+        let mut transaction = Transaction::new(system);
+        match paths::make(group, number, portal, &mut transaction) {
+            Ok(path) => coming.push((path, transaction)),
+            Err(error) => left_out(portal, transaction.finish(Err(error)), synced)?,
+        }
+    }
+    let timeout = Duration::from_secs(group.value("connect_timeout")?);
+    let began = system.now();
+    let mut interrupted = None;
+    for (path, transaction) in coming {
+        let result = match interrupted {
+            None => wait_for(group, &path, (began, timeout), transaction),
+            Some(()) => transaction.finish(Err(Error::interrupted())),
+        };
+        match result {
+            Ok(()) => synced.disk.added.push(path.reference()),
+            Err(error) if error.kind == Kind::Interrupted => interrupted = Some(()),
+            error => left_out(&path.endpoint, error, synced)?,
+        }
+    }
+    interrupted.map_or(Ok(()), |()| Err(Error::interrupted()))
+}
+
+/// Waits until a path is live, for a time since it was begun. Else it is removed, if there is another one: a disk is not to be degraded for good since this
+/// host is not in all networks of its target.
+fn wait_for(
+    group: &Group<'_>,
+    path: &Further<'_>,
+    (began, timeout): (Duration, Duration),
+    transaction: Transaction<'_>,
+) -> Result<()> {
+    match wait(path, &group.name(), began, timeout) {
+        Ok(Waited::Live | Waited::Unused) => Ok(()),
+        // The driver removes none while none is live, and this one may be the next that is.
+        Err(_) if has_lost_all(group) => Ok(()),
+        Err(error) => transaction.finish(Err(error)),
+    }
+}
+
+/// Remarks that a portal is left out; fails if that is since the user has interrupted.
+fn left_out(portal: &Endpoint, result: Result<()>, synced: &mut Synced) -> Result<()> {
+    match result {
+        Err(error) if error.kind == Kind::Interrupted => Err(error),
+        Err(error) => {
+            let name = &synced.disk.name;
+            let mut note = format!(
+                "{name} has no path to the portal {portal}: {}",
+                error.message
+            );
+            for what in error.not_undone {
+                note.push_str(&format!("; not undone: {what}"));
+            }
+            synced.notes.push(note);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Removes paths that lead to no portal.
+fn remove_others(group: &Group<'_>, portals: &[Endpoint], synced: &mut Synced) -> Result<()> {
+    let name = synced.disk.name.clone();
+    let is_told = |endpoint: &Endpoint| portals.iter().any(|portal| portal.is_same(endpoint));
+    let own = paths::own(group)?;
+    if !is_told(&own) {
+        let note = format!(
+            "path 0 ({own}) of {name} leads to no portal that the target tells of; it stays, being the disk's own address"
+        );
+        synced.notes.push(note);
+    }
+    for path in paths::further(group)? {
+        if is_told(&path.endpoint) {
+            continue;
+        }
+        match remove(group.system(), &name, &PathId::Number(path.number), true) {
+            Ok(_) => synced.disk.removed.push(path.reference()),
+            Err(error) if error.kind == Kind::Interrupted => return Err(error),
+            Err(error) => synced.notes.push(error.message),
+        }
+    }
+    Ok(())
+}
+
+/// Adds paths as [`sync_disk`] does to the disk of that name, and returns the remarks.
+pub(crate) fn sync_by_name(system: &dyn System, name: &str) -> Result<Vec<String>> {
+    let group = INITIATOR.named(system).child(name);
+    Ok(sync_disk(&group, false)?.notes)
+}
