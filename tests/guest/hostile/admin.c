@@ -11,7 +11,9 @@ uint64_t administered;
 static enum trick fitting(enum trick trick, unsigned char op)
 {
 	/* That the volume is as it was said to be, or as none is, or gone, can only be told to who asked for it. */
-	return op != WATCH && (trick == ADMIN_SAME || trick == ADMIN_SIZE || trick == ADMIN_GONE) ? FAIR : trick;
+	if (op == WATCH || (op == PORTALS && trick != ADMIN_SIZE))
+		return trick;
+	return trick == ADMIN_SAME || trick == ADMIN_SIZE || trick == ADMIN_GONE ? FAIR : trick;
 }
 
 void take_admin(struct peer *p, const unsigned char *b, size_t n)
@@ -28,9 +30,9 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 		return;
 	/* Whether all is durable it asks in the fence's place, when the export ends. */
 	kind = b[0] == DURABLE ? FENCE - KEEP_ALIVE : b[0] - KEEP_ALIVE;
-	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > DURABLE || !zero(b + 1, 3) || get(b + 4, 2) != kind ||
+	if (n != REQUEST || b[0] < KEEP_ALIVE || b[0] > PORTALS || !zero(b + 1, 3) || get(b + 4, 2) != kind ||
 	    get(b + 6, 2) != (++p->asked[kind] & 0xffff) || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20) ||
-	    !get(b + 8, 8) != (b[0] == DURABLE) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
+	    (b[0] == PORTALS ? get(b + 8, 8) != p->portals : !get(b + 8, 8) != (b[0] == DURABLE)) || (b[0] == KEEP_ALIVE && get(b + 8, 8) > TMO_MAX)) {
 		tell("admin message", b, n < REQUEST ? n : REQUEST);
 		failed("the initiator sent nonsense on its admin queue pair");
 	}
@@ -51,6 +53,9 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 	if (b[0] == WATCH && trick == FAIR)
 		return;
 	memcpy(a + 4, b + 4, 4);
+	/* Of portals another change is told as soon as it is asked. */
+	if (b[0] == PORTALS)
+		put(a + 12, 4, ++p->portals);
 	switch (trick) {
 	case ADMIN_LENGTH:
 		do
@@ -61,16 +66,19 @@ void take_admin(struct peer *p, const unsigned char *b, size_t n)
 		a[0] = chance(&r, 500) ? 0x80 : below(&r, 0x82);
 		break;
 	case ADMIN_TAG:
-		put(a + 4 + 2 * below(&r, 2), 2, 3 + p->asked[kind] + below(&r, 60000));
+		put(a + 4 + 2 * below(&r, 2), 2, 5 + p->asked[kind] + below(&r, 60000));
 		break;
 	case ADMIN_STATUS:
 		put(a + 8, 2, b[0] == KEEP_ALIVE ? 1 + below(&r, 65535) : STATUSES + below(&r, 60000));
 		break;
 	case ADMIN_RESERVED:
-		a[chance(&r, 500) ? 2 + below(&r, 2) : 10 + below(&r, 6)] = 1 + below(&r, 255);
+		a[chance(&r, 500) ? 2 + below(&r, 2) : 10 + below(&r, b[0] == PORTALS ? 2 : 6)] = 1 + below(&r, 255);
 		break;
 	case ADMIN_SAME:
-		put(a + 16, 8, get(b + 8, 8));
+		if (b[0] == PORTALS)
+			put(a + 12, 4, get(b + 8, 8));
+		else
+			put(a + 16, 8, get(b + 8, 8));
 		break;
 	case ADMIN_SIZE:
 		put(a + 16, 8, (1ull << 54) + next(&r) % (1ull << 60));

@@ -68,7 +68,7 @@ void judge(struct message *m)
 	if (op < READ || op > NOP) {
 		/* What is for the admin queue pair must come there. */
 		m->verdict = m->status = UNSUPPORTED;
-		if ((op >= KEEP_ALIVE && op <= DURABLE) || (op >= REGISTER && op <= READ_RESERVATION))
+		if ((op >= KEEP_ALIVE && op <= PORTALS) || (op >= REGISTER && op <= READ_RESERVATION))
 			m->verdict = END;
 		return;
 	}

@@ -28,7 +28,7 @@ enum {
 
 enum { READ = 1, WRITE, FLUSH, DISCARD, ZEROES, NOP };
 /* On the admin queue pair, whose number in a connection request this is; messages that may be in flight there, and the length of answers. */
-enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE };
+enum { KEEP_ALIVE = 0x21, FENCE, WATCH, DURABLE, PORTALS };
 /* What is asked there about reservations. */
 enum { REGISTER = 0x30, RESERVE, RELEASE, PREEMPT, CLEAR, READ_KEY, READ_RESERVATION };
 enum { ADMIN = 0xff, ADMIN_DEPTH = 8, ADMIN_ANSWER = 24, TMO_MAX = 600, GONE = 8 };
@@ -38,6 +38,8 @@ enum { REPLACE = 0x80, RESUME = 0x8000 };
 enum { QUIET = 8 };
 /* A bit of a reply: no data is fetched. */
 enum { NO_READ = 2 };
+/* Another one, of the admin queue pair's: portals are told of. */
+enum { TELLS_PORTALS = 8 };
 /* How data travels: a read's may come with an immediate value, a write's behind its request or through the eager ring. */
 enum { KEYED = 1, BY_VALUE, FOLLOWS, EAGER_RING };
 enum { OK, INVALID, UNSUPPORTED, OUT_OF_RANGE, READ_ONLY, DRAINING = 9, CONFLICT, STATUSES };

@@ -110,7 +110,8 @@ static int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const uns
 			if (wc.wr_id >> 63)
 				continue;
 			if (wc.opcode != IBV_WC_RECV || wc.byte_len != ADMIN_ANSWER || get(got + 2, 2) || memcmp(got + 4, b + 4, 4) ||
-			    !(b[0] >= READ_KEY && !get(got + 8, 2) ? told(got) : got[0] == 0x82 && !(got[1] & ~1) && zero(got + 10, 6))) {
+			    !(b[0] >= READ_KEY && !get(got + 8, 2) ? told(got) : got[0] == 0x82 && !(got[1] & ~1) && zero(got + 10, 2) &&
+			       !get(got + 12, 4) != (b[0] == PORTALS && !get(got + 8, 2)))) {
 				tell("admin answer", got, ADMIN_ANSWER);
 				failed("an answer on an admin queue pair that is none");
 			}
@@ -141,6 +142,8 @@ static void admin_message(struct rng *r, unsigned char *b, unsigned char op, boo
 		put(b + 8, 4, 1 + below(r, UINT32_MAX));
 		put(b + 12, 4, PATHS);
 	}
+	if (op == PORTALS)
+		put(b + 8, 4, next(r));
 	if (op == WATCH) {
 		put(b + 8, 8, capacity / SECTOR + (right ? 0 : 1 + below(r, 1000)));
 		b[16] = read_only;
@@ -163,6 +166,9 @@ static int judge_admin(const unsigned char *b, size_t n)
 	/* Nothing of this session ends in order. */
 	if (b[0] == DURABLE)
 		return value ? END : DRAINING;
+	/* Which generation they have nobody guesses. */
+	if (b[0] == PORTALS)
+		return value <= UINT32_MAX ? OK : END;
 	return b[0] == WATCH && value ? OK : END;
 }
 
@@ -229,7 +235,7 @@ void odd_admin(struct rng *r)
 	int wanted;
 
 	admin = enter_admin(r, &a);
-	op = KEEP_ALIVE + below(r, 4);
+	op = KEEP_ALIVE + below(r, 5);
 	admin_message(r, b, op, false);
 	switch (kind) {
 	case 0:

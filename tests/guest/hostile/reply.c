@@ -57,6 +57,7 @@ void make_reply(struct rng *r, enum trick trick, const unsigned char *request, u
 	put(b + 36, 4, BEHIND);
 	if (request[8] == ADMIN) {
 		put(b + 6, 2, ADMIN_DEPTH);
+		b[5] |= TELLS_PORTALS;
 	} else if (is_nopless()) {
 		/* Nothing can be written before something was answered, and only one thing can be asked. */
 		put(b + 6, 2, 1);

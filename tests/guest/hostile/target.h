@@ -72,7 +72,9 @@ struct peer {
 	unsigned char session[12];
 	/* It is the admin queue pair; how many messages of each kind came by it, and whether it is answered no more. */
 	bool admin, mute;
-	unsigned int asked[3];
+	unsigned int asked[5];
+	/* The generation of the portals that it was told last. */
+	uint32_t portals;
 	/* What was granted first, what the initiator has at most, what it will get later. */
 	unsigned int credits, held, owed;
 	/* Bytes of more requests that may follow the first of a message. */
