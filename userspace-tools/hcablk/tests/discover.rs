@@ -64,6 +64,37 @@ fn a_list_that_changes_is_asked_for_again() {
 }
 
 #[test]
+fn a_list_without_an_end_is_none() {
+    let kernel = asked();
+    let before = kernel.snapshot();
+    kernel.lie.set(Some(1));
+    // Each answer tells of one more, by the same revision.
+    let error = fails(&kernel, "discover 10.0.0.1");
+    assert_eq!(error.kind, Kind::Connection);
+    assert!(error.message.contains("change all the time"), "{error}");
+    kernel.lie.set(Some(5000));
+    kernel.asked.set(0);
+    let error = fails(&kernel, "connect 10.0.0.1 --all");
+    assert!(error.message.contains("more than 4096 volumes"), "{error}");
+    // It is not asked for what will not be taken.
+    assert_eq!(kernel.asked.get(), 1);
+    assert_eq!(kernel.snapshot(), before);
+}
+
+#[test]
+fn a_list_with_the_same_twice_is_none() {
+    let kernel = asked();
+    let before = kernel.snapshot();
+    kernel.tell("data", DATA, "");
+    for line in ["discover 10.0.0.1", "connect 10.0.0.1 --all"] {
+        let error = fails(&kernel, line);
+        assert_eq!(error.kind, Kind::Connection);
+        assert!(error.message.contains("volume data twice"), "{error}");
+    }
+    assert_eq!(kernel.snapshot(), before);
+}
+
+#[test]
 fn a_target_that_does_not_answer() {
     let kernel = asked();
     let before = kernel.snapshot();

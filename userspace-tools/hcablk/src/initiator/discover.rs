@@ -5,6 +5,8 @@
 //! The kernel asks for one entry at a time. Each answer tells the revision of the list: if that changes meanwhile, the list
 //! is asked for from its begin again, so that what is told was there at one moment.
 
+use std::collections::HashSet;
+
 use uuid::Uuid;
 
 use super::connect::{connect, resolve, Connect};
@@ -162,6 +164,10 @@ pub(super) fn ask_all(system: &dyn System, wanted: &Discover) -> Result<Lists> {
     let removed = remove(&group);
     let lists = lists?;
     removed?;
+    once(&lists.volumes, |volume| format!("volume {}", volume.name))?;
+    once(&lists.portals, |portal| {
+        format!("portal {}", Endpoint::from(portal))
+    })?;
     Ok(lists)
 }
 
@@ -222,8 +228,8 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
     let system = group.system();
     'again: for _ in 0..TRIES {
         let mut entries = Vec::new();
-        let mut revision = None;
-        for index in 0..ENTRIES_MAX {
+        let mut first = None;
+        for index in 0.. {
             if system.interrupted() {
                 return Err(Error::interrupted());
             }
@@ -232,25 +238,44 @@ fn list<T>(group: &Group<'_>, which: &str, read: impl Fn(&Answer) -> Result<T>) 
                 return Err(explain::of_discovery(&error, group));
             }
             let answer = Answer::parse(&group.get("answer")?);
-            let now = answer.value::<String>("revision")?;
-            if revision.get_or_insert_with(|| now.clone()) != &now {
+            let count = answer.value::<u32>("count")?;
+            let now = (answer.value::<String>("revision")?, count);
+            if first.get_or_insert_with(|| now.clone()) != &now {
                 continue 'again;
             }
-            if index >= answer.value("count")? {
+            if count > ENTRIES_MAX {
+                return Err(nonsense(&format!("more than {ENTRIES_MAX} {which}")));
+            }
+            if index >= count {
                 return Ok(entries);
             }
             entries.push(read(&answer)?);
         }
-        return Err(Error::new(
-            Kind::Connection,
-            format!("the target tells of more than {ENTRIES_MAX} {which}"),
-        ));
     }
     Err(Error::new(
         Kind::Connection,
         format!("the target's {which} change all the time"),
     )
     .advise("Try again when nobody configures the target."))
+}
+
+/// What a target tells that none does.
+fn nonsense(what: &str) -> Error {
+    Error::new(Kind::Connection, format!("the target tells of {what}"))
+        .advise("Something else than hcablk may listen there.")
+}
+
+/// Fails if an entry, as `name` tells it, is there twice.
+fn once<T>(entries: &[T], name: impl Fn(&T) -> String) -> Result<()> {
+    let mut known = HashSet::new();
+    match entries
+        .iter()
+        .map(name)
+        .find(|name| !known.insert(name.clone()))
+    {
+        Some(name) => Err(nonsense(&format!("{name} twice"))),
+        None => Ok(()),
+    }
 }
 
 fn portal(answer: &Answer) -> Result<Portal> {

@@ -60,7 +60,13 @@ impl Kernel {
         };
         let changes = self.list_changes.get();
         self.list_changes.set(changes.saturating_sub(1));
-        let (count, entry) = (entries.len(), entries.get(index).cloned());
+        let entry = entries.get(index).cloned();
+        // A target that lies tells another number, or one more each time.
+        let count = match self.lie.get() {
+            Some(count) => count + index,
+            None => entries.len(),
+        };
+        self.asked.set(self.asked.get() + 1);
         let answer = format!(
             "count {count}\nrevision {changes:08x}\n{}",
             entry.unwrap_or_default()

@@ -72,6 +72,10 @@ pub struct Kernel {
     pub portals: RefCell<Vec<&'static str>>,
     /// How many questions are answered by lists that are different ones.
     pub list_changes: Cell<u32>,
+    /// How many entries a target that lies tells of, and how many more by each answer: the index. `None`: it does not lie.
+    pub lie: Cell<Option<usize>>,
+    /// Questions that were answered.
+    pub asked: Cell<u32>,
     /// Writing 0 to `enable` of a device answers EBUSY this many times.
     pub busy: Cell<u32>,
     /// Removing a folder answers EBUSY this many times.
