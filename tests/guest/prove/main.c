@@ -7,9 +7,17 @@
  *	"granted", or the reason of its reject; "!" behind it: without the MAC of the target.
  * hcablk-prove target PORT WRONG < KEYS
  *	plays a target for one initiator.
+ * hcablk-prove question ADDRESS PORT LIST HOST_ID plain|proven WRONG < KEYS
+ *	asks for an entry of a list, ".volumes" or ".portals". Prints what the target said: what question.c has.
+ * hcablk-prove questions ADDRESS PORT HOST_ID COUNT SEED MESSAGES < KEYS
+ *	asks by chance, and fails if an answer is not as docs/reference/protocol.md has it; HOST_ID is told of COUNT volumes.
+ * hcablk-prove hellos ADDRESS PORT HOST_ID PROCESSES EACH < KEYS
+ *	has itself challenged by many processes, and proves nothing.
+ * hcablk-prove lists PORT WRONG SEED < KEYS
+ *	plays a target that is asked for its lists, until it is ended: lists.c.
  *
  * KEYS are two lines of 64 hexadecimal digits: the host's key and the target's. WRONG is "nothing", or one of what is
- * below, in initiator() and target.c.
+ * below, in initiator() and the other files.
  */
 
 #define _GNU_SOURCE
@@ -28,7 +36,7 @@ enum { WAIT_MS = 40000, INSTANCE = 0x70726f7665 };
 
 unsigned char host_key[KEY], target_key[KEY];
 static struct addrinfo *address;
-static const char *wrong;
+const char *wrong;
 
 void failed(const char *format, ...)
 {
@@ -43,12 +51,12 @@ void failed(const char *format, ...)
 	exit(1);
 }
 
-static bool is(const char *what)
+bool is(const char *what)
 {
 	return !strcmp(wrong, what);
 }
 
-static void unhex(const char *text, unsigned char *bytes, unsigned int n)
+void unhex(const char *text, unsigned char *bytes, unsigned int n)
 {
 	unsigned int digits = 0;
 
@@ -64,16 +72,6 @@ static void unhex(const char *text, unsigned char *bytes, unsigned int n)
 		failed("too few hexadecimal digits");
 }
 
-/* A connection that is asked for. */
-struct asked {
-	struct rdma_cm_id *id;
-	struct rdma_event_channel *events;
-	struct channel channel;
-	unsigned char answer[256];
-	size_t length;
-	bool granted;
-};
-
 static void expect(struct rdma_event_channel *events, enum rdma_cm_event_type wanted)
 {
 	struct rdma_cm_event *event = next_event(events, WAIT_MS);
@@ -83,7 +81,7 @@ static void expect(struct rdma_event_channel *events, enum rdma_cm_event_type wa
 	rdma_ack_cm_event(event);
 }
 
-static struct asked prepare(void)
+struct asked prepare(void)
 {
 	struct asked a = { .events = rdma_create_event_channel() };
 	struct ibv_qp_init_attr attr = {
@@ -105,11 +103,17 @@ static struct asked prepare(void)
 	return a;
 }
 
-/* Sends a request, and waits for what the target says. */
-static void ask(struct asked *a, const unsigned char *request)
+void forget(struct asked *a)
+{
+	rdma_destroy_qp(a->id);
+	rdma_destroy_id(a->id);
+	rdma_destroy_event_channel(a->events);
+}
+
+void ask(struct asked *a, const unsigned char *request, unsigned int length)
 {
 	struct rdma_conn_param param = {
-		.private_data = request, .private_data_len = CONNECT, .retry_count = 6, .rnr_retry_count = 1,
+		.private_data = request, .private_data_len = length, .retry_count = 6, .rnr_retry_count = 1,
 		.responder_resources = 4,
 	};
 	struct rdma_cm_event *event;
@@ -161,21 +165,19 @@ static void hello(unsigned char *b, const char *volume, const char *host, uint64
 	memcpy(b + 40, volume, strnlen(volume, 16));
 }
 
-/* Asks for a challenge and answers it; the admin queue pair, granted or not. */
-static struct asked shake(struct handshake *h)
+struct asked shake(struct handshake *h)
 {
 	static struct handshake recorded;
 	struct asked a = prepare();
 	unsigned char flags[2] = { 0 };
 
-	ask(&a, h->hello);
+	ask(&a, h->hello, CONNECT);
 	if (a.granted || a.length < CHALLENGE || get(a.answer + 4, 2) != CHALLENGED) {
 		tell("hello", h, &a, h->hello);
 		exit(0);
 	}
 	memcpy(h->challenge, a.answer, CHALLENGE);
-	rdma_destroy_qp(a.id);
-	rdma_destroy_id(a.id);
+	forget(&a);
 	if (is("late"))
 		sleep(11);
 	a = prepare();
@@ -188,6 +190,9 @@ static struct asked shake(struct handshake *h)
 		memcpy(h->proof + 8, h->challenge + 16, KEY);
 	if (is("share-unmarked"))
 		memcpy(h->proof + 8, h->challenge + 48, KEY);
+	/* As if another entry of a list had been asked for. */
+	if (is("other-question"))
+		h->hello[48] ^= 1;
 	prove(h, &a.channel);
 	if (is("share-is-point")) {
 		h->proof[7] |= X25519 >> 8;
@@ -205,7 +210,7 @@ static struct asked shake(struct handshake *h)
 		memcpy(h->proof, recorded.proof, CONNECT);
 	}
 	recorded = *h;
-	ask(&a, h->proof);
+	ask(&a, h->proof, CONNECT);
 	return a;
 }
 
@@ -235,9 +240,21 @@ static struct asked ask_queue(const struct handshake *h, const struct asked *adm
 		put(b + 10, 2, 0);
 		b[8] = queue;
 	}
-	ask(&a, b);
+	ask(&a, b, CONNECT);
 	tell("queue", h, &a, b);
 	return a;
+}
+
+void make_pair_of_initiator(struct handshake *h)
+{
+	if (is("host-key"))
+		host_key[0] ^= 1;
+	if (is("target-key"))
+		target_key[31] ^= 0x80;
+	if (is("keys-swapped"))
+		make_pair(h, target_key, host_key);
+	else
+		make_pair(h, host_key, target_key);
 }
 
 static int initiator(char **argv)
@@ -248,19 +265,7 @@ static int initiator(char **argv)
 	/* Of another disk each time: a target remembers the epochs of those that were. */
 	uint64_t session = (uint64_t)INSTANCE << 16 | (1 + getpid() % 4094);
 
-	if (getaddrinfo(argv[0], argv[1], NULL, &address))
-		failed("no such address");
-	make_pair(&h, host_key, target_key);
-	if (is("keys-swapped"))
-		make_pair(&h, target_key, host_key);
-	if (is("host-key")) {
-		host_key[0] ^= 1;
-		make_pair(&h, host_key, target_key);
-	}
-	if (is("target-key")) {
-		target_key[31] ^= 0x80;
-		make_pair(&h, host_key, target_key);
-	}
+	make_pair_of_initiator(&h);
 	hello(h.hello, is("no-volume") ? "nothere" : argv[2], argv[3], session);
 	if (is("other-host"))
 		h.hello[24] ^= 1;
@@ -269,7 +274,7 @@ static int initiator(char **argv)
 
 		memcpy(b, h.hello, CONNECT);
 		put(b + 10, 2, 0);
-		ask(&a, b);
+		ask(&a, b, CONNECT);
 		tell("admin", &h, &a, b);
 		return 0;
 	}
@@ -284,7 +289,7 @@ static int initiator(char **argv)
 		} else {
 			/* A challenge is answered once. */
 			again = prepare();
-			ask(&again, h.proof);
+			ask(&again, h.proof, CONNECT);
 		}
 		tell("again", &h, &again, h.proof);
 		return 0;
@@ -301,21 +306,39 @@ static int initiator(char **argv)
 	return 0;
 }
 
+/* What it plays, by the number of arguments that it has. */
+static const struct role {
+	const char *name;
+	int arguments;
+	/* Whether the first two are an address and a port. */
+	bool connects;
+	int (*play)(char **arguments);
+} roles[] = {
+	{ "initiator", 5, true, initiator },
+	{ "target", 2, false, play_target },
+	{ "question", 6, true, ask_question },
+	{ "questions", 6, true, ask_by_chance },
+	{ "hellos", 5, true, ask_by_many },
+	{ "lists", 3, false, play_lists },
+};
+
 int main(int argc, char **argv)
 {
 	char line[2][80];
 
-	if (argc < 4 || (argc != 7 && strcmp(argv[1], "target"))) {
-		fprintf(stderr, "usage: see the source\n");
-		return 2;
-	}
-	wrong = argv[argc - 1];
 	for (unsigned int i = 0; i < 2; i++)
 		if (!fgets(line[i], sizeof(line[i]), stdin))
 			failed("no keys");
 	unhex(line[0], host_key, KEY);
 	unhex(line[1], target_key, KEY);
-	if (!strcmp(argv[1], "target"))
-		return play_target(argv[2], wrong);
-	return initiator(argv + 2);
+	wrong = argv[argc - 1];
+	for (unsigned int i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
+		if (argc - 2 != roles[i].arguments || strcmp(argv[1], roles[i].name))
+			continue;
+		if (roles[i].connects && getaddrinfo(argv[2], argv[3], NULL, &address))
+			failed("no such address");
+		return roles[i].play(argv + 2);
+	}
+	fprintf(stderr, "usage: see the source\n");
+	return 2;
 }

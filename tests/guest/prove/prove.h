@@ -46,8 +46,56 @@ void seal_request(const struct handshake *h, const struct channel *c, unsigned c
 void mac_of_answer(const struct handshake *h, const struct channel *c, const char *label, const unsigned char *request,
 		   const unsigned char *covered, size_t n, unsigned char mac[MAC]);
 
-/* Plays a target; what it does wrong is in wrong. */
-int play_target(const char *port, const char *wrong);
+/* A connection that is asked for. */
+struct asked {
+	struct rdma_cm_id *id;
+	struct rdma_event_channel *events;
+	struct channel channel;
+	unsigned char answer[256];
+	size_t length;
+	bool granted;
+};
+
 extern unsigned char host_key[KEY], target_key[KEY];
+/* What is done wrong; whether it is this. */
+extern const char *wrong;
+bool is(const char *what);
+void unhex(const char *text, unsigned char *bytes, unsigned int n);
+
+struct asked prepare(void);
+/* Sends a request, and waits for what the target says. */
+void ask(struct asked *a, const unsigned char *request, unsigned int length);
+void forget(struct asked *a);
+void make_pair_of_initiator(struct handshake *h);
+/* Asks for a challenge and answers it: the last connection, granted or not. */
+struct asked shake(struct handshake *h);
+
+struct rdma_event_channel *listen_at(const char *port);
+/* Waits for a connection request. */
+struct rdma_cm_id *next_request(struct rdma_event_channel *events, unsigned char *request, uint32_t *qp);
+void accept_by(struct rdma_cm_id *id, const unsigned char *b, size_t n);
+struct channel channel_of(const struct rdma_cm_id *id, uint32_t initiator_qp);
+
+/* Discovery. */
+enum { ENTRY = 64, SEALED_ENTRY = 80 };
+enum { MALFORMED = 1, VERSION, NO_SESSION = 7, NOT_PROVEN = 13, TOLD };
+/* Chance by the seed: number n, of so many. */
+struct chance {
+	uint64_t state;
+};
+struct chance chance_of(uint64_t seed, uint64_t number);
+uint64_t chance(struct chance *c, uint64_t below);
+/* Has some bytes changed by chance. */
+void change(struct chance *c, unsigned char *bytes, unsigned int n);
+/* Changes the byte that "AT=VALUE" says; false: that says something else. */
+bool set_byte(const char *text, unsigned char *bytes, unsigned int n);
+bool is_name(const unsigned char *b);
+bool is_zero(const unsigned char *b, unsigned int n);
+
+int play_target(char **argv);
+int ask_question(char **argv);
+int ask_by_chance(char **argv);
+int ask_by_many(char **argv);
+int play_lists(char **argv);
 
 #endif

@@ -30,7 +30,7 @@ static void make_reply(unsigned char *b, const unsigned char *hello)
 	put(b + REPLY, 8, 77);
 }
 
-static void accept_by(struct rdma_cm_id *id, const unsigned char *b, size_t n)
+void accept_by(struct rdma_cm_id *id, const unsigned char *b, size_t n)
 {
 	struct rdma_conn_param param = { .private_data = b, .private_data_len = n, .retry_count = 6, .rnr_retry_count = 1 };
 
@@ -63,7 +63,7 @@ static void tell_taken(struct rdma_cm_id *id)
 	fflush(stdout);
 }
 
-static struct rdma_cm_id *next_request(struct rdma_event_channel *events, unsigned char *request, uint32_t *qp)
+struct rdma_cm_id *next_request(struct rdma_event_channel *events, unsigned char *request, uint32_t *qp)
 {
 	for (;;) {
 		struct rdma_cm_event *event = next_event(events, WAIT_MS);
@@ -84,26 +84,45 @@ static struct rdma_cm_id *next_request(struct rdma_event_channel *events, unsign
 	}
 }
 
-int play_target(const char *port, const char *wrong)
+struct rdma_event_channel *listen_at(const char *port)
 {
-	struct ibv_qp_init_attr attr = {
-		.cap = { .max_send_wr = 4, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC,
-	};
 	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(atoi(port)) };
 	struct rdma_event_channel *events = rdma_create_event_channel();
-	unsigned char reply[SEALED_REPLY] = { 0 }, reject[SEALED_REJECT] = "HCAB\12\0\2\2";
-	struct rdma_cm_id *listener, *id;
-	struct handshake h = { 0 };
-	struct channel channel = { 0 };
-	uint32_t qp;
-	/* The reply is as long as that of a target that proves nothing. */
-	size_t length = SEALED_REPLY;
+	struct rdma_cm_id *listener;
 
 	if (!events || rdma_create_id(events, &listener, NULL, RDMA_PS_TCP) ||
 	    rdma_bind_addr(listener, (struct sockaddr *)&at) || rdma_listen(listener, 8))
 		failed("listening: %s", strerror(errno));
 	printf("listens\n");
 	fflush(stdout);
+	return events;
+}
+
+struct channel channel_of(const struct rdma_cm_id *id, uint32_t initiator_qp)
+{
+	struct channel channel = { 0 };
+	struct rdma_cm_id *own = (struct rdma_cm_id *)id;
+
+	put_end(&channel, 0, &own->route.addr.addr.ibaddr.dgid, rdma_get_peer_addr(own));
+	put_end(&channel, 1, &own->route.addr.addr.ibaddr.sgid, rdma_get_local_addr(own));
+	put(channel.bytes + CHANNEL_INITIATOR_QP, 4, initiator_qp);
+	return channel;
+}
+
+int play_target(char **argv)
+{
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 }, .qp_type = IBV_QPT_RC,
+	};
+	struct rdma_event_channel *events = listen_at(argv[0]);
+	unsigned char reply[SEALED_REPLY] = { 0 }, reject[SEALED_REJECT] = "HCAB\12\0\2\2";
+	struct rdma_cm_id *id;
+	struct handshake h = { 0 };
+	struct channel channel;
+	uint32_t qp;
+	/* The reply is as long as that of a target that proves nothing. */
+	size_t length = SEALED_REPLY;
+
 	id = next_request(events, h.hello, &qp);
 	if (!strcmp(wrong, "no-challenge") || !strcmp(wrong, "early-garbage")) {
 		rdma_create_qp(id, NULL, &attr);
@@ -127,9 +146,7 @@ int play_target(const char *port, const char *wrong)
 	id = next_request(events, h.proof, &qp);
 	if (rdma_create_qp(id, NULL, &attr))
 		failed("a queue pair: %s", strerror(errno));
-	put_end(&channel, 0, &id->route.addr.addr.ibaddr.dgid, rdma_get_peer_addr(id));
-	put_end(&channel, 1, &id->route.addr.addr.ibaddr.sgid, rdma_get_local_addr(id));
-	put(channel.bytes + CHANNEL_INITIATOR_QP, 4, qp);
+	channel = channel_of(id, qp);
 	if (!strcmp(wrong, "host-key"))
 		host_key[0] ^= 1;
 	if (!strcmp(wrong, "target-key"))
