@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is issued again by another path comes behind what was sent by the lost one, though the drive delays what it likes.
 # group: multi
-# turns: 2
+# turns: 3
 # takes: 100
 # waits: yes
 # skips: debug

@@ -5,7 +5,7 @@
 # guests: hca
 # timeout: 600
 # waits: yes
-# turns: 2
+# turns: 3
 # takes: 250
 # expect-log: BUG: (send|receive) queue did not drain
 

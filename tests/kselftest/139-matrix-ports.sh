@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a port that is disabled and enabled again, at either side, is a pause for a disk with one path and none for one with two: no error, no wrong data.
 # group: matrix
+# turns: 3
 # waits: yes
 # takes: 80
 # skips: siw debug

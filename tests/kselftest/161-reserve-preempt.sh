@@ -3,7 +3,7 @@
 # Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes.
 # group: reserve
 # timeout: 900
-# turns: 2
+# turns: 4
 # takes: 150
 
 . "${0%/*}/lib.sh"

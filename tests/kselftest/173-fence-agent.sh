@@ -3,7 +3,7 @@
 # Proves: when the fence agent says that a node is off, by either method, nothing of it reaches the drive until it is let in again.
 # group: fence
 # waits: yes
-# turns: 2
+# turns: 4
 # takes: 200
 # timeout: 900
 
