@@ -398,12 +398,14 @@ fio() {
 	ON_SECONDS=200 on "$guest" "fio --output-format=terse --terse-version=3 --direct=1 --ioengine=libaio $*"
 }
 
-# start_load NAME GUEST DEVICE [FIO-OPTION…]: reads and writes until something ends it; returns when it is under way.
+# start_load NAME GUEST DEVICE [FIO-OPTION…]: reads and writes until something ends it; returns when it is under way. On a slow
+# kernel there are fewer requests at a time: soft-RoCE's work for a hundred of them leaves keep-alives no processor for so long
+# that their path is lost.
 start_load() {
 	local name=$1 guest=$2 device=$3
 	shift 3
 	ON_SECONDS=330 spawn "$name" "$guest" "fio --name=load --filename=$device --direct=1 --ioengine=libaio \
-		--rw=randrw --bs=32k --iodepth=16 --numjobs=2 --time_based --runtime=300 --norandommap $* 2>&1"
+		--rw=randrw --bs=32k --iodepth=$(few 16) --numjobs=2 --time_based --runtime=300 --norandommap $* 2>&1"
 	must wait_until "$guest" 30 "awk '{ exit !(\$1 > 40 && \$5 > 40) }' /sys/block/${device#/dev/}/stat"
 }
 
