@@ -62,7 +62,7 @@ same "without that path it is whole" live "$(on c1 "cat $initiator/vol1/state")"
 # What is enabled before the disk comes with it.
 must on c1 "echo 0 > $initiator/vol1/enable"
 same "a path of a disk that is not there is new" new "$(on c1 "cat $initiator/vol1/paths/1/state")"
-must on c1 "echo 10.77.0.250 > $initiator/vol1/address && echo 2 > $initiator/vol1/connect_timeout && echo 1 > $initiator/vol1/enable"
+must on c1 "echo 10.77.0.250 > $initiator/vol1/address && echo $((2 * slow)) > $initiator/vol1/connect_timeout && echo 1 > $initiator/vol1/enable"
 must on c1 'ip neigh del 10.77.0.250 dev eth0'
 # While attempts follow one another somebody asks for it nearly all the time: it is hardly ever seen as FAILED.
 check "the other is tried at its own address" wait_until c1 30 'ip neigh show 10.77.0.250 | grep -qE "INCOMPLETE|FAILED"'
