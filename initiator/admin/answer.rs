@@ -130,11 +130,11 @@ impl Admin {
             Ok(Then::Nothing) => {}
             Ok(Then::Follow) => {
                 self.counts.notices.bump();
-                self.owner.clone().volume_changed();
+                self.owner.clone().on_news();
             }
             Ok(Then::Tell) => {
                 self.counts.portal_notices.bump();
-                self.owner.clone().volume_changed();
+                self.owner.clone().on_news();
             }
             Ok(Then::End) => self.fail(Failure::ExportEnds),
             Err(what) => return self.violated(what, Some(response.tag)),

@@ -12,5 +12,5 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
 
     /// Tells that the volume or the portals have changed: [`Admin::news`](super::Admin::news) and
     /// [`Admin::portals_news`](super::Admin::portals_news) say how. Any context.
-    fn volume_changed(self: Arc<Self>);
+    fn on_news(self: Arc<Self>);
 }

@@ -110,7 +110,7 @@ impl Tick for Admin {
         };
         if told {
             // The disk could not follow, or user space not be told, when it came.
-            self.owner.clone().volume_changed();
+            self.owner.clone().on_news();
         }
     }
 }

@@ -63,7 +63,7 @@ struct Nobody;
 impl AdminOwner for Nobody {
     fn admin_failed(self: Arc<Self>, _: Failure) {}
 
-    fn volume_changed(self: Arc<Self>) {}
+    fn on_news(self: Arc<Self>) {}
 }
 
 /// A queue pair by which the target is asked once.

@@ -40,7 +40,7 @@ impl AdminOwner for Session {
         self.fail(failure);
     }
 
-    fn volume_changed(self: Arc<Self>) {
+    fn on_news(self: Arc<Self>) {
         // If that is queued already it has yet to look.
         let _ = self
             .workqueues

@@ -399,8 +399,7 @@ fio() {
 }
 
 # start_load NAME GUEST DEVICE [FIO-OPTION…]: reads and writes until something ends it; returns when it is under way. On a slow
-# kernel there are fewer requests at a time: soft-RoCE's work for a hundred of them leaves keep-alives no processor for so long
-# that their path is lost.
+# kernel there are fewer requests at a time: with as many as elsewhere a guest answered no keep-alive for twenty seconds.
 start_load() {
 	local name=$1 guest=$2 device=$3
 	shift 3
