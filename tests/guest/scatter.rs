@@ -288,6 +288,37 @@ impl Tester {
         Ok(())
     }
 
+    /// Takes for what is written what a refused write has left: the block layer splits a request (`bio_split_io_at`) and may
+    /// refuse a later part when the first ones are written. A sector must hold this write or the one before.
+    fn adopt(&mut self, at: u64, len: usize) -> io::Result<()> {
+        let shape = vec![self.pool.run(0, len)];
+        let mut data = self.pool.memory(&shape);
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.read_exact(data[0])?;
+        let mut wanted = [0; SECTOR];
+        let first = (at / SECTOR as u64) as usize;
+        for (n, sector) in data[0].chunks_exact(SECTOR).enumerate() {
+            let number = first + n;
+            fill(number as u64, self.generation, self.seed, &mut wanted);
+            if sector == wanted {
+                self.generations[number] = self.generation;
+            } else if self.generations[number] != 0 {
+                fill(
+                    number as u64,
+                    self.generations[number],
+                    self.seed,
+                    &mut wanted,
+                );
+                if sector != wanted {
+                    return Err(io::Error::other(format!(
+                        "sector {number} holds neither write"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Writes from one shape and reads into another.
     fn round(&mut self, shape: Shape) -> io::Result<()> {
         self.rounds += 1;
@@ -307,7 +338,9 @@ impl Tester {
                     && shape.iter().any(|p| p.len % self.block != 0) =>
             {
                 self.refused += 1;
-                return Ok(());
+                return self
+                    .adopt(at, len)
+                    .map_err(|err| self.explain("after a refused write,", at, &shape, err));
             }
             result => result.map_err(|err| self.explain("writing", at, &shape, err))?,
         }
