@@ -43,3 +43,6 @@ must wait_until c2 60 true
 refuse "a wait without its event ends" wait_until c2 1 false
 must on c2 'rm -f /tmp/event; (usleep 700000; touch /tmp/event) > /dev/null 2>&1 &'
 check "a wait sees its event" wait_until c2 60 '[ -e /tmp/event ]'
+must on c2 'rm -f /tmp/event; (usleep 700000; touch /tmp/event) > /dev/null 2>&1 &'
+check "also one that lines and quotes ask for" wait_until c2 60 "event='/tmp/event'
+	[ -e \"\$event\" ]"

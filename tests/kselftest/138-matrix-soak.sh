@@ -64,6 +64,7 @@ for fault in "${!seen[@]}"; do
 	echo "# ${seen[$fault]} times: ${matrix_rows[$fault]#* * }"
 done
 echo "# $count faults in $seconds s"
+check "it went on for all of its time: $minutes minutes" [ $seconds -ge $((minutes * 60)) ]
 less "there was a fault in every minute" $((seconds / 60)) $count
 for guest in c1 c2; do
 	must on $guest 'touch /tmp/stop'

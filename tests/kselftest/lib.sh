@@ -180,14 +180,16 @@ traced() {
 
 # wait_until GUEST SECONDS COMMAND…: runs the command in the guest again and again until it succeeds.
 wait_until() {
-	local guest=$1 seconds=$2
+	local guest=$1 seconds=$2 said
 	shift 2
+	# The guest's shell does not know what @Q makes of several lines.
+	said=${*//\'/\'\\\'\'}
 	ON_SECONDS=$((seconds + 20)) on "$guest" "
 		{ $*; } > /dev/null 2>&1 && exit
 		end=\$((\$(cut -d. -f1 /proc/uptime) + $((seconds * slow))))
 		until { $*; } > /dev/null 2>&1; do
 			if [ \$(cut -d. -f1 /proc/uptime) -ge \$end ]; then
-				echo \"\$(hostname): not within $seconds s:\" ${*@Q} >&2
+				echo \"\$(hostname): not within $seconds s:\" '$said' >&2
 				exit 1
 			fi
 			usleep 50000
