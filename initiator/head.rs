@@ -64,6 +64,8 @@ struct LossState {
     is_now: bool,
     /// When the sessions that there are since the last loss have lived long enough.
     stable: Option<Deadline>,
+    /// Requests that had been completed when the last loss began.
+    completed: u64,
 }
 
 /// See the module. Shared by the disk and its sessions.
@@ -176,19 +178,28 @@ impl Head {
     }
 
     /// Records that there is no session any more, for `ctrl_loss_tmo_s` seconds at most, and that requests wait
-    /// for one for `fast_io_fail_tmo_s` seconds at most: counted from the first loss if sessions do not
-    /// live long.
-    pub(crate) fn begin_loss(&self, ctrl_loss_tmo_s: Option<u32>, fast_io_fail_tmo_s: Option<u32>) {
+    /// for one for `fast_io_fail_tmo_s` seconds at most. If sessions do not live long, these count from the first
+    /// loss; the former only until requests are completed, of which there were `completed` so far: a disk that works in
+    /// between stays.
+    pub(crate) fn begin_loss(
+        &self,
+        completed: u64,
+        ctrl_loss_tmo_s: Option<u32>,
+        fast_io_fail_tmo_s: Option<u32>,
+    ) {
         let mut state = self.loss.lock();
-        let again = state.stable.is_some_and(|stable| !stable.has_passed());
-        if !state.is_now && !again {
-            let deadline = |s: u32| Deadline::new(s.saturating_mul(1000));
-            state.loss = Loss {
-                end: ctrl_loss_tmo_s.map(deadline),
-                fail_fast: fast_io_fail_tmo_s.map(deadline),
-            };
+        if core::mem::replace(&mut state.is_now, true) {
+            return;
         }
-        state.is_now = true;
+        let again = state.stable.is_some_and(|stable| !stable.has_passed());
+        let has_worked = core::mem::replace(&mut state.completed, completed) != completed;
+        let deadline = |s: u32| Deadline::new(s.saturating_mul(1000));
+        if !again || has_worked {
+            state.loss.end = ctrl_loss_tmo_s.map(deadline);
+        }
+        if !again {
+            state.loss.fail_fast = fast_io_fail_tmo_s.map(deadline);
+        }
     }
 
     /// Records that there is a session again.

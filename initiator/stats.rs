@@ -85,6 +85,20 @@ metrics! {
     }
 }
 
+impl Done {
+    /// Returns how many requests have ended.
+    pub(crate) fn completed(&self) -> u64 {
+        let kinds = [
+            &self.reads,
+            &self.writes,
+            &self.flushes,
+            &self.discards,
+            &self.zeroes,
+        ];
+        kinds.iter().map(|count| count.get()).sum()
+    }
+}
+
 metrics! {
     /// Written under the lock of the admin queue pair, or by its completion handler.
     pub(crate) struct AdminCounts of Counter {

@@ -85,6 +85,18 @@ impl Device {
         past.done.errors.add(failed);
     }
 
+    /// Returns how many requests were completed by all queues that the device ever had. Process context.
+    pub(super) fn completed(&self) -> u64 {
+        let mut completed = 0;
+        // As in `sum`.
+        let past = self.past.lock();
+        let sessions = self.shown.lock().sessions.clone();
+        for session in sessions.iter().flatten() {
+            session.for_each_queue(|queue| completed += queue.done.completed());
+        }
+        completed + past.done.completed()
+    }
+
     /// Returns the sum over all queues that the device ever had.
     fn sum(&self) -> Past {
         let sum = Past::default();

@@ -304,9 +304,11 @@ impl Device {
             pr_warn!("{self}: path {number} lost: {failure}; requests wait for a path\n");
         }
         let settings = &active.settings;
-        active
-            .head
-            .begin_loss(settings.ctrl_loss_tmo_s, settings.fast_io_fail_tmo_s);
+        active.head.begin_loss(
+            self.completed(),
+            settings.ctrl_loss_tmo_s,
+            settings.fast_io_fail_tmo_s,
+        );
         self.show_sessions(active, State::Queueing, Some(failure));
     }
 
@@ -325,9 +327,11 @@ impl Device {
             return;
         }
         let settings = &active.settings;
-        active
-            .head
-            .begin_loss(settings.ctrl_loss_tmo_s, settings.fast_io_fail_tmo_s);
+        active.head.begin_loss(
+            self.completed(),
+            settings.ctrl_loss_tmo_s,
+            settings.fast_io_fail_tmo_s,
+        );
         let mut shown = self.shown.lock();
         if matches!(shown.state, State::Live | State::Degraded) {
             shown.state = State::Queueing;

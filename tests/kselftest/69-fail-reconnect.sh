@@ -82,6 +82,25 @@ check "and waits on" state_is queueing
 check "it is by force" on c1 'hcablk disconnect --force vol1'
 ends_within forced 20000 "disconnected by force"
 
+# A disk that works in between stays, however short its sessions are, and for longer than ctrl_loss_tmo.
+export_volume vol1 "$drive" c1
+connect c1 vol1 --ctrl-loss-tmo 8
+verifying short
+began=$(now_ms)
+for ((losses = 0; $(now_ms) - began < 24000; losses++)); do
+	must on target 'hcablk target unexport --force vol1'
+	must state_is queueing
+	must wait_until c1 30 "grep -q 'no volume of this name' $initiator/vol1/error"
+	ended=$(on c1 "awk '{ print \$1 + \$5 }' /sys/block/$disk/stat")
+	export_volume vol1 "$drive" c1
+	must state_is live
+	must wait_until c1 30 "awk '{ exit !(\$1 + \$5 > $ended) }' /sys/block/$disk/stat"
+done
+check "$losses losses within three times ctrl_loss_tmo: what was written is read" join short
+same "no request has failed of these" 0 "$(stat_of c1 $initiator/vol1 errors)"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1'
+
 # There is an end.
 export_volume vol1 "$drive" c1
 connect c1 vol1 --ctrl-loss-tmo 4
