@@ -8,59 +8,7 @@
 # (That of a warning of vmalloc, which says of each failure where it was. What counts has a headline of its own.)
 
 . "${0%/*}/lib.sh"
-
-on c1 '[ -d /sys/kernel/debug/failslab ] && [ -e /proc/self/fail-nth ]' ||
-	skip "the kernel has no fault injection (CONFIG_FAULT_INJECTION, CONFIG_FAILSLAB)"
-
-# Every kind of allocation may fail, silently; which one does is told by fail-nth. Only task 0 would by itself: none.
-for guest in c1 target; do
-	must on $guest 'for f in failslab fail_page_alloc; do
-		cd /sys/kernel/debug/$f || continue
-		echo 0 > probability; echo 0 > verbose; echo N > ignore-gfp-wait
-		[ ! -e min-order ] || echo 0 > min-order
-		[ ! -e ignore-gfp-highmem ] || echo N > ignore-gfp-highmem
-	done; true'
-done
-
-# A script for the guest: `fail_nth N FILE VALUE` writes the value while the task's Nth allocation fails; prints "done" or
-# "failed", and whether there was an Nth allocation. The files are open before, so that opening them cannot fail, and
-# each round is a process of its own.
-nth='fail_nth() { sh -c '\''
-	exec 3< /proc/self/fail-nth 4> /proc/self/fail-nth 5> "$2" || exit 1
-	echo "$1" >&4
-	if echo "$3" >&5; then result=done; else result=failed; fi
-	read -r left <&3
-	echo 0 >&4
-	[ "$left" = 0 ] && echo "$result injected" || echo "$result all"
-'\'' nth "$@" 2> /dev/null; }
-'
-
-# rounds GUEST "PREPARE" FILE VALUE "AFTER": from the first allocation on, ever larger steps, until none is left to fail.
-# Before each round PREPARE, after it AFTER, which finds $result.
-rounds() {
-	local guest=$1 prepare=$2 file=$3 value=$4 after=$5
-	ON_SECONDS=900 on "$guest" "$nth"'
-		n=1; failed=0; passed=0
-		while :; do
-			{ '"$prepare"'; } || { echo "round $n: cannot prepare"; exit 1; }
-			output=$(fail_nth $n '"$file $value"')
-			result=${output% *}
-			case $output in
-			"failed all") echo "round $n: failed without a fault"; exit 1 ;;
-			"done "*) passed=$((passed + 1)) ;;
-			"failed injected") failed=$((failed + 1)) ;;
-			*) echo "round $n: says \"$output\""; exit 1 ;;
-			esac
-			{ '"$after"'; } || { echo "round $n, $output: not as it should be afterwards"; exit 1; }
-			[ "${output#* }" = injected ] || break
-			n=$((n + 1 + n / 16))
-		done
-		echo "$n allocations, $failed failed, $passed went well all the same"
-		[ $failed -gt 0 ]'
-}
-
-no_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
-soon_no_pairs="n_=0; until $no_pairs; do n_=\$((n_ + 1)); [ \$n_ -lt 200 ] || exit 1; usleep 50000; done"
+. "${0%/*}/fault.sh"
 
 export_volume vol1 "$drive" c1
 must on c1 'modprobe hcablk'
@@ -119,10 +67,7 @@ check "making a port: every allocation" made $target/ports/nth
 
 # What the target allocates for a client it does in the kernel's threads: any allocation in whose call chain our module
 # is fails once, at random.
-must on target 'cd /sys/kernel/debug/failslab && echo N > task-filter'
-read -r _ length _ _ _ start _ <<< "$(on target "grep '^hcablk_target ' /proc/modules")"
-must on target "cd /sys/kernel/debug/failslab && echo $start > require-start &&
-	printf '%#x\n' $(printf '0x%x' $((start + length))) > require-end && echo 32 > stacktrace-depth"
+only_of target hcablk_target
 ON_SECONDS=600
 injected=$(on target 'cat /sys/kernel/debug/failslab/times')
 for ((round = 1; round <= 25; round++)); do
