@@ -30,7 +30,7 @@ from pathlib import Path
 PROGRAMS = (
     "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
     "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm script gawk xmllint "
-    "blkpr"
+    "blkpr iscsi-test-cu"
 ).split()
 
 # Kernel modules; what they depend on comes along.
@@ -42,6 +42,7 @@ MODULES = (
     "nvme null_blk scsi_debug sd_mod brd loop dm_mod dm_flakey dm_delay raid0 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
     "ext4 xfs crc32c_cryptoapi nbd "
+    "target_core_mod target_core_iblock iscsi_target_mod "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
 ).split()
 
@@ -49,6 +50,7 @@ MODULES = (
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
     "dm_flakey", "dm_delay", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
+    "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
 # What fio could do I/O by, and no test has it do. It loads them and what they need, 40 MiB, each time it starts, for which
