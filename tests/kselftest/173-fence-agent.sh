@@ -13,7 +13,7 @@
 agent() {
 	local guest=$1
 	shift
-	on "$guest" "printf '%s\n' ${*@Q} | ${agent_by:-} fence_hcablk > /tmp/agent.said 2>&1; code=\$?
+	on "$guest" "printf '%s\n' ${*@Q} | ${agent_by:-} ${agent_path:-}fence_hcablk > /tmp/agent.said 2>&1; code=\$?
 		cat /tmp/agent.said >&2; echo \$code"
 }
 said() {
@@ -91,9 +91,12 @@ join held
 must is_live c2
 same "all are let in" 0 "$(agent c2 action=on plug=c2 "${reserve[@]}")"
 
+same "blkpr is found by whoever has a short PATH" 0 "$(agent_by='env PATH=/usr/bin:/bin' agent_path=/usr/sbin/ agent c1 action=validate-all "${reserve[@]}")"
+
 victim=$(host_id c2)
 evict=(method=evict volume=vol1)
 same "the target has what evicting needs" 0 "$(agent target action=monitor "${evict[@]}")"
+same "a node's name is no mistake before pcmk_host_map is applied" 0 "$(agent target action=validate-all plug=c2 "${evict[@]}")"
 same "not of a volume that is not there" 1 "$(agent target action=monitor method=evict volume=vol2)"
 same "it lists the hosts" 0 "$(agent target action=list "${evict[@]}")"
 like "this one, too" "$victim," "$(said target)"
