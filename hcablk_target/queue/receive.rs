@@ -140,32 +140,29 @@ impl Queue {
         }
     }
 
+    /// Decodes the request of a message that is one request without data, as most are.
+    #[inline(always)]
+    fn read_one(&self, message: Received) -> Result<Request, BadRequest> {
+        let bytes = self
+            .incoming
+            .read_whole::<REQUEST_LEN>(message.buffer as usize);
+        let bytes = bytes.map_err(|_| BadRequest::Unanswerable)?;
+        Request::count(&bytes, REQUEST_LEN)?;
+        Request::decode_whole(&bytes, 0, 0)
+    }
+
     /// Decodes the next request of a message. Returns it, or what is wrong with it, and how many
     /// follow.
     #[inline]
     fn read(&self, message: Received) -> (Result<Request, BadRequest>, usize) {
-        let (bytes, following, more) = if message.admitted != 0 {
-            let before = (message.admitted - 1) * REQUEST_LEN;
-            let more = message.length / REQUEST_LEN - message.admitted - 1;
-            match self.inline_data(message.buffer) {
-                Some(data) => (data.read::<REQUEST_LEN>(before), 0, more),
-                None => return (Err(BadRequest::Unanswerable), 0),
-            }
-        } else if message.length == REQUEST_LEN {
-            let mut bytes = [0; REQUEST_LEN];
-            let read = self
-                .incoming
-                .read(message.buffer as usize, REQUEST_LEN, &mut bytes)
-                .map(|_| ());
-            if Request::count(&bytes, REQUEST_LEN).is_err() {
-                return (Err(BadRequest::Unanswerable), 0);
-            }
-            (read.map(|()| bytes), 0, 0)
-        } else {
+        if message.admitted == 0 {
             return self.read_first(message);
-        };
-        match bytes {
-            Ok(bytes) => (Request::decode_whole(&bytes, following, 0), more),
+        }
+        let before = (message.admitted - 1) * REQUEST_LEN;
+        let more = message.length / REQUEST_LEN - message.admitted - 1;
+        let data = self.inline_data(message.buffer).ok_or(EINVAL);
+        match data.and_then(|data| data.read::<REQUEST_LEN>(before)) {
+            Ok(bytes) => (Request::decode_whole(&bytes, 0, 0), more),
             Err(_) => (Err(BadRequest::Unanswerable), 0),
         }
     }
@@ -198,22 +195,23 @@ impl Queue {
 
     /// Reads the next request of a message into `io` and gives it transfer buffers, or its
     /// place. Returns whether others follow in the message ([`Received::behind`]), too.
+    // What most messages are is read by code that knows it.
     fn admit(&self, work: &mut Work, io: KBox<Io>, message: Received) -> (Admitted, bool) {
-        match message.immediate {
-            Some(value) => {
-                let decoded = self.decode_immediate(value, message.length);
-                self.admit_decoded(work, io, message, decoded, false)
-            }
-            None => {
-                let (decoded, more) = self.read(message);
-                self.admit_decoded(work, io, message, decoded, more != 0)
-            }
+        if let Some(value) = message.immediate {
+            let decoded = self.decode_immediate(value, message.length);
+            self.admit_decoded(work, io, message, decoded, false)
+        } else if message.admitted == 0 && message.length == REQUEST_LEN {
+            let decoded = self.read_one(message);
+            self.admit_decoded(work, io, message, decoded, false)
+        } else {
+            let (decoded, more) = self.read(message);
+            self.admit_decoded(work, io, message, decoded, more != 0)
         }
     }
 
     /// Admits the request of a message as [`Self::admit`] does, which was `decoded`; with `more`
     /// behind it.
-    // Each of the two calls knows something of it, which leaves less to do.
+    // Each of the calls knows something of it, which leaves less to do.
     #[inline(always)]
     fn admit_decoded(
         &self,

@@ -474,6 +474,21 @@ impl MessageBuffers {
         Ok(())
     }
 
+    /// Takes a message of `N` bytes out, which the device put into buffer `index`; `EMSGSIZE` if the buffer is shorter.
+    #[inline(always)]
+    pub fn read_whole<const N: usize>(&self, index: usize) -> Result<[u8; N]> {
+        let words = self.words(index).ok_or(EINVAL)?;
+        if N > words.count * WORD {
+            return Err(errno::emsgsize());
+        }
+        let (block, offset) = (words.block, words.offset);
+        block.sync_for_cpu(offset, N);
+        let mut message = [0; N];
+        words.take(&mut message);
+        block.sync_for_device(offset, N);
+        Ok(message)
+    }
+
     /// Takes the `length` bytes that the device put into buffer `index` out
     /// into `message` and returns them; fewer when the buffer is shorter. What is
     /// behind them in `message` may be anything that was in the buffer.
