@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever the thresholds of batching and however long a burst, nobody waits for an answer that does not interrupt, also when processors go and come.
 # group: paths
+# turns: 2
 # skips: siw
 # timeout: 400
 

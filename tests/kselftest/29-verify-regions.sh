@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: writes arrive whole and at their place when their data is fetched into registered memory, as on iWARP.
 # group: verify
+# turns: 2
 # timeout: 480
 
 . "${0%/*}/lib.sh"
