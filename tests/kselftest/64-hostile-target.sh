@@ -65,12 +65,11 @@ trick admin-reserved "$nonsense \(admin queue pair\)"
 trick admin-status "$nonsense \(admin queue pair"
 trick admin-tag "it answered what was not asked \(admin queue pair, tag [0-9]+, generation [0-9]+\)"
 trick admin-twice "it answered what was not asked \(admin queue pair, tag 0|$nonsense \(admin queue pair, tag 2"
-# Only what asks for changes can be answered so, which on a busy machine comes after a dozen other messages.
-trick admin-same "it told a change that is none \(admin queue pair, tag 2" 60
-trick admin-size "the size that it told is none \(admin queue pair" 60
+trick admin-same "it told a change that is none \(admin queue pair, tag 2"
+trick admin-size "the size that it told is none \(admin queue pair"
 trick admin-value "it sent data that was not asked for \(admin queue pair\)|$broken"
 trick admin-leave "$broken"
-trick admin-gone "the target ends the export of the volume" 60
+trick admin-gone "the target ends the export of the volume"
 for trick in fair partial late status immediate lean; do
 	harmless $trick
 done

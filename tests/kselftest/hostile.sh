@@ -30,9 +30,9 @@ duel() {
 }
 
 # trick NAME TEXT [MESSAGES]: a target of only this trick is found out so. Whether it comes to play it is up to what the victim
-# sends meanwhile, so it has some attempts.
+# sends meanwhile, so it has some attempts: to some tricks a session gives one occasion, which every other one takes.
 trick() {
-	for _ in 1 2 3 4 5 6; do
+	for _ in {1..14}; do
 		duel "${3:-12}" --only "$1"
 		[ "$target_code $victim_code" = "0 0" ] || break
 		[[ "$victim_output" =~ $2 ]] && break
