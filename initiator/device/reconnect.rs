@@ -5,7 +5,7 @@
 //! The teardown of a lost session has given its requests back to the block layer, each
 //! after its memory region was destroyed. The path's worker makes attempts, which begin [`delay_ms`] apart, until one
 //! succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no session on any path for
-//! `ctrl_loss_tmo`. An attempt that the target does not answer gives way to the next one ([`answer_ms`]), so that a path
+//! `ctrl_loss_tmo`, which counts as [`Head::begin_loss`] says. An attempt that the target does not answer gives way to the next one ([`answer_ms`]), so that a path
 //! that returns is used soon: the connection manager would send the request again only after 4 s. If the RDMA device goes
 //! away, it is let go of, and attempts go on, by whichever device leads to the target. A new session has the path's id and a later epoch: the target admits it
 //! when nothing of the lost one can reach the drive any more, so that a write of the past never
