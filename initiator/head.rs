@@ -11,7 +11,10 @@ use crate::{
         NoPath,
         Queue, //
     },
-    settings::Policy,
+    settings::{
+        Policy,
+        Settings, //
+    },
     shape::Shape, //
 };
 use hcablk_core::sync::atomic::{
@@ -40,32 +43,40 @@ use kernel::{
 
 mod fencing;
 mod last_sessions;
+mod loss;
 
-use self::last_sessions::LastSessions;
-pub(crate) use self::last_sessions::Origin;
+use self::{
+    last_sessions::LastSessions,
+    loss::{
+        Losses,
+        Moment, //
+    }, //
+};
+pub(crate) use self::{
+    last_sessions::Origin,
+    loss::{
+        Loss,
+        LossLimits, //
+    }, //
+};
 
-/// Milliseconds for which a session must live so that its loss is another one than the loss before.
-const STABLE_MS: u32 = 10_000;
-
-/// How long there may be no session on any path.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Loss {
-    /// When the disk goes; `None`: never.
-    pub(crate) end: Option<Deadline>,
-    /// When requests begin to fail; `None`: not before the disk goes.
-    pub(crate) fail_fast: Option<Deadline>,
+impl From<&Settings> for LossLimits {
+    fn from(settings: &Settings) -> Self {
+        Self {
+            ctrl_loss_tmo_s: settings.ctrl_loss_tmo_s,
+            fast_io_fail_tmo_s: settings.fast_io_fail_tmo_s,
+        }
+    }
 }
 
-/// The loss of now or of last time.
-#[derive(Clone, Copy, Default)]
-struct LossState {
-    loss: Loss,
-    /// There is no session.
-    is_now: bool,
-    /// When the sessions that there are since the last loss have lived long enough.
-    stable: Option<Deadline>,
-    /// Requests that had been completed when the last loss began.
-    completed: u64,
+impl Moment for Deadline {
+    fn after(ms: u32) -> Self {
+        Self::new(ms)
+    }
+
+    fn has_passed(self) -> bool {
+        Self::has_passed(self)
+    }
 }
 
 /// See the module. Shared by the disk and its sessions.
@@ -85,7 +96,7 @@ pub(crate) struct Head {
     durable: Mutex<Option<ExportInstance>>,
     hw_queues: Arc<HwQueues>,
     #[pin]
-    loss: Mutex<LossState>,
+    losses: Mutex<Losses<Deadline>>,
     #[pin]
     last_sessions: Mutex<LastSessions>,
     /// The disk goes. Never taken back.
@@ -109,7 +120,7 @@ impl Head {
                 open_sessions: Atomic::new(0),
                 durable <- new_mutex!(None),
                 hw_queues,
-                loss <- new_mutex!(LossState::default()),
+                losses <- new_mutex!(Losses::new()),
                 last_sessions <- new_mutex!(LastSessions::new()),
                 going <- Event::new(),
             }),
@@ -177,48 +188,21 @@ impl Head {
         self.requests.run_hw_queues();
     }
 
-    /// Records that there is no session any more, for `ctrl_loss_tmo_s` seconds at most, and that requests wait
-    /// for one for `fast_io_fail_tmo_s` seconds at most. If sessions do not live long, these count from the first
-    /// loss; the former only until requests are completed, of which there were `completed` so far: a disk that works in
-    /// between stays.
-    pub(crate) fn begin_loss(
-        &self,
-        completed: u64,
-        ctrl_loss_tmo_s: Option<u32>,
-        fast_io_fail_tmo_s: Option<u32>,
-    ) {
-        let mut state = self.loss.lock();
-        if core::mem::replace(&mut state.is_now, true) {
-            return;
-        }
-        let again = state.stable.is_some_and(|stable| !stable.has_passed());
-        let has_worked = core::mem::replace(&mut state.completed, completed) != completed;
-        let deadline = |s: u32| Deadline::new(s.saturating_mul(1000));
-        if !again || has_worked {
-            state.loss.end = ctrl_loss_tmo_s.map(deadline);
-        }
-        if !again {
-            state.loss.fail_fast = fast_io_fail_tmo_s.map(deadline);
-        }
+    /// Records that there is no session any more; `completed` requests were completed so far. See [`Losses`].
+    /// Process context.
+    pub(crate) fn begin_loss(&self, completed: u64, limits: LossLimits) {
+        self.losses.lock().begin(completed, limits);
     }
 
-    /// Records that there is a session again.
+    /// Records that there is a session again. Process context.
     pub(crate) fn end_loss(&self) {
         self.no_path.set_fails_fast(false);
-        let mut state = self.loss.lock();
-        // Another path of a disk that has never been lost begins no time of its own.
-        if core::mem::take(&mut state.is_now) {
-            state.stable = Some(Deadline::new(STABLE_MS));
-        }
+        self.losses.lock().end();
     }
 
-    /// Returns how long there may be no session; no limits while there is one.
-    pub(crate) fn loss(&self) -> Loss {
-        let state = self.loss.lock();
-        match state.is_now {
-            true => state.loss,
-            false => Loss::default(),
-        }
+    /// Returns how long there may be no session; no limits while there is one. Process context.
+    pub(crate) fn loss(&self) -> Loss<Deadline> {
+        self.losses.lock().now()
     }
 
     /// Records that the disk goes: nothing waits for a path, or for a fence, from here on. Any context.

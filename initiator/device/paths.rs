@@ -303,12 +303,8 @@ impl Device {
         } else {
             pr_warn!("{self}: path {number} lost: {failure}; requests wait for a path\n");
         }
-        let settings = &active.settings;
-        active.head.begin_loss(
-            self.completed(),
-            settings.ctrl_loss_tmo_s,
-            settings.fast_io_fail_tmo_s,
-        );
+        let limits = (&active.settings).into();
+        active.head.begin_loss(self.completed(), limits);
         self.show_sessions(active, State::Queueing, Some(failure));
     }
 
@@ -326,12 +322,8 @@ impl Device {
         if !session.is_to_be_followed() {
             return;
         }
-        let settings = &active.settings;
-        active.head.begin_loss(
-            self.completed(),
-            settings.ctrl_loss_tmo_s,
-            settings.fast_io_fail_tmo_s,
-        );
+        let limits = (&active.settings).into();
+        active.head.begin_loss(self.completed(), limits);
         let mut shown = self.shown.lock();
         if matches!(shown.state, State::Live | State::Degraded) {
             shown.state = State::Queueing;

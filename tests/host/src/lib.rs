@@ -29,6 +29,7 @@ mod split;
 mod last_sessions;
 mod layout;
 mod life;
+mod loss;
 mod portals;
 mod fair_share;
 mod reservation;

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! For how long a disk may be without a session, over losses that follow each other: a pure state machine. Uses nothing
+//! but `core`: its tests run on the host.
+//!
+//! ```text
+//!  never lost ──begin()──► lost ──end()──► recovering ──STABLE_MS──► stable ──begin()──► lost …
+//!                            ▲                  │
+//!                            └─────begin()──────┘
+//! ```
+//!
+//! A loss while the disk is recovering is the same loss as before: its limits count from the first. But a disk that
+//! completes requests in between works, though badly, and does not end for that: `ctrl_loss_tmo` counts anew.
+//! `fast_io_fail_tmo` does not: it is for those who wait for one request.
+
+/// Milliseconds for which a session must live so that its loss is another one than the loss before.
+const STABLE_MS: u32 = 10_000;
+
+/// How long there may be no session on any path. `D` is a moment to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss<D> {
+    /// When the disk goes; `None`: never.
+    pub(crate) end: Option<D>,
+    /// When requests begin to fail; `None`: not before the disk goes.
+    pub(crate) fail_fast: Option<D>,
+}
+
+impl<D> Loss<D> {
+    const NONE: Self = Self {
+        end: None,
+        fail_fast: None,
+    };
+}
+
+/// The settings that bound a loss, in seconds; `None`: it is not bounded.
+#[derive(Clone, Copy)]
+pub(crate) struct LossLimits {
+    pub(crate) ctrl_loss_tmo_s: Option<u32>,
+    pub(crate) fast_io_fail_tmo_s: Option<u32>,
+}
+
+/// Moments to come, of a clock.
+pub(super) trait Moment: Copy {
+    /// Returns the moment so many milliseconds from now.
+    fn after(ms: u32) -> Self;
+
+    fn has_passed(self) -> bool;
+}
+
+/// The loss of now or of last time. See the module.
+pub(super) struct Losses<D> {
+    loss: Loss<D>,
+    /// There is no session.
+    is_now: bool,
+    /// When the sessions that there are since the last loss have lived long enough.
+    stable: Option<D>,
+    /// Requests that had been completed when the last loss began.
+    completed: u64,
+}
+
+impl<D: Moment> Losses<D> {
+    pub(super) const fn new() -> Self {
+        Self {
+            loss: Loss::NONE,
+            is_now: false,
+            stable: None,
+            completed: 0,
+        }
+    }
+
+    /// Records that there is no session any more; `completed` is the number of requests that were completed so far.
+    pub(super) fn begin(&mut self, completed: u64, limits: LossLimits) {
+        if core::mem::replace(&mut self.is_now, true) {
+            return;
+        }
+        let again = self.stable.is_some_and(|stable| !stable.has_passed());
+        let has_worked = core::mem::replace(&mut self.completed, completed) != completed;
+        let deadline = |s: u32| D::after(s.saturating_mul(1000));
+        if !again || has_worked {
+            self.loss.end = limits.ctrl_loss_tmo_s.map(deadline);
+        }
+        if !again {
+            self.loss.fail_fast = limits.fast_io_fail_tmo_s.map(deadline);
+        }
+    }
+
+    /// Records that there is a session again.
+    pub(super) fn end(&mut self) {
+        // Another path of a disk that has never been lost begins no time of its own.
+        if core::mem::take(&mut self.is_now) {
+            self.stable = Some(D::after(STABLE_MS));
+        }
+    }
+
+    /// Returns how long there may be no session; no limits while there is one.
+    pub(super) fn now(&self) -> Loss<D> {
+        match self.is_now {
+            true => self.loss,
+            false => Loss::NONE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        static NOW_MS: Cell<u64> = const { Cell::new(0) };
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct At(u64);
+
+    impl Moment for At {
+        fn after(ms: u32) -> Self {
+            At(NOW_MS.get() + u64::from(ms))
+        }
+
+        fn has_passed(self) -> bool {
+            NOW_MS.get() >= self.0
+        }
+    }
+
+    const LIMITS: LossLimits = LossLimits {
+        ctrl_loss_tmo_s: Some(600),
+        fast_io_fail_tmo_s: Some(20),
+    };
+    const STABLE: u64 = STABLE_MS as u64;
+
+    fn pass(ms: u64) {
+        NOW_MS.set(NOW_MS.get() + ms);
+    }
+
+    fn lost_since(end: u64, fail_fast: u64) -> Loss<At> {
+        Loss {
+            end: Some(At(end + 600_000)),
+            fail_fast: Some(At(fail_fast + 20_000)),
+        }
+    }
+
+    #[test]
+    fn there_are_limits_only_while_there_is_no_session() {
+        let mut losses = Losses::new();
+        assert_eq!(losses.now(), Loss::NONE);
+        losses.begin(0, LIMITS);
+        assert_eq!(losses.now(), lost_since(0, 0));
+        losses.end();
+        assert_eq!(losses.now(), Loss::NONE);
+        let unbounded = LossLimits {
+            ctrl_loss_tmo_s: None,
+            fast_io_fail_tmo_s: None,
+        };
+        pass(STABLE);
+        losses.begin(0, unbounded);
+        assert_eq!(losses.now(), Loss::NONE);
+    }
+
+    #[test]
+    fn a_loss_counts_from_when_it_began_whoever_reports_it() {
+        let mut losses = Losses::new();
+        losses.begin(0, LIMITS);
+        pass(5000);
+        losses.begin(3, LIMITS);
+        assert_eq!(losses.now(), lost_since(0, 0));
+    }
+
+    #[test]
+    fn a_stable_session_ends_the_loss() {
+        let mut losses = Losses::new();
+        losses.begin(0, LIMITS);
+        pass(5000);
+        losses.end();
+        pass(STABLE);
+        losses.begin(0, LIMITS);
+        assert_eq!(losses.now(), lost_since(15_000, 15_000));
+    }
+
+    #[test]
+    fn an_idle_disk_ends_if_no_session_is_stable() {
+        let mut losses = Losses::new();
+        losses.begin(7, LIMITS);
+        while !losses.now().end.is_some_and(At::has_passed) {
+            pass(1000);
+            losses.end();
+            pass(STABLE - 1);
+            losses.begin(7, LIMITS);
+        }
+        assert!(NOW_MS.get() < 600_000 + STABLE + 1000);
+    }
+
+    #[test]
+    fn a_disk_that_completes_requests_in_between_stays() {
+        let mut losses = Losses::new();
+        losses.begin(0, LIMITS);
+        let began = NOW_MS.get();
+        for completed in 1..1000 {
+            pass(1000);
+            losses.end();
+            pass(STABLE - 1);
+            losses.begin(completed, LIMITS);
+            // Who waits for one request, waits no longer for that.
+            assert_eq!(losses.now(), lost_since(NOW_MS.get(), began));
+        }
+        // It works no more.
+        let last = NOW_MS.get();
+        pass(1000);
+        losses.end();
+        pass(1);
+        losses.begin(999, LIMITS);
+        assert_eq!(losses.now(), lost_since(last, began));
+    }
+
+    #[test]
+    fn another_path_of_a_disk_that_was_never_lost_begins_nothing() {
+        let mut losses = Losses::new();
+        losses.end();
+        losses.begin(0, LIMITS);
+        pass(1);
+        assert_eq!(losses.now(), lost_since(0, 0));
+    }
+}
