@@ -17,7 +17,8 @@ must on c1 'cat > /tmp/listen << "END"
 [ -z "$HCABLK_STATE" ] || echo "$HCABLK_DISK $ACTION $DEVNAME $HCABLK_PATH $HCABLK_STATE: $HCABLK_ERROR" >> /tmp/uevents
 END'
 spawn listener c1 'echo $$ > /tmp/listener; exec busybox uevent sh /tmp/listen'
-must wait_until c1 30 "awk '\$2 == 15' /proc/net/netlink | grep -v '0 *00000000' | grep -q ."
+# Somebody listens for uevents: the fourth column has the groups.
+must wait_until c1 30 "awk '\$2 == 15 && \$4 !~ /^0+\$/' /proc/net/netlink | grep -q ."
 
 # told GUEST PATH: its states, or the disk's (-1), by tracepoints; uevents WHAT: those of lines with WHAT
 told() {

@@ -52,7 +52,7 @@ silent "the rule's command finds nothing to do" sync_paths
 ON_SECONDS=800 spawn writers c1 "exec hcablk-versions write $device 2 > /tmp/versions"
 must on target "hcablk target listen --address 10.77.2.1"
 check "the target listens at another address, and tells so" comes vol1 2
-like "the event has what udev's rule looks for" '"device":"/dev/'"$disk"'"' "$(on c1 "grep portals-changed /tmp/events | tail -n 1")"
+like "the event has what udev's rule looks for" '"device":"/dev/'"$disk"'"' "$(on c1 "grep portals-changed /tmp/events | grep '\"disk\":\"vol1\"' | tail -n 1")"
 same "by itself: a keep-alive was sent once" 1 "$(stat_of c1 $initiator/vol2 keep_alives)"
 silent "nobody but the command makes a path" paths vol1
 like "which says what it does" "vol1 has path 1: 10.77.2.1:7744" "$(sync_paths)"
