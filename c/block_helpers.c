@@ -162,6 +162,11 @@ const struct path *hcablk_c_path_of(const struct file *file)
 	return &file->f_path;
 }
 
+bool hcablk_c_can_writeback(struct file *file)
+{
+	return mapping_can_writeback(file->f_mapping);
+}
+
 loff_t hcablk_c_file_size(struct file *file)
 {
 	return i_size_read(file_inode(file));

@@ -35,6 +35,7 @@ void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
 loff_t hcablk_c_file_size(struct file *file);
 const struct path *hcablk_c_path_of(const struct file *file);
+bool hcablk_c_can_writeback(struct file *file);
 void hcablk_c_kiocb_end_write(struct kiocb *iocb);
 
 void hcablk_c_configfs_init_subsystem(struct configfs_subsystem *subsys);

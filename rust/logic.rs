@@ -3,6 +3,7 @@
 //! Decisions and accounts that use nothing but `core`: their tests run on the host, and programs
 //! in user space share them.
 //!
+//! - [`change_turns`]: whose change of a drive's reservations is made, and whose is next.
 //! - [`fair_share`]: who may borrow how many shared buffers.
 //! - [`mq`]: the Multi-Queue replacement algorithm, which lines a cache keeps.
 //! - [`reservation`]: the persistent reservations of a drive.
@@ -10,6 +11,7 @@
 //!
 //! [`proto`](crate::proto) is as pure, and is the wire's.
 
+pub mod change_turns;
 pub mod fair_share;
 pub mod mq;
 pub mod reservation;

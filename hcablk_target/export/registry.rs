@@ -352,6 +352,8 @@ impl Registry {
                 session.end(EndReason::Superseded);
             }
         }
+        // One that has begun comes before those of the new instance in any case.
+        volume.give_up_changes(request.host);
     }
 
     /// Makes the instance of the host whose `session` begins by `request` the newest. `false`: a later one has

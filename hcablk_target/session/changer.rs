@@ -9,15 +9,19 @@
 //! ```
 //!
 //! There is one for each session, and it outlives that until the change is made: so it has nothing of the HCA, nor of the
-//! volume but the drive's reservations.
+//! volume but the drive's reservations. Whoever shuts its host out has changes given up that have not begun.
 
 use super::SessionOwner;
 use crate::{
     admin::Admin,
-    storage::reservations::DriveUse, //
+    storage::reservations::{
+        Asking,
+        DriveUse, //
+    }, //
 };
 use hcablk_core::{
     broken,
+    logic::change_turns::Ticket,
     proto::{
         connect::SessionId,
         message::{
@@ -49,6 +53,7 @@ pub(super) struct Asked {
     pub(super) sequence: u32,
     pub(super) op: ReservationOp,
     pub(super) drive: Arc<DriveUse>,
+    pub(super) ticket: Ticket,
 }
 
 /// See the module.
@@ -125,12 +130,18 @@ impl WorkItem for Changer {
             sequence,
             op,
             drive,
+            ticket,
         }) = this.asked.lock().clone()
         else {
             return;
         };
-        let asked = (this.host, this.id, sequence);
-        let status = this.owner.reserve(asked, op, &drive);
+        let asking = Asking {
+            host: this.host,
+            disk: this.id,
+            sequence,
+            ticket,
+        };
+        let status = this.owner.reserve(asking, op, &drive);
         let done = this.asked.lock().take();
         drop((done, drive));
         if let Some(admin) = this.admin.lock().as_ref() {

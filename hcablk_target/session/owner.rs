@@ -5,7 +5,10 @@
 use super::Session;
 use crate::{
     queue::Queue,
-    storage::reservations::Drive, //
+    storage::reservations::{
+        Asking,
+        Drive, //
+    }, //
 };
 use hcablk_core::{
     proto::{
@@ -61,15 +64,10 @@ pub(crate) trait SessionOwner: Send + Sync + 'static {
     /// whether nothing of it can reach the drive any more. May sleep, but does not wait for the drive.
     fn fence(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool;
 
-    /// Makes a change of the reservations of `drive` that a disk of a host asks for by a sequence number. `Draining`: it is
-    /// decided, and something of hosts that were preempted, by it or before it, can still reach the drive; or another
-    /// one is being made. Sleeps, for as long as the file of the reservations takes.
-    fn reserve(
-        &self,
-        asked: (HostId, SessionId, u32),
-        op: ReservationOp,
-        drive: &Arc<Drive>,
-    ) -> Status;
+    /// Makes a change of the reservations of `drive`. `Draining`: it is decided, and something of hosts that were preempted, by it
+    /// or before it, can still reach the drive; or it is not made, as by [`Drive::change`]. Sleeps, for as long as the file of
+    /// the reservations takes.
+    fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status;
 
     /// Returns the key of registrant `index` of the drive. Fails with `Draining` while something of a host that was preempted can
     /// reach the drive, and with `Unsupported` and `Gone`. May sleep, but does not wait for the drive.

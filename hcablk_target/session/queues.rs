@@ -90,11 +90,17 @@ impl AdminOwner for Session {
     fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
+        // Before it is looked whether the session ends: see there.
+        let ticket = drive.ticket();
+        if self.is_ending() {
+            return Err(Status::Gone);
+        }
         self.changer.begin(Asked {
             tag,
             sequence,
             op,
             drive,
+            ticket,
         })
     }
 

@@ -11,15 +11,21 @@
 //!
 //! # Locks and contexts
 //!
-//! `control` is held while a file is written, `state` while a request is checked. Requests look at `held` first, which
-//! is all that they pay while there is no reservation.
+//! `control` is held while a file is written, and `turns` says who may: see [`ChangeTurns`]. `state` is held while a request is
+//! checked. Requests look at `held` first, which is all that they pay while there is no reservation.
 
 use hcablk_core::{
     blkdev::FileId,
-    logic::reservation::{
-        Outcome,
-        Reservations,
-        REGISTRANTS_MAX, //
+    logic::{
+        change_turns::{
+            ChangeTurns,
+            Ticket, //
+        },
+        reservation::{
+            Outcome,
+            Reservations,
+            REGISTRANTS_MAX, //
+        },
     },
     printable,
     proto::{
@@ -45,7 +51,8 @@ use hcablk_core::{
         defer::without_io,
         new_irq_lock,
         IrqLock, //
-    }, //
+    },
+    system::now_ns, //
 };
 use kernel::{
     new_mutex,
@@ -75,6 +82,15 @@ impl core::fmt::Display for Printed {
 }
 printable!(Printed);
 
+/// Who asks for a change: disk `disk` of `host`, by its `sequence`; and when.
+#[derive(Clone, Copy)]
+pub(crate) struct Asking {
+    pub(crate) host: HostId,
+    pub(crate) disk: SessionId,
+    pub(crate) sequence: u32,
+    pub(crate) ticket: Ticket,
+}
+
 /// The hosts whose registrations a preemption has ended.
 type Victims = KVec<HostId>;
 
@@ -90,6 +106,8 @@ pub(crate) struct Drive {
     marking: Atomic<bool>,
     #[pin]
     state: IrqLock<KBox<Reservations>>,
+    #[pin]
+    turns: IrqLock<ChangeTurns>,
     /// Its file; `None`: there is nowhere to keep it.
     #[pin]
     control: Mutex<Option<DriveFile>>,
@@ -111,6 +129,7 @@ impl Drive {
             held: Atomic::new(held),
             marking: Atomic::new(false),
             state <- new_irq_lock!(state, "hcablk_reservations"),
+            turns <- new_irq_lock!(ChangeTurns::new(), "hcablk_change_turns"),
             control <- new_mutex!(kept),
         });
         Arc::pin_init(drive, GFP_KERNEL)
@@ -132,20 +151,49 @@ impl Drive {
         !self.state.lock().allows(host, writes)
     }
 
-    /// Makes a change that disk `disk` of `host` asks for by `sequence`, and returns how it ended. When a preemption counts,
-    /// `preempted` is called with its number and the hosts whose registrations it has ended, to mark their sessions,
-    /// before anybody is told that. `Draining`: another one is being made; so none that was given up waits for its turn.
-    /// Sleeps, as long as the file takes.
+    /// Returns by what a change can be made that is asked for now. Whoever shuts hosts out ends their sessions before
+    /// changes are given up: so a session that is not ending after this has none made when it was shut out. Any context.
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.turns.lock().ticket()
+    }
+
+    /// Has all changes that were asked for asked for again, if they have not begun. Returns whether one of `host` has, and has
+    /// not ended. Any context.
+    fn give_up_changes(&self, host: HostId) -> bool {
+        let mut turns = self.turns.lock();
+        turns.give_up();
+        turns.is_making(host)
+    }
+
+    /// Makes a change that is asked for, and returns how it ended. When a preemption counts, `preempted` is called with its
+    /// number and the hosts whose registrations it has ended, to mark their sessions, before anybody is told that.
+    /// `Draining`: it is not made, since another one is being made, or is to be made before; or it was given up. Sleeps, as
+    /// long as the file takes.
     pub(crate) fn change(
         &self,
-        (host, disk, sequence): (HostId, SessionId, u32),
+        asking: Asking,
+        op: ReservationOp,
+        preempted: impl FnOnce(u64, &[HostId]),
+    ) -> Outcome {
+        let now_ms = now_ns() / 1_000_000;
+        let begun = self.turns.lock().begin(asking.host, asking.ticket, now_ms);
+        if begun.is_err() {
+            return Outcome::failed(Status::Draining);
+        }
+        let outcome = self.make(asking, op, preempted);
+        self.turns.lock().end();
+        outcome
+    }
+
+    /// Makes a change whose turn it is.
+    fn make(
+        &self,
+        asking: Asking,
         op: ReservationOp,
         preempted: impl FnOnce(u64, &[HostId]),
     ) -> Outcome {
         without_io(|| {
-            let Some(mut control) = self.control.try_lock() else {
-                return Outcome::failed(Status::Draining);
-            };
+            let mut control = self.control.lock();
             let ambiguous = self.ambiguous.load(Relaxed);
             let Some(kept) = Option::as_mut(&mut *control).filter(|_| !ambiguous) else {
                 pr_warn!(
@@ -153,7 +201,7 @@ impl Drive {
                 );
                 return Outcome::failed(Status::Unsupported);
             };
-            let Ok((next, outcome, victims)) = self.prepare(host, disk, sequence, op) else {
+            let Ok((next, outcome, victims)) = self.prepare(asking, op) else {
                 return Outcome::failed(Status::IoError);
             };
             if outcome.changed && self.save(kept, &next).is_err() {
@@ -166,6 +214,7 @@ impl Drive {
             if !victims.is_empty() {
                 preempted(outcome.number, &victims);
                 self.marking.store(false, Release);
+                self.turns.lock().give_up();
             }
             drop(former);
             outcome
@@ -195,14 +244,18 @@ impl Drive {
     /// Makes the change in a copy.
     fn prepare(
         &self,
-        host: HostId,
-        disk: SessionId,
-        sequence: u32,
+        asking: Asking,
         op: ReservationOp,
     ) -> Result<(KBox<Reservations>, Outcome, Victims)> {
         let mut next = KBox::new(Reservations::new(), GFP_KERNEL)?;
         let mut victims = KVec::with_capacity(REGISTRANTS_MAX, GFP_KERNEL)?;
         next.clone_from(&self.state.lock());
+        let Asking {
+            host,
+            disk,
+            sequence,
+            ..
+        } = asking;
         let outcome = next.change(host, disk, sequence, op, &mut |gone| {
             let _ = victims.push_within_capacity(gone);
         });

@@ -77,6 +77,22 @@ impl StateDirectory {
 }
 
 impl StateFile {
+    /// Has what is read after this come from the medium. A page whose write-back has failed is in the page cache as if it were
+    /// durable. Sleeps. Fails with `EBUSY` if the page cache cannot do without a page. C: `invalidate_inode_pages2()`.
+    pub fn drop_cached(&self) -> Result {
+        // SAFETY: By the type invariant the file is open, and so its mapping there.
+        unsafe {
+            // A file system in memory has nothing else.
+            if !bindings::hcablk_c_can_writeback(self.0.as_ptr()) {
+                return Ok(());
+            }
+            let mapping = (*self.0.as_ptr()).f_mapping;
+            // What cannot be written is not dropped, which tells as much as an error of this.
+            let _ = bindings::filemap_write_and_wait_range(mapping, 0, i64::MAX);
+            to_result(bindings::invalidate_inode_pages2(mapping))
+        }
+    }
+
     /// Reads at `position` until `bytes` is full or the file ends; returns how many there were. Sleeps. C: `kernel_read()`.
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<usize> {
         let mut position = i64::try_from(position)?;

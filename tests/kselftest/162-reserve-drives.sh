@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: reservations and their file are one drive's whatever is enabled first, a change that was refused does not come back, and a file system that hangs holds up its changes only.
+# Proves: reservations and their file are one drive's whatever is enabled first, a change that was refused does not come back, nothing of an evicted host changes them, and a file system that hangs holds up its changes only.
 # group: reserve
 # timeout: 480
 
@@ -101,6 +101,23 @@ check "and the target begins again" export_of vol1 part2 $three
 live c1
 like "it is registered" ": 33\$" "$(pr c1 keys)"
 
+# Neither image can be written: what the page cache has of the change is not taken for what the file system's drive has.
+letters=5425512962855750475 # KKKKKKKK
+durable() {
+	on target "dd if=$drive2 bs=4k skip=$block count=2 iflag=direct status=none | grep -aq KKKKKKKK"
+}
+must pr c1 register 33 $letters
+must durable
+dm kept "0 $sector linear $drive2 0\n$sector 16 error\n$((sector + 16)) $((16384 - sector - 16)) linear $drive2 $((sector + 16))"
+same "a change that cannot be kept is refused" "Input/output error" "$(pr c1 register $letters 34)"
+unexport vol1
+dm kept "0 16384 linear $drive2 0"
+check "the target begins again" export_of vol1 part2 $three
+live c1
+like "it is not made" ": $letters\$" "$(pr c1 keys)"
+check "another one can be" pr c1 register $letters 33
+check "it is written beside the image that is durable" durable
+
 # The file system hangs.
 connect c2 vol1 --ctrl-loss-tmo -1
 disks[c2]=$device
@@ -112,8 +129,6 @@ like "meanwhile the keys are read" ": 33\$" "$(pr c1 keys)"
 same "the directory is shown" $state "$(on target "cat $target/reservations")"
 check "a volume of its drive is exported" export_of vol2 part2 $three
 check "and is no longer" on target 'hcablk target unexport vol2'
-check "the host is evicted" on target "hcablk target evict vol1 ${_host_ids[c2]}"
-must on target "hcablk target admit vol1 ${_host_ids[c2]}"
 check "its volume is no longer exported" on target 'hcablk target unexport --force vol1'
 check "it is exported again" export_of vol1 part2 $three
 ON_SECONDS=120
@@ -121,6 +136,38 @@ must on target 'fsfreeze --unfreeze /mnt/state'
 check "when it goes on the change is made" join changing
 live c1
 like "once" ": 22 33\$" "$(pr c1 keys)"
+
+# A host that is evicted: what it has asked for is not made behind that, and what had begun is waited for.
+must on target 'fsfreeze --freeze /mnt/state'
+ON_SECONDS=100 spawn changing c1 "hcablk-pr ${disks[c1]} register 33 44"
+must wait_until target 30 "cat /proc/[0-9]*/comm | grep -q '+hcablk_changes'"
+ON_SECONDS=100 spawn asking c2 "hcablk-pr ${disks[c2]} abort 22 33 3"
+must wait_until c2 30 'cat /proc/[0-9]*/comm | grep -q hcablk-pr'
+ON_SECONDS=20
+check "a host is evicted while another one's change is being made" on target "hcablk target evict vol1 ${_host_ids[c2]} --timeout 10"
+ON_SECONDS=120
+must on target 'fsfreeze --unfreeze /mnt/state'
+check "that is made" join changing
+refuse "the evicted host's is not" join asking
+like "nobody's registration has ended" ": 22 44\$" "$(pr c1 keys)"
+must on c2 'hcablk disconnect --force vol1'
+must on target "hcablk target admit vol1 ${_host_ids[c2]}"
+connect c2 vol1 --ctrl-loss-tmo -1
+disks[c2]=$device
+
+must on target 'fsfreeze --freeze /mnt/state'
+ON_SECONDS=100 spawn changing c2 "hcablk-pr ${disks[c2]} abort 22 44 3"
+must wait_until target 30 "cat /proc/[0-9]*/comm | grep -q '+hcablk_changes'"
+ON_SECONDS=20
+like "a host whose change is being made is not evicted" "a change of reservations, may still land" "$(on target "hcablk target evict vol1 ${_host_ids[c2]} --timeout 3 2>&1")"
+same "it is shown as draining" "${_host_ids[c2]} draining" "$(on target "cat $target/volumes/vol1/evicted")"
+ON_SECONDS=120
+must on target 'fsfreeze --unfreeze /mnt/state'
+check "it is when that is made" on target "hcablk target evict vol1 ${_host_ids[c2]}"
+same "nothing of it is left" "${_host_ids[c2]}" "$(on target "cat $target/volumes/vol1/evicted")"
+live c1
+like "the change was made before" ": 22\$" "$(pr c1 keys)"
+join changing || true
 
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'

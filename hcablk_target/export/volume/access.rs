@@ -57,10 +57,27 @@ impl Volume {
         self.owner.end_sessions(EndReason::Forbidden, &|session| {
             session.is_of(self) && session.host() == host
         });
+        self.give_up_changes(host);
+    }
+
+    /// Has no change of reservations made that `host` has asked for by sessions that have ended, or are ending; others are asked
+    /// for again. Returns whether one is being made that had begun before.
+    pub(crate) fn give_up_changes(&self, host: HostId) -> bool {
+        let backing = self.backing();
+        let drive = backing.as_ref().and_then(|(backing, _)| backing.drive());
+        // Without an export it is not known which drive it had; a change may have outlived that.
+        self.owner.drives().give_up_changes(drive, host)
+    }
+
+    /// Returns whether a change of reservations is being made that `host` has asked for.
+    fn is_changing(&self, host: HostId) -> bool {
+        let backing = self.backing();
+        let drive = backing.as_ref().and_then(|(backing, _)| backing.drive());
+        self.owner.drives().is_changing(drive, host)
     }
 
     /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it can reach
-    /// the drive any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`]: the host is
+    /// the drive or its reservations any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`]: the host is
     /// evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
     /// meanwhile; with `ENOSPC` when too many are evicted, and with `ENOMEM`: then nothing has
     /// changed. Process context.
@@ -69,11 +86,12 @@ impl Volume {
         let of_host = |session: &Session| session.is_of(self) && session.host() == host;
         self.owner.end_sessions(EndReason::Evicted, &of_host);
         let ended = self.owner.wait_for_ends_within(EVICT_WAIT_MS, &of_host);
+        let changing = self.give_up_changes(host);
         if !self.state.lock().hosts.is_evicted(host) {
             // It may have been let in since.
             return Err(errno::ecanceled());
         }
-        match ended {
+        match ended && !changing {
             true => Ok(()),
             false => Err(EAGAIN),
         }
@@ -90,7 +108,8 @@ impl Volume {
         let sessions = self.owner.sessions(&|session| session.is_of(self))?;
         let mut evicted = KVec::with_capacity(hosts.len(), GFP_KERNEL)?;
         for host in hosts {
-            let drains = sessions.iter().any(|session| session.host() == host);
+            let drains =
+                sessions.iter().any(|session| session.host() == host) || self.is_changing(host);
             evicted.push((host, drains), GFP_KERNEL)?;
         }
         Ok(evicted)

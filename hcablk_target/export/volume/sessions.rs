@@ -9,7 +9,10 @@ use crate::{
         Session,
         SessionOwner, //
     },
-    storage::reservations::Drive, //
+    storage::reservations::{
+        Asking,
+        Drive, //
+    }, //
 };
 use hcablk_core::{
     proto::{
@@ -93,13 +96,8 @@ impl SessionOwner for Volume {
     /// A preemption counts before the victims' sessions are marked and ended: what is listed later is checked by it, and what
     /// was listed before is waited for, with all requests that were checked before. So is what earlier ones
     /// have marked, also by one that ends nobody's registration: who asked for those may be gone.
-    fn reserve(
-        &self,
-        asked: (HostId, SessionId, u32),
-        op: ReservationOp,
-        drive: &Arc<Drive>,
-    ) -> Status {
-        let outcome = drive.change(asked, op, |number, victims| {
+    fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status {
+        let outcome = drive.change(asking, op, |number, victims| {
             let is_victim = |other: &Session| victims.contains(&other.host()) && other.is_on(drive);
             self.owner.preempt_sessions(number, &is_victim);
         });

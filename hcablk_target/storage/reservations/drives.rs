@@ -23,7 +23,10 @@ use hcablk_core::{
         StateDirectory, //
     },
     logic::reservation::Reservations,
-    proto::name::VolumeId,
+    proto::name::{
+        HostId,
+        VolumeId, //
+    },
     sync::atomic::Relaxed, //
 };
 use kernel::{
@@ -72,6 +75,12 @@ impl List {
     fn drive(&self, file: FileId) -> Option<Arc<Drive>> {
         let of_file = |of: &&Use| of.drive.file == file;
         self.uses.iter().find(of_file).map(|of| of.drive.clone())
+    }
+
+    /// Returns `only`, if it is used, or without that all drives; some more than once.
+    fn drives<'a>(&'a self, only: Option<&'a Arc<Drive>>) -> impl Iterator<Item = &'a Arc<Drive>> {
+        let wanted = move |drive: &&Arc<Drive>| only.is_none_or(|only| Arc::ptr_eq(only, drive));
+        self.uses.iter().map(|of| &of.drive).filter(wanted)
     }
 
     /// Returns whether `wwid` is that of another drive than `file`.
@@ -156,6 +165,21 @@ impl Drives {
         }
         list.directory = directory;
         Ok(())
+    }
+
+    /// Has all changes of `drive`, or of all drives, asked for again that were asked for and have not begun. Returns whether one of
+    /// `host` has, and has not ended.
+    pub(crate) fn give_up_changes(&self, drive: Option<&Arc<Drive>>, host: HostId) -> bool {
+        let list = self.list.lock();
+        let give_up = |making, drive: &Arc<Drive>| drive.give_up_changes(host) || making;
+        list.drives(drive).fold(false, give_up)
+    }
+
+    /// Returns whether a change of `drive`, or of any drive, is being made that `host` has asked for.
+    pub(crate) fn is_changing(&self, drive: Option<&Arc<Drive>>, host: HostId) -> bool {
+        let list = self.list.lock();
+        let mut drives = list.drives(drive);
+        drives.any(|drive| drive.turns.lock().is_making(host))
     }
 
     /// Returns the reservations of the drive `file`, which a volume exports by `wwid`. Sleeps, for as long as their file system

@@ -4,6 +4,8 @@
 //!
 //! A change writes the older one. What is written counts when the target begins again, so a change that cannot be made
 //! durable is overwritten by what there was before it, as the next image: it may have reached the drive nevertheless.
+//! What is read is what the medium has: an image that the page cache has alone would be taken for durable, and the one that is
+//! would be overwritten by the next change.
 
 use super::Printed;
 use hcablk_core::{
@@ -72,6 +74,7 @@ impl DriveFile {
         let what = "its file of reservations cannot be read";
         let mut image =
             KVec::from_elem(0u8, IMAGE_LEN, GFP_KERNEL).map_err(|e| (MEMORY, e.into()))?;
+        file.drop_cached().map_err(|e| (what, e))?;
         let mut serial = 0;
         let mut begun = false;
         for place in 0..2 {

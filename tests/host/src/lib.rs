@@ -21,6 +21,7 @@ mod batching;
 mod address;
 mod buckets;
 mod challenges;
+mod change_turns;
 mod choice;
 mod cost;
 mod flush_errors;

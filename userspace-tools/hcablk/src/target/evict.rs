@@ -70,8 +70,8 @@ pub fn evict(
     }
     if let (Some(timeout), false) = (timeout, fence.draining.is_empty()) {
         let message = format!(
-            "{volume} has evicted {}, but the drive has not finished within {} s what it had begun \
-             for it: a write may still land",
+            "{volume} has evicted {}, but what was begun for it has not ended within {} s: a write, \
+             or a change of reservations, may still land",
             join(&fence.draining, ", "),
             timeout.as_secs()
         );

@@ -121,7 +121,7 @@ impl<'a> Fence<'a> {
                 if now >= self.next_word {
                     self.next_word = now + NEXT_WORD;
                     system.progress(&format!(
-                        "evicted from {}: {}; waiting for what the drive had begun for it, for {} s \
+                        "evicted from {}: {}; waiting for what was begun for it, for {} s \
                          now",
                         self.volume.name(),
                         join(&self.draining, ", "),

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Whose change of a drive's reservations is made, whose is next, and which are made no more. Uses nothing but `core`: its tests
+//! run on the host.
+//!
+//! One change is made at a time, and nobody waits in a thread for it: who comes meanwhile is told to ask again, and has
+//! its turn after those that were told so before it. So a host that asks without a pause cannot keep another one, which wants to
+//! preempt it, from its turn. Who does not ask again within [`TURN_MS`] loses the turn.
+//!
+//! ```text
+//!             begin(): nobody is before it              end()
+//!  asked ─────────────────────────────────────► making ───────► made
+//!    ├── begin(): another one is made, or comes first ──► waits for its turn, asked again
+//!    └── give_up() meanwhile, and begin() ──► not made; asked again, if there is still somebody to ask
+//! ```
+//!
+//! A change can be asked for by who is shut out a moment later. It must not be made after that was
+//! acknowledged: [`ChangeTurns::give_up`] has all that were asked for until then asked for again, and
+//! [`ChangeTurns::is_making`] tells whether one of a host had begun before.
+
+use crate::proto::name::HostId;
+
+/// Hosts that may wait for their turns; more ask again without one.
+pub const WAITING_MAX: usize = 32;
+
+/// How long a host's turn is kept after it has asked, in milliseconds: far longer than initiators pause.
+pub const TURN_MS: u64 = 1_000;
+
+/// When a change was asked for, in the order of what is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+/// The change is not made now: it can be asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskAgain;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    host: HostId,
+    until_ms: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ChangeTurns {
+    making: Option<HostId>,
+    /// Those that were told to ask again, in the order of their turns; the free places are at the end.
+    waiting: [Option<Waiting>; WAITING_MAX],
+    /// How often what was asked for was given up.
+    given_up: u64,
+}
+
+impl Default for ChangeTurns {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ChangeTurns {
+    /// Returns those of a drive that nobody has asked for a change of.
+    pub const fn new() -> Self {
+        Self {
+            making: None,
+            waiting: [None; WAITING_MAX],
+            given_up: 0,
+        }
+    }
+
+    /// Returns what a change that is asked for now is begun by.
+    pub fn ticket(&self) -> Ticket {
+        Ticket(self.given_up)
+    }
+
+    /// Gives up all changes that were asked for and have not begun.
+    pub fn give_up(&mut self) {
+        self.given_up += 1;
+    }
+
+    /// Returns whether a change of `host` is being made.
+    pub fn is_making(&self, host: HostId) -> bool {
+        self.making == Some(host)
+    }
+
+    /// Begins to make the change that `host` asked for by `ticket`, until [`Self::end`]. Fails if it is not its turn, or was
+    /// given up.
+    pub fn begin(&mut self, host: HostId, ticket: Ticket, now_ms: u64) -> Result<(), AskAgain> {
+        if ticket != self.ticket() {
+            return Err(AskAgain);
+        }
+        self.keep(|waiting| waiting.host == host || now_ms < waiting.until_ms);
+        let first = self.waiting.first().copied().flatten();
+        if self.making.is_some() || first.is_some_and(|first| first.host != host) {
+            self.wait(host, now_ms + TURN_MS);
+            return Err(AskAgain);
+        }
+        self.keep(|waiting| waiting.host != host);
+        self.making = Some(host);
+        Ok(())
+    }
+
+    /// Ends what [`Self::begin`] has begun.
+    pub fn end(&mut self) {
+        self.making = None;
+    }
+
+    /// Keeps the turns of those for which `which` holds.
+    fn keep(&mut self, which: impl Fn(&Waiting) -> bool) {
+        let mut kept = [None; WAITING_MAX];
+        let those = self.waiting.iter().flatten().filter(|one| which(one));
+        for (place, waiting) in kept.iter_mut().zip(those) {
+            *place = Some(*waiting);
+        }
+        self.waiting = kept;
+    }
+
+    /// Keeps the turn of `host`, or gives it one if there is room.
+    fn wait(&mut self, host: HostId, until_ms: u64) {
+        let own = |place: &&mut Option<Waiting>| place.is_none_or(|waiting| waiting.host == host);
+        if let Some(place) = self.waiting.iter_mut().find(own) {
+            *place = Some(Waiting { host, until_ms });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(number: u8) -> HostId {
+        HostId::from_wire([number + 1; 16]).unwrap()
+    }
+
+    fn ask(turns: &mut ChangeTurns, number: u8, now_ms: u64) -> Result<(), AskAgain> {
+        let ticket = turns.ticket();
+        turns.begin(host(number), ticket, now_ms)
+    }
+
+    #[test]
+    fn one_change_is_made_at_a_time() {
+        let mut turns = ChangeTurns::new();
+        assert_eq!(ask(&mut turns, 1, 0), Ok(()));
+        assert!(turns.is_making(host(1)));
+        assert!(!turns.is_making(host(2)));
+        assert_eq!(ask(&mut turns, 1, 0), Err(AskAgain));
+        assert_eq!(ask(&mut turns, 2, 0), Err(AskAgain));
+        turns.end();
+        assert!(!turns.is_making(host(1)));
+    }
+
+    #[test]
+    fn who_asks_without_a_pause_keeps_nobody_from_a_turn() {
+        let mut turns = ChangeTurns::new();
+        assert_eq!(ask(&mut turns, 1, 0), Ok(()));
+        assert_eq!(ask(&mut turns, 2, 10), Err(AskAgain));
+        turns.end();
+        // It has others that ask, too; two hosts that help each other gain nothing.
+        for now in 11..60 {
+            assert_eq!(ask(&mut turns, 1, now), Err(AskAgain));
+            assert_eq!(ask(&mut turns, 3, now), Err(AskAgain));
+        }
+        assert_eq!(ask(&mut turns, 2, 60), Ok(()));
+        turns.end();
+        // Then those, in their order.
+        assert_eq!(ask(&mut turns, 2, 61), Err(AskAgain));
+        assert_eq!(ask(&mut turns, 3, 61), Err(AskAgain));
+        assert_eq!(ask(&mut turns, 1, 61), Ok(()));
+        turns.end();
+        assert_eq!(ask(&mut turns, 3, 62), Ok(()));
+    }
+
+    #[test]
+    fn who_does_not_ask_again_loses_the_turn() {
+        let mut turns = ChangeTurns::new();
+        assert_eq!(ask(&mut turns, 1, 0), Ok(()));
+        assert_eq!(ask(&mut turns, 2, 5), Err(AskAgain));
+        turns.end();
+        assert_eq!(ask(&mut turns, 1, 4 + TURN_MS), Err(AskAgain));
+        assert_eq!(ask(&mut turns, 1, 5 + TURN_MS), Ok(()));
+    }
+
+    #[test]
+    fn who_finds_no_room_can_ask_nevertheless() {
+        let mut turns = ChangeTurns::new();
+        assert_eq!(ask(&mut turns, 0, 0), Ok(()));
+        for number in 1..=WAITING_MAX as u8 + 1 {
+            assert_eq!(ask(&mut turns, number, 0), Err(AskAgain));
+        }
+        turns.end();
+        let last = WAITING_MAX as u8 + 1;
+        for number in 1..=WAITING_MAX as u8 {
+            assert_eq!(ask(&mut turns, last, 1), Err(AskAgain));
+            assert_eq!(ask(&mut turns, number, 1), Ok(()));
+            turns.end();
+        }
+        assert_eq!(ask(&mut turns, last, 1), Ok(()));
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_made() {
+        let mut turns = ChangeTurns::new();
+        let before = turns.ticket();
+        turns.give_up();
+        assert_eq!(turns.begin(host(1), before, 0), Err(AskAgain));
+        // It has no turn by that, either.
+        assert_eq!(ask(&mut turns, 2, 0), Ok(()));
+        // What has begun goes on.
+        turns.give_up();
+        assert!(turns.is_making(host(2)));
+    }
+}

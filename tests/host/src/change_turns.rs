@@ -1,0 +1,1 @@
+../../../rust/logic/change_turns.rs
