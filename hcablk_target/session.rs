@@ -105,6 +105,9 @@ use kernel::{
 /// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
 const DURABLE_ASK_MS: u32 = 10_000;
 
+/// How often it is looked meanwhile whether the disk's other sessions have closed their queue pairs, in milliseconds.
+const DURABLE_LOOK_MS: u32 = 20;
+
 /// See the module's picture. A session is live from the start.
 type State = SessionState<EndReason>;
 
@@ -406,11 +409,17 @@ impl Session {
     }
 
     /// Has the drive make durable what was acknowledged, and gives the initiator time to ask whether it has. No queue pair
-    /// but `admin` is left. Sleeps, as long as the drive takes.
+    /// but `admin` is left; those of the disk's other sessions, by which something may be acknowledged that the answer is to
+    /// cover, are waited for. Sleeps, as long as the drive takes.
     fn make_durable(&self, admin: &Admin) {
         let Some(backing) = self.backing().filter(|_| self.geometry.write_cache) else {
             return;
         };
+        while self.write_errors.is_open() {
+            if self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
+                return;
+            }
+        }
         // What reclaims memory may wait for this volume's requests.
         let durable = without_io(|| self.write_errors.is_durable(&backing));
         *self.durable.lock() = Some(durable);
@@ -446,6 +455,7 @@ impl Session {
             queue.shut();
         }
         Queue::close_all(queues);
+        self.write_errors.close();
         if let Some(admin) = admin {
             if withdrawn {
                 self.make_durable(&admin);

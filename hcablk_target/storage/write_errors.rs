@@ -81,6 +81,11 @@ pub(crate) struct WriteErrors {
     owes_error: Atomic<bool>,
     /// Sessions that have it. It grows under the records' lock.
     sessions: Atomic<u32>,
+    /// Those of them by which something may still be acknowledged.
+    open: Atomic<u32>,
+    /// Whether all is durable that was acknowledged, once an export that ends has found out.
+    #[pin]
+    durable: Mutex<Option<bool>>,
     /// How many sessions have had it so far.
     tellers: Atomic<Teller>,
 }
@@ -99,6 +104,8 @@ impl WriteErrors {
                 flushes <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
                 owes_error: Atomic::new(false),
                 sessions: Atomic::new(0),
+                open: Atomic::new(0),
+                durable <- new_mutex!(None),
                 tellers: Atomic::new(0),
             }),
             GFP_KERNEL,
@@ -121,9 +128,20 @@ impl WriteErrors {
         self.seen.lock().count
     }
 
-    /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is. Sleeps, as long as the
-    /// drive takes.
+    /// Returns whether something may still be acknowledged, by any session.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Acquire) != 0
+    }
+
+    /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is: to all sessions the same,
+    /// since an error is found once. To be called when the export ends, and [`Self::is_open`] no more. Sleeps, as long as
+    /// the drive takes.
     pub(crate) fn is_durable(&self, backing: &Backing) -> bool {
+        let mut known = self.durable.lock();
+        *known.get_or_insert_with(|| self.make_durable(backing))
+    }
+
+    fn make_durable(&self, backing: &Backing) -> bool {
         let before = self.seen();
         let synced = self
             .check_wb_err(backing, before)
@@ -174,14 +192,25 @@ impl WriteErrors {
 pub(crate) struct WriteErrorsUse {
     errors: Arc<WriteErrors>,
     teller: Teller,
+    /// Whether it is counted as one by which something may be acknowledged.
+    is_open: Atomic<bool>,
 }
 
 impl WriteErrorsUse {
     fn new(errors: &Arc<WriteErrors>) -> Self {
         errors.sessions.fetch_add(1, Relaxed);
+        errors.open.fetch_add(1, Relaxed);
         Self {
             errors: errors.clone(),
             teller: errors.tellers.fetch_add(1, Relaxed),
+            is_open: Atomic::new(true),
+        }
+    }
+
+    /// Counts the session no longer as one by which something may be acknowledged: its queues are closed.
+    pub(crate) fn close(&self) {
+        if self.is_open.xchg(false, Relaxed) {
+            self.errors.open.fetch_sub(1, Release);
         }
     }
 
@@ -201,6 +230,7 @@ impl core::ops::Deref for WriteErrorsUse {
 
 impl Drop for WriteErrorsUse {
     fn drop(&mut self) {
+        self.close();
         self.errors.sessions.fetch_sub(1, Release);
     }
 }

@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: when an export ends whose drive cannot make durable what was acknowledged, the next flush fails, whichever of two paths hears of it last.
+# group: multi
+# waits: yes
+# timeout: 300
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/multi.sh"
+
+rounds=6
+two_cards 1 target c1
+target_address=10.77.1.1
+size=$(on target "blockdev --getsz $drive2")
+# table WHAT: the drive is this from now on.
+table() {
+	must on target "dmsetup suspend --nolockfs bad && printf '0 $size $1\n' | dmsetup load bad && dmsetup resume bad"
+}
+must on target "modprobe dm_mod && printf '0 $size linear $drive2 0\n' | dmsetup create bad && dmsetup mknodes"
+export_bad() {
+	export_volume bad "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname bad')" --mode=cached \
+		--wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0b68 c1
+}
+export_bad
+connect c1 bad --ctrl-loss-tmo 600 --queues 1
+add_path c1 bad 1 10.77.2.1
+
+failed=0
+for ((round = 1; round <= rounds; round++)); do
+	must disk_is c1 bad live
+	must on c1 "dd if=/dev/zero of=$device bs=64k count=4 oflag=direct conv=notrunc status=none"
+	table error
+	must on target 'hcablk target unexport --force bad'
+	must disk_is c1 bad queueing
+	table "linear $drive2 0"
+	export_bad
+	must disk_is c1 bad live
+	on c1 "dd if=/dev/null of=$device conv=fsync,notrunc status=none" || failed=$((failed + 1))
+	must on c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc,fsync status=none"
+done
+same "of $rounds exports that lost something so many had the next flush fail" $rounds $failed
+
+# Nothing is lost: no flush fails, also if something is acknowledged by either path up to the end.
+failed=0
+for ((round = 1; round <= rounds; round++)); do
+	must disk_is c1 bad live
+	ON_SECONDS=60 spawn writer c1 "exec dd if=/dev/zero of=$device bs=4k count=3000 oflag=direct conv=notrunc status=none"
+	must on target "hcablk target unexport --force bad"
+	export_bad
+	check "round $round: who writes meanwhile goes on" join writer
+	must disk_is c1 bad live
+	on c1 "dd if=/dev/null of=$device conv=fsync,notrunc status=none" || failed=$((failed + 1))
+done
+same "of as many that lost nothing none had" 0 $failed
+disconnect c1 bad
+must on target 'hcablk target unexport bad && dmsetup remove bad'
