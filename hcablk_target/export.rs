@@ -13,6 +13,7 @@
 pub(crate) mod admission;
 pub(crate) mod challenges;
 pub(crate) mod connect;
+mod drive_waiters;
 pub(crate) mod hosts;
 pub(crate) mod instances;
 pub(crate) mod keys;

@@ -280,7 +280,7 @@ impl Connect {
                     }
                 }
                 (Decision::Supersede, Some(volume), _) => {
-                    let _waits = self.wait_for_drive(request)?;
+                    let _waits = self.wait_for_drive(request, Some(&volume))?;
                     // From now on the others are refused, whatever comes of this one.
                     self.registry.supersede(&volume, request, proven(seal));
                     self.wait_for_other_instances(request, link)?;
@@ -303,8 +303,8 @@ impl Connect {
                     ))
                 }
                 (Decision::Join, Some(volume), Some(session)) => return Ok((session, volume)),
-                (Decision::ReplaceQueue, _, Some(session)) => {
-                    let _waits = self.wait_for_drive(request)?;
+                (Decision::ReplaceQueue, volume, Some(session)) => {
+                    let _waits = self.wait_for_drive(request, volume.as_ref())?;
                     if !session.replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
@@ -312,8 +312,8 @@ impl Connect {
                         ));
                     }
                 }
-                (Decision::Replace, _, Some(old)) => {
-                    let _waits = self.wait_for_drive(request)?;
+                (Decision::Replace, volume, Some(old)) => {
+                    let _waits = self.wait_for_drive(request, volume.as_ref())?;
                     // Its initiator came back: nothing of the old epoch may
                     // reach the drive after anything of the new one.
                     old.end(EndReason::Replaced);
@@ -329,10 +329,16 @@ impl Connect {
         }
     }
 
-    /// Counts the request among those that wait for drives, of which each host may have some.
-    fn wait_for_drive(&self, request: &Request) -> Result<DriveWaiter<'_>, Refusal> {
+    /// Counts the request among those that wait for the drive of `volume`, of which each host and each drive may have some.
+    fn wait_for_drive(
+        &self,
+        request: &Request,
+        volume: Option<&Arc<Volume>>,
+    ) -> Result<DriveWaiter<'_>, Refusal> {
+        let exported = volume.and_then(|volume| volume.backing());
+        let drive = exported.map(|(backing, _)| backing.file().id());
         self.registry
-            .wait_for_drive(request.host)
+            .wait_for_drive(request.host, drive)
             .map_err(|_| Refusal::CROWD)
     }
 
@@ -406,7 +412,7 @@ impl Connect {
                 Reason::Withdrawn,
                 "the volume was just withdrawn",
             )),
-            Err(EBUSY) => Ok(None),
+            Err(EBUSY | ENODEV) => Ok(None),
             Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
             Err(EMFILE) => Err(Refusal::TOO_MANY),
             Err(e) if e == errno::estale() => {

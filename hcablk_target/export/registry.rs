@@ -13,6 +13,10 @@ use crate::{
             Entry,
             PLACES, //
         },
+        drive_waiters::{
+            is_room,
+            WAITERS_MAX, //
+        },
         keys::{
             Keys,
             Proven, //
@@ -39,6 +43,7 @@ use hcablk_core::sync::atomic::{
     Relaxed, //
 };
 use hcablk_core::{
+    blkdev::FileId,
     crypto::{
         KernelCrypto, //
         Key,
@@ -121,29 +126,21 @@ pub(crate) struct Registry {
     nobody: KBox<Key>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
-    /// The hosts of those that wait until a drive has finished what it has begun for older ones.
+    /// Those that wait until a drive has finished what it has begun for older ones: of which host, for which drive.
     #[pin]
-    drive_waiters: Mutex<KVec<HostId>>,
+    drive_waiters: Mutex<KVec<(HostId, Option<FileId>)>>,
 }
-
-/// Connection requests that may wait for drives at the same time: far fewer than the workqueue has
-/// workers for, so that a drive that hangs leaves some to those who come for another one.
-const DRIVE_WAITERS_MAX: usize = 128;
-
-/// Those of one host: an initiator has one for each disk that it lost. A host that asks again and
-/// again for what hangs leaves room to the others.
-const DRIVE_WAITERS_PER_HOST: usize = 32;
 
 /// A connection request that waits for a drive, counted as long as this is there.
 pub(crate) struct DriveWaiter<'a> {
     registry: &'a Registry,
-    host: HostId,
+    who: (HostId, Option<FileId>),
 }
 
 impl Drop for DriveWaiter<'_> {
     fn drop(&mut self) {
         let mut waiters = self.registry.drive_waiters.lock();
-        if let Some(place) = waiters.iter().position(|host| *host == self.host) {
+        if let Some(place) = waiters.iter().position(|who| *who == self.who) {
             let last = waiters.len() - 1;
             waiters.swap(place, last);
             waiters.pop();
@@ -165,6 +162,7 @@ impl Registry {
         let claims = Claims::new()?;
         let drives = Drives::new()?;
         let nobody = KBox::new(Key::random().ok_or(EINTR)?, GFP_KERNEL)?;
+        let drive_waiters = KVec::with_capacity(WAITERS_MAX, GFP_KERNEL)?;
         let mut challenges = KVVec::with_capacity(PLACES, GFP_KERNEL)?;
         for _ in 0..PLACES {
             challenges.push(None, GFP_KERNEL)?;
@@ -186,7 +184,7 @@ impl Registry {
                 challenge_count: Atomic::new(0),
                 nobody,
                 pending: Atomic::new(0),
-                drive_waiters <- new_mutex!(KVec::new()),
+                drive_waiters <- new_mutex!(drive_waiters),
             }),
             GFP_KERNEL,
         )
@@ -217,19 +215,23 @@ impl Registry {
         Ok(pending)
     }
 
-    /// Counts a connection request of `host` that will wait for a drive; `EBUSY`: there are too
-    /// many, or too many of this host.
-    pub(crate) fn wait_for_drive(&self, host: HostId) -> Result<DriveWaiter<'_>> {
+    /// Counts a connection request of `host` that will wait for `drive`, by which `None` is one, too; `EBUSY`: there
+    /// are [too many](is_room).
+    pub(crate) fn wait_for_drive(
+        &self,
+        host: HostId,
+        drive: Option<FileId>,
+    ) -> Result<DriveWaiter<'_>> {
+        let who = (host, drive);
         let mut waiters = self.drive_waiters.lock();
-        let own = waiters.iter().filter(|waiter| **waiter == host).count();
-        if own >= DRIVE_WAITERS_PER_HOST || waiters.len() >= DRIVE_WAITERS_MAX {
+        if !is_room(&waiters, host, &drive) {
             return Err(EBUSY);
         }
-        waiters.push(host, GFP_KERNEL)?;
+        waiters.push(who, GFP_KERNEL)?;
         drop(waiters);
         Ok(DriveWaiter {
             registry: self,
-            host,
+            who,
         })
     }
 
@@ -299,7 +301,7 @@ impl Registry {
 
     /// Lists a new session on `volume`, and has its epoch remembered; `EBUSY` when its host has sessions of
     /// another instance there, `EEXIST` when there is one of its name, `EMFILE` when its host has `most`
-    /// there, `ESTALE` when it was fenced. Looked at and listed under one lock: of those that come at the same time none is too
+    /// there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported no longer. Looked at and listed under one lock: of those that come at the same time none is too
     /// many, and no two are of different instances.
     pub(crate) fn add_session(
         &self,

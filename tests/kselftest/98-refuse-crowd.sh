@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: hosts that ask for connections and never finish them, as many as may, keep no other from connecting, coming back and leaving.
+# Proves: hosts that ask for connections and never finish them, as many as may, keep no other from connecting, coming back and leaving; nor do those of a drive that hangs.
 # group: refuse
 # skips: siw
 # waits: yes
@@ -52,10 +52,22 @@ session_of() {
 	on target "awk '\$1 == \"$2\" && \$2 == \"$(id_of "$1")\" { print \$3, \$4 }' $target/ports/*/sessions"
 }
 soon=60
+# comes_back: c2 replaces a session of its own on `well`, as an initiator does that has lost it.
+comes_back() {
+	local session second
+	# Another session of the host's instance.
+	read -r session _ <<< "$(session_of c2 well)"
+	second=$(((16#$session & ~65535) | 4711))
+	spawn first c2 "hcablk-peer connect $target_address 7744 $(request c2 well $second 1) wait > /tmp/first"
+	must wait_until c2 60 'grep -q established /tmp/first'
+	like "it comes back to a volume that does not hang" "^established" \
+		"$(on c2 "hcablk-peer connect $target_address 7744 $(request c2 well $second 2) close" 2>&1)"
+	join first
+}
 # Connection requests that may be under way in all; of those that wait for drives a host may have 32, and 16 sessions.
 all=40 own=32 sessions=16
-# And how many may wait for drives in all.
-drives=128
+# And how many may wait for one drive, while nobody waits for another one: half of all.
+drives=64
 
 must on target "modprobe hcablk_target pending_connects=$all && modprobe dm_mod &&
 	echo \"0 \$(blockdev --getsz $drive) linear $drive 0\" | dmsetup create hung && dmsetup mknodes"
@@ -90,14 +102,7 @@ settles "of a host that asks again and again, so many requests wait" c1 "granted
 export ON_SECONDS=$soon
 connect c2 well
 check "another host connects and is served" on c2 "dd if=/dev/zero of=$device bs=64k count=4 oflag=direct"
-# Another session of the host's instance.
-read -r session _ <<< "$(session_of c2 well)"
-second=$(((16#$session & ~65535) | 4711))
-spawn first c2 "hcablk-peer connect $target_address 7744 $(request c2 well $second 1) wait > /tmp/first"
-must wait_until c2 60 'grep -q established /tmp/first'
-like "it comes back to a volume that does not hang" "^established" \
-	"$(on c2 "hcablk-peer connect $target_address 7744 $(request c2 well $second 2) close" 2>&1)"
-join first
+comes_back
 disconnect c2 well
 check "it leaves, and nothing is left of it" wait_until target $soon "[ -z \"\$(cat $target/volumes/well/clients)\" ]"
 
@@ -160,9 +165,13 @@ for n in "${!hosts[@]}"; do
 	else
 		# A guest runs no more commands at a time.
 		crowd c1 "$request" epoch $((own + 3))
-		settles "when $drives wait in all, none of another host does" c1 "granted 0, refused $((own + 3)), waiting 0"
+		settles "when $drives wait for a drive, none of another host does" c1 "granted 0, refused $((own + 3)), waiting 0"
 	fi
 done
+export_volume well "$drive2" c2
+ON_SECONDS=$soon connect c2 well
+comes_back
+ON_SECONDS=$soon disconnect c2 well
 disperse c1
 disperse c2 $(seq 0 $((drives / own - 1)))
 must on target 'dmsetup resume hung'
@@ -171,7 +180,7 @@ for n in "${!hosts[@]}"; do
 	must on c1 "hcablk disconnect --force hung$n"
 done
 check "nothing is left of these hosts" wait_until target 60 "[ -z \"\$(cat $target/volumes/hung/clients)\" ]"
-must on target 'hcablk target unexport hung && dmsetup remove hung'
+must on target 'hcablk target unexport hung && hcablk target unexport well && dmsetup remove hung'
 for guest in c1 c2 target; do
 	check "no queue pair is left on $guest" wait_until $guest 60 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 done

@@ -150,14 +150,14 @@ impl Volume {
         )
     }
 
-    /// Remembers the epoch of the session that `request` has begun, as long as the volume is exported. Fails
-    /// with `ESTALE` if the session had it or a later one, or was fenced with it.
+    /// Remembers the epoch of the session that `request` has begun. Fails with `ESTALE` if the session had it or a later one,
+    /// or was fenced with it, and with `ENODEV` if the volume is exported no longer.
     pub(crate) fn remember_epoch(&self, request: &Request) -> Result {
         match &self.state.lock().export {
             Export::Exported { records, .. } => {
                 records.remember_epoch(request.host, request.session, request.epoch)
             }
-            _ => Ok(()),
+            _ => Err(ENODEV),
         }
     }
 

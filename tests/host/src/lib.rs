@@ -24,6 +24,7 @@ mod challenges;
 mod change_turns;
 mod choice;
 mod cost;
+mod drive_waiters;
 mod flush_errors;
 mod instances;
 mod split;

@@ -1,0 +1,1 @@
+../../../hcablk_target/export/drive_waiters.rs
