@@ -24,6 +24,7 @@ mod challenges;
 mod change_turns;
 mod choice;
 mod cost;
+#[cfg(test)]
 mod drive_waiters;
 mod flush_errors;
 mod instances;

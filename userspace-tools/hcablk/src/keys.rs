@@ -186,6 +186,13 @@ pub fn generate(system: &dyn System, whose: &Whose, rotate: bool) -> Result<Outc
              `hcablk key retire`: --rotate",
         ));
     }
+    // A host proves itself by its newest one; hosts believe a target by either.
+    if matches!(whose, Whose::Target) && keys.len() >= VALID_MAX {
+        let message = format!("{} holds two valid keys already", whose.file().display());
+        return Err(Error::new(Kind::Exists, message).advise(
+            "Hosts may know this target by the older one only. When all know the newer one: hcablk key retire target",
+        ));
+    }
     keys.insert(0, Key::generate()?);
     keys.truncate(VALID_MAX);
     store(system, whose, &keys)?;
@@ -278,10 +285,14 @@ fn valid(keys: Vec<Key>) -> Vec<Option<Key>> {
 
 /// Gives a device the keys of this host and of the target that it is to connect to.
 pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
+    set_device_by(device, &device.get("address")?)
+}
+
+/// Gives a device the keys of this host and of the target that is known by this address.
+pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
     let system = device.system();
     let own = read(system, &Whose::Host)?;
-    let address = device.get("address")?;
-    let mut target = read(system, &Whose::OfTarget(address.clone()))?;
+    let mut target = read(system, &Whose::OfTarget(address.to_owned()))?;
     if target.is_empty() {
         target = read(system, &Whose::OfTarget("default".to_owned()))?;
     }
@@ -343,18 +354,23 @@ pub(crate) fn set_host(host: &Group<'_>) -> Result<()> {
 
 /// Runs `hcablk key apply`: hands the keys to what is exported and connected.
 pub fn apply(system: &dyn System) -> Result<Outcome> {
+    // One that cannot have its keys does not keep others from theirs.
+    let mut failures = Vec::new();
     if let Some(tree) = TARGET.tree(system) {
         for volume in volumes(&tree).children()? {
-            set_target(&volume)?;
+            failures.extend(set_target(&volume).err());
             for (_, host) in hosts(&volume)? {
-                set_host(&host)?;
+                failures.extend(set_host(&host).err());
             }
         }
     }
     if let Some(tree) = INITIATOR.tree(system) {
         for device in tree.children()? {
-            set_device(&device)?;
+            failures.extend(set_device(&device).err());
         }
+    }
+    if let Some(error) = Error::together(failures) {
+        return Err(error);
     }
     let mut outcome = Outcome::new(Done::Keys {});
     outcome.note("sessions that are live go on; the next ones begin by these keys");

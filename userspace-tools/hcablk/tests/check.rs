@@ -208,7 +208,7 @@ fn much_is_wrong() {
 #[test]
 fn each_fault_is_found() {
     type Break = fn(&Path);
-    let faults: [(&str, Break); 9] = [
+    let faults: [(&str, Break); 10] = [
         ("rdma-device failure", |at| {
             fs::remove_dir_all(at.join(HCA)).unwrap();
         }),
@@ -246,6 +246,12 @@ fn each_fault_is_found() {
             put(at, "etc/hcablk/host_id", "rubbish\n");
         }),
         ("file-rights failure", |at| {
+            // Deeper than the keys of this machine.
+            let key = "etc/hcablk/keys/hosts/7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44";
+            put(at, key, "\n");
+            fs::set_permissions(at.join(key), fs::Permissions::from_mode(0o644)).unwrap();
+        }),
+        ("file-rights failure", |at| {
             let folder = at.join("etc/hcablk");
             fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
         }),
@@ -257,6 +263,21 @@ fn each_fault_is_found() {
         assert_eq!(found(root.path(), code), [wanted]);
         run(root.path(), "check --strict", 7);
     }
+}
+
+#[test]
+fn keys_that_root_alone_reads_are_well() {
+    let root = machine();
+    for key in [
+        "host",
+        "targets/default",
+        "hosts/7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44",
+    ] {
+        let key = format!("etc/hcablk/keys/{key}");
+        put(root.path(), &key, "\n");
+        fs::set_permissions(root.path().join(key), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_eq!(found(root.path(), 0), [""; 0]);
 }
 
 #[test]

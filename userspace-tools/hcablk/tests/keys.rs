@@ -81,3 +81,51 @@ fn keys_that_are_gone_are_not_taken_from_a_disk() {
     );
     assert_eq!(kernel.snapshot(), before);
 }
+
+/// Hosts know a target by one of two keys: no third one pushes out the one that they know.
+#[test]
+fn a_target_does_not_rotate_twice() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "key generate target");
+    ok(&kernel, "key generate target --rotate");
+    let before = kernel.snapshot();
+    let error = fails(&kernel, "key generate target --rotate");
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.to_string().contains("two valid keys"), "{error}");
+    assert_eq!(kernel.snapshot(), before);
+    ok(&kernel, "key retire target");
+    ok(&kernel, "key generate target --rotate");
+    // A host proves itself by the newest one only.
+    for line in [
+        "key generate host",
+        "key generate host --rotate",
+        "key generate host --rotate",
+    ] {
+        ok(&kernel, line);
+    }
+}
+
+/// One disk that lacks a key does not keep another one from its own.
+#[test]
+fn keys_are_applied_to_all_that_have_theirs() {
+    let kernel = Kernel::loaded();
+    let (own, _) = key(1);
+    let (target, target_digits) = key(2);
+    for (disk, address) in [("data", "10.0.0.1"), ("other", "10.0.0.2")] {
+        ok(&kernel, &format!("connect {address} {disk} --insecure"));
+        let device = format!("/sys/kernel/config/hcablk/{disk}");
+        for attribute in ["host_key", "target_key"] {
+            kernel.file(format!("{device}/{attribute}"), "\n");
+        }
+        kernel.file(format!("{device}/keys"), "0\n");
+        kernel.file(format!("{device}/insecure"), "0\n");
+    }
+    kernel.file("/etc/hcablk/keys/host", &own);
+    kernel.file("/etc/hcablk/keys/targets/10.0.0.2", &target);
+    let error = fails(&kernel, "key apply");
+    assert!(
+        error.to_string().contains("none of the target 10.0.0.1"),
+        "{error}"
+    );
+    assert_eq!(kernel.device("other", "target_key"), target_digits);
+}

@@ -46,28 +46,37 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
     rights(system, findings);
 }
 
-/// Everything in the folder of the configuration, two levels deep.
-fn files(system: &dyn System) -> Vec<PathBuf> {
-    let mut files = vec![PathBuf::from(FOLDER)];
-    let mut at = 0;
-    while let Some(path) = files.get(at).cloned() {
-        let is_deep = path.components().count() > 4;
-        let names = system.entries(&path).unwrap_or_default();
-        files.extend(
-            names
-                .iter()
-                .map(|name| path.join(name))
-                .filter(|_| !is_deep),
-        );
-        at += 1;
+/// Something in the folder of the configuration.
+struct Entry {
+    path: PathBuf,
+    is_folder: bool,
+}
+
+/// Everything in the folder of the configuration, three levels deep: the keys of others are so deep.
+fn entries(system: &dyn System) -> Vec<Entry> {
+    let top = Path::new(FOLDER);
+    let mut found = Vec::new();
+    let mut paths = vec![top.to_owned()];
+    while let Some(path) = paths.pop() {
+        let names = system.entries(&path);
+        let is_folder = names.is_ok();
+        let below = path.strip_prefix(top).map_or(0, |p| p.components().count());
+        if below < 3 {
+            paths.extend(names.unwrap_or_default().iter().map(|name| path.join(name)));
+        }
+        found.push(Entry { path, is_folder });
     }
-    files
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
 }
 
 /// Returns whether a file is to be read by its owner only.
 fn is_secret(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    let is_inside = path.parent().is_some_and(|parent| parent.ends_with("keys"));
+    let is_inside = path
+        .ancestors()
+        .skip(1)
+        .any(|above| above.ends_with("keys"));
     is_inside || name == Some("key") || path.extension().is_some_and(|end| end == "key")
 }
 
@@ -75,8 +84,8 @@ fn rights(system: &dyn System, findings: &mut Findings) {
     findings.of("file-rights");
     let root = system.rights(Path::new("/")).map(|rights| rights.owner);
     let mut bad = 0;
-    let files = files(system);
-    for path in &files {
+    let entries = entries(system);
+    for Entry { path, is_folder } in &entries {
         let Some(rights) = system.rights(path) else {
             continue;
         };
@@ -93,7 +102,7 @@ fn rights(system: &dyn System, findings: &mut Findings) {
                 format!("others than root may write it (mode {:o})", rights.mode),
                 format!("chmod go-w {shown}"),
             );
-        } else if is_secret(path) && rights.mode & 0o077 != 0 {
+        } else if !is_folder && is_secret(path) && rights.mode & 0o077 != 0 {
             findings.fail(
                 &shown,
                 format!(

@@ -183,6 +183,7 @@ impl DiscoverArgs {
     /// Returns what is asked for.
     pub fn wanted(&self) -> Discover {
         Discover {
+            key_of: None,
             address: self.address.clone(),
             port: self.port,
             host_id: self.host_id,

@@ -38,6 +38,8 @@ pub struct Discover {
     pub insecure: bool,
     /// Seconds that each answer may take.
     pub connect_timeout: Option<u32>,
+    /// The address by which the target's key is known, if not by the one that is asked.
+    pub key_of: Option<String>,
 }
 
 /// What a target has told.
@@ -69,6 +71,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
         host_id: how.host_id,
         insecure: how.insecure,
         connect_timeout: how.tuning.connect_timeout,
+        key_of: None,
     };
     let mut disks = Vec::new();
     let mut notes = Vec::new();
@@ -185,7 +188,7 @@ fn set_up(group: &Group<'_>, wanted: &Discover, address: &str, host_id: Uuid) ->
     if let Some(seconds) = wanted.connect_timeout {
         set("connect_timeout", &seconds.to_string())?;
     }
-    keys::set_device(group)
+    keys::set_device_by(group, wanted.key_of.as_deref().unwrap_or(address))
 }
 
 /// The answer to a question: names and values.

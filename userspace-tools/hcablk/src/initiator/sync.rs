@@ -142,6 +142,7 @@ fn portals_by(group: &Group<'_>, way: &Endpoint) -> Result<Vec<Endpoint>> {
         host_id: hostid::parse(&group.get("host_id")?).ok(),
         insecure: group.flag("insecure")?,
         connect_timeout: Some(group.value("connect_timeout")?),
+        key_of: Some(group.get("address")?),
     };
     let Lists { volumes, portals } = ask_all(group.system(), &wanted)?;
     let (volume, wwid) = (group.get("volume")?, group.get("wwid")?);

@@ -191,7 +191,9 @@ pub(crate) fn default_wwid(
     volume: &VolumeName,
     path: &str,
 ) -> Option<Uuid> {
-    let device = path.rsplit('/').next()?;
+    // By whatever link it is named.
+    let real = system.real_path(Path::new(path));
+    let device = real.as_deref().unwrap_or(Path::new(path)).file_name()?;
     // What NVMe and SCSI know of a drive; for everything else its path.
     let known = ["wwid", "device/wwid"].iter().find_map(|file| {
         let text = system
