@@ -169,9 +169,6 @@ pub(crate) struct Device {
     told: Mutex<Told>,
     #[pin]
     past: Mutex<Past>,
-    /// Held by who changes reservations: one change at a time, so that the target sees their order.
-    #[pin]
-    reserving: Mutex<()>,
     /// The paths that are configured, path 0 first.
     #[pin]
     paths: Mutex<KVec<Arc<Path>>>,
@@ -221,7 +218,6 @@ impl Device {
                 }),
                 told <- new_mutex!(Told::new()),
                 past <- new_mutex!(Past::default()),
-                reserving <- new_mutex!(()),
                 paths <- new_mutex!(paths),
             }),
             GFP_KERNEL,

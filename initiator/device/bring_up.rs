@@ -5,6 +5,7 @@
 use super::{
     no_sessions,
     path::Path,
+    reservations::DiskReservations,
     Active,
     Device, //
 };
@@ -78,7 +79,7 @@ impl Device {
                 .and_then(|queues| {
                     head.with_first(first, &queues, settings.policy, || {
                         let disk = self.add_disk(&session, &head, &volume)?;
-                        disk.set_reservations(self.clone());
+                        disk.set_reservations(DiskReservations::new(self.clone(), head.clone())?);
                         match session.failure() {
                             Some(failure) => Err(failure.errno()),
                             None => Ok(disk),

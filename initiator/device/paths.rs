@@ -303,9 +303,18 @@ impl Device {
         } else {
             pr_warn!("{self}: path {number} lost: {failure}; requests wait for a path\n");
         }
+        self.count_loss(active);
+        self.show_sessions(active, State::Queueing, Some(failure));
+    }
+
+    /// Counts from now on for how long there is no path, if that has not begun. Whoever waits with another attempt looks how
+    /// long it may. By who has `control`.
+    fn count_loss(&self, active: &Active) {
         let limits = (&active.settings).into();
         active.head.begin_loss(self.completed(), limits);
-        self.show_sessions(active, State::Queueing, Some(failure));
+        for path in self.paths.lock().iter() {
+            path.woken.set();
+        }
     }
 
     /// Begins to count for how long there is no path, if `session` was the last one that was live and another is to
@@ -322,8 +331,7 @@ impl Device {
         if !session.is_to_be_followed() {
             return;
         }
-        let limits = (&active.settings).into();
-        active.head.begin_loss(self.completed(), limits);
+        self.count_loss(active);
         let mut shown = self.shown.lock();
         if matches!(shown.state, State::Live | State::Degraded) {
             shown.state = State::Queueing;

@@ -260,12 +260,14 @@ impl Device {
     }
 
     /// Waits for `delay` milliseconds until the next attempt. It ends at once when the path, its device or the disk goes.
-    fn wait_between_attempts(&self, plan: &Plan, mut delay: u32) {
-        if let Some(end) = plan.head.loss().end {
-            delay = delay.min(end.left_ms());
-        }
-        let end = Deadline::new(delay);
-        while self.wait_before_attempt(plan, end.left_ms()) {
+    fn wait_between_attempts(&self, plan: &Plan, delay: u32) {
+        let next = Deadline::new(delay);
+        // Another path may be lost meanwhile, by which it ends earlier.
+        let left = || {
+            let lost = plan.head.loss().end.map_or(u32::MAX, Deadline::left_ms);
+            lost.min(next.left_ms())
+        };
+        while self.wait_before_attempt(plan, left()) {
             plan.path.woken.reset();
             let lacks_device = plan.lost.as_ref().is_some_and(|lost| lost.lacks_device());
             let is_over = lacks_device || plan.head.goes_within(0);
@@ -395,7 +397,7 @@ impl Device {
     ) -> Result<bool, Failure> {
         let admin = session.admin().ok_or(Failure::Disconnected)?;
         let origin = session.origin(&volume)?;
-        plan.head.granted(session.path(), &origin);
+        plan.head.granted(session.path(), session.epoch(), &origin);
         loop {
             plan.head.fence_others(&admin, &origin, || {
                 self.fail_fast_if_due(plan);

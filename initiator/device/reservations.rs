@@ -7,6 +7,11 @@
 //! that the target makes it once.
 
 use super::Device;
+use crate::{
+    deadline::Deadline,
+    head::Head,
+    session::Session, //
+};
 use hcablk_core::{
     blkdev::ReservationOps,
     proto::message::{
@@ -15,21 +20,20 @@ use hcablk_core::{
         ReservationOp,
         Status, //
     },
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Event, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
     },
     system::errno,
 };
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    },
 };
-
-use crate::deadline::Deadline;
 
 /// Milliseconds for which a change is asked for, while there is no session, or the drive has not finished what
 /// preempted hosts had begun.
@@ -41,22 +45,38 @@ const AGAIN_MS: u32 = 50;
 /// The number of the last change: one count for all disks.
 static SEQUENCE: Atomic<u32> = Atomic::new(0);
 
-impl Device {
+/// Those of one disk. A device may have another disk, of another volume, while somebody still has this one open: that one
+/// is never asked.
+#[pin_data]
+pub(super) struct DiskReservations {
+    device: Arc<Device>,
+    head: Arc<Head>,
+    /// Held while a change is asked for: a later sequence number says that an earlier one was given up.
+    #[pin]
+    reserving: Mutex<()>,
+}
+
+impl DiskReservations {
+    /// Makes those of the disk of `head`. May sleep.
+    pub(super) fn new(device: Arc<Device>, head: Arc<Head>) -> Result<Arc<Self>> {
+        let new = pin_init!(Self {
+            device,
+            head,
+            reserving <- new_mutex!(()),
+        });
+        Arc::pin_init(new, GFP_KERNEL)
+    }
+
     /// Asks the target by a path that works, again and again as the module tells. Sleeps, [`ASK_MS`] and the time of one answer
-    /// at most. Fails with `ENODEV` if there is no disk, and with `ETIMEDOUT`.
-    fn ask_reservation(&self, question: AdminOp) -> Result<(Status, Option<ReservationInfo>)> {
+    /// at most. Fails with `ENODEV` when the disk goes, and with `ETIMEDOUT`.
+    fn ask(&self, question: AdminOp) -> Result<(Status, Option<ReservationInfo>)> {
         let deadline = Deadline::new(ASK_MS);
-        let pause = Arc::pin_init(Event::new(), GFP_KERNEL)?;
-        loop {
-            let sessions = self.shown.lock().sessions.clone();
-            if sessions
-                .iter()
-                .flatten()
-                .any(|session| session.head().goes_within(0))
-            {
-                return Err(ENODEV);
-            }
-            for session in sessions.iter().flatten().filter(|s| s.is_live()) {
+        while !self.head.goes_within(0) {
+            let sessions = self.device.shown.lock().sessions.clone();
+            let own = |session: &&Arc<Session>| {
+                session.is_live() && core::ptr::eq(session.head(), &*self.head)
+            };
+            for session in sessions.iter().flatten().filter(own) {
                 let answer = session.admin().map(|admin| admin.ask_reservation(question));
                 match answer {
                     Some(Ok((Status::Draining | Status::Gone, _))) => break,
@@ -67,16 +87,17 @@ impl Device {
             if deadline.has_passed() {
                 return Err(ETIMEDOUT);
             }
-            let _ = pause.wait_ms(AGAIN_MS);
+            let _ = self.head.goes_within(AGAIN_MS);
         }
+        Err(ENODEV)
     }
 }
 
-impl ReservationOps for Device {
+impl ReservationOps for DiskReservations {
     fn change(&self, op: ReservationOp) -> Result<Status> {
         let _alone = self.reserving.lock();
         let sequence = SEQUENCE.fetch_add(1, Relaxed).wrapping_add(1);
-        let (status, _) = self.ask_reservation(AdminOp::Reservation { sequence, op })?;
+        let (status, _) = self.ask(AdminOp::Reservation { sequence, op })?;
         Ok(status)
     }
 
@@ -85,7 +106,7 @@ impl ReservationOps for Device {
             Some(index) => AdminOp::ReadKey { index },
             None => AdminOp::ReadReservation,
         };
-        let (_, info) = self.ask_reservation(question)?;
+        let (_, info) = self.ask(question)?;
         info.ok_or(errno::eopnotsupp())
     }
 }

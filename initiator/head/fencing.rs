@@ -9,7 +9,7 @@
 //!
 //! 1. The requests of an unfenced session are kept while another path is live, and given back to the block layer when it is
 //!    fenced, or when no path is live ([`Head::wait_for_fence`]).
-//! 2. A session becomes a path of the disk only while no other path is unfenced, and none is live or unfenced that
+//! 2. A session becomes a path of the disk, and a queue pair that replaces another one has requests, only while no other path is unfenced, and none is live or unfenced that
 //!    leads to another export ([`Head::fence_others`], [`Head::try_admit`]).
 //!
 //! Both look and act under one lock, so that no session becomes a path between the look and the act of the
@@ -24,10 +24,14 @@ use super::{
 };
 use crate::{
     admin::Admin,
-    failure::Failure, //
+    failure::Failure,
+    queue::Queue, //
 };
 use hcablk_core::proto::connect::Epoch;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// Milliseconds between two questions.
 const ASK_MS: u32 = 50;
@@ -41,9 +45,19 @@ impl Head {
         self.last_sessions.lock().end(path, epoch);
     }
 
-    /// Records that the target has granted a session of `origin` on `path`, which is not the disk's yet.
-    pub(crate) fn granted(&self, path: u8, origin: &Origin) {
-        self.last_sessions.lock().granted(path, origin);
+    /// Records that the target has granted a session of `epoch` and `origin` on `path`, which is not the disk's yet.
+    pub(crate) fn granted(&self, path: u8, epoch: Epoch, origin: &Origin) {
+        self.last_sessions.lock().granted(path, epoch, origin);
+    }
+
+    /// Has requests go by `queue`, which takes another one's place in the session of this epoch on `path`; `false`: that is
+    /// ending, and what is to be fenced may have been given back already. As [`HwQueues::put`].
+    pub(crate) fn put_instead(&self, path: u8, epoch: Epoch, queue: &Arc<Queue>) -> Result<bool> {
+        let last_sessions = self.last_sessions.lock();
+        if !last_sessions.is_live(path, epoch) {
+            return Ok(false);
+        }
+        self.hw_queues.put(queue).map(|()| true)
     }
 
     /// Waits until nothing of an ended session of `path` can reach the drive, or no path is live, or the

@@ -129,9 +129,10 @@ impl LastSessions {
         });
     }
 
-    /// Records what it shows that a target has granted a session of `origin` on `path`: nothing is left of the session
-    /// before it on that path, which has ended, at the same address or of the same export, nor of an export that is gone.
-    pub(crate) fn granted(&mut self, path: u8, origin: &Origin) {
+    /// Records what it shows that a target has granted a session of `epoch` and `origin` on `path`: nothing is left of the
+    /// session before it on that path, which has ended, at the same address or of the same export, nor of an export that
+    /// is gone. An attempt that was given up may say so late: it shows nothing of a later session on its path.
+    pub(crate) fn granted(&mut self, path: u8, epoch: Epoch, origin: &Origin) {
         let before = self.0;
         let is_gone = |of: &Origin| {
             let mut known = before.iter().flatten().map(|last| last.origin);
@@ -140,14 +141,21 @@ impl LastSessions {
         for number in 0..PATHS_MAX {
             self.change(number, |last| {
                 let same = origin.is_same(&last.origin) || origin.address == last.origin.address;
+                let is_before = number != path || last.epoch < epoch;
                 let is_over = number == path && same || is_gone(&last.origin);
                 // The session before it on its own path has ended, also if that came before it was recorded as live.
                 let has_ended = last.state == State::Unfenced || number == path;
-                if is_over && has_ended {
+                if is_before && is_over && has_ended {
                     last.state = State::Fenced;
                 }
             });
         }
+    }
+
+    /// Returns whether requests go by the session of this epoch on `path`.
+    pub(crate) fn is_live(&self, path: u8, epoch: Epoch) -> bool {
+        let last = self.0.get(usize::from(path)).copied().flatten();
+        last.is_some_and(|last| last.epoch == epoch && last.state == State::Live)
     }
 
     /// Returns whether something may be left of the session of this epoch on `path`.
@@ -220,15 +228,33 @@ mod tests {
     }
 
     #[test]
+    fn a_late_grant_shows_nothing_of_a_later_session_on_its_path() {
+        let mut last = live(1, 1);
+        last.end(0, Epoch(1));
+        last.granted(0, Epoch(3), &origin(0, 1));
+        last.admit(0, Epoch(3), origin(0, 1));
+        assert!(last.is_live(0, Epoch(3)) && !last.is_live(0, Epoch(1)));
+        // Of an attempt that was given up before.
+        last.granted(0, Epoch(2), &origin(0, 1));
+        assert!(last.is_live(0, Epoch(3)));
+        last.end(0, Epoch(3));
+        assert!(last.is_unfenced(0, Epoch(3)));
+        last.granted(0, Epoch(2), &origin(0, 2));
+        assert!(last.is_unfenced(0, Epoch(3)));
+        last.granted(0, Epoch(4), &origin(0, 1));
+        assert!(!last.is_unfenced(0, Epoch(3)));
+    }
+
+    #[test]
     fn another_machine_with_the_same_volume_is_no_path() {
         let other = Some(Obstacle::OtherExport);
         let mut last = live(2, 1);
         assert_eq!(last.obstacle(2, &origin(9, 2)), other, "while all are live");
         last.end(0, Epoch(1));
         last.end(1, Epoch(2));
-        last.granted(2, &origin(9, 2));
+        last.granted(2, Epoch(100), &origin(9, 2));
         assert_eq!(last.obstacle(2, &origin(9, 2)), other, "when none is");
-        last.granted(2, &origin(9, 0));
+        last.granted(2, Epoch(100), &origin(9, 0));
         assert_eq!(last.obstacle(2, &origin(9, 0)), other, "untold");
     }
 
@@ -236,7 +262,7 @@ mod tests {
     fn nor_does_a_path_lead_there_whose_address_was_changed() {
         let mut last = live(1, 1);
         last.end(0, Epoch(1));
-        last.granted(0, &origin(9, 2));
+        last.granted(0, Epoch(100), &origin(9, 2));
         assert!(last.is_unfenced(0, Epoch(1)));
         assert_eq!(last.obstacle(0, &origin(9, 2)), Some(Obstacle::OtherExport));
     }
@@ -246,19 +272,19 @@ mod tests {
         for instance in [1, 2, 0] {
             let mut last = live(1, 1);
             last.end(0, Epoch(1));
-            last.granted(0, &origin(0, instance));
+            last.granted(0, Epoch(100), &origin(0, instance));
             assert!(!last.is_unfenced(0, Epoch(1)), "{instance}");
             assert_eq!(last.obstacle(0, &origin(0, instance)), None);
         }
         // By another address of the same target.
         let mut last = live(1, 1);
         last.end(0, Epoch(1));
-        last.granted(0, &origin(9, 1));
+        last.granted(0, Epoch(100), &origin(9, 1));
         assert_eq!(last.obstacle(0, &origin(9, 1)), None);
         // Of a target that does not tell.
         let mut last = live(1, 0);
         last.end(0, Epoch(1));
-        last.granted(0, &origin(0, 0));
+        last.granted(0, Epoch(100), &origin(0, 0));
         assert_eq!(last.obstacle(0, &origin(0, 0)), None);
     }
 
@@ -266,11 +292,11 @@ mod tests {
     fn a_session_that_ended_before_it_was_recorded_is_in_nobodys_way() {
         for instance in [1, 2] {
             let mut last = live(1, 1);
-            last.granted(0, &origin(0, instance));
+            last.granted(0, Epoch(100), &origin(0, instance));
             assert_eq!(last.obstacle(0, &origin(0, instance)), None, "{instance}");
         }
         let mut last = live(2, 1);
-        last.granted(0, &origin(0, 1));
+        last.granted(0, Epoch(100), &origin(0, 1));
         last.end(1, Epoch(2));
         let unfenced = Some(Obstacle::Unfenced(1, Epoch(2)));
         assert_eq!(last.obstacle(0, &origin(0, 1)), unfenced);
@@ -282,7 +308,7 @@ mod tests {
         for path in 0..3 {
             last.end(path, Epoch(u32::from(path) + 1));
         }
-        last.granted(1, &origin(1, 2));
+        last.granted(1, Epoch(100), &origin(1, 2));
         for path in 0..3 {
             assert!(
                 !last.is_unfenced(path, Epoch(u32::from(path) + 1)),
@@ -296,12 +322,12 @@ mod tests {
     fn what_is_live_of_an_export_that_is_gone_ends_first() {
         let mut last = live(2, 1);
         last.end(0, Epoch(1));
-        last.granted(0, &origin(0, 2));
+        last.granted(0, Epoch(100), &origin(0, 2));
         let other = Some(Obstacle::OtherExport);
         assert_eq!(last.obstacle(0, &origin(0, 2)), other);
         last.end(1, Epoch(2));
         assert_eq!(last.obstacle(0, &origin(0, 2)), other);
-        last.granted(0, &origin(0, 2));
+        last.granted(0, Epoch(100), &origin(0, 2));
         assert_eq!(last.obstacle(0, &origin(0, 2)), None);
     }
 }

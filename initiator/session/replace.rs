@@ -134,10 +134,13 @@ impl Session {
         self.owner
             .queue_replaced(&self.queues, index.into(), new.clone());
         // Who was refused by the old queue is waiting when this returns.
-        self.head
-            .hw_queues()
-            .put(&new)
+        let put = self
+            .head
+            .put_instead(self.path(), self.epoch, &new)
             .map_err(|e| Failure::Setup("yet another queue pair", e))?;
+        if !put {
+            return Err(self.failure().unwrap_or(Failure::Disconnected));
+        }
         self.requests.run_hw_queue(index.into());
         Ok(())
     }
