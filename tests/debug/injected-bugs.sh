@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# injected-bugs.sh [NAME… | I/N]
+# injected-bugs.sh [NAME… | [usual | debug] I/N]
 #	injects bugs and sees that the tests find them on the debug kernel: for each
-#	patch of tests/debug/injected_bugs (or the named ones, or part I of N, from 0) a
-#	copy of the checkout is patched, built and tested. A patch begins with what
-#	it is:
+#	patch of tests/debug/injected_bugs (or the named ones, or part I of N, from 0, of
+#	all, or of those that are found on the usual kernel or on the debug one) a copy
+#	of the checkout is patched, built and tested. A patch begins with what it is:
 #		bug: in one line
 #		test: what `make test-debug T=…` is asked to run
 #		report: a regular expression; the run has to fail with it
@@ -20,6 +20,8 @@ set -euo pipefail
 . "$SCRIPTS/supported-kernels"
 
 field() { sed -n "s/^$2: //p" "$1"; }
+# kernel_of PATCH: usual or debug
+kernel_of() { field "$1" kernel | grep . || echo debug; }
 
 if [ "${1:-}" = --fit ]; then
 	for patch in "$TOP"/tests/debug/injected_bugs/*.patch; do
@@ -30,9 +32,10 @@ if [ "${1:-}" = --fit ]; then
 fi
 if [ $# = 0 ]; then
 	patches=("$TOP"/tests/debug/injected_bugs/*.patch)
-elif [[ $* =~ ^([0-9]+)/([1-9][0-9]*)$ ]]; then
-	part=${BASH_REMATCH[1]} parts=${BASH_REMATCH[2]} patches=() n=0
+elif [[ $* =~ ^((usual|debug)\ )?([0-9]+)/([1-9][0-9]*)$ ]]; then
+	which=${BASH_REMATCH[2]} part=${BASH_REMATCH[3]} parts=${BASH_REMATCH[4]} patches=() n=0
 	for patch in "$TOP"/tests/debug/injected_bugs/*.patch; do
+		[ "${which:-$(kernel_of "$patch")}" = "$(kernel_of "$patch")" ] || continue
 		[ $((n++ % parts)) != "$part" ] || patches+=("$patch")
 	done
 	[ ${#patches[@]} != 0 ] || die "no injected bug is in part $*"
@@ -44,7 +47,10 @@ for patch in "${patches[@]}"; do
 	[ -e "$patch" ] || die "there is no injected bug ${patch##*/}" "There are: $(cd "$TOP/tests/debug/injected_bugs" && echo ./*.patch)"
 done
 
-"$SCRIPTS/debug-kernel"
+for patch in "${patches[@]}"; do
+	[ "$(kernel_of "$patch")" = usual ] || needs_debug=1
+done
+[ -z "${needs_debug:-}" ] || "$SCRIPTS/debug-kernel"
 copy=$BUILD/injected
 mkdir -p "$BUILD/log"
 passed=0 failed=0
@@ -61,7 +67,7 @@ for patch in "${patches[@]}"; do
 	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
 	result=ok
 	kernel=(DEBUG=1)
-	[ "$(field "$patch" kernel)" != usual ] || kernel=("SERIES=$KERNEL_MAX")
+	[ "$(kernel_of "$patch")" = debug ] || kernel=("SERIES=$KERNEL_MAX")
 	if ! "$SCRIPTS/in-root" -C "$copy" -- patch -p1 --no-backup-if-mismatch -i "$patch" >"$log" 2>&1; then
 		result="not ok" why="the patch does not fit any more"
 	elif ! env "${kernel[@]}" "$copy/scripts/build-modules" >>"$log" 2>&1; then
