@@ -75,6 +75,7 @@ use kernel::{
     ThisModule, //
 };
 
+mod announce;
 mod bring_up;
 mod disk;
 mod events;
@@ -89,6 +90,7 @@ mod shown;
 
 pub(crate) use self::disk::DISK_PREFIX;
 use self::{
+    announce::Announcements,
     events::Told,
     past::Past,
     path::{
@@ -167,6 +169,7 @@ pub(crate) struct Device {
     shown: Mutex<Shown>,
     #[pin]
     told: Mutex<Told>,
+    announcements: Arc<Announcements>,
     #[pin]
     past: Mutex<Past>,
     /// The paths that are configured, path 0 first.
@@ -192,6 +195,7 @@ impl Device {
         let identity = identities.of(name)?;
         let mut paths = KVec::new();
         paths.push(Path::new(0, queues)?, GFP_KERNEL)?;
+        let announcements = Announcements::new(name, queues)?;
         let name = CString::try_from_fmt(fmt!("{name}"))?;
         Arc::pin_init(
             pin_init!(Self {
@@ -217,6 +221,7 @@ impl Device {
                     timing: false,
                 }),
                 told <- new_mutex!(Told::new()),
+                announcements,
                 past <- new_mutex!(Past::default()),
                 paths <- new_mutex!(paths),
             }),
@@ -423,11 +428,12 @@ impl Device {
             shown.failure = Some(failure);
         }
         self.tell_changes();
-        self.set_announcer(None);
         if let Some(active) = control.active.take() {
             control.lost = active.volume.wwid;
             active.head.go();
             active.head.fail_waiting();
+            // Not before: who sends uevents may wait for memory, and that for requests.
+            self.set_announcer(None);
             active.disk.remove();
             self.end_paths(&active.head, &active.sessions);
         }

@@ -43,6 +43,7 @@ use kernel::{
 #[pin_data]
 pub(crate) struct AllQueues {
     keep_alive: Arc<WorkQueue>,
+    events: Arc<WorkQueue>,
     /// Destroys the queues of paths.
     destroy: Arc<WorkQueue>,
     /// How many paths ever had queues, with wrap: for their names.
@@ -79,10 +80,12 @@ impl AllQueues {
     /// Makes what paths will have in common. Sleeps.
     pub(crate) fn new() -> Result<Arc<Self>> {
         let keep_alive = Arc::new(WorkQueue::new(c"hcablk_keep_alive")?, GFP_KERNEL)?;
+        let events = Arc::new(WorkQueue::new(c"hcablk_events")?, GFP_KERNEL)?;
         let destroy = Arc::new(WorkQueue::new(c"hcablk_destroy")?, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 keep_alive,
+                events,
                 destroy,
                 made: Atomic::new(0),
                 count: Atomic::new(0),
@@ -90,6 +93,11 @@ impl AllQueues {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Sends uevents, which wait for memory.
+    pub(crate) fn events(&self) -> &Arc<WorkQueue> {
+        &self.events
     }
 
     /// Makes the workqueues of a path. Sleeps; makes threads, so that nobody may be waited for here who reclaims memory. Fails
@@ -177,6 +185,7 @@ impl Drop for AllGone {
             let _ = self.0.changed.wait_ms(1000);
             self.0.changed.reset();
         }
+        self.0.events.drain();
         self.0.destroy.drain();
     }
 }

@@ -3,6 +3,7 @@
 //! The disk of a session: what the block layer is told of the volume.
 
 use super::{
+    announce::News,
     path::session_of,
     Active,
     Device, //
@@ -141,7 +142,8 @@ impl Device {
     pub(super) fn set_size_and_access(&self, active: &Active, sectors: u64, read_only: bool) {
         if active.disk.capacity() != sectors {
             pr_info!("{self}: the volume has {sectors} sectors now\n");
-            active.disk.set_capacity_and_notify(sectors);
+            active.disk.set_capacity(sectors);
+            self.announcements.announce(News::Resized);
         }
         if active.volume.geometry.read_only != read_only {
             let what = if read_only { "read-only" } else { "writable" };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What others are told of the states of a disk and its paths: a tracepoint for each change, and uevents of
-//! the block device for those that last.
+//! What others are told of the states of a disk and its paths: a tracepoint for each change, and [uevents](super::announce)
+//! of the block device for those that last.
 //!
 //! Whoever changes states calls [`Device::tell_changes`] afterwards, in process context and without their locks. It
 //! compares them with what was told last, under one lock, so that what is told comes in order.
@@ -10,6 +10,7 @@
 //! is up to user space.
 
 use super::{
+    announce::News,
     path::PathState,
     Device,
     State, //
@@ -19,13 +20,9 @@ use hcablk_core::{
     blkdev::Announcer,
     proto::connect::PATHS_MAX,
     report::trace,
-    sync::defer::without_io,
     system::now_ns, //
 };
-use kernel::{
-    prelude::*,
-    str::CString, //
-};
+use kernel::prelude::*;
 
 /// Nanoseconds between two events that tell of the target's portals, at least: each may have a program run.
 const PORTALS_NS: u64 = 1_000_000_000;
@@ -38,8 +35,6 @@ pub(super) struct Told {
     portals: u32,
     /// When that was told, nanoseconds.
     portals_ns: u64,
-    /// Of the disk, while there is one.
-    announcer: Option<Announcer>,
 }
 
 impl Told {
@@ -49,48 +44,37 @@ impl Told {
             paths: [PathState::New; PATHS_MAX as usize],
             portals: 0,
             portals_ns: 0,
-            announcer: None,
         }
     }
 }
 
 impl Device {
-    /// Sets through which disk user space is told from now on.
+    /// Sets through which disk user space is told from now on. Sleeps, as long as uevents need.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
-        let mut told = self.told.lock();
         // Of another disk nothing was told.
-        told.portals = 0;
-        let former = core::mem::replace(&mut told.announcer, announcer);
-        drop(told);
-        drop(former);
+        self.told.lock().portals = 0;
+        self.announcements.set_announcer(announcer);
     }
 
     /// Tells user space that the target's portals have this generation, if it was not told last; `false`: there is no
-    /// disk yet, or it was told of another one less than [`PORTALS_NS`] ago. Sleeps; not with the lock of any state.
+    /// disk yet, or it was told of another one less than [`PORTALS_NS`] ago. Process context; not with the lock of any state.
     pub(super) fn tell_portals(&self, generation: u32) -> bool {
-        let auto = u8::from(self.settings().paths_auto);
+        let auto = self.settings().paths_auto;
         let mut told = self.told.lock();
         if told.portals == generation {
             return true;
         }
         let now = now_ns();
         let is_early = told.portals_ns != 0 && now - told.portals_ns < PORTALS_NS;
-        let Some(announcer) = told.announcer.as_ref().filter(|_| !is_early) else {
+        if is_early || !self.announcements.announce(News::Portals { auto }) {
             return false;
-        };
-        let is_told = self.uevent(|| {
-            let disk = CString::try_from_fmt(fmt!("HCABLK_DISK={self}"))?;
-            let auto = CString::try_from_fmt(fmt!("HCABLK_PATHS_AUTO={auto}"))?;
-            announcer.announce(&[&disk, c"HCABLK_PORTALS=1", &auto])
-        });
-        told.portals_ns = now;
-        if is_told {
-            told.portals = generation;
         }
-        is_told
+        told.portals_ns = now;
+        told.portals = generation;
+        true
     }
 
-    /// Tells of all states that are others than those told last. Sleeps; not with the lock of any state.
+    /// Tells of all states that are others than those told last. Process context; not with the lock of any state.
     pub(super) fn tell_changes(&self) {
         let mut told = self.told.lock();
         let mut now = [(PathState::New, None); PATHS_MAX as usize];
@@ -109,13 +93,13 @@ impl Device {
             }
             trace::initiator::path(|| self.change(Some(number), state.name(), failure));
             if !state.is_reconnecting() {
-                self.announce(&told.announcer, Some(number), state.name(), failure);
+                self.announce(Some(number), state.name(), failure);
             }
         }
         let (state, failure) = self.show(|shown| (shown.state, shown.failure));
         if core::mem::replace(&mut told.state, state) != state {
             trace::initiator::disk(|| self.change(None, state.name(), failure));
-            self.announce(&told.announcer, None, state.name(), failure);
+            self.announce(None, state.name(), failure);
         }
     }
 
@@ -133,44 +117,12 @@ impl Device {
         }
     }
 
-    /// Tells user space of a state, if there is a disk.
-    fn announce(
-        &self,
-        announcer: &Option<Announcer>,
-        path: Option<u8>,
-        state: &CStr,
-        failure: Option<Failure>,
-    ) {
-        let Some(announcer) = announcer else {
-            return;
-        };
-        self.uevent(|| {
-            let disk = CString::try_from_fmt(fmt!("HCABLK_DISK={self}"))?;
-            let state = state.to_str().map_err(|_| EINVAL)?;
-            let state = CString::try_from_fmt(fmt!("HCABLK_STATE={state}"))?;
-            let path = path.map(|path| CString::try_from_fmt(fmt!("HCABLK_PATH={path}")));
-            let path = path.transpose()?;
-            let error = failure.map(|why| CString::try_from_fmt(fmt!("HCABLK_ERROR={why}")));
-            let error = error.transpose()?;
-            let mut variables: KVec<&CStr> = KVec::new();
-            let all = [Some(&disk), path.as_ref(), Some(&state), error.as_ref()];
-            for variable in all.into_iter().flatten() {
-                variables.push(variable, GFP_KERNEL)?;
-            }
-            announcer.announce(&variables)
+    /// Has user space told of a state, if there is a disk.
+    fn announce(&self, path: Option<u8>, state: &'static CStr, failure: Option<Failure>) {
+        self.announcements.announce(News::State {
+            path,
+            state,
+            failure,
         });
-    }
-
-    /// Has `announce` send a uevent; returns whether it was sent.
-    fn uevent(&self, announce: impl FnOnce() -> Result) -> bool {
-        // Whoever reclaims memory may wait for this disk.
-        let result = without_io(announce);
-        if let Err(e) = result {
-            pr_warn!(
-                "{self}: user space was not told of a change (error {})\n",
-                e.to_errno()
-            );
-        }
-        result.is_ok()
     }
 }

@@ -31,7 +31,10 @@ use hcablk_core::{
         connect::Epoch,
         name::VolumeId, //
     },
-    sync::defer::without_io, //
+    sync::defer::{
+        for_reclaim,
+        without_io, //
+    },
 };
 use kernel::{
     prelude::*,
@@ -60,7 +63,7 @@ impl Device {
         if paths.iter().any(|path| path.number() == number) {
             return Err(EEXIST);
         }
-        without_io(|| paths.push(path.clone(), GFP_KERNEL))?;
+        for_reclaim(|| paths.push(path.clone(), GFP_KERNEL))?;
         Ok(path)
     }
 
@@ -277,7 +280,7 @@ impl Device {
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
         let mut control = self.control.lock();
         if let Some(active) = control.active.as_mut() {
-            without_io(|| active.head.hw_queues().set_policy(policy))?;
+            for_reclaim(|| active.head.hw_queues().set_policy(policy))?;
             active.settings.policy = policy;
         }
         self.settings.lock().policy = policy;

@@ -14,7 +14,7 @@ use crate::{
     },
     failure::Failure, //
 };
-use hcablk_core::sync::defer::without_io;
+use hcablk_core::sync::defer::for_reclaim;
 use kernel::{
     sync::Arc,
     workqueue::WorkItem, //
@@ -57,7 +57,7 @@ impl WorkItem<FOLLOW> for Session {
             return;
         };
         let news = admin.news();
-        if news.is_some_and(|now| without_io(|| this.owner.follow(&this, now))) {
+        if news.is_some_and(|now| for_reclaim(|| this.owner.follow(&this, now))) {
             admin.followed();
         }
         let portals = admin.portals_news();

@@ -355,11 +355,11 @@ impl<T: Operations> Disk<T> {
         unsafe { core::ptr::read_volatile(&raw const (*(*self.disk.as_ptr()).part0).bd_nr_sectors) }
     }
 
-    /// Changes the size, in sectors of 512 bytes, and tells user space.
-    /// Sleeps. C: `set_capacity_and_notify()`.
-    pub fn set_capacity_and_notify(&self, capacity: u64) {
+    /// Changes the size, in sectors of 512 bytes. User space has to be told, by `RESIZE=1`
+    /// ([`Announcer::announce`]). Process context. C: `set_capacity()`.
+    pub fn set_capacity(&self, capacity: u64) {
         // SAFETY: By the type invariant.
-        unsafe { bindings::set_capacity_and_notify(self.disk.as_ptr(), capacity) };
+        unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
     /// Returns a reference by which user space can be told of what happens to the disk, also while it is being

@@ -329,7 +329,7 @@ mod tests {
             ensure_eq!(device.max_write_zeroes_sectors(), 64);
             let disk = desk.disk.as_ref().ok_or(ENODEV)?;
             ensure!(disk.is_open());
-            disk.set_capacity_and_notify(100);
+            disk.set_capacity(100);
             ensure_eq!(device.sectors(), 100);
         }
         // Opened twice by this type; by no one else (tests/kselftest has that).

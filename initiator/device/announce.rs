@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Uevents of a disk, sent by a thread of their own.
+//!
+//! A uevent is sent under a mutex of the kernel for all uevents, whose holder waits for memory (`uevent_net_broadcast_untagged()`).
+//! What that has to write may be for this very disk: so nobody sends one who brings the disk back. Whoever has news leaves them
+//! here, and goes on.
+//!
+//! # Locks and contexts
+//!
+//! `announcer` is held while one is sent: whoever takes the disk away waits for that, and has the disk's requests fail before.
+//! `waiting` is held for looks and changes only.
+
+use crate::{
+    failure::Failure,
+    workqueues::AllQueues, //
+};
+use hcablk_core::{
+    blkdev::Announcer,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        defer::without_io,
+    },
+};
+use kernel::{
+    impl_has_work, new_mutex,
+    prelude::*,
+    str::CString,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
+    },
+};
+
+/// Uevents that may wait to be sent. Each path has two states that are told, and the disk a few.
+const WAITING_MAX: usize = 64;
+
+/// What user space is to be told.
+#[derive(Clone, Copy)]
+pub(super) enum News {
+    /// A path, or the disk, is in another state.
+    State {
+        path: Option<u8>,
+        state: &'static CStr,
+        failure: Option<Failure>,
+    },
+    /// The target's portals are others; `auto`: the disk is to have a path for each.
+    Portals { auto: bool },
+    /// The disk has another size.
+    Resized,
+}
+
+/// See the module.
+#[pin_data]
+pub(super) struct Announcements {
+    /// The disk's name in configfs.
+    disk: CString,
+    queues: Arc<AllQueues>,
+    /// There is a disk to tell of.
+    has_disk: Atomic<bool>,
+    /// Those that come first are first. It has room for all.
+    #[pin]
+    waiting: Mutex<KVec<News>>,
+    #[pin]
+    announcer: Mutex<Option<Announcer>>,
+    #[pin]
+    work: Work<Announcements>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Announcements { self.work }
+}
+
+impl Announcements {
+    /// Makes those of the disk of this name, which is not there yet. May sleep.
+    pub(super) fn new(disk: &str, queues: &Arc<AllQueues>) -> Result<Arc<Self>> {
+        let disk = CString::try_from_fmt(fmt!("{disk}"))?;
+        let waiting = KVec::with_capacity(WAITING_MAX, GFP_KERNEL)?;
+        let announcements = pin_init!(Self {
+            disk,
+            queues: queues.clone(),
+            has_disk: Atomic::new(false),
+            waiting <- new_mutex!(waiting),
+            announcer <- new_mutex!(None),
+            work <- new_work!("hcablk::Announcements"),
+        });
+        Arc::pin_init(announcements, GFP_KERNEL)
+    }
+
+    /// Sets of which disk is told from now on; what waits is told of the former one. Sleeps, as long as uevents need; when the disk
+    /// is taken away none of its requests waits any more.
+    pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
+        self.has_disk.store(announcer.is_some(), Relaxed);
+        let mut place = self.announcer.lock();
+        self.announce_all(place.as_ref());
+        let former = core::mem::replace(&mut *place, announcer);
+        drop(place);
+        drop(former);
+    }
+
+    /// Has user space told; `false`: there is no disk, or too much waits. Process context; waits for nothing.
+    pub(super) fn announce(self: &Arc<Self>, news: News) -> bool {
+        if !self.has_disk.load(Relaxed) {
+            return false;
+        }
+        let pushed = self.waiting.lock().push_within_capacity(news).is_ok();
+        if !pushed {
+            pr_warn!(
+                "{}: user space was not told of a change: too many wait\n",
+                self.name()
+            );
+        }
+        // If it is queued it has yet to look.
+        let _ = self.queues.events().enqueue(self.clone());
+        pushed
+    }
+
+    /// Sends all that wait, by who has the lock of `announcer`.
+    fn announce_all(&self, announcer: Option<&Announcer>) {
+        loop {
+            let next = self.waiting.lock().remove(0);
+            let Ok(news) = next else {
+                return;
+            };
+            if let Some(announcer) = announcer {
+                self.send(announcer, news);
+            }
+        }
+    }
+
+    fn send(&self, announcer: &Announcer, news: News) {
+        // Whoever takes the disk away waits for this.
+        let result = without_io(|| match news {
+            News::State {
+                path,
+                state,
+                failure,
+            } => self.send_state(announcer, path, state, failure),
+            News::Portals { auto } => {
+                let disk = self.variable()?;
+                let auto = CString::try_from_fmt(fmt!("HCABLK_PATHS_AUTO={}", u8::from(auto)))?;
+                announcer.announce(&[&disk, c"HCABLK_PORTALS=1", &auto])
+            }
+            News::Resized => announcer.announce(&[c"RESIZE=1"]),
+        });
+        if let Err(e) = result {
+            pr_warn!(
+                "{}: user space was not told of a change (error {})\n",
+                self.name(),
+                e.to_errno()
+            );
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.disk.to_str().unwrap_or("?")
+    }
+
+    fn variable(&self) -> Result<CString> {
+        let disk = self.name();
+        CString::try_from_fmt(fmt!("HCABLK_DISK={disk}"))
+    }
+
+    fn send_state(
+        &self,
+        announcer: &Announcer,
+        path: Option<u8>,
+        state: &CStr,
+        failure: Option<Failure>,
+    ) -> Result {
+        let disk = self.variable()?;
+        let state = state.to_str().map_err(|_| EINVAL)?;
+        let state = CString::try_from_fmt(fmt!("HCABLK_STATE={state}"))?;
+        let path = path.map(|path| CString::try_from_fmt(fmt!("HCABLK_PATH={path}")));
+        let path = path.transpose()?;
+        let error = failure.map(|why| CString::try_from_fmt(fmt!("HCABLK_ERROR={why}")));
+        let error = error.transpose()?;
+        let mut variables: KVec<&CStr> = KVec::new();
+        let all = [Some(&disk), path.as_ref(), Some(&state), error.as_ref()];
+        for variable in all.into_iter().flatten() {
+            variables.push(variable, GFP_KERNEL)?;
+        }
+        announcer.announce(&variables)
+    }
+}
+
+impl WorkItem for Announcements {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let announcer = this.announcer.lock();
+        this.announce_all(announcer.as_ref());
+    }
+}
