@@ -13,6 +13,10 @@ from pathlib import Path
 # Groups whose tests run for as long as they are told to.
 NAMED_ONLY = {"soak"}
 
+# How many turns there are, and how long a test takes of which that is not said.
+TURNS = 12
+USUAL_SECONDS = 40
+
 
 @dataclass
 class Test:
@@ -32,6 +36,8 @@ class Test:
     takes: float = 0
     # Of so many runs of all tests it is part of one, if turns are taken: see `has_turn`.
     turns: int = 1
+    # Which one, from 0: see `take_turns`.
+    turn: int = 0
     # Why nothing may run beside it; empty when something may.
     alone: str = ""
     # Kinds of guests on which it may be skipped: see `kinds` of run.py.
@@ -47,7 +53,7 @@ class Test:
 
     def has_turn(self, turn: int | None) -> bool:
         """Is it part of a run of all tests in this turn? Always, when no turns are taken."""
-        return turn is None or (turn + int(self.number)) % self.turns == 0
+        return turn is None or turn % self.turns == self.turn
 
     def matches(self, pattern: str) -> bool:
         """Is this what a T=… asks for: a number, a name, a group, or a glob of names?"""
@@ -91,12 +97,24 @@ def read_test(path: Path) -> Test:
     return test
 
 
+def take_turns(tests: list[Test]) -> None:
+    """Divide those that take turns among these so that each takes about as long."""
+    seconds = [0.0] * TURNS
+    for test in sorted((test for test in tests if test.turns > 1), key=lambda test: (-test.takes, int(test.number))):
+        if TURNS % test.turns:
+            raise SystemExit(f"{test.name}: {TURNS} turns cannot be divided by {test.turns}")
+        test.turn = min(range(test.turns), key=lambda turn: max(seconds[turn :: test.turns]))
+        for turn in range(test.turn, TURNS, test.turns):
+            seconds[turn] += test.takes or USUAL_SECONDS
+
+
 def read_tests(folder: Path) -> list[Test]:
     """All tests, by their numbers, of which each has its own."""
     tests = sorted((read_test(path) for path in folder.glob("[0-9]*.sh")), key=lambda test: int(test.number))
     for one, other in zip(tests, tests[1:]):
         if one.number == other.number:
             raise SystemExit(f"{one.name} and {other.name} have the same number")
+    take_turns(tests)
     return tests
 
 

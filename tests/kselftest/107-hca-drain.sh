@@ -5,7 +5,7 @@
 # guests: hca
 # timeout: 600
 # waits: yes
-# turns: 3
+# turns: 4
 # takes: 250
 # expect-log: BUG: (send|receive) queue did not drain
 

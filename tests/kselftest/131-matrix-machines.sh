@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that is killed, or withdraws its export, and a client that is stopped for longer than every timeout: no error, no wrong data; and an early error when ctrl_loss_tmo is over.
 # group: matrix
-# turns: 4
+# turns: 6
 # waits: yes
 # takes: 200
 # skips: siw debug

@@ -3,7 +3,7 @@
 # Proves: a client that is short of memory, whose file system and swap are on the disk, outlives an outage: all is done, all data is right.
 # group: fail
 # waits: yes
-# turns: 4
+# turns: 6
 # takes: 250
 # timeout: 900
 

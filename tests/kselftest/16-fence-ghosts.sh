@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: over lost connections and replaced queue pairs no write comes to the drive after its retry, though the drive delays what it likes.
 # group: fence
-# turns: 3
+# turns: 6
 # takes: 150
 # waits: yes
 # skips: siw debug

@@ -3,8 +3,8 @@
 # Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes.
 # group: reserve
 # timeout: 900
-# turns: 4
-# takes: 150
+# turns: 6
+# takes: 200
 
 . "${0%/*}/lib.sh"
 

@@ -3,7 +3,7 @@
 # Proves: when a target's machine is killed at any moment of a change of reservations, what it reads back is what it had answered last, or the change that was under way; which is made once.
 # group: reserve
 # timeout: 3600
-# turns: 4
+# turns: 6
 # takes: 180
 # waits: yes
 

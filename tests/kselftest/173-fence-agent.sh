@@ -3,8 +3,8 @@
 # Proves: when the fence agent says that a node is off, by either method, nothing of it reaches the drive until it is let in again.
 # group: fence
 # waits: yes
-# turns: 4
-# takes: 200
+# turns: 6
+# takes: 220
 # timeout: 900
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: writes arrive whole and at their place when their data is fetched into registered memory, as on iWARP.
 # group: verify
-# turns: 2
+# turns: 3
+# takes: 100
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a client that sends nonsense gets the answers of the protocol, changes nothing but what it may, and hinders no other.
 # group: hostile
-# turns: 3
+# turns: 4
 # takes: 80
 # skips: siw
 # timeout: 7200

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that speaks nonsense reaches no memory that it was not given; its session ends, and says why.
 # group: hostile
-# turns: 4
+# turns: 6
 # takes: 300
 # skips: siw
 # timeout: 7200

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk with a ctrl_loss_tmo outlives its connection: no error, no wrong data; and it ends when it must.
 # group: fail
-# turns: 3
-# takes: 180
+# turns: 6
+# takes: 250
 # waits: yes
 # timeout: 400
 
