@@ -410,15 +410,18 @@ impl Session {
 
     /// Has the drive make durable what was acknowledged, and gives the initiator time to ask whether it has. No queue pair
     /// but `admin` is left; those of the disk's other sessions, by which something may be acknowledged that the answer is to
-    /// cover, are waited for. Sleeps, as long as the drive takes.
+    /// cover, are waited for, but not longer than the initiator asks. Sleeps, as long as the drive takes.
     fn make_durable(&self, admin: &Admin) {
         let Some(backing) = self.backing().filter(|_| self.geometry.write_cache) else {
             return;
         };
+        let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
         while self.write_errors.is_open() {
-            if self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
+            // When memory is short their teardowns may wait for this one.
+            if looks == 0 || self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
                 return;
             }
+            looks -= 1;
         }
         // What reclaims memory may wait for this volume's requests.
         let durable = without_io(|| self.write_errors.is_durable(&backing));
