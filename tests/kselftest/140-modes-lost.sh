@@ -48,7 +48,13 @@ must on target "dd if=/dev/urandom of=$both bs=4k seek=32 count=1 conv=notrunc"
 begin "$direct" direct
 check "a read that meets dirty pages succeeds" on c1 "dd if=$direct of=/tmp/read bs=4k skip=32 count=1 iflag=direct"
 end "beside a read"
-same "and read them" "$(on target "dd if=$both bs=4k skip=32 count=1 2> /dev/null | sha256sum")" "$(on c1 'sha256sum < /tmp/read')"
+# What the page cache has, what the drive has, and what was read, if they differ.
+cached=$(on target "dd if=$both bs=4k skip=32 count=1 status=none | sha256sum") read=$(on c1 'sha256sum < /tmp/read')
+same "and read them" "$cached" "$read"
+[ "$cached" = "$read" ] || {
+	on target "for flag in fullblock direct; do dd if=$both bs=4k skip=32 count=1 iflag=\$flag status=none | od -An -tx1 -N 32; done"
+	on c1 'od -An -tx1 -N 32 /tmp/read; wc -c < /tmp/read'
+} >&2
 
 # A write with FUA flushes the drive, of which a part is lost, and through the page cache it tells what the session has
 # lost: the second may fail, too, and takes as long as the first.
