@@ -335,8 +335,8 @@ impl Connect {
         request: &Request,
         volume: Option<&Arc<Volume>>,
     ) -> Result<DriveWaiter<'_>, Refusal> {
-        let exported = volume.and_then(|volume| volume.backing());
-        let drive = exported.map(|(backing, _)| backing.file().id());
+        let file = |volume: &Arc<Volume>| volume.with_backing(|backing| backing.file().id());
+        let drive = volume.and_then(file);
         self.registry
             .wait_for_drive(request.host, drive)
             .map_err(|_| Refusal::CROWD)

@@ -215,7 +215,7 @@ impl Registry {
         Ok(pending)
     }
 
-    /// Counts a connection request of `host` that will wait for `drive`, by which `None` is one, too; `EBUSY`: there
+    /// Counts a connection request of `host` that will wait for `drive`, where `None`, that of a volume which is exported no longer, is one, too; `EBUSY`: there
     /// are [too many](is_room).
     pub(crate) fn wait_for_drive(
         &self,
@@ -301,8 +301,8 @@ impl Registry {
 
     /// Lists a new session on `volume`, and has its epoch remembered; `EBUSY` when its host has sessions of
     /// another instance there, `EEXIST` when there is one of its name, `EMFILE` when its host has `most`
-    /// there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported no longer. Looked at and listed under one lock: of those that come at the same time none is too
-    /// many, and no two are of different instances.
+    /// there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported no longer. Looked at and listed
+    /// under one lock: of those that come at the same time none is too many, and no two are of different instances.
     pub(crate) fn add_session(
         &self,
         session: &Arc<Session>,
@@ -344,17 +344,19 @@ impl Registry {
     /// was decided. Neither happens without the other: whose session has begun under this lock is not superseded by who was
     /// before it.
     pub(crate) fn supersede(&self, volume: &Volume, request: &Request, proven: Proven) {
-        let lists = self.lists.lock();
-        let (seen, _) = self.admission(volume, request, proven);
-        if !seen.is_open() || !volume.enter(request, proven) {
-            return;
-        }
-        for session in lists.sessions.iter() {
-            if session.is_of_other_instance(request) {
-                session.end(EndReason::Superseded);
+        {
+            let lists = self.lists.lock();
+            let (seen, _) = self.admission(volume, request, proven);
+            if !seen.is_open() || !volume.enter(request, proven) {
+                return;
+            }
+            for session in lists.sessions.iter() {
+                if session.is_of_other_instance(request) {
+                    session.end(EndReason::Superseded);
+                }
             }
         }
-        // One that has begun comes before those of the new instance in any case.
+        // Not with the lists locked: it may have the last reference to the drive. One that has begun comes before those of the new instance in any case.
         volume.give_up_changes(request.host);
     }
 

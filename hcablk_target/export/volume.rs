@@ -358,6 +358,15 @@ impl Volume {
         Ok(())
     }
 
+    /// Calls `f` with what it is made of, while it is exported, and under the volume's lock: without a reference of its own, which
+    /// may be the last one and close the device.
+    pub(crate) fn with_backing<R>(&self, f: impl FnOnce(&Backing) -> R) -> Option<R> {
+        match &self.state.lock().export {
+            Export::Exported { backing, .. } => Some(f(backing)),
+            _ => None,
+        }
+    }
+
     /// Returns what it is made of and what that can do, while it is exported.
     pub(crate) fn backing(&self) -> Option<(Arc<Backing>, Geometry)> {
         let (backing, geometry, _) = self.export()?;

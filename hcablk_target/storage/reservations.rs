@@ -151,8 +151,9 @@ impl Drive {
         !self.state.lock().allows(host, writes)
     }
 
-    /// Returns by what a change can be made that is asked for now. Whoever shuts hosts out ends their sessions before
-    /// changes are given up: so a session that is not ending after this has none made when it was shut out. Any context.
+    /// Returns by what a change can be made that is asked for now. To be taken before it is looked whether the session ends:
+    /// whoever shuts a host out ends its sessions first, and gives up changes then, so that a session which does not end yet
+    /// has a ticket that will be given up. Any context.
     pub(crate) fn ticket(&self) -> Ticket {
         self.turns.lock().ticket()
     }

@@ -5,14 +5,15 @@
 //! What a lost session had sent may reach the drive as long as the target has not ended its side of it. So a
 //! session that ends is *unfenced* until the target has said that nothing of it is left: in its answer to the next
 //! session on the same path, which has a later epoch, or to a question by another path
-//! ([`Admin::ask_fence`]). Two rules keep a write of the past from coming after its retry:
+//! ([`Admin::ask_fence`]). Three rules keep a write of the past from coming after its retry:
 //!
 //! 1. The requests of an unfenced session are kept while another path is live, and given back to the block layer when it is
 //!    fenced, or when no path is live ([`Head::wait_for_fence`]).
-//! 2. A session becomes a path of the disk, and a queue pair that replaces another one has requests, only while no other path is unfenced, and none is live or unfenced that
+//! 2. A session becomes a path of the disk only while no other path is unfenced, and none is live or unfenced that
 //!    leads to another export ([`Head::fence_others`], [`Head::try_admit`]).
+//! 3. A queue pair that takes another one's place has requests only if its session has not ended ([`Head::put_instead`]).
 //!
-//! Both look and act under one lock, so that no session becomes a path between the look and the act of the
+//! All look and act under one lock, so that no session becomes a path between the look and the act of the
 //! other. Whose answer counts is told in [`last_sessions`](super::last_sessions).
 
 use super::{

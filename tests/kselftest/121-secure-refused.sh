@@ -12,11 +12,7 @@
 
 use_keys c1
 id=$(host_id c1)
-# The two keys as the peer wants them.
-digits() {
-	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
-}
-keys="$(digits c1 host)\n$(digits target target)"
+keys="$(key_digits c1 host)\n$(key_digits target target)"
 export_volume vol1 "$drive" c1
 
 # initiator WRONG: what the target says to each request, in one line
@@ -69,7 +65,7 @@ says "a number that is none" queue-old "admin granted queue granted queue 7!" "c
 
 # false_target WRONG: c1's driver connects to a false target, which is at c2; prints what the driver says.
 must on c1 'modprobe hcablk'
-secret=$(digits c1 host) target_secret=$(digits target target)
+secret=$(key_digits c1 host) target_secret=$(key_digits target target)
 false_target() {
 	on c2 "printf '$keys\n' | hcablk-prove target 7745 $1 > /tmp/prove 2>&1 &"
 	must wait_until c2 20 'grep -q listens /tmp/prove'

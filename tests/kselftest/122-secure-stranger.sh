@@ -12,11 +12,8 @@
 [ "$rdma" = rxe ] || skip "the peer's library speaks soft-RoCE only"
 
 use_keys c1
-digits() {
-	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
-}
 # Keys of nobody, in the form in which the peer wants them.
-keys="$(digits c1 host | tr 0-9a-f f0-9a-e)\n$(digits target target | tr 0-9a-f f0-9a-e)"
+keys="$(key_digits c1 host | tr 0-9a-f f0-9a-e)\n$(key_digits target target | tr 0-9a-f f0-9a-e)"
 export_volume vol1 "$drive" c1
 connect c1 vol1 --ctrl-loss-tmo 600 --reconnect-delay 1 --queues 2
 check "the disk is written" on c1 "hcablk-scatter $device random 1 8"

@@ -14,10 +14,7 @@
 
 use_keys c1
 id=$(host_id c1)
-digits() {
-	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
-}
-must on c2 "printf '$(digits c1 host)\n$(digits target target)\n' > /tmp/keys"
+must on c2 "printf '$(key_digits c1 host)\n$(key_digits target target)\n' > /tmp/keys"
 export_volume vol1 "$drive" c1
 # What docs/reference/protocol.md has the target keep: so many challenges, of 256 bytes each beside their places; 512 for an address.
 places=4096 share=512

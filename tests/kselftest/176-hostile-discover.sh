@@ -19,11 +19,7 @@ chances=100
 chances=${HCABLK_MESSAGES:-$(few $chances)}
 use_keys c1
 id1=$(host_id c1) id2=$(host_id c2)
-# The two keys as the peer wants them.
-digits() {
-	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
-}
-secret=$(digits c1 host) target_secret=$(digits target target)
+secret=$(key_digits c1 host) target_secret=$(key_digits target target)
 for guest in c1 c2; do
 	must on $guest "printf '$secret\n$target_secret\n' > /tmp/keys"
 done

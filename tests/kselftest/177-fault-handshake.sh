@@ -10,13 +10,10 @@
 . "${0%/*}/lib.sh"
 . "${0%/*}/fault.sh"
 
-digits() {
-	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
-}
 must on target "modprobe -a ext4 loop; mkfs.ext4 -q -F $drive2 64M && mkdir -p /mnt/files && mount $drive2 /mnt/files &&
 	truncate -s 1M /mnt/files/open"
 use_keys c1
-secret=$(digits c1 host) target_secret=$(digits target target)
+secret=$(key_digits c1 host) target_secret=$(key_digits target target)
 export_volume vol1 "$drive" c1
 # By names alone one that is nobody's has an open volume.
 other=11111111-0000-4000-8000-000000000001

@@ -266,6 +266,11 @@ export_volume() {
 	must on target "hcablk target export $volume $path ${arguments[*]}"
 }
 
+# key_digits GUEST host|target: its own key as the peer's programs and the kernel take it.
+key_digits() {
+	on "$1" "hcablk key show $2" | sed 's/^hcablk-key-1:\([0-9a-f]*\)-.*/\1/'
+}
+
 # use_keys CLIENT…: makes keys for the target and these clients, and gives each side those of the other; volumes demand them
 # from now on.
 use_keys() {

@@ -18,7 +18,8 @@ use crate::{
     session::{
         end_reason::EndReason,
         Session, //
-    }, //
+    },
+    storage::reservations::Drive, //
 };
 use hcablk_core::proto::{
     connect::{
@@ -29,7 +30,10 @@ use hcablk_core::proto::{
     name::HostId, //
 };
 use hcablk_core::system::errno;
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 /// How long [`Volume::evict`] waits for the drive, in milliseconds.
 const EVICT_WAIT_MS: u32 = 1000;
@@ -63,22 +67,25 @@ impl Volume {
     /// Has no change of reservations made that `host` has asked for by sessions that have ended, or are ending; others are asked
     /// for again. Returns whether one is being made that had begun before.
     pub(crate) fn give_up_changes(&self, host: HostId) -> bool {
-        let backing = self.backing();
-        let drive = backing.as_ref().and_then(|(backing, _)| backing.drive());
-        // Without an export it is not known which drive it had; a change may have outlived that.
-        self.owner.drives().give_up_changes(drive, host)
+        self.owner
+            .drives()
+            .give_up_changes(self.drive().as_ref(), host)
+    }
+
+    /// Returns the drive whose reservations it is under; `None`: it is not exported, and which drive it had is not known, of which
+    /// a change may have outlived the export.
+    fn drive(&self) -> Option<Arc<Drive>> {
+        self.with_backing(|backing| backing.drive().cloned())?
     }
 
     /// Returns whether a change of reservations is being made that `host` has asked for.
     fn is_changing(&self, host: HostId) -> bool {
-        let backing = self.backing();
-        let drive = backing.as_ref().and_then(|(backing, _)| backing.drive());
-        self.owner.drives().is_changing(drive, host)
+        self.owner.drives().is_changing(self.drive().as_ref(), host)
     }
 
     /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it can reach
-    /// the drive or its reservations any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`]: the host is
-    /// evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
+    /// the drive or its reservations any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`],
+    /// or a change of reservations is being made for it: the host is evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
     /// meanwhile; with `ENOSPC` when too many are evicted, and with `ENOMEM`: then nothing has
     /// changed. Process context.
     pub(crate) fn evict(&self, host: HostId) -> Result {
