@@ -375,20 +375,17 @@ impl Device {
                 let failure = session.failure().unwrap_or(failure);
                 // Its queue pairs may take long to drain.
                 self.fail_fast_if_due(plan);
-                // Not as if somebody wanted it so: if some requests went by it they are issued again.
                 session.fail(failure);
                 session.wait();
                 session.let_go();
-                if session.is_admitted() {
-                    self.remove_queues(&plan.head, number);
-                }
                 Attempt::Failed(failure)
             }
         }
     }
 
     /// Makes `session` a path of the disk when all other paths that were lost are fenced; returns `false` if nobody
-    /// wants it any more. Sleeps, as long as the drive takes for what it has begun.
+    /// wants it any more. Sleeps, as long as the drive takes for what it has begun. If it cannot be used then, it is lost as any
+    /// session of the disk is.
     fn fence_and_install(
         &self,
         session: &Arc<Session>,
@@ -415,9 +412,11 @@ impl Device {
             let installed = plan.head.try_admit(path, epoch, origin, || {
                 self.install(session, plan, active, volume)
             });
+            if let Some(Err(failure)) = installed {
+                session.fail(failure);
+            }
             drop(control);
-            if let Some(result) = installed {
-                result?;
+            if installed.is_some() {
                 self.tell_changes();
                 plan.head.requests().run_hw_queues();
                 return Ok(true);
@@ -427,16 +426,21 @@ impl Device {
 
     /// Has the disk follow `volume`, as a session that begins was told of it, before the first request goes out by that;
     /// returns what is true of the disk from now on. While other paths are live they tell what changes, and may have
-    /// told what is newer. Fails if they say otherwise who may write: a target refuses writes by what it said when the
+    /// told what is newer (`others`). Fails if they say otherwise who may write: a target refuses writes by what it said when the
     /// session began. With `control` held.
-    fn agree(&self, active: &Active, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
+    fn agree(
+        &self,
+        active: &Active,
+        volume: VolumeInfo,
+        others: bool,
+    ) -> Result<VolumeInfo, Failure> {
         let former = active.volume.geometry;
         let mut geometry = Geometry {
             // Requests are not larger than when the disk was made.
             max_transfer: former.max_transfer,
             ..volume.geometry
         };
-        if active.has_live() {
+        if others {
             if geometry.read_only != former.read_only {
                 return Err(Failure::OtherAccess);
             }
@@ -447,7 +451,8 @@ impl Device {
         Ok(VolumeInfo { geometry, ..volume })
     }
 
-    /// Makes `session` a path of the disk. With `control` held, while all other paths are fenced. Sleeps.
+    /// Makes `session` a path of the disk, and has requests go by it. With `control` held, while all other paths are fenced.
+    /// Sleeps. If it fails some may go by it already: the session has to end, before the path has another one.
     fn install(
         &self,
         session: &Arc<Session>,
@@ -455,10 +460,17 @@ impl Device {
         active: &mut Active,
         volume: VolumeInfo,
     ) -> Result<(), Failure> {
-        // From here on its end is one of the disk's, also if what follows fails.
         session.admit();
+        let others = active.has_live();
+        if let Some(place) = active.sessions.get_mut(usize::from(session.path())) {
+            *place = Some(session.clone());
+        }
+        if let Some(lost) = &plan.lost {
+            lost.let_go();
+        }
+        plan.path.set_state(PathState::Live, None);
         let is_other = volume.instance != active.volume.instance;
-        let volume = self.agree(active, volume)?;
+        let volume = self.agree(active, volume, others)?;
         let durable = plan.head.take_durable(active.volume.instance);
         if volume.geometry.write_cache && is_other && !durable {
             pr_warn!(
@@ -476,14 +488,7 @@ impl Device {
                 .put(&queue)
                 .map_err(|e| Failure::Setup("the disk's queues", e))?;
         }
-        if let Some(place) = active.sessions.get_mut(usize::from(session.path())) {
-            *place = Some(session.clone());
-        }
-        if let Some(lost) = &plan.lost {
-            lost.let_go();
-        }
         plan.head.end_loss();
-        plan.path.set_state(PathState::Live, None);
         self.show_sessions(active, State::Queueing, None);
         if session.path() == 0 && plan.lost.is_some() {
             pr_info!(
