@@ -168,6 +168,12 @@ fn it_is_configured_by_one_word() {
     ok(&kernel, "connect data");
     assert_eq!(kernel.path("data", 2, "state"), "live");
     assert_eq!(ok(&kernel, "config show --running"), text);
+    // What is to be remarked is a part of the answer.
+    kernel.portals.borrow_mut().push("10.0.3.1");
+    kernel.silence("10.0.3.1", "took too long");
+    let said = notes(&kernel, "connect data");
+    assert_eq!(said[0], "data is connected already");
+    assert!(said[1].contains("no path to the portal 10.0.3.1:7744"));
     // Without it the paths are those that are written down.
     kernel.file(
         "/etc/hcablk/hcablk.toml",

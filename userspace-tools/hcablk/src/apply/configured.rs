@@ -21,11 +21,14 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long apart it is said what is waited for.
 const WORDS: Duration = Duration::from_secs(10);
 
+/// A connected disk, and what is to be remarked about its paths.
+type Connected = (ConnectedDisk, Vec<String>);
+
 /// What connecting one disk came to.
 struct Attempt<'a> {
     name: &'a DeviceName,
     disk: &'a Disk,
-    result: Option<Result<ConnectedDisk>>,
+    result: Option<Result<Connected>>,
 }
 
 /// Connects the configured disk `only`, or all that are enabled; tries again for `wait` while a target is not
@@ -118,7 +121,7 @@ fn connect_one(
     config: &Config,
     name: &DeviceName,
     disk: &Disk,
-) -> Result<ConnectedDisk> {
+) -> Result<Connected> {
     // Whoever asks for it by name wants it now, whether it is to be connected at each start or not.
     let disk = &Disk {
         enabled: true,
@@ -146,24 +149,31 @@ fn connect_one(
     let result = carry_out::all(system, &plan.steps, &mut transaction);
     transaction.finish(result)?;
     let node = wait_for_node(&INITIATOR.named(system).child(name.as_str()))?;
-    if disk.paths == Paths::Auto {
-        for note in sync_by_name(system, name.as_str())? {
-            system.remark(&note);
-        }
-    }
-    Ok(ConnectedDisk {
+    let notes = match disk.paths {
+        Paths::Auto => sync_by_name(system, name.as_str())?,
+        _ => Vec::new(),
+    };
+    let connected = ConnectedDisk {
         name: name.to_string(),
         device: node.to_string_lossy().into_owned(),
         changed: !plan.steps.is_empty(),
-    })
+    };
+    Ok((connected, notes))
 }
 
 fn report(attempts: Vec<Attempt<'_>>, is_one: bool) -> Result<Outcome> {
     let mut disks = Vec::new();
+    let mut notes = Vec::new();
     let mut failures = Vec::new();
     for attempt in attempts {
         match attempt.result {
-            Some(Ok(disk)) => disks.push(disk),
+            Some(Ok((disk, about_paths))) => {
+                if !disk.changed {
+                    notes.push(format!("{} is connected already", disk.name));
+                }
+                notes.extend(about_paths);
+                disks.push(disk);
+            }
             Some(Err(error)) => failures.push(error),
             None => (),
         }
@@ -171,11 +181,6 @@ fn report(attempts: Vec<Attempt<'_>>, is_one: bool) -> Result<Outcome> {
     if let Some(all) = Error::together(failures) {
         return Err(all);
     }
-    let notes: Vec<_> = disks
-        .iter()
-        .filter(|disk| !disk.changed)
-        .map(|disk| format!("{} is connected already", disk.name))
-        .collect();
     let nothing = disks.is_empty();
     let done = match disks.pop() {
         Some(disk) if is_one => Done::Connect {
