@@ -132,6 +132,13 @@ struct connection *enter(struct rng *r, unsigned int *credits);
 
 /* odd_admin.c */
 
+/* Of what is asked about reservations: that no key is needed, or that a victim's requests are ended. */
+#define FLAG 0x100u
+/* Where the sequence number of a change is, and its second key. */
+enum { SEQUENCE_AT = 20, SECOND_AT = 24 };
+
+/* Sends a message on an admin queue pair; its answer's status, or -1 when the connection ends instead. With fire none is waited for: 0. */
+int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire);
 /* The admin queue pair of a new session, which will hear from us for as long as it takes; what was asked is left in a. */
 struct connection *enter_admin(struct rng *r, struct asked *a);
 /* What is odd on the admin queue pair of a session that is made for it. */

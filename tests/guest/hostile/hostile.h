@@ -130,6 +130,7 @@ void post(struct connection *c, struct ibv_send_wr *wr, struct ibv_sge *sge);
 void post_message(struct connection *c, struct ibv_send_wr *wr, const unsigned char *bytes, size_t n);
 
 int play_client(void);
+int play_insistent(const char *stop);
 /* With trick: none but that one. */
 int play_target(const char *port, const char *trick);
 int play_victim(const char *directory, const char *stop);

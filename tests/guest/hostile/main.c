@@ -8,6 +8,9 @@
  *	before it sends it and compares what the target does with that. Its
  *	writes with a key that works go to ZONE_COUNT sectors from sector
  *	ZONE_FROM only; the volume must hold the pattern of "fill".
+ * hcablk-hostile insistent ADDRESS PORT VOLUME HOST_ID STOP
+ *	is an initiator that changes its registration again and again by several
+ *	sessions, asks without a pause, and tells nothing, until the file STOP is there.
  * hcablk-hostile target PORT [OPTION...]
  *	plays a target of the pattern: most requests are served, the others are
  *	answered wrongly or have memory accessed that they did not grant.
@@ -35,6 +38,24 @@
 #include <unistd.h>
 #include "hostile.h"
 #include "client.h"
+
+/* Who asks whom for what: ADDRESS PORT VOLUME HOST_ID. */
+static void begin_as(char **words)
+{
+	unsigned int digits = 0;
+
+	if (getaddrinfo(words[0], words[1], NULL, &address))
+		failed("no such address");
+	memcpy(volume, words[2], strnlen(words[2], sizeof(volume)));
+	for (const char *p = words[3]; *p && digits < 32; p++) {
+		unsigned int digit;
+
+		if (sscanf((char[]){ *p, 0 }, "%x", &digit) == 1) {
+			host[digits / 2] = host[digits / 2] << 4 | digit;
+			digits++;
+		}
+	}
+}
 
 int main(int argc, char **argv)
 {
@@ -73,22 +94,14 @@ int main(int argc, char **argv)
 	if (words == 3 && !strcmp(mode, "target"))
 		return play_target(argv[2], only);
 	if (words == 8 && !strcmp(mode, "client")) {
-		unsigned int digits = 0;
-
-		if (getaddrinfo(argv[2], argv[3], NULL, &address))
-			failed("no such address");
-		memcpy(volume, argv[4], strnlen(argv[4], sizeof(volume)));
-		for (const char *p = argv[5]; *p && digits < 32; p++) {
-			unsigned int digit;
-
-			if (sscanf((char[]){ *p, 0 }, "%x", &digit) == 1) {
-				host[digits / 2] = host[digits / 2] << 4 | digit;
-				digits++;
-			}
-		}
+		begin_as(argv + 2);
 		zone_from = strtoull(argv[6], NULL, 0);
 		zone_count = strtoull(argv[7], NULL, 0);
 		return play_client();
+	}
+	if (words == 7 && !strcmp(mode, "insistent")) {
+		begin_as(argv + 2);
+		return play_insistent(argv[6]);
 	}
 usage:
 	fprintf(stderr, "usage: see the source\n");

@@ -6,9 +6,7 @@
 #include "hostile.h"
 #include "client.h"
 
-/* Of what is asked about reservations: that no key is needed, or that a victim's requests are ended. */
-#define FLAG 0x100u
-enum { SEQUENCE_AT = 20, SECOND_AT = 24, TYPES = 6 };
+enum { TYPES = 6 };
 
 /* Any message about reservations, which may break a rule by its fields. */
 static void any_reservation(struct rng *r, unsigned char *b)
@@ -89,8 +87,7 @@ static bool told(const unsigned char *got)
 	return got[0] == 0x83 && !got[1] && !get(got + 10, 2) && !get(got + 16, 8);
 }
 
-/* Sends a message on an admin queue pair; its answer's status, or -1 when the connection ends instead. With fire none is waited for: 0. */
-static int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire)
+int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire)
 {
 	uint64_t end = now_ms() + WAIT_TIMEOUT_MS;
 
