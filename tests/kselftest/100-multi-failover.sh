@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk of two paths goes on by one when the other is lost, for whatever reason, and uses that again when it is back.
 # group: multi
-# turns: 2
+# turns: 3
 # waits: yes
 # timeout: 900
 

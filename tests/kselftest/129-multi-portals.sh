@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target tells of the portals that it gets and loses, and a disk that is to have a path for each gets it and stays; another is left as it is.
 # group: multi
-# turns: 2
+# turns: 3
 # takes: 100
 # guests: target c1
 # waits: yes

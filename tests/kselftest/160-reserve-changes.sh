@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two hosts register, reserve, release, preempt and clear; each type admits whom it shall; what was answered outlives the target.
 # group: reserve
-# turns: 2
+# turns: 3
 # takes: 60
 # timeout: 480
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the target's buffers never take more memory than the administrator allows, however many clients connect.
 # group: shares
-# turns: 2
+# turns: 3
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/shares.sh"

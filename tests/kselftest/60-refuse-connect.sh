@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each reason why a connection is refused has its error, one message, and leaves nothing behind.
 # group: refuse
-# turns: 2
+# turns: 3
 # timeout: 480
 
 . "${0%/*}/lib.sh"

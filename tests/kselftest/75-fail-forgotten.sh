@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone; others do.
 # group: fail
-# turns: 2
+# turns: 3
 # waits: yes
 # timeout: 300
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a drive and a sparse file serve the same data in every mode, and each mode goes its own way.
 # group: modes
-# turns: 2
+# turns: 3
 # timeout: 480
 
 . "${0%/*}/lib.sh"

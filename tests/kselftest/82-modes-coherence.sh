@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is written in one mode, or on the target itself, is what is read next in every other.
 # group: modes
-# turns: 2
+# turns: 3
 # timeout: 480
 
 . "${0%/*}/lib.sh"

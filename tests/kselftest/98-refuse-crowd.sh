@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: hosts that ask for connections and never finish them, as many as may, keep no other from connecting, coming back and leaving; nor do those of a drive that hangs.
 # group: refuse
-# turns: 2
+# turns: 3
 # takes: 60
 # skips: siw
 # waits: yes

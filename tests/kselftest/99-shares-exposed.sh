@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a buffer whose fetch into registered memory failed goes to no other session that waits for buffers.
 # group: shares
-# turns: 2
+# turns: 3
 # skips: siw
 
 . "${0%/*}/lib.sh"
