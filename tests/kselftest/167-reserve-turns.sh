@@ -11,8 +11,9 @@
 [ "$rdma" = rxe ] || skip "the hostile client's library speaks soft-RoCE only"
 
 changes=6
-# A change is written for so many milliseconds, twice.
-delay=50
+# A change is written for so many milliseconds, twice: longer than the other host takes for a command, so that it asks nearly
+# all the time.
+delay=200
 must on target "modprobe -a dm_mod dm_delay ext4 && printf '0 16384 delay $drive2 0 0 $drive2 0 $delay\n' | dmsetup create kept && dmsetup mknodes &&
 	mkfs.ext4 -q -F -b 4096 -O ^has_journal /dev/mapper/kept && mkdir -p /mnt/state && mount /dev/mapper/kept /mnt/state &&
 	mkdir /mnt/state/reservations && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
