@@ -72,15 +72,17 @@ connect c1 data --ctrl-loss-tmo 600
 busy=$device
 connect c1 backup --ctrl-loss-tmo 600
 must on c1 'hcablk times data --measure on && hcablk times backup --measure on'
-spawn load c1 "fio --name=load --filename=$busy --direct=1 --rw=randrw --bs=4k --iodepth=8 --ioengine=libaio --time_based --runtime=60 --output=/dev/null"
+ON_SECONDS=620 spawn load c1 "fio --name=load --filename=$busy --direct=1 --rw=randrw --bs=4k --iodepth=8 --ioengine=libaio --time_based --runtime=600 --output=/dev/null"
 screen stats 'c1# hcablk stats 1 5' 80 hcablk stats 1 5
 must on c1 'rm -f /tmp/keys && mkfifo /tmp/keys && mkdir -p /dev/pts && { grep -q " /dev/pts " /proc/mounts || mount -t devpts devpts /dev/pts; }'
 ON_SECONDS=300 spawn top c1 'exec 3<> /tmp/keys; TERM=xterm script -q -e -f -c "stty rows 24 cols 80; exec hcablk top 1" /tmp/screen < /tmp/keys > /dev/null'
 # Rates are there after the second look.
 must wait_until c1 60 '[ $(grep -c data /tmp/screen) -gt 3 ] || [ $(wc -c < /tmp/screen) -gt 6000 ]'
-must on c1 'usleep 3000000; printf q > /tmp/keys'
+# The second disk of the list is the one that works.
+must on c1 'printf "\033[B" > /tmp/keys; usleep 3000000; printf q > /tmp/keys'
 must join top
 on c1 'cat /tmp/screen' | python3 "$harness/terminal.py" 80 24 'c1# hcablk top' > "$pictures/top.svg" || die "the picture top"
 pass "docs/pictures/top.svg"
 screen list 'c1# hcablk list' 100 hcablk list
-must join load
+must on c1 'killall -q -INT fio; true'
+join load || true
