@@ -151,7 +151,7 @@ fn connect_one(
     let node = wait_for_node(&INITIATOR.named(system).child(name.as_str()))?;
     let notes = match disk.paths {
         Paths::Auto => sync_by_name(system, name.as_str())?,
-        _ => Vec::new(),
+        Paths::These(_) => Vec::new(),
     };
     let connected = ConnectedDisk {
         name: name.to_string(),
