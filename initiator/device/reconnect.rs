@@ -425,8 +425,8 @@ impl Device {
     }
 
     /// Has the disk follow `volume`, as a session that begins was told of it, before the first request goes out by that;
-    /// returns what is true of the disk from now on. While other paths are live they tell what changes, and may have
-    /// told what is newer (`others`). Fails if they say otherwise who may write: a target refuses writes by what it said when the
+    /// returns what is true of the disk from now on. While other paths are live (`others`) they tell what changes, and may have
+    /// told what is newer. Fails if they say otherwise who may write: a target refuses writes by what it said when the
     /// session began. With `control` held.
     fn agree(
         &self,
