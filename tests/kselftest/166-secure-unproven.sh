@@ -41,11 +41,21 @@ unproven() {
 }
 
 # The first ones have the connection manager and the allocator make what they keep.
+began=$(now_ms)
 like "who proves nothing is challenged" "$share hellos, 0 processes failed" "$(unproven)"
 first=$(objects) first_used=$(used) identifiers=$(on target 'rdma resource show cm_id | wc -l')
-like "as many again from that address are challenged" "$share hellos, 0 processes failed" "$(unproven)"
-echo "# $share and $share more from one address: $first, then $(objects) objects of 256 bytes" >&2
-less "and take the places of the first" $(($(objects) - first)) $((share / 2))
+# A challenge counts for its address for ten seconds. So this is told by as many as come within that time of the first of those before
+# them; where the machine is too busy for that, the host test of challenges.rs alone tells it.
+for _ in 1 2 3; do
+	before=$(objects) before_began=$began began=$(now_ms)
+	like "as many again from that address are challenged" "$share hellos, 0 processes failed" "$(unproven)"
+	grown=$(($(objects) - before)) took=$(($(now_ms) - before_began))
+	echo "# $share and $share more from one address in $took ms: $grown more objects of 256 bytes" >&2
+	if [ $took -lt 10000 ]; then
+		less "and take the places of the first" $grown $((share / 2))
+		break
+	fi
+done
 
 began=$(now_ms)
 for ((n = 1; n <= addresses; n++)); do
