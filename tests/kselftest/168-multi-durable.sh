@@ -49,13 +49,20 @@ same "of $rounds exports that lost something so many had the next flush fail" $r
 failed=0
 for ((round = 1; round <= rounds; round++)); do
 	must disk_is c1 bad live
-	ON_SECONDS=60 spawn writer c1 "exec dd if=/dev/zero of=$device bs=4k count=3000 oflag=direct conv=notrunc status=none"
+	writes=$(on c1 "awk '{ print \$5 }' /sys/block/${device#/dev/}/stat")
+	must on c1 'rm -f /tmp/stop'
+	ON_SECONDS=200 spawn writer c1 "until [ -e /tmp/stop ]; do
+		dd if=/dev/zero of=$device bs=4k count=20 oflag=direct conv=notrunc status=none || exit
+	done"
+	must wait_until c1 60 "awk '{ exit !(\$5 > $writes + 20) }' /sys/block/${device#/dev/}/stat"
 	must on target "hcablk target unexport --force bad"
 	export_bad
-	check "round $round: who writes meanwhile goes on" join writer
 	must disk_is c1 bad live
+	must on c1 'touch /tmp/stop'
+	check "round $round: who writes meanwhile goes on" join writer
 	on c1 "dd if=/dev/null of=$device conv=fsync,notrunc status=none" || failed=$((failed + 1))
 done
+must on c1 'rm -f /tmp/stop'
 same "of as many that lost nothing none had" 0 $failed
 disconnect c1 bad
 must on target 'hcablk target unexport bad && dmsetup remove bad'
