@@ -44,16 +44,19 @@ must join held
 check "a queue pair was replaced" wait_until c1 60 "awk '\$1 == \"replaced_queues\" { exit !(\$2 > 0) }' $initiator/vol1/stats"
 must on c1 "echo 0 > $tracing/events/kmem/mm_page_alloc/enable"
 # The driver's allocations, or those that verbs make for it: how many are without I/O and how many with, and by whom the first of
-# the latter was made. Rust's names have those of the crates.
+# the latter was made. Rust's names have those of the crates. An event's stack follows it, but not at once: another processor's
+# events may be between them, and an interrupt's with their own stacks.
 allocated=$(on c1 "awk '
-	function settle() {
-		if (own && event ~ /gfp_flags=[^ ]*(GFP_KERNEL|GFP_USER|GFP_HIGHUSER|GFP_NOFS|__GFP_IO)/) { with++; if (with == 1) first = event stack }
-		else if (own) without++
+	function settle(event, stack) {
+		if (!own) return
 		own = 0
+		if (event ~ /gfp_flags=[^ ]*(GFP_KERNEL|GFP_USER|GFP_HIGHUSER|GFP_NOFS|__GFP_IO)/) { with++; if (with == 1) first = event stack }
+		else without++
 	}
-	/mm_page_alloc:/ { settle(); event = \$0; stack = \"\"; next }
-	/^ => / { stack = stack \" \" \$2; if (\$2 ~ /^_RNv.*(9initiator|11hcablk_core)|^hcablk_c_/) own = 1 }
-	END { settle(); print without + 0, with + 0; if (with) print first }' $tracing/trace")
+	/mm_page_alloc:/ { settle(event, stack); event = \"\"; waiting[\$1, ++depth[\$1]] = \$0; next }
+	/<stack trace>/ { settle(event, stack); event = depth[\$1] ? waiting[\$1, depth[\$1]--] : \"\"; stack = \"\"; next }
+	/^ => / { stack = stack \" \" \$2; if (event && \$2 ~ /^_RNv.*(9initiator|11hcablk_core)|^hcablk_c_/) own = 1 }
+	END { settle(event, stack); print without + 0, with + 0; if (with) print first }' $tracing/trace")
 read -r without with <<< "$allocated"
 echo "# $without allocations of pages without I/O, $with with"
 less "pages were allocated on the way back" 0 "$without"
