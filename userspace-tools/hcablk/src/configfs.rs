@@ -97,7 +97,7 @@ impl Module {
             )
             .advise(format!(
                 "Run as root. If the module is missing for this kernel (`uname -r`), install it,\n\
-                 or load it by hand: insmod hcablk_core.ko, then insmod {name}.ko"
+                 or load it by hand: modprobe -a configfs rdma_cm libcurve25519, insmod hcablk_core.ko, insmod {name}.ko"
             ))
         })?;
         self.tree(system).ok_or_else(|| {

@@ -192,8 +192,8 @@ fn explain_port(error: &OpError, group: &Group<'_>) -> Error {
             "Something else listens there. Take another port (--port), and tell the clients."
         }
         Errno::EADDRNOTAVAIL => {
-            "This machine does not have that address, or no RDMA device on it.\n\
-             Compare `ip addr` with `rdma link show`."
+            "This machine does not have that address, or no RDMA device on it: compare `ip addr` with `rdma link show`.\n\
+             Or a port at 0.0.0.0 has this number at every address: `hcablk target list`, `hcablk target unlisten ID`."
         }
         Errno::ENODEV => NO_RDMA_DEVICE,
         _ => SEE_THE_LOG,
