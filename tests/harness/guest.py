@@ -313,7 +313,7 @@ class Guest:
         A busy machine takes its time: who says nothing more on the console hangs.
         """
         begun = changed = time.monotonic()
-        size, limit = self.console_size(), BOOT_SECONDS * self.settings.slow
+        size, limit = self.console_size(), BOOT_SECONDS * self.settings.slow * (4 if self.spec.machine else 1)
         for sock in self._sockets:
             try:
                 while not select.select([sock], [], [], 1)[0]:

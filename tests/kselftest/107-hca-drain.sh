@@ -3,7 +3,7 @@
 # Proves: a device that never flushes keeps a session's end up for the time of one queue pair, however many it has; and its memory is touched no more.
 # group: hca
 # guests: hca
-# timeout: 600
+# timeout: 2000
 # waits: yes
 # turns: 4
 # takes: 250

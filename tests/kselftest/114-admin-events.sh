@@ -12,7 +12,7 @@ instances=/sys/kernel/tracing/instances
 two_cards 1 target c1
 target_address=10.77.1.1
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo 600 --queues 2 --keep-alive-tmo 1
+connect c1 vol1 --ctrl-loss-tmo 600 --queues 2 --keep-alive-tmo 5
 add_path c1 vol1 1 10.77.2.1
 must disk_is c1 vol1 live
 

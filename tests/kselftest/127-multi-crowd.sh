@@ -5,7 +5,7 @@
 # waits: yes
 # turns: 4
 # takes: 120
-# timeout: 900
+# timeout: 1000
 
 . "${0%/*}/lib.sh"
 

@@ -6,7 +6,7 @@
 # alone: OCFS2 fences a node that has not written for 60 s, however busy the machine is
 # takes: 200
 # skips: siw debug
-# timeout: 1200
+# timeout: 1600
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/multi.sh"

@@ -5,7 +5,7 @@
 # waits: yes
 # turns: 6
 # takes: 250
-# timeout: 900
+# timeout: 2000
 
 . "${0%/*}/lib.sh"
 
@@ -39,14 +39,14 @@ must on c1 "mkdir -p /tmp/hog && mount -t tmpfs -o size=$((swapped + more + 16))
 	grep -E 'MemAvailable|MemFree|HugePages_Total' /proc/meminfo"
 must on c1 "for event in direct_reclaim_begin wakeup_kswapd; do echo 1 > $tracing/events/vmscan/mm_vmscan_\$event/enable; done && echo 1 > $tracing/events/hcablk/hcablk_disk/enable"
 fill="for n in 1 2 3 4; do yes hog \$n | head -c $((swapped / 4))m > /tmp/hog/\$n || exit; done; cd /tmp/hog && sha256sum 1 2 3 4 > /tmp/sums"
-ON_SECONDS=300 must on c1 "$fill"
+ON_SECONDS=1000 must on c1 "$fill"
 # Until /tmp/enough is there what was swapped out is read in, and so other things are swapped out.
-ON_SECONDS=500 spawn hog c1 'cd /tmp/hog && until [ -e /tmp/enough ]; do sha256sum -c /tmp/sums > /dev/null || exit 1; done'
-ON_SECONDS=500 spawn writer c1 "fio --name=w --directory=/mnt/files --rw=randwrite --bsrange=4k-64k --size=${written}M --numjobs=2 \
+ON_SECONDS=2000 spawn hog c1 'cd /tmp/hog && until [ -e /tmp/enough ]; do sha256sum -c /tmp/sums > /dev/null || exit 1; done'
+ON_SECONDS=2000 spawn writer c1 "fio --name=w --directory=/mnt/files --rw=randwrite --bsrange=4k-64k --size=${written}M --numjobs=2 \
 	--fallocate=none --verify=crc32c --verify_fatal=1"
 must wait_until c1 120 "awk '{ is[\$1] = \$2 } END { exit !(is[\"nr_dirtied\"] > 2000 && is[\"nr_writeback\"]) }' /proc/vmstat"
 # As soon as the disk waits more memory is wanted, which only swapping out can give.
-ON_SECONDS=500 spawn more c1 "until read state < $initiator/swap/state && [ \$state = queueing ]; do :; done
+ON_SECONDS=2000 spawn more c1 "until read state < $initiator/swap/state && [ \$state = queueing ]; do :; done
 	dd if=/dev/zero of=/tmp/hog/more bs=64k count=$((more * 16))"
 must vm link-down target 0
 # From here on nothing is asked of the client but by its log: its programs may wait for the disk.

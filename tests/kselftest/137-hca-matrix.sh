@@ -4,7 +4,7 @@
 # group: hca
 # turns: 3
 # guests: hca
-# timeout: 600
+# timeout: 1800
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/hca.sh"

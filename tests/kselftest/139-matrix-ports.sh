@@ -6,7 +6,7 @@
 # waits: yes
 # takes: 80
 # skips: siw debug
-# timeout: 600
+# timeout: 700
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/multi.sh"

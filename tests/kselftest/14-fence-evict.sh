@@ -5,7 +5,7 @@
 # turns: 4
 # takes: 130
 # waits: yes
-# timeout: 480
+# timeout: 1100
 
 . "${0%/*}/lib.sh"
 

@@ -3,7 +3,7 @@
 # Proves: on Debian machines with nothing but the packages a file system of /etc/fstab is mounted at each start, and outlives reboots, power losses and upgrades.
 # group: machine
 # guests: mt m1
-# timeout: 1500
+# timeout: 3600
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/machine.sh"

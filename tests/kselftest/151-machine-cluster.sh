@@ -3,7 +3,7 @@
 # Proves: OCFS2 on two Debian machines, by o2cb.service and /etc/fstab, comes back after a reboot of each in turn and of all at once.
 # group: machine
 # guests: mt m1 m2
-# timeout: 2400
+# timeout: 4800
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/machine.sh"

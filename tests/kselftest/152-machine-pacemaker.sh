@@ -3,7 +3,7 @@
 # Proves: in a Pacemaker cluster by the package's example the other node mounts only after fence_hcablk has fenced the first, whose writes fail, and which comes back.
 # group: machine
 # guests: mt m1 m2
-# timeout: 2400
+# timeout: 4800
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/machine.sh"

@@ -4,7 +4,7 @@
 # group: reserve
 # turns: 3
 # takes: 60
-# timeout: 480
+# timeout: 500
 
 . "${0%/*}/lib.sh"
 

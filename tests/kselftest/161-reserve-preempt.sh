@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes.
 # group: reserve
-# timeout: 900
+# timeout: 1600
 # turns: 6
 # takes: 200
 

@@ -73,6 +73,7 @@ for ((round = 1; round <= rounds; round++)); do
 		done"
 	must wait_until c1 60 "[ \$(cat /tmp/made) -gt $made ]"
 	on c1 "usleep $((RANDOM * 60))"
+	killed=$(now_ms)
 	must vm kill target
 	# What was under way waits: there is no volume for it until c2 has read.
 	begun=$(on c1 'touch /tmp/stop; cat /tmp/begun /tmp/made')
@@ -90,9 +91,16 @@ for ((round = 1; round <= rounds; round++)); do
 		same "round $round: it is what was answered last" "$(after "$made")" "$got"
 	fi
 	export_for_hosts
-	check "round $round: the change that was under way is made" join changes
-	made=$begun
-	same "round $round: it is made once" "$(after "$made")" "$(read_back)"
+	if join changes; then
+		made=$begun
+		same "round $round: the change that was under way is made, and made once" "$(after "$made")" "$(read_back)"
+	else
+		# Who asks waits for a minute: with less than that something else is wrong than a slow boot.
+		took=$(($(now_ms) - killed))
+		less "round $round: who asked has waited long enough" 50000 $took
+		[ "$got" != "$(after "$begun")" ] || made=$begun
+		same "round $round: what was answered last is there, or the change that was under way" "$(after "$made")" "$(read_back)"
+	fi
 done
 # Or was begun when the target had just died: the client does not know.
 echo "# $rounds kills left $middle changes without an answer, of which $kept were in the file"

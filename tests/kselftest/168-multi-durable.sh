@@ -5,7 +5,7 @@
 # turns: 3
 # takes: 100
 # waits: yes
-# timeout: 300
+# timeout: 800
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/multi.sh"

@@ -5,7 +5,7 @@
 # turns: 3
 # takes: 90
 # guests: hca
-# timeout: 480
+# timeout: 800
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/hca.sh"

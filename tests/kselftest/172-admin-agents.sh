@@ -27,7 +27,7 @@ words=()
 for word in "${export[@]}"; do
 	words+=("-o '$word'")
 done
-check "ocf-tester has nothing against the agent of exports" on target "modprobe hcablk_target; ocf-tester -v -n vol1 ${words[*]} $agents/hcablk-export"
+ON_SECONDS=900 check "ocf-tester has nothing against the agent of exports" on target "modprobe hcablk_target; ocf-tester -v -n vol1 ${words[*]} $agents/hcablk-export"
 same "one that is not started does not run" $not_running "$(agent target hcablk-export monitor "${export[@]}")"
 same "it starts" $ok "$(agent target hcablk-export start "${export[@]}")"
 same "and runs" $ok "$(agent target hcablk-export monitor "${export[@]}")"
@@ -47,7 +47,7 @@ words=()
 for word in "${disk[@]}"; do
 	words+=("-o '$word'")
 done
-check "ocf-tester has nothing against the agent of disks" on c1 "modprobe hcablk; ocf-tester -v -n data ${words[*]} $agents/hcablk-disk"
+ON_SECONDS=900 check "ocf-tester has nothing against the agent of disks" on c1 "modprobe hcablk; ocf-tester -v -n data ${words[*]} $agents/hcablk-disk"
 same "it starts" $ok "$(agent c1 hcablk-disk start "${disk[@]}")"
 check "and there is a disk" wait_until c1 20 '[ -b /dev/hcablk0 ]'
 same "a notification changes nothing" $ok "$(agent c1 hcablk-disk notify "${disk[@]}")"

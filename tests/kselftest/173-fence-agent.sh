@@ -5,7 +5,7 @@
 # waits: yes
 # turns: 6
 # takes: 220
-# timeout: 900
+# timeout: 1800
 
 . "${0%/*}/lib.sh"
 

@@ -6,7 +6,7 @@
 # takes: 240
 # skips: siw
 # waits: yes
-# timeout: 1800
+# timeout: 2000
 
 . "${0%/*}/lib.sh"
 
@@ -65,7 +65,7 @@ all_good() {
 chance() {
 	local took
 	lists by-chance
-	took=$(ON_SECONDS=$((chances + 120)) on c1 "cd $asker; n=0; while [ \$n -lt $chances ]; do
+	took=$(ON_SECONDS=$((4 * chances + 300)) on c1 "cd $asker; n=0; while [ \$n -lt $chances ]; do
 		list=volumes; [ \$((n % 3)) != 0 ] || list=portals
 		if env echo \$list \$((n % 4)) > ask 2> /dev/null; then echo good; else echo bad \$(cat error); fi
 		n=\$((n + 1))

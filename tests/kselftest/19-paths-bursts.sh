@@ -5,7 +5,7 @@
 # turns: 3
 # takes: 100
 # skips: siw
-# timeout: 400
+# timeout: 800
 
 . "${0%/*}/lib.sh"
 

@@ -4,7 +4,7 @@
 # group: paths
 # turns: 3
 # takes: 110
-# timeout: 400
+# timeout: 900
 
 . "${0%/*}/lib.sh"
 

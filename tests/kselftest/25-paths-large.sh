@@ -5,7 +5,7 @@
 # turns: 3
 # takes: 140
 # skips: siw
-# timeout: 480
+# timeout: 1200
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/p2p.sh"

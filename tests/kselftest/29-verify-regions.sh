@@ -4,7 +4,7 @@
 # group: verify
 # turns: 3
 # takes: 100
-# timeout: 480
+# timeout: 800
 
 . "${0%/*}/lib.sh"
 

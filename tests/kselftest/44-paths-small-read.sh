@@ -4,7 +4,7 @@
 # group: paths
 # turns: 3
 # takes: 80
-# timeout: 400
+# timeout: 700
 
 . "${0%/*}/lib.sh"
 

@@ -4,7 +4,7 @@
 # group: paths
 # turns: 3
 # takes: 110
-# timeout: 480
+# timeout: 900
 
 . "${0%/*}/lib.sh"
 

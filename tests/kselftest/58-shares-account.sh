@@ -51,10 +51,10 @@ must on target 'hcablk target unexport vol1'
 must on target 'hcablk target unlisten --all && hcablk target listen --id 1 --buffer-mib 1'
 export_volume vol1 "$drive" c1
 must on c1 "for n in \$(seq 20); do
-	(hcablk connect $target_address vol1 --name s\$n --queues 1 --queue-depth 2 --connect-timeout $((60 * slow)) > /dev/null 2>> /tmp/refused &)
+	(hcablk connect $target_address vol1 --name s\$n --queues 1 --queue-depth 2 --connect-timeout $((300 * slow)) > /dev/null 2>> /tmp/refused &)
 done"
 live="cat $initiator/s*/state | grep -c live"
-check "sixteen of twenty are granted" wait_until c1 60 "[ \$($live) = 16 ] && [ \$(pidof hcablk | wc -w) = 0 ]"
+check "sixteen of twenty are granted" wait_until c1 300 "[ \$($live) = 16 ] && [ \$(pidof hcablk | wc -w) = 0 ]"
 same "and no more" "16 4" "$(on c1 "$live; grep -c '^hcablk: cannot connect' /tmp/refused" | xargs)"
 like "the others are told" 'sessions|memory|queue pairs' "$(on c1 'cat /tmp/refused')"
 must on c1 'hcablk disconnect --all'

@@ -78,7 +78,7 @@ often() {
 # Whoever is refused again and again: the target's log is not his to fill.
 must on c1 "mkdir $initiator/again && cd $initiator/again && echo $target_address > address && echo nothere > volume && echo $id > host_id"
 before=$(in_log target 'refused ' | wc -l) often=$(few 80)
-ON_SECONDS=100 often 4 on c1 "for n in \$(seq $often); do ! env echo 1 > $initiator/again/enable || exit; done 2> /dev/null"
+ON_SECONDS=400 often 4 on c1 "for n in \$(seq $often); do ! env echo 1 > $initiator/again/enable || exit; done 2> /dev/null"
 must on c1 "rmdir $initiator/again"
 lines=$(($(in_log target 'refused ' | wc -l) - before))
 echo "# $did refusals in $took ms made $lines lines" >&2
@@ -101,7 +101,7 @@ news() {
 }
 mapfile -t before < <(news)
 often=$((4 * $(few 20)))
-ON_SECONDS=100 often 4 on c1 "for n in $devices; do (
+ON_SECONDS=400 often 4 on c1 "for n in $devices; do (
 		cd $initiator/again\$n && for m in \$(seq $(few 20)); do env echo 1 > enable && env echo 0 > enable || exit; done
 		touch /tmp/again\$n
 	) & done; wait; for n in $devices; do rm /tmp/again\$n || exit; done"

@@ -32,7 +32,7 @@ connect c1 hung --queues 2 --queue-depth 1024 --io-timeout 600
 must on target 'dmsetup suspend --nolockfs hung'
 # A few at a time: soft-RoCE's work is done by the same threads of the kernel, which have yet to be made.
 for ((n = 0; n < jobs; n++)); do
-	ON_SECONDS=200 spawn hang$n c1 "fio --name=r --filename=$device --direct=1 --ioengine=libaio --rw=randread --bs=4k \
+	ON_SECONDS=600 spawn hang$n c1 "fio --name=r --filename=$device --direct=1 --ioengine=libaio --rw=randread --bs=4k \
 		--iodepth=$each --cpus_allowed=$((n % 2)) --offset=$((n * 100))M --size=100M --number_ios=$each"
 	must wait_until target 40 "awk '\$1 == \"receives\" { exit !(\$2 >= $(((n + 1) * each))) }' $target/volumes/hung/stats"
 done

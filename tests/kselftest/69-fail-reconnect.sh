@@ -5,7 +5,7 @@
 # turns: 6
 # takes: 250
 # waits: yes
-# timeout: 400
+# timeout: 2000
 
 . "${0%/*}/lib.sh"
 
@@ -22,7 +22,7 @@ epoch() {
 }
 # verifying NAME: writes and reads what it has written, until it has done so with all of it
 verifying() {
-	ON_SECONDS=200 spawn "$1" c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw \
+	ON_SECONDS=600 spawn "$1" c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw \
 		--bsrange=4k-128k --size=$(few 96)M --iodepth=16 --numjobs=2 --offset_increment=128M --verify=crc32c \
 		--verify_fatal=1 --rate=2m"
 	must wait_until c1 30 "awk '{ exit !(\$1 + \$5 > 40) }' /sys/block/$disk/stat"
@@ -30,7 +30,7 @@ verifying() {
 
 write_through
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo 120 --io-timeout 5
+connect c1 vol1 --ctrl-loss-tmo 600 --io-timeout 5
 first=$(epoch)
 
 verifying killed
@@ -84,10 +84,10 @@ ends_within forced 20000 "disconnected by force"
 
 # A disk that works in between stays, however short its sessions are, and for longer than ctrl_loss_tmo.
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo 8
+connect c1 vol1 --ctrl-loss-tmo 12
 verifying short
 began=$(now_ms)
-for ((losses = 0; $(now_ms) - began < 24000; losses++)); do
+for ((losses = 0; $(now_ms) - began < 36000; losses++)); do
 	must on target 'hcablk target unexport --force vol1'
 	must state_is queueing
 	must wait_until c1 30 "grep -q 'no volume of this name' $initiator/vol1/error"

@@ -43,7 +43,7 @@ device_anew() {
 	must wait_until c1 60 "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
 }
 device_anew
-connect c1 vol1
+connect c1 vol1 --keep-alive-tmo 600
 device_anew
 same "the target has not noticed" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
 check "a client whose connections are taken for those of before connects" \

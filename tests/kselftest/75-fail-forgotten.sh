@@ -4,7 +4,7 @@
 # group: fail
 # turns: 3
 # waits: yes
-# timeout: 300
+# timeout: 900
 
 . "${0%/*}/lib.sh"
 
@@ -21,7 +21,7 @@ flush() {
 }
 
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo 120
+connect c1 vol1 --ctrl-loss-tmo 600
 same "the drive has a volatile write cache" "write back" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
 
 must written
@@ -64,7 +64,7 @@ must on target 'hcablk target unexport --force vol1'
 must state_is queueing
 disconnect c1 vol1
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo 120
+connect c1 vol1 --ctrl-loss-tmo 600
 check "a disk that is made anew has nothing to lose" flush
 disconnect c1 vol1
 
@@ -73,7 +73,7 @@ size=$(on target "blockdev --getsz $drive2")
 must on target "modprobe dm_mod && printf '0 $size linear $drive2 0\n' | dmsetup create bad"
 must on target 'hcablk target unexport vol1'
 export_volume bad "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname bad')" --mode=cached c1
-connect c1 bad --ctrl-loss-tmo 120
+connect c1 bad --ctrl-loss-tmo 600
 volume=bad
 must written
 must on target 'dmsetup suspend --nolockfs bad'

@@ -48,7 +48,7 @@ sent_again() {
 flaps() {
 	local end=$1 kib=$2 pulled
 	pulled=$(on "$end" 'cat /sys/class/net/eth0/carrier_down_count')
-	ON_SECONDS=100 spawn flap c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=${kib}k --iodepth=16 \
+	ON_SECONDS=600 spawn flap c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=${kib}k --iodepth=16 \
 		--offset=512M --size=$(few 8)M --verify=crc32c --verify_fatal=1 --allow_file_create=0 > /tmp/load 2>&1"
 	must wait_until c1 30 "awk '{ exit !(\$9 >= 8) }' /sys/block/$disk/stat"
 	must vm link-down "$end" 0
@@ -66,10 +66,10 @@ disconnect c1 vol1
 
 # Hasty: c1 comes and goes, every other time with a request under way, while c2 works.
 connect c2 vol1
-ON_SECONDS=100 spawn steady c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 \
+ON_SECONDS=600 spawn steady c2 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k --iodepth=16 \
 	--offset=512M --size=$(few 12)M --verify=crc32c --verify_fatal=1"
 must wait_until c2 30 "awk '{ exit !(\$5 > 10) }' /sys/block/$disk/stat"
-check "a client comes and goes ten times" on c1 "n=0; while [ \$n -lt 10 ]; do
+ON_SECONDS=600 check "a client comes and goes ten times" on c1 "n=0; while [ \$n -lt 10 ]; do
 	disk=\$(hcablk connect $target_address vol1) || exit 1
 	if [ \$((n % 2)) = 1 ]; then dd if=\$disk of=/dev/null bs=64k count=8 iflag=direct 2> /dev/null || exit 1; fi
 	hcablk disconnect vol1 || exit 1
@@ -81,11 +81,11 @@ disconnect c2 vol1
 
 # And against a volume that is turned off and on: each attempt works or says why.
 export_volume vol2 "$drive2" c1
-ON_SECONDS=100 spawn switch target "while [ ! -e /tmp/enough ]; do
+ON_SECONDS=600 spawn switch target "while [ ! -e /tmp/enough ]; do
 	echo 0 > $target/volumes/vol2/enable && echo 1 > $target/volumes/vol2/enable || exit 1
 	sleep 0.1
 done; rm /tmp/enough"
-check "connecting to a volume that comes and goes works or is an error" on c1 "n=0; while [ \$n -lt 12 ]; do
+ON_SECONDS=500 check "connecting to a volume that comes and goes works or is an error" on c1 "n=0; while [ \$n -lt 12 ]; do
 	if disk=\$(hcablk connect $target_address vol2 2>> /tmp/output); then
 		dd if=\$disk of=/dev/null bs=64k count=4 iflag=direct 2> /dev/null
 	fi

@@ -6,7 +6,7 @@
 # takes: 60
 # skips: siw
 # waits: yes
-# timeout: 400
+# timeout: 500
 
 . "${0%/*}/lib.sh"
 

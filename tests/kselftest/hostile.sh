@@ -17,9 +17,9 @@ must on c1 "modprobe hcablk && mkdir $initiator/dev && cd $initiator/dev && echo
 duel() {
 	local n=$1
 	shift
-	ON_SECONDS=$((n / 10 + 300)) spawn hostile c2 "exec hcablk-hostile target 7799 --seed $seed --messages $n $* > /tmp/peer 2>&1"
+	ON_SECONDS=$((n + 600)) spawn hostile c2 "exec hcablk-hostile target 7799 --seed $seed --messages $n $* > /tmp/peer 2>&1"
 	must wait_until c2 10 'grep -q listening /tmp/peer'
-	ON_SECONDS=$((n / 10 + 400)) spawn victim c1 "exec hcablk-hostile victim $initiator/dev /tmp/stop --seed $seed > /tmp/victim 2>&1"
+	ON_SECONDS=$((n + 700)) spawn victim c1 "exec hcablk-hostile victim $initiator/dev /tmp/stop --seed $seed > /tmp/victim 2>&1"
 	target_code=0 victim_code=0
 	join hostile || target_code=$?
 	on c1 'touch /tmp/stop'

@@ -39,7 +39,7 @@ shut_down() {
 		must on "$guest" 'systemctl poweroff --no-block'
 	done
 	for guest; do
-		check "$guest shuts down" vm off "$guest" 240
+		check "$guest shuts down" vm off "$guest" 900
 	done
 }
 

@@ -42,18 +42,18 @@ slow_drive() {
 # watch_memory: counts on the target how often `used` was looked at, and how often it was more than `limit`, until
 # watched ends it and prints both.
 watch_memory() {
-	must on target "rm -f /run/watched; (
+	must on target "touch /tmp/watching; (
 		looks=0 passed=0
-		while [ ! -e /run/watch-over ]; do
+		while [ -e /tmp/watching ]; do
 			set -- \$(awk '\$1 == \"limit\" || \$1 == \"used\" { print \$2 }' $port/memory)
 			looks=\$((looks + 1))
 			[ \$2 -le \$1 ] || passed=\$((passed + 1))
 		done
-		echo \$looks \$passed > /run/watched
+		echo \$looks \$passed > /tmp/watched.new; mv /tmp/watched.new /tmp/watched
 	) < /dev/null > /dev/null 2>&1 & "
 }
 watched() {
-	on target 'touch /run/watch-over
-		while [ ! -e /run/watched ]; do usleep 10000; done
-		cat /run/watched; rm /run/watched /run/watch-over'
+	on target 'rm /tmp/watching
+		while [ ! -e /tmp/watched ]; do usleep 10000; done
+		cat /tmp/watched; rm /tmp/watched'
 }
