@@ -355,11 +355,15 @@ impl Connect {
     /// Waits until nothing is left of an older session, as long as its initiator waits for us.
     fn wait_for(old: &Session, link: &Link) -> Result<(), Refusal> {
         for _ in 0..WAIT_MS / LOOK_MS {
-            if old.has_ended_within(LOOK_MS) {
-                return Ok(());
-            }
+            let ended = old.has_ended_within(LOOK_MS);
             if link.state.lock().lost.is_some() {
-                break;
+                return Err(Refusal::new(
+                    Reason::StaleEpoch,
+                    "it has not waited for the end of its older session",
+                ));
+            }
+            if ended {
+                return Ok(());
             }
         }
         Err(Refusal::new(
@@ -416,7 +420,7 @@ impl Connect {
             Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
             Err(EMFILE) => Err(Refusal::TOO_MANY),
             Err(e) if e == errno::estale() => {
-                Err(Refusal::new(Reason::StaleEpoch, "it has been fenced"))
+                Err(Refusal::new(Reason::StaleEpoch, "it was fenced, or comes after a newer epoch of its disk"))
             }
             Err(_) => Err(Refusal::NO_MEMORY),
         }

@@ -258,6 +258,11 @@ impl Record {
             .unwrap_or(Epoch(0))
     }
 
+    /// Returns the last epoch of all paths.
+    fn newest_epoch(&self) -> Epoch {
+        self.epochs.iter().copied().max().unwrap_or(Epoch(0))
+    }
+
     /// Remembers an epoch of a path.
     fn remember(&mut self, path: u8, epoch: Epoch) {
         if let Some(last) = self.epochs.get_mut(usize::from(path)) {
@@ -314,14 +319,19 @@ impl Records {
 
     /// Returns the record for the session that `request` begins: that of its disk if it goes
     /// on with former epochs and there is one, else a new one. May sleep. Fails with `ESTALE` if that id had
-    /// this epoch or a later one, and with `ENOMEM`.
+    /// this epoch or a later one, or, if it does not go on, any session of the disk had; and with `ENOMEM`.
     pub(crate) fn begin(&self, request: &Request, backing: &Backing) -> Result<WriteErrorsUse> {
         let mut list = self.list.lock();
         let found = list
             .iter()
             .position(|record| record.is_of(request.host, request.session));
         let known = found.and_then(|place| list.get(place));
-        if known.is_some_and(|record| request.epoch <= record.epoch(request.session.path())) {
+        // A first request that comes late must not have the record forgotten of a session which began after it, by another path.
+        let last = |record: &Record| match request.resume {
+            true => record.epoch(request.session.path()),
+            false => record.newest_epoch(),
+        };
+        if known.is_some_and(|record| request.epoch <= last(record)) {
             return Err(errno::estale());
         }
         let goes_on = known.filter(|_| request.resume);

@@ -162,6 +162,15 @@ same "the initiator's own end" "queue 0: the initiator disconnected" "$(usual)"
 check "a client that vanishes is cleaned up after" on c1 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 4721 1) drop"
 check "nor is its session" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 check "no queue pair is left" wait_until target 30 "[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
+# A disk's first request that comes late, when its session has begun by another path: what is remembered of that stays.
+disk=$((0xabc))
+by_path() {
+	peer "$(request 2 2 16 $admin 1 $(($1 << 12 | disk)) "$2")" close | sed 's/^\(rejected .\{16\}\).*/\1/; s/^established .*/established/; /^disconnected/d'
+}
+same "a disk begins by path 1, with epoch 9" established "$(by_path 1 9)"
+check "its session ends" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+same "it does not begin by path 2 with an older one" "rejected $(reject 6)" "$(by_path 2 8)"
+same "it does with a newer one" established "$(by_path 2 10)"
 connect c1 vol1
 check "an honest client is served after all that" on c1 "hcablk-scatter $device random 81 16"
 disconnect c1 vol1
