@@ -39,6 +39,12 @@ void hcablk_c_time_anew(struct request *rq)
 	WRITE_ONCE(rq->timeout, rq->q->rq_timeout);
 }
 
+/* set_disk_ro() without its uevent, which is sent under a mutex whose holder waits for memory. assign_bit() is a macro. */
+void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
+{
+	assign_bit(GD_READ_ONLY, &disk->state, read_only);
+}
+
 /* The time is set when the request is accounted for, and of an earlier request else. The flag is a macro. */
 u64 hcablk_c_made_ns(struct request *rq)
 {

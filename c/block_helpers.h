@@ -12,6 +12,7 @@
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
 void hcablk_c_requeue(struct request *rq);
+void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only);
 void hcablk_c_time_anew(struct request *rq);
 u64 hcablk_c_made_ns(struct request *rq);
 void hcablk_c_rq_copy_to(struct request *rq, const void *from, size_t len);

@@ -56,6 +56,8 @@ pub(super) enum News {
     Portals { auto: bool },
     /// The disk has another size.
     Resized,
+    /// The disk is one that nobody may write to, or no longer.
+    ReadOnly(bool),
 }
 
 /// See the module.
@@ -150,6 +152,9 @@ impl Announcements {
                 announcer.announce(&[&disk, c"HCABLK_PORTALS=1", &auto])
             }
             News::Resized => announcer.announce(&[c"RESIZE=1"]),
+            // As set_disk_ro() would send it.
+            News::ReadOnly(true) => announcer.announce(&[c"DISK_RO=1"]),
+            News::ReadOnly(false) => announcer.announce(&[c"DISK_RO=0"]),
         });
         if let Err(e) = result {
             pr_warn!(

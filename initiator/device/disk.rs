@@ -149,6 +149,7 @@ impl Device {
             let what = if read_only { "read-only" } else { "writable" };
             pr_info!("{self}: the volume is {what} now\n");
             active.disk.set_read_only(read_only);
+            self.announcements.announce(News::ReadOnly(read_only));
         }
     }
 }

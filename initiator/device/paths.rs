@@ -31,10 +31,7 @@ use hcablk_core::{
         connect::Epoch,
         name::VolumeId, //
     },
-    sync::defer::{
-        for_reclaim,
-        without_io, //
-    },
+    sync::defer::for_reclaim, //
 };
 use kernel::{
     prelude::*,
@@ -266,9 +263,10 @@ impl Device {
         self.remove_queues(&active.head, number);
     }
 
-    /// Takes the queues of a path, whose session has ended, from the hardware queues. Sleeps.
+    /// Takes the queues of a path, whose session has ended, from the hardware queues. Sleeps; who has `control`, for which the way
+    /// back of another path waits, waits for no memory.
     pub(super) fn remove_queues(&self, head: &Head, number: u8) {
-        if let Err(e) = without_io(|| head.hw_queues().remove(number)) {
+        if let Err(e) = for_reclaim(|| head.hw_queues().remove(number)) {
             pr_warn!(
                 "{self}: cannot release path {number} (error {})\n",
                 e.to_errno()

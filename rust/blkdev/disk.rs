@@ -373,10 +373,11 @@ impl<T: Operations> Disk<T> {
         Announcer(device)
     }
 
-    /// Sets whether writes are refused before they reach the driver, and tells user space. May sleep. C: `set_disk_ro()`.
+    /// Sets whether writes are refused before they reach the driver. User space has to be told, by `DISK_RO=1` or `DISK_RO=0`
+    /// ([`Announcer::announce`]). Any context. C: `set_disk_ro()`, which tells it by itself, and may wait for memory for that.
     pub fn set_read_only(&self, read_only: bool) {
         // SAFETY: By the type invariant.
-        unsafe { bindings::set_disk_ro(self.disk.as_ptr(), read_only) };
+        unsafe { bindings::hcablk_c_mark_disk_ro(self.disk.as_ptr(), read_only) };
     }
 
     /// Stops dispatch: when this has returned, no `queue_rq` runs, and none

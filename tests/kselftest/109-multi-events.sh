@@ -15,6 +15,7 @@ must on c1 "modprobe hcablk && echo 1 > $tracing/events/hcablk/hcablk_disk/enabl
 # One event a line: the disk's states, and those of paths behind their numbers.
 must on c1 'cat > /tmp/listen << "END"
 [ -z "$HCABLK_STATE" ] || echo "$HCABLK_DISK $ACTION $DEVNAME $HCABLK_PATH $HCABLK_STATE: $HCABLK_ERROR" >> /tmp/uevents
+[ -z "$DISK_RO" ] || echo "$ACTION $DEVNAME DISK_RO=$DISK_RO" >> /tmp/uevents
 END'
 spawn listener c1 'echo $$ > /tmp/listener; exec busybox uevent sh /tmp/listen'
 # Somebody listens for uevents: the fourth column has the groups.
@@ -47,12 +48,14 @@ check "a path is lost" wait_until c1 60 'grep -q " 1 lost:" /tmp/uevents'
 like "the uevent says why" " 1 lost: .+" "$(on c1 'cat /tmp/uevents')"
 cut path1
 check "all are: the disk waits" wait_until c1 60 'grep -q "  queueing:" /tmp/uevents'
+must on target "blockdev --setro $drive"
 mend path1
 mend path2
 check "all are back" wait_until c1 60 'grep -q "  live:" /tmp/uevents'
 like "path 1 was lost and came back" "^lost waiting connecting (waiting connecting )*live $" "$(told c1 1)"
 like "so was path 0" "^lost waiting connecting (waiting connecting )*live $" "$(told c1 0)"
 like "uevents tell of what lasts" "^1 lost 1 live $" "$(uevents ' 1 [a-z]*:')"
+check "that nobody may write any more is told, too" wait_until c1 30 "grep -q '^change $disk DISK_RO=1\$' /tmp/uevents"
 same "the disk went through these" "degraded queueing degraded live " "$(told c1 -1)"
 same "by uevents, too" " degraded  queueing  degraded  live " "$(uevents '  [a-z]*:')"
 
@@ -67,6 +70,7 @@ must on c1 'echo > /sys/kernel/tracing/trace'
 must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
 same "a path is taken away" "new " "$(told c1 1)"
 disconnect c1 vol1
+must on target "blockdev --setrw $drive"
 same "the disk goes" "disconnecting new " "$(told c1 -1)"
 must on c1 'kill $(cat /tmp/listener)'
 ! join listener
