@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: 10,000 connections that prove nothing, from many addresses, take no more of the target's memory than is documented, and a host with a key connects meanwhile.
 # group: secure
-# turns: 6
+# turns: 12
 # takes: 150
 # skips: siw
 # waits: yes
