@@ -419,9 +419,10 @@ impl Connect {
             Err(EBUSY | ENODEV) => Ok(None),
             Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
             Err(EMFILE) => Err(Refusal::TOO_MANY),
-            Err(e) if e == errno::estale() => {
-                Err(Refusal::new(Reason::StaleEpoch, "it was fenced, or comes after a newer epoch of its disk"))
-            }
+            Err(e) if e == errno::estale() => Err(Refusal::new(
+                Reason::StaleEpoch,
+                "it was fenced, or comes after a newer epoch of its disk",
+            )),
             Err(_) => Err(Refusal::NO_MEMORY),
         }
     }
