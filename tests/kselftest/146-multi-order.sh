@@ -41,7 +41,7 @@ for iostats in 1 0; do
 	join load
 	# Large ones take longer, so that they end in disorder. Each sector is written once, but for what was issued again.
 	trace=$(sent)
-	again=$(awk 'seen[$2]++' <<< "$trace")
+	again=$(awk 'seen[$2]++ == 1' <<< "$trace")
 	first=$(awk 'NR == FNR { twice[$2] = 1; next } $2 in twice && !seen[$2]++' <(echo "$again") <(echo "$trace"))
 	less "$what: requests were issued again" 1 "$(wc -l <<< "$again")"
 	tags=$(awk '{ print $1 }' <<< "$first")

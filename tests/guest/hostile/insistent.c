@@ -2,8 +2,10 @@
 /* A false initiator that asks for changes of reservations without a pause. */
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include "hostile.h"
 #include "client.h"
@@ -46,6 +48,7 @@ int play_insistent(const char *stop)
 		if (worker < 0)
 			failed("fork: %s", strerror(errno));
 		if (!worker) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			insist(i, stop);
 			_exit(0);
 		}
