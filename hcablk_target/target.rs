@@ -8,6 +8,7 @@
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
 //! - [`export`]: what is exported, where, and to whom, and how connections come up.
 //! - [`session`]: an initiator's queue pairs, and their end.
+//! - [`admin`]: the admin queue pair of a session.
 //! - [`queue`]: the I/O path of one queue pair.
 //! - [`storage`]: what volumes are made of: drives, files, caches, peer memory; the drive's part of
 //!   requests.

@@ -18,7 +18,8 @@
 //! # Locks and contexts
 //!
 //! Completions run in softirq context, one at a time; the timer runs on a workqueue of the module's, also when memory is
-//! short. One lock, `state`. Nothing is locked inside.
+//! short. What is in flight is under one irq lock, `state`, inside which nothing is locked; `fencing` and `reserver` are mutexes
+//! that are held over an answer.
 
 use crate::{
     failure::{

@@ -18,8 +18,8 @@
 //! - In `Each` all requests are solicited.
 //! - In `Batched` they are unsolicited, except one that finds no solicited one outstanding, the
 //!   last of those issued at once after a period of unsolicited ones, and any after two periods.
-//!   The period is half of what is outstanding, so that a solicited response comes before
-//!   everything is answered.
+//!   The period is half of what is outstanding, but not more than `PERIOD`, so that a
+//!   solicited response comes before everything is answered.
 //!
 //! The number outstanding must stay below `lower` for a while, since it is below for a moment
 //! whenever a whole batch of responses was handled and the next is being issued.

@@ -17,6 +17,8 @@
 //!            failed
 //! ```
 //!
+//! From Live to New it is Disconnecting. Failed is New, too, after `enable=0`: then it is forgotten which volume it was.
+//!
 //! A disk whose connection was lost is connected again in place: it is the same disk to the
 //! target, which lets nothing of its past come after what is new ([`identity`](crate::identity)), and
 //! no other volume is taken for the lost one.

@@ -4,7 +4,7 @@
 //!
 //! A module names those below it in this list and none above; what goes up goes by a trait
 //! ([`SessionOwner`](session::SessionOwner), [`ConnectionOwner`](connect::ConnectionOwner),
-//! [`QueueOwner`](queue::QueueOwner)).
+//! [`AdminOwner`](admin::AdminOwner), [`QueueOwner`](queue::QueueOwner)).
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk`.
 //! - [`discovery`]: the directories under `/sys/kernel/config/hcablk_discovery`.
@@ -12,10 +12,12 @@
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`head`]: what a disk keeps over its sessions.
+//! - [`admin`]: the admin queue pair of a path.
 //! - [`queue`]: the I/O path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
 //! - [`shape`]: how large queues and requests are.
 //! - [`settings`]: what users set.
+//! - [`workqueues`]: the workqueues of each path, and who destroys them.
 //! - [`stats`]: what is counted.
 //! - [`proof`]: by what a session proves that requests are its own.
 //! - [`keys`]: by which keys this host and a target prove who they are.

@@ -23,6 +23,9 @@
 //!        └────────────────── response, SEND not yet completed ────────────────────────┘
 //! ```
 //!
+//! A request that is to end while its region is still registered, which is a broken invariant, is *Kept*: it is parked
+//! until the end of the session has destroyed the region.
+//!
 //! An eager write is the same with its RDMA WRITE. From `Sent` on the request is parked in the
 //! table of requests; the state is kept beside it for its tag ([`Phase`]), and how its data moves
 //! is part of that ([`transfer`]). A request ends only when the target

@@ -11,13 +11,14 @@
 //! Whatever goes wrong, in whichever context, calls [`Session::fail`]: the
 //! first call moves the state to `Ending`, remembers why and queues the
 //! teardown; later calls do nothing. The teardown runs once, in process
-//! context, on the disk's workqueue:
+//! context, on its path's workqueue:
 //!
 //! 1. the queues stop to accept requests, and those being issued are waited for;
 //! 2. every queue pair is disconnected and failed, and then they are drained, all within the same
 //!    time, so that no key of this session works any more and no completion is outstanding;
-//! 3. completion queues and connection identifiers let go of their handlers;
-//! 4. if the target ends the export in order, it is asked whether all that it acknowledged is durable;
+//! 3. if the target ends the export in order, it is asked whether all that it acknowledged is durable;
+//! 4. completion queues and connection identifiers let go of their handlers, the admin queue pair's identifier only by
+//!    [`Session::let_go`] if another session is to follow;
 //! 5. the requests that the target did not answer end with an error, each after
 //!    its memory region was destroyed; or they go back to the block layer, if the disk waits
 //!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another

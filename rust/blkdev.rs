@@ -12,8 +12,8 @@
 //!
 //! # Unsupported
 //!
-//! Shared tags, several disks on one tag set, polled queues, zones, integrity,
-//! reserved tags, `queue_rqs`, blocking `queue_rq`.
+//! Shared tags, several disks on one tag set, zones, integrity, reserved tags,
+//! `queue_rqs`, blocking `queue_rq`.
 //!
 //! C headers: [`include/linux/blk-mq.h`](srctree/include/linux/blk-mq.h),
 //! [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),

@@ -4,7 +4,7 @@
 //! tests run on the host.
 //!
 //! ```text
-//!         ask()              grant()             refund()
+//!        reserve()           grant()             refund()
 //!  (left) ─────────► coming ───────────► reserved ──────────► (left)
 //!     ▲                │ withdraw()
 //!     └────────────────┘

@@ -13,6 +13,9 @@
 //!                                                           Refused ◄─────────┘ for good
 //! ```
 //!
+//! A refused path that is enabled once more is connecting. The path that the disk begins with goes from New to Live at once,
+//! or stays New, with the reason.
+//!
 //! Path 0 is the disk's own address; the others have directories of their own. A worker for each
 //! connects it, while others carry the requests ([`reconnect`](super::reconnect)).
 

@@ -7,6 +7,8 @@
 //!  (none) ──admit()──► Live ──end()──► Unfenced ──fenced(), granted()──► Fenced ──admit()──► Live …
 //! ```
 //!
+//! Of a session that is live still, one that is granted later on the same path says the same as a fence.
+//!
 //! # Whose answer counts
 //!
 //! Only the export that a session was of knows what is left of it; another machine with the same volume

@@ -15,8 +15,8 @@
 //! waits for an answer.
 //!
 //! The target registers the ring with its first answer on a queue pair: before that nothing is
-//! written. If the target posts no RDMA READ, the queue requests the volume's size at once to get
-//! that answer.
+//! written. If the target posts no RDMA READ, the queue sends a request for nothing (a nop) at once to
+//! get that answer.
 
 use super::{
     extent_of,
