@@ -123,6 +123,12 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             wired = any(cable for cable, _ in guest.spec.cables)
             if guest is not target and wired and guest.booted and target.booted and (guest in guests or target in guests):
                 guest.wait_reaches(target.spec.address)
+        # Whoever was started has connected to its neighbours by now.
+        for guest in self.guests.values():
+            try:
+                guest.unblock()
+            except OSError as err:
+                print(f"# {guest.name} may stand still while a neighbour is paused: {err}", flush=True)
 
     def wait_booted(self, guest: Guest) -> None:
         """Wait until a guest is there. An emulated machine hangs or dies now and then, before any program runs in it, while

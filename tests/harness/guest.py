@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from unblock import unblock
+
 # So many commands can run in a guest at once. Each costs it 4 MiB of buffers, and the time to look for leaks there.
 CHANNELS = 5
 # After its command was killed, a guest that answers at all answers within this.
@@ -440,6 +442,11 @@ class Guest:
         if self._qmp is not None:
             self._qmp.close()
         self._sockets, self._qmp = [], None
+
+    def unblock(self) -> None:
+        """Have what others send or do not read never stop this guest: see `unblock`. After neighbours were started."""
+        if self._process is not None and self.alive:
+            unblock(self._process.pid)
 
     def let_go(self) -> None:
         """Have QEMU forget the packets that it could not send to a guest that is gone.

@@ -16,6 +16,14 @@ done
 check "the target's RDMA link is active" on target "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
 check "the clients reach each other" on c1 'ping -c 1 -w 5 10.77.0.3'
 
+# More than what QEMU and the machine's own kernel keep for a guest that reads nothing.
+must vm pause c1
+on target 'for n in $(seq 100); do ping -c 1 -W 1 -s 8900 10.77.0.2 & done > /dev/null 2>&1; wait' || true
+ON_SECONDS=30 check "a guest that is paused stops no other one" on target true
+ON_SECONDS=30 check "which others reach" on c2 "ping -c 1 -w 5 $target_address"
+must vm resume c1
+check "it is reached again when it goes on" wait_until target 60 'ping -c 1 -W 1 10.77.0.2'
+
 # The stock NVMe over RDMA drivers prove the way the packets take.
 nvmet=/sys/kernel/config/nvmet
 must on target "

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Have an emulator's sockets not block.
+
+QEMU writes to the connections of `-netdev stream,server=on` as they are when accepted, and those block. A guest that is
+stopped reads nothing: when the socket to it is full its neighbour's emulator waits in the middle of a packet, with all of
+that guest's processors.
+"""
+
+import ctypes
+import fcntl
+import os
+import re
+from pathlib import Path
+
+# include/uapi/asm-generic/unistd.h; Python has no function for it.
+PIDFD_GETFD = 438
+
+
+def unblock(pid: int) -> None:
+    """Have all sockets of a process not block that do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pidfd = os.pidfd_open(pid)
+    try:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                if not os.readlink(entry).startswith("socket:"):
+                    continue
+                info = Path(f"/proc/{pid}/fdinfo/{entry.name}").read_text(encoding="ascii")
+            except FileNotFoundError:
+                continue
+            flags = re.search(r"^flags:\s*([0-7]+)$", info, re.M)
+            if flags is None or int(flags[1], 8) & os.O_NONBLOCK:
+                continue
+            # What is copied is the number; the flag is the socket's own.
+            copy = libc.syscall(PIDFD_GETFD, pidfd, int(entry.name), 0)
+            if copy < 0:
+                raise OSError(ctypes.get_errno(), f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")
+            fcntl.fcntl(copy, fcntl.F_SETFL, fcntl.fcntl(copy, fcntl.F_GETFL) | os.O_NONBLOCK)
+            os.close(copy)
+    finally:
+        os.close(pidfd)
