@@ -256,11 +256,16 @@ pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
     text.lines().filter_map(parse).collect()
 }
 
+/// Puts into a group what it had.
+pub type Restore = fn(&Group<'_>) -> Result<()>;
+
 enum Undo {
     Rmdir(PathBuf),
     Write(PathBuf, String),
     /// Makes a folder, and writes these attributes of it.
     Mkdir(PathBuf, Vec<(&'static str, String)>),
+    /// Makes a folder, and has this put into it what cannot be read from there.
+    Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
 }
@@ -280,7 +285,17 @@ impl Undo {
                     .iter()
                     .try_for_each(|(name, value)| write(&path.join(name), value))
             }
+            Self::Restore(path, _) if system.exists(path) => Ok(()),
+            Self::Restore(path, _) => system.mkdir(path),
             Self::Remove(path) => system.remove_durable_file(path),
+        }
+    }
+
+    /// Does what is left when it was carried out.
+    fn restore(&self, system: &dyn System) -> Result<()> {
+        match self {
+            Self::Restore(path, restore) => restore(&Group::new(system, path.clone())),
+            _ => Ok(()),
         }
     }
 }
@@ -404,6 +419,16 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// Removes a group of which `restore` knows what it holds.
+    pub fn rmdir_restorable(&mut self, group: &Group<'_>, restore: Restore) -> Result<()> {
+        if self.system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        remove(group)?;
+        self.done.push(Undo::Restore(group.path.clone(), restore));
+        Ok(())
+    }
+
     /// Puts a file where none was.
     pub fn make_file(&mut self, path: &Path, text: &str) -> Result<()> {
         if self.system.interrupted() {
@@ -420,7 +445,10 @@ impl<'a> Transaction<'a> {
         result.map_err(|mut error| {
             for undo in self.done.into_iter().rev() {
                 let undone = until_idle(self.system, || undo.carry_out(self.system));
-                if let Err(failure) = undone {
+                let restored = undone
+                    .map_err(Error::from)
+                    .and_then(|()| undo.restore(self.system));
+                if let Err(failure) = restored {
                     error.not_undone.push(failure.to_string());
                 }
             }
@@ -441,6 +469,11 @@ fn setting_refused(error: OpError, attribute: &str, value: &impl Display) -> Err
         (Op::Write, Errno::EINVAL | Errno::ERANGE | Errno::EOVERFLOW) => {
             refused(Kind::Failed, "not a valid value")
         }
+        (Op::Write, Errno::EBUSY) if attribute == "memory_mib" => refused(
+            Kind::Busy,
+            "its sessions need more, or somebody else changes it at this moment",
+        )
+        .advise("The target's log says how much they need."),
         (Op::Write, Errno::EBUSY) => refused(Kind::Busy, "it cannot be changed while enabled"),
         (Op::Open, Errno::ENOENT) => refused(Kind::Setup, "it has no such setting")
             .advise("The command and the kernel modules may be of different versions."),

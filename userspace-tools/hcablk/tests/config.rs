@@ -11,7 +11,7 @@
 mod kernel;
 
 use hcablk::error::Kind;
-use kernel::{each_failure_is_undone, fails, golden, hcablk, notes, ok, steps_of, Kernel};
+use kernel::{each_failure_is_undone, fails, golden, hcablk, key, notes, ok, steps_of, Kernel};
 use nix::errno::Errno;
 
 const MAIN: &str = "/etc/hcablk/hcablk.toml";
@@ -97,6 +97,10 @@ fn each_failure_of_apply_is_undone() {
 fn each_failure_of_a_change_is_undone() {
     let prepare = || {
         let kernel = both();
+        // A host that is forbidden and then is not has its key again.
+        for (host, byte) in [(HOST, 1), (OTHER, 2)] {
+            kernel.file(format!("/etc/hcablk/keys/hosts/{host}"), &key(byte).0);
+        }
         ok(&kernel, "apply");
         let text = BOTH
             .replace("queue_depth = 64", "queue_depth = 32\npolicy = \"numa\"")
@@ -285,6 +289,21 @@ fn a_mounted_disk_is_not_ended_by_force() {
     assert_eq!(error.kind, Kind::Busy);
     assert!(error.advice.unwrap().contains("umount /mnt"));
     assert_eq!(kernel.snapshot(), before);
+}
+
+#[test]
+fn no_host_is_forbidden_that_may_have_a_session_which_is_not_told() {
+    let kernel = both();
+    ok(&kernel, "apply");
+    kernel.set_volume("data", "clients", "...\n");
+    kernel.file(MAIN, &BOTH.replace(HOST, OTHER));
+    assert_eq!(
+        ok(&kernel, "apply"),
+        format!(
+            "done: allow {OTHER} to use export data\n\
+             pending: forbid {HOST} to use export data: it may have a session: the kernel tells only the first ones\n"
+        )
+    );
 }
 
 #[test]

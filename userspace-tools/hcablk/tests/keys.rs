@@ -11,19 +11,12 @@
 mod kernel;
 
 use hcablk::error::Kind;
-use kernel::{fails, ok, steps_of, Kernel};
+use kernel::{fails, key, ok, steps_of, Kernel};
 
 const A: &str = "5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
 const HOST: &str =
     "/sys/kernel/config/hcablk_target/volumes/data/hosts/5f2c1d6e-8a0b-4c3d-9e7f-00000000000a";
 const DEVICE: &str = "/sys/kernel/config/hcablk/data";
-
-/// A key, and how the kernel modules take it.
-fn key(byte: u8) -> (String, String) {
-    let digits = format!("{byte:02x}").repeat(32);
-    let checksum = crc32fast::hash(&[byte; 32]);
-    (format!("hcablk-key-1:{digits}-{checksum:08x}\n"), digits)
-}
 
 /// A key is rotated: what was the first becomes the second, and is one of the two at each moment.
 #[test]

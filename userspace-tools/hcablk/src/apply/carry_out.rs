@@ -11,8 +11,11 @@ use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::hostid;
 use crate::initiator::{close, enable as connect, same, set_up_path};
+use crate::keys;
 use crate::system::System;
-use crate::target::{allow_host, enable_export, enable_port, ports, volumes, wait_until_gone};
+use crate::target::{
+    allow_host, allowed_hosts, enable_export, enable_port, ports, volumes, wait_until_gone,
+};
 
 /// After how long it is said what is waited for.
 const FIRST_WORD: Duration = Duration::from_secs(2);
@@ -56,7 +59,11 @@ fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> R
         Action::Set { attribute, to, .. } => transaction.set(group, attribute, to),
         Action::Allow { host } => allow_host(group, *host, transaction),
         Action::Forbid { host } => {
-            transaction.rmdir(&group.child("hosts").child(&host.to_string()), &[])?;
+            // By the directory that there is: its name may be written otherwise.
+            let hosts = allowed_hosts(group)?;
+            for (_, allowed) in hosts.iter().filter(|(id, _)| id == host) {
+                transaction.rmdir_restorable(allowed, keys::set_host)?;
+            }
             wait_until_gone(group, &[*host]).map(drop)
         }
         Action::AddPath {

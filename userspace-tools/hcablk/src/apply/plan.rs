@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{further_paths, resolve, same, PATHS_AUTO};
 use crate::names::{DeviceName, VolumeName};
-use crate::output::Client;
+use crate::output::{is_cut, Client};
 use crate::system::System;
 use crate::target::{allowed_hosts, default_wwid, ports, volumes};
 
@@ -140,13 +140,15 @@ impl Plan {
         }));
         wishes.extend(export.settings());
 
-        let (mut allowed, mut clients) = (Vec::new(), Vec::new());
+        let (mut allowed, mut clients, mut cut) = (Vec::new(), Vec::new(), false);
         if group.exists() {
             allowed = allowed_hosts(&group)?
                 .into_iter()
                 .map(|(id, _)| id)
                 .collect();
-            clients = Client::parse_all(&group.get("clients")?);
+            let text = group.get("clients")?;
+            clients = Client::parse_all(&text);
+            cut = is_cut(&text);
         }
         let wanted: Vec<_> = export.allow.iter().map(|id| id.0).collect();
         let add = wanted.iter().filter(|id| !allowed.contains(id));
@@ -167,6 +169,9 @@ impl Plan {
                 .count();
             if sessions != 0 && !force {
                 self.pend(&object, Action::Forbid { host }, "it has a session");
+            } else if cut && !force {
+                let why = "it may have a session: the kernel tells only the first ones";
+                self.pend(&object, Action::Forbid { host }, why);
             } else {
                 between.push(Action::Forbid { host });
             }

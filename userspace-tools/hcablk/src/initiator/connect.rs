@@ -142,7 +142,8 @@ pub fn resolve(address: &str) -> Result<String> {
     let bare = address.split_once('%').map_or(address, |(bare, _)| bare);
     match bare.parse::<IpAddr>() {
         Ok(ip) if bare != address || is_link_local(ip) => return Err(link_local(address)),
-        Ok(_) => return Ok(address.to_owned()),
+        // As keys are kept for it.
+        Ok(ip) => return Ok(ip.to_string()),
         Err(_) => {}
     }
     let unknown = |why: String| {

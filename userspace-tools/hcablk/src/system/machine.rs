@@ -86,7 +86,14 @@ impl Machine {
 
     /// Puts a file of these rights, as [`System::replace`] does.
     fn put(&self, path: &Path, text: &str, mode: u32) -> Result<(), OpError> {
-        let file = self.at(path);
+        let mut file = self.at(path);
+        // What a link leads to is replaced, not the link; and what is no file, such as a terminal, is written to.
+        if let Ok(real) = file.canonicalize() {
+            file = real;
+        }
+        if fs::metadata(&file).is_ok_and(|known| !known.is_file()) {
+            return fs::write(&file, text).map_err(|e| OpError::io(Op::Open, path, &e));
+        }
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder).map_err(|e| OpError::io(Op::Mkdir, path, &e))?;
         }
@@ -101,7 +108,10 @@ impl Machine {
                 .open(&temporary)?;
             new.write_all(text.as_bytes())?;
             new.sync_all()?;
-            fs::rename(&temporary, &file)
+            fs::rename(&temporary, &file)?;
+            // So that power that fails does not bring the former one back.
+            file.parent()
+                .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
         };
         put().map_err(|e| {
             let _ = fs::remove_file(&temporary);

@@ -193,9 +193,13 @@ pub(crate) fn default_wwid(
 ) -> Option<Uuid> {
     // By whatever link it is named.
     let real = system.real_path(Path::new(path));
-    let device = real.as_deref().unwrap_or(Path::new(path)).file_name()?;
-    // What NVMe and SCSI know of a drive; for everything else its path.
+    let real = real.as_deref().unwrap_or(Path::new(path));
+    let device = real.file_name()?;
+    // What NVMe and SCSI know of a drive; for everything else, such as a file that is named like one, its path.
     let known = ["wwid", "device/wwid"].iter().find_map(|file| {
+        if !real.starts_with("/dev") {
+            return None;
+        }
         let text = system
             .read(&Path::new("/sys/class/block").join(device).join(file))
             .ok()?;

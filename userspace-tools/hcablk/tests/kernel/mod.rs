@@ -44,7 +44,7 @@ use hcablk::system::{Heard, Listen, Process};
 use nix::errno::Errno;
 
 pub use faults::each_failure_is_undone;
-pub use run::{fails, golden, hcablk, notes, ok, steps, steps_of};
+pub use run::{fails, golden, hcablk, key, notes, ok, steps, steps_of};
 
 /// What is at a path: a folder, or a file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]

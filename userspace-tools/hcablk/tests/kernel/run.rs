@@ -81,6 +81,13 @@ pub fn steps_of(kernel: &Kernel, line: &str) -> Vec<String> {
     steps(kernel, from)
 }
 
+/// A key, and how the kernel modules take it.
+pub fn key(byte: u8) -> (String, String) {
+    let digits = format!("{byte:02x}").repeat(32);
+    let checksum = crc32fast::hash(&[byte; 32]);
+    (format!("hcablk-key-1:{digits}-{checksum:08x}\n"), digits)
+}
+
 /// The remarks of a command line that succeeds.
 pub fn notes(kernel: &Kernel, line: &str) -> Vec<String> {
     hcablk(kernel, line).unwrap().notes

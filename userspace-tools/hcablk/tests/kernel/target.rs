@@ -75,11 +75,16 @@ impl Kernel {
         }
     }
 
-    /// Makes the attributes of what was created at `path`, if it is a volume or a port.
+    /// Makes the attributes of what was created at `path`, if it is a volume, a host or a port.
     pub(super) fn fill_export(&self, path: &Path) {
         if is_volume(path) {
             self.fill(path, VOLUME);
             self.folder(path.join("hosts").to_str().unwrap());
+        } else if path
+            .parent()
+            .is_some_and(|parent| parent.ends_with("hosts"))
+        {
+            self.fill(path, &[("key", ""), ("key2", "")]);
         } else if path
             .parent()
             .is_some_and(|parent| parent.ends_with("ports"))
