@@ -21,6 +21,11 @@ def unblock(pid: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = os.pidfd_open(pid)
     try:
+        # As /proc knows it, which may be that of another namespace.
+        known = re.search(r"^Pid:\s*([0-9]+)$", Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii"), re.M)
+        if known is None:
+            raise OSError(f"/proc does not know process {pid}")
+        pid = int(known[1])
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 if not os.readlink(entry).startswith("socket:"):
