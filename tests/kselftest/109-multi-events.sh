@@ -31,7 +31,7 @@ uevents() {
 connect c1 vol1 --ctrl-loss-tmo 600 --queues 2
 add_path c1 vol1 1 10.77.2.1
 must disk_is c1 vol1 live
-same "a path of the disk comes up" "connecting live " "$(told c1 1)"
+like "a path of the disk comes up" "^connecting (waiting connecting )*live $" "$(told c1 1)"
 same "the disk is degraded meanwhile" "connecting live degraded live " "$(told c1 -1)"
 check "uevents say so" wait_until c1 30 '[ "$(tail -n 1 /tmp/uevents | cut -d: -f1)" = "vol1 change '"$disk"'  live" ]'
 same "of the disk" " live  degraded  live " "$(uevents '  [a-z]*:')"
