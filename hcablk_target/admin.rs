@@ -9,12 +9,13 @@
 //!      └── a watch, and what it knows is not so: answer, Unwatched
 //! ```
 //!
-//! A request to be told of the portals is kept as a watch is, beside that, until the target has begun or ceased to listen somewhere.
-//! Everything else is answered at once, but for a change of reservations, which is made elsewhere; nothing here waits for a drive.
-//! When the export ends the initiator may ask, after its other queue pairs are gone, whether what was acknowledged is durable: this
-//! queue pair is closed last then. A message that is none of these, or that comes while another of its kind would have to be kept, ends the session, as does an initiator that is silent for longer than
-//! twice the `keep_alive_tmo` that it said, and a second ([`silence_ms`]). Every [`LOOK_MS`] it is looked whether the volume has changed, since neither block devices nor
-//! files tell their users.
+//! A request to be told of the portals is kept as a watch is, beside that, until the target has begun or ceased to listen
+//! somewhere. Everything else is answered at once, but for a change of reservations, which is made elsewhere; nothing here
+//! waits for a drive. When the export ends the initiator may ask, after its other queue pairs are gone, whether what was
+//! acknowledged is durable: this queue pair is closed last then. A message that is none of these, or that comes while another
+//! of its kind would have to be kept, ends the session, as does an initiator that is silent for longer than twice the
+//! `keep_alive_tmo` that it said, and a second ([`silence_ms`]). Every [`LOOK_MS`] it is looked whether the volume has changed,
+//! since neither block devices nor files tell their users.
 //!
 //! # Locks and contexts
 //!

@@ -12,8 +12,8 @@
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`head`]: what a disk keeps over its sessions.
-//! - [`admin`]: the admin queue pair of a path.
 //! - [`queue`]: the I/O path.
+//! - [`admin`]: the admin queue pair of a path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
 //! - [`shape`]: how large queues and requests are.
 //! - [`settings`]: what users set.

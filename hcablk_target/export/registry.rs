@@ -2,9 +2,9 @@
 
 //! Which volumes and sessions there are, and what connections are coming up.
 //!
-//! One lock guards the lists of volumes, sessions and portals; it is held for look-ups and changes only, never
-//! while waiting. Keys, challenges and drive waiters have locks of their own. A session is listed from its birth until nothing of it is
-//! left, so that whoever does not find it knows that it cannot write.
+//! One lock guards the lists of volumes, sessions and portals; it is held for look-ups and changes only, never while waiting.
+//! Keys, challenges and drive waiters have locks of their own. A session is listed from its birth until nothing of it is left,
+//! so that whoever does not find it knows that it cannot write.
 
 use crate::{
     export::{
