@@ -3,6 +3,7 @@
 # Proves: a disk of two paths goes on by one when the other is lost, for whatever reason, and uses that again when it is back.
 # group: multi
 # turns: 3
+# takes: 70
 # waits: yes
 # timeout: 900
 

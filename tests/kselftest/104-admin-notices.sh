@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target tells what changes of a volume by itself: clients that ask for nothing follow its size, whether it is read-only, and its end.
 # group: admin
+# turns: 3
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: only the export that a lost path was of has it fenced: another machine never becomes a path, a restarted target by any one address.
 # group: multi
 # turns: 3
+# takes: 70
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: a running system that is saved is the same again after a fresh boot and apply, in all of configfs on both sides.
 # group: admin
 # turns: 3
+# takes: 90
 # guests: target c1
 # timeout: 600
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a host that was started again comes behind what is left of it, and of two machines with one id the later one stays.
 # group: fence
+# turns: 3
 # waits: yes
 # timeout: 480
 

@@ -3,7 +3,7 @@
 # Proves: when work requests fail, the port is down, or the device hangs, fails for good or is removed under I/O, requests end with errors or are issued again, and nothing hangs.
 # group: hca
 # turns: 3
-# takes: 90
+# takes: 150
 # guests: hca
 # timeout: 800
 

@@ -3,6 +3,7 @@
 # Proves: the resource agents for Pacemaker do what ocf-tester asks of one, and their monitors tell what is there from what works.
 # group: admin
 # turns: 3
+# takes: 70
 # guests: target c1
 
 . "${0%/*}/lib.sh"

@@ -4,7 +4,7 @@
 # group: fence
 # waits: yes
 # turns: 6
-# takes: 220
+# takes: 260
 # timeout: 1800
 
 . "${0%/*}/lib.sh"

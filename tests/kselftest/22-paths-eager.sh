@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: writes up to the size that is set go into the eager ring and others do not, they arrive, and many are answered at once.
 # group: paths
-# turns: 3
-# takes: 110
+# turns: 6
+# takes: 150
 # timeout: 900
 
 . "${0%/*}/lib.sh"

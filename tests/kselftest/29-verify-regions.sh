@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: writes arrive whole and at their place when their data is fetched into registered memory, as on iWARP.
 # group: verify
-# turns: 3
-# takes: 100
+# turns: 6
+# takes: 150
 # timeout: 800
 
 . "${0%/*}/lib.sh"

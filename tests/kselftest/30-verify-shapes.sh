@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests of every size, from memory of every shape, arrive whole and at their place.
 # group: verify
+# turns: 3
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: memory is invalidated by the target's answer where that is allowed, and by the client where not.
 # group: verify
+# turns: 3
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: volumes do not mix: each client finds in each volume what belongs there.
 # group: clients
+# turns: 3
 
 . "${0%/*}/lib.sh"
 

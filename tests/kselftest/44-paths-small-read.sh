@@ -3,7 +3,7 @@
 # Proves: reads up to the size that is set are answered by one message and no others are, and either way the data is right.
 # group: paths
 # turns: 3
-# takes: 80
+# takes: 100
 # timeout: 700
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: ext4 works on the disk, and what it holds is found by another client later.
 # group: fs
+# turns: 3
 # timeout: 480
 
 . "${0%/*}/lib.sh"

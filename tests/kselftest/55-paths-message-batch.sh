@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that are issued together share messages, as many as is set, and each is carried out, answered and failed by itself.
 # group: paths
-# turns: 3
-# takes: 110
+# turns: 6
+# takes: 140
 # timeout: 900
 
 . "${0%/*}/lib.sh"

@@ -3,7 +3,7 @@
 # Proves: a client that sends nonsense gets the answers of the protocol, changes nothing but what it may, and hinders no other.
 # group: hostile
 # turns: 4
-# takes: 80
+# takes: 120
 # skips: siw
 # timeout: 7200
 

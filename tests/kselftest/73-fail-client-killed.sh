@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a client dies under I/O the target cleans its sessions up, and other clients do not notice.
 # group: fail
-# turns: 3
+# turns: 6
+# takes: 170
 # waits: yes
 # timeout: 480
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the RDMA device is removed under I/O, on either side, requests fail and nothing hangs.
 # group: fail
+# turns: 3
 # waits: yes
 # timeout: 480
 

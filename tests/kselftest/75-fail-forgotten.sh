@@ -3,6 +3,7 @@
 # Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone; others do.
 # group: fail
 # turns: 3
+# takes: 100
 # waits: yes
 # timeout: 900
 

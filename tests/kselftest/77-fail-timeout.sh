@@ -3,6 +3,7 @@
 # Proves: a queue whose requests are not answered in time is replaced alone, its requests are issued again, and nobody sees an error.
 # group: fail
 # turns: 3
+# takes: 100
 # waits: yes
 # timeout: 480
 

@@ -3,6 +3,7 @@
 # Proves: a broken queue pair, a pulled cable and hasty connecting under load lose no answered write and leave nothing behind.
 # group: fault
 # turns: 3
+# takes: 90
 # skips: siw
 # waits: yes
 # timeout: 480

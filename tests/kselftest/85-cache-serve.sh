@@ -3,6 +3,7 @@
 # Proves: what is read again comes out of the target's cache without its drive being asked, and is what was written last by anybody.
 # group: cache
 # turns: 3
+# takes: 70
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: what finds no free chunks moves whole, which is counted, and a FUA write in chunks does not flush a drive for each of them.
 # group: chunks
 # turns: 3
+# takes: 70
 # skips: siw
 # timeout: 480
 
