@@ -15,6 +15,9 @@ writes() {
 	on "$1" "echo '$2' >> /srv/db/lines && sync -f /srv/db/lines"
 }
 
+# The volumes that are enabled.
+exported='cd /sys/kernel/config/hcablk_target/volumes && grep -l 1 */enable | cut -d/ -f1'
+
 started target c1
 install_packages target c1
 refuse "the target exports nothing by itself" on target 'systemctl is-active hcablk-target'
@@ -25,12 +28,20 @@ insecure = true
 device = \"$machine_drive\"
 allow = [\"$(on c1 'hcablk host-id')\"]
 
+[export.later]
+insecure = true
+device = \"/var/tmp/later.img\"
+
 [port.1]
 address = \"$target_address\"
 END
 "
 check "the target's service starts" on target 'systemctl start hcablk-target'
-like "the volume is exported" '"db"' "$(on target 'hcablk target list --json')"
+same "the volume is exported, though another one has no drive yet" db "$(on target "$exported")"
+check "that is told" on target 'journalctl -u hcablk-target | grep -q "pending: enable export later: .*/var/tmp/later.img"'
+must on target 'truncate -s 16M /var/tmp/later.img'
+check "the other one is exported when it has one" wait_until target 100 "$exported | grep later"
+check "and nothing is tried again" wait_until target 60 '[ "$(systemctl show -p ActiveState --value hcablk-target-retry)" = inactive ]'
 must on c1 "printf '[disk.db]\naddress = \"%s\"\n' $target_address > /etc/hcablk/hcablk.toml"
 check "the client's service is enabled, and starts" on c1 'systemctl enable --now hcablk@db'
 must on c1 "mkfs.ext4 -q -U $uuid /dev/hcablk0 && mkdir -p /srv/db"

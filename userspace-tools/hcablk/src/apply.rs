@@ -15,13 +15,14 @@ pub mod plan;
 pub mod step;
 
 use crate::config::{self, Config, Paths};
-use crate::configfs::Transaction;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::initiator::sync_by_name;
 use crate::output::{Outcome, Report};
 use crate::system::System;
 
+use carry_out::Failed;
 use plan::{Plan, Scope};
+use step::{Pending, Step};
 
 /// What `hcablk apply` was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -32,43 +33,83 @@ pub struct Apply {
     pub dry_run: bool,
     /// Also end what is in use, where a setting cannot be changed otherwise.
     pub force: bool,
+    /// Keep what was made of the others when an export, a port or a disk fails.
+    pub keep_going: bool,
 }
 
 /// Runs `hcablk apply`.
 pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     let config = config::load(system)?.config;
     let plan = Plan::new(system, &config, wanted.scope, wanted.force)?;
-    let mut notes = Vec::new();
+    let mut remarks = Remarks::of(&plan, &config);
+    let Plan {
+        mut steps,
+        mut pending,
+        not_configured,
+    } = plan;
     if !wanted.dry_run {
-        let mut transaction = Transaction::new(system);
-        let result = carry_out::all(system, &plan.steps, &mut transaction);
-        transaction.finish(result)?;
+        if wanted.keep_going {
+            let failed;
+            (steps, failed) = carry_out::each(system, steps)?;
+            for failed in failed {
+                remarks.failure(&failed.steps[failed.index], &failed.error);
+                pending.extend(not_made(failed));
+            }
+        } else {
+            carry_out::all(system, &steps)?;
+        }
         if wanted.scope != Scope::Target {
-            notes = sync_paths(system, &config)?;
+            sync_paths(system, &config, wanted.keep_going, &mut remarks)?;
         }
     }
     let mut outcome = Outcome::new(Report::Applied {
         dry_run: wanted.dry_run,
-        steps: plan.steps,
-        pending: plan.pending,
-        not_configured: plan.not_configured,
+        steps,
+        pending,
+        not_configured,
     });
-    remark(&mut outcome, &config);
-    for note in notes {
-        outcome.note(note);
-    }
+    outcome.notes = remarks.notes;
+    outcome.exit = remarks.exit;
     Ok(outcome)
 }
 
-/// Gives the disks whose paths are `"auto"` those that their targets tell of; returns remarks.
-fn sync_paths(system: &dyn System, config: &Config) -> Result<Vec<String>> {
-    let mut notes = Vec::new();
+/// Returns the steps of what failed, with the reason of each.
+fn not_made(failed: Failed) -> impl Iterator<Item = Pending> {
+    let Failed {
+        steps,
+        index,
+        error,
+    } = failed;
+    steps.into_iter().enumerate().map(move |(n, step)| Pending {
+        step,
+        reason: match n == index {
+            true => error.message.clone(),
+            false => "another step of it failed".to_owned(),
+        },
+    })
+}
+
+/// Gives the disks whose paths are `"auto"` those that their targets tell of.
+fn sync_paths(
+    system: &dyn System,
+    config: &Config,
+    keep_going: bool,
+    remarks: &mut Remarks,
+) -> Result<()> {
     for (name, disk) in &config.disk {
         if disk.enabled && disk.paths == Paths::Auto {
-            notes.extend(sync_by_name(system, name.as_str())?);
+            match sync_by_name(system, name.as_str()) {
+                Ok(notes) => remarks.notes.extend(notes),
+                Err(error) if keep_going && error.kind != Kind::Interrupted => {
+                    let message = error.message.as_str();
+                    remarks.notes.push(format!("disk {name}: {message}"));
+                    remarks.exit.get_or_insert(error.kind);
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
-    Ok(notes)
+    Ok(())
 }
 
 /// Runs `hcablk config diff`.
@@ -89,39 +130,49 @@ pub fn diff(system: &dyn System, scope: Scope) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn remark(outcome: &mut Outcome, config: &Config) {
-    let Report::Applied {
-        steps,
-        pending,
-        not_configured,
-        ..
-    } = &outcome.report
-    else {
-        return;
-    };
-    let mut notes = Vec::new();
-    let mut exit = None;
-    if config.is_empty() {
-        notes.push(format!("nothing is configured in {}", config::MAIN));
-    } else if steps.is_empty() && pending.is_empty() {
-        notes.push("it is all as configured already".to_owned());
+/// What is said beside the answer, and the exit code that comes of it.
+struct Remarks {
+    notes: Vec<String>,
+    exit: Option<Kind>,
+}
+
+impl Remarks {
+    /// Those on what is planned.
+    fn of(plan: &Plan, config: &Config) -> Self {
+        let mut notes = Vec::new();
+        let mut exit = None;
+        if config.is_empty() {
+            notes.push(format!("nothing is configured in {}", config::MAIN));
+        } else if plan.steps.is_empty() && plan.pending.is_empty() {
+            notes.push("it is all as configured already".to_owned());
+        }
+        if !plan.pending.is_empty() {
+            exit = Some(Kind::Exists);
+            notes.push(
+                "what is pending cannot be changed while it is used: unmount and disconnect it, or have \
+                 this done by hcablk apply --force (a disk that is mounted or open is not ended)"
+                    .to_owned(),
+            );
+        }
+        if !plan.not_configured.is_empty() {
+            notes.push(format!(
+                "not configured, and left as it is: {}",
+                plan.not_configured.join(", ")
+            ));
+        }
+        Self { notes, exit }
     }
-    if !pending.is_empty() {
-        exit = Some(Kind::Exists);
-        notes.push(
-            "what is pending cannot be changed while it is used: unmount and disconnect it, or have \
-             this done by hcablk apply --force (a disk that is mounted or open is not ended)"
-                .to_owned(),
-        );
+
+    /// Says what to do about a step that failed. The exit code is the first failure's, rather than that of what is in use.
+    fn failure(&mut self, step: &Step, error: &Error) {
+        let advice = error.advice_or_usual();
+        self.notes
+            .push(format!("{} {}: {advice}", step.table, step.name));
+        let not_undone = error.not_undone.iter();
+        self.notes
+            .extend(not_undone.map(|what| format!("could not undo: {what}")));
+        if self.exit.is_none_or(|kind| kind == Kind::Exists) {
+            self.exit = Some(error.kind);
+        }
     }
-    if !not_configured.is_empty() {
-        notes.push(format!(
-            "not configured, and left as it is: {}",
-            not_configured.join(", ")
-        ));
-    }
-    for note in notes {
-        outcome.note(note);
-    }
-    outcome.exit = exit;
 }

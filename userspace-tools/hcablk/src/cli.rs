@@ -173,8 +173,8 @@ Example of /etc/hcablk/hcablk.toml:
     /// Make exports, ports and disks as they are configured
     ///
     /// What is so already is left alone, and so is what is not configured. Where a step fails, those
-    /// before it are undone. What is in use and would have to be ended is pending (exit code 5) unless
-    /// --force is given.
+    /// before it are undone; with --keep-going only those that are about the same export, port or disk.
+    /// What is in use and would have to be ended is pending (exit code 5) unless --force is given.
     #[command(after_help = "\
 Examples:
   hcablk apply --dry-run

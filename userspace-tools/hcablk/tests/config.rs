@@ -273,6 +273,53 @@ fn a_running_disk_is_not_torn_down() {
     assert_eq!(kernel.device("db", "state"), "live");
 }
 
+/// One of each, of which one cannot be made.
+fn with_a_missing_drive() -> Kernel {
+    let more = "\n[export.gone]\ndevice = \"/dev/sdc\"\nallow = [\"7c0f6a0e-1b52-5d5e-8f0e-2f3b7c1d9a44\"]\n";
+    let kernel = with(&format!("{BOTH}{more}"));
+    kernel.refuse("gone", Errno::ENOENT, "no such drive");
+    kernel
+}
+
+#[test]
+fn a_missing_drive_keeps_the_others_away_unless_it_is_to_go_on() {
+    let kernel = with_a_missing_drive();
+    let before = kernel.snapshot();
+    fails(&kernel, "apply");
+    assert_eq!(kernel.snapshot(), before);
+    let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::NotFound));
+    assert_eq!(kernel.volume("data", "enable"), "1");
+    assert_eq!(kernel.port("1", "enable"), "1");
+    assert_eq!(kernel.device("db", "state"), "live");
+    let gone = "/sys/kernel/config/hcablk_target/volumes/gone";
+    assert!(!kernel.has(gone));
+    let text = outcome.report.to_string();
+    assert!(!text.contains("done: make export gone"), "{text}");
+    assert!(text.contains("pending: enable export gone: "), "{text}");
+    assert!(text.contains("no such drive"), "{text}");
+    let advice = &outcome.notes[0];
+    assert!(advice.starts_with("export gone: "), "{advice}");
+    // Again, when it is there.
+    kernel.refuse.borrow_mut().clear();
+    let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
+    assert_eq!((outcome.exit, kernel.has(gone)), (None, true));
+    assert_eq!(steps_of(&kernel, "apply"), [""; 0]);
+}
+
+#[test]
+fn what_is_in_use_is_the_lesser_failure() {
+    let kernel = with_a_missing_drive();
+    hcablk(&kernel, "apply --keep-going").unwrap();
+    let text = kernel.text(MAIN);
+    kernel.file(MAIN, &text.replace("queue_depth = 64", "queue_depth = 32"));
+    let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::NotFound));
+    kernel.refuse.borrow_mut().clear();
+    let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+}
+
 #[test]
 fn a_mounted_disk_is_not_ended_by_force() {
     let kernel = both();

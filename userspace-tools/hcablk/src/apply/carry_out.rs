@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::step::{Action, Initial, Step, Table};
 use crate::configfs::{Group, Transaction, INITIATOR, TARGET};
 use crate::endpoint::Endpoint;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{close, enable as connect, same, set_up_path};
 use crate::keys;
@@ -23,18 +23,54 @@ const FIRST_WORD: Duration = Duration::from_secs(2);
 /// The settings of a path.
 const PATH: [&str; 2] = ["address", "port"];
 
-/// Carries out the steps, one after the other.
-pub fn all(system: &dyn System, steps: &[Step], transaction: &mut Transaction<'_>) -> Result<()> {
+/// Something of the configuration that could not be made so; what had been done of it is undone.
+pub struct Failed {
+    /// What was to be done with it.
+    pub steps: Vec<Step>,
+    /// Which of these failed.
+    pub index: usize,
+    /// Why.
+    pub error: Error,
+}
+
+/// Carries out the steps, one after the other, and undoes them all if one fails.
+pub fn all(system: &dyn System, steps: &[Step]) -> Result<()> {
+    together(system, steps, system.now()).map_err(|(_, error)| error)
+}
+
+/// Carries out the steps of each export, port and disk by themselves: those of another one stay if one fails. Returns what
+/// was done, and what failed. Fails if it is interrupted; what was done by then stays.
+pub fn each(system: &dyn System, steps: Vec<Step>) -> Result<(Vec<Step>, Vec<Failed>)> {
     let began = system.now();
-    for step in steps {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for steps in steps.chunk_by(|one, next| (one.table, &one.name) == (next.table, &next.name)) {
+        match together(system, steps, began) {
+            Ok(()) => done.extend_from_slice(steps),
+            Err((_, error)) if error.kind == Kind::Interrupted => return Err(error),
+            Err((index, error)) => failed.push(Failed {
+                steps: steps.to_vec(),
+                index,
+                error,
+            }),
+        }
+    }
+    Ok((done, failed))
+}
+
+/// Carries out the steps in one transaction; says which one failed.
+fn together(system: &dyn System, steps: &[Step], began: Duration) -> Result<(), (usize, Error)> {
+    let mut transaction = Transaction::new(system);
+    let mut index = 0;
+    let result = steps.iter().enumerate().try_for_each(|(now, step)| {
+        index = now;
         if system.now() >= began + FIRST_WORD
             && matches!(step.action, Action::Enable | Action::Disable)
         {
             system.progress(&step.to_string());
         }
-        one(system, step, transaction)?;
-    }
-    Ok(())
+        one(system, step, &mut transaction)
+    });
+    transaction.finish(result).map_err(|error| (index, error))
 }
 
 /// Returns the directory that a step is about; loads the module.

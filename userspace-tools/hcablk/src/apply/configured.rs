@@ -145,9 +145,7 @@ fn connect_one(
             "Unmount it, and connect it anew: hcablk disconnect {name} && hcablk connect {name}"
         )));
     }
-    let mut transaction = Transaction::new(system);
-    let result = carry_out::all(system, &plan.steps, &mut transaction);
-    transaction.finish(result)?;
+    carry_out::all(system, &plan.steps)?;
     let node = wait_for_node(&INITIATOR.named(system).child(name.as_str()))?;
     let notes = match disk.paths {
         Paths::Auto => sync_by_name(system, name.as_str())?,

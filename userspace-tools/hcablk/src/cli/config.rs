@@ -110,6 +110,11 @@ pub struct HowArgs {
     /// is mounted or open is not ended: then nothing is changed
     #[arg(long)]
     pub force: bool,
+
+    /// When an export, a port or a disk cannot be made as configured, undo that one only, and go on with the others.
+    /// The exit code is that of the first failure
+    #[arg(long)]
+    pub keep_going: bool,
 }
 
 impl HowArgs {
@@ -119,6 +124,7 @@ impl HowArgs {
             scope,
             dry_run: self.dry_run,
             force: self.force,
+            keep_going: self.keep_going,
         }
     }
 }

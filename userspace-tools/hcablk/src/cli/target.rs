@@ -95,7 +95,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   hcablk target apply --dry-run
-  hcablk target apply")]
+  hcablk target apply
+  hcablk target apply --keep-going")]
     Apply(HowArgs),
 
     /// List volumes, the hosts they allow or have evicted, their clients, and ports
