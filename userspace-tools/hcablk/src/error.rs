@@ -120,10 +120,12 @@ impl Error {
     /// Makes one failure of those of several things; it is of the first one's kind. None of none.
     pub fn together(failures: Vec<Self>) -> Option<Self> {
         let messages: Vec<_> = failures.iter().map(|one| one.message.clone()).collect();
-        let advice: Vec<_> = failures
-            .iter()
-            .filter_map(|one| one.advice.clone())
-            .collect();
+        let mut advice: Vec<String> = Vec::new();
+        for one in failures.iter().filter_map(|one| one.advice.as_ref()) {
+            if !advice.contains(one) {
+                advice.push(one.clone());
+            }
+        }
         let not_undone = failures
             .iter()
             .flat_map(|one| one.not_undone.clone())

@@ -138,6 +138,33 @@ fn one_that_cannot_be_connected_does_not_keep_the_others_out() {
 }
 
 #[test]
+fn all_that_cannot_be_connected_are_told() {
+    let kernel = asked();
+    kernel.refuse("data", Errno::ENOBUFS, "no memory");
+    kernel.refuse("iso", Errno::ECONNREFUSED, "not exported");
+    let error = fails(&kernel, "connect 10.0.0.1 --all");
+    assert!(error.message.contains("volume data"), "{error}");
+    assert!(error.message.contains("volume iso"), "{error}");
+}
+
+#[test]
+fn remarks_on_each_are_told() {
+    let kernel = asked();
+    for disk in ["hcablk0", "hcablk1"] {
+        kernel.file(
+            format!("/sys/block/{disk}/queue/max_hw_sectors_kb"),
+            "256\n",
+        );
+    }
+    let outcome = hcablk(&kernel, "connect 10.0.0.1 --all --max-io-kib 1024").unwrap();
+    let small = |name: &str| format!("{name}: requests have 256 KiB at most");
+    for name in ["data", "iso"] {
+        let told = |note: &String| note.starts_with(&small(name));
+        assert!(outcome.notes.iter().any(told), "{:?}", outcome.notes);
+    }
+}
+
+#[test]
 fn options_that_are_for_one_disk() {
     for line in ["--name db", "--wait 3"] {
         let error = fails(&asked(), &format!("connect 10.0.0.1 --all {line}"));

@@ -63,7 +63,7 @@ pub fn discover(system: &dyn System, wanted: &Discover) -> Result<Outcome> {
 }
 
 /// Runs `hcablk connect ADDRESS --all`: connects to each volume that `how` discovers and this host is not evicted from, as
-/// `how` says. Goes on after a failure, and then tells the first.
+/// `how` says. Goes on after a failure, and then tells all of them.
 pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
     let wanted = Discover {
         address: how.address.clone(),
@@ -75,7 +75,7 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
     };
     let mut disks = Vec::new();
     let mut notes = Vec::new();
-    let mut failed: Option<Error> = None;
+    let mut failures: Vec<Error> = Vec::new();
     for volume in ask_all(system, &wanted)?.volumes {
         if system.interrupted() {
             return Err(Error::interrupted());
@@ -93,6 +93,8 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
         };
         match connected(system, &volume).map_or_else(|| connect(system, &one), Ok) {
             Ok(outcome) => {
+                let said = outcome.notes.iter();
+                notes.extend(said.map(|note| format!("{name}: {note}")));
                 if let Report::Done {
                     result:
                         Done::Connect {
@@ -109,11 +111,10 @@ pub fn connect_all(system: &dyn System, how: &Connect) -> Result<Outcome> {
                     });
                 }
             }
-            Err(error) if failed.is_none() => failed = Some(error),
-            Err(error) => notes.push(error.message),
+            Err(error) => failures.push(error),
         }
     }
-    if let Some(mut error) = failed {
+    if let Some(mut error) = Error::together(failures) {
         let others = disks.iter().map(|disk| disk.name.as_str());
         let others = others.collect::<Vec<_>>().join(", ");
         if !others.is_empty() {
