@@ -472,6 +472,11 @@ fn listen_and_unlisten() {
     assert_eq!(kernel.snapshot(), snapshot);
     assert_eq!(fails(&kernel, "target unlisten 1").kind, Kind::NotFound);
     ok(&kernel, "target unlisten 1 --if-exists");
+    // One that an administrator made by hand.
+    let path = "/sys/kernel/config/hcablk_target/ports/storage";
+    hcablk::system::System::mkdir(&kernel, path.as_ref()).unwrap();
+    ok(&kernel, "target unlisten storage");
+    assert!(!kernel.has(path));
     ok(&kernel, "target unlisten --all");
 }
 

@@ -347,7 +347,7 @@ pub struct UnlistenArgs {
         required_unless_present = "all",
         conflicts_with = "all"
     )]
-    pub ids: Vec<u16>,
+    pub ids: Vec<String>,
 
     /// Every port
     #[arg(long)]

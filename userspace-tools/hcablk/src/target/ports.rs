@@ -223,8 +223,8 @@ pub fn listen(system: &dyn System, wanted: &Listen) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Runs `hcablk target unlisten`.
-pub fn unlisten(system: &dyn System, ids: Option<&[u16]>, if_exists: bool) -> Result<Outcome> {
+/// Runs `hcablk target unlisten`. A port that this command did not make may be called anything in configfs.
+pub fn unlisten(system: &dyn System, ids: Option<&[String]>, if_exists: bool) -> Result<Outcome> {
     let all = match TARGET.tree(system) {
         Some(tree) => ports(&tree).children()?,
         None => Vec::new(),
@@ -234,7 +234,7 @@ pub fn unlisten(system: &dyn System, ids: Option<&[u16]>, if_exists: bool) -> Re
         None => chosen = all,
         Some(ids) => {
             for id in ids {
-                match all.iter().find(|group| group.name() == id.to_string()) {
+                match all.iter().find(|group| group.name() == *id) {
                     Some(group) => chosen.push(group.clone()),
                     None if if_exists => (),
                     None => {
