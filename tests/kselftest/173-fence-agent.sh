@@ -126,7 +126,19 @@ same "one target of two that is not reached is a failure" 1 \
 	"$(agent target action=off plug="$victim" ip="$target_address,10.77.0.9" "${evict[@]}")"
 like "it says which" '10.77.0.9 failed.*No route' "$(said target)"
 same "the other one has evicted it all the same" "$victim" "$(on target "cut -d' ' -f1 $target/volumes/vol1/evicted")"
+# Of several volumes at one target.
+evicted="cut -d' ' -f1 $target/volumes/vol1/evicted $target/volumes/vol2/evicted"
+export_volume vol2 "$drive2" c1 c2
+must on target "rm /tmp/ssh.log"
+both=("${evict[@]}" volume=vol1,vol2 ip="$target_address")
+same "it is let in to two volumes" 0 "$(agent target action=on plug="$victim" "${both[@]}")"
+silent "by both" on target "$evicted"
+same "it is evicted from both" 0 "$(agent target action=off plug="$victim" "${both[@]}")"
+same "that is so" "$victim $victim" "$(on target "$evicted" | xargs)"
+same "each time the target was logged in to once" 2 "$(on target 'wc -l < /tmp/ssh.log')"
+same "when one of two volumes fails, so does the agent" 1 "$(agent target action=off plug="$victim" "${both[@]}" volume=vol2,none)"
+like "it says why" 'none' "$(said target)"
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done
-must on target "hcablk target admit vol1 $victim; hcablk target unexport vol1 && dmsetup remove gate"
+must on target "hcablk target admit vol1 $victim; hcablk target unexport vol1 && hcablk target unexport vol2 && dmsetup remove gate"
