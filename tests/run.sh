@@ -34,6 +34,8 @@
 #	HCABLK_FIRST	the first message's number; 0 when not set
 #	HCABLK_REISSUES	how many requests tests 16 and 101 have issued again
 #	HCABLK_KILLS	how often test 165 kills the target's machine; 3 when not set
+#	HCABLK_PREEMPTIONS
+#			how often test 161 preempts a host that writes; 16 when not set
 #	HCABLK_MINUTES	for how long test 138 breaks paths under load; 1 when not set
 
 set -euo pipefail
@@ -46,7 +48,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
 		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_TURN HCABLK_SYSTEM HCABLK_PACKAGES \
-		HCABLK_REISSUES HCABLK_MINUTES HCABLK_KILLS; do
+		HCABLK_REISSUES HCABLK_MINUTES HCABLK_KILLS HCABLK_PREEMPTIONS; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"

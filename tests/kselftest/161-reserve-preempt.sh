@@ -1,46 +1,83 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes.
+# Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes and however long the drive takes for them.
 # group: reserve
-# timeout: 1600
+# timeout: 7200
 # turns: 6
-# takes: 200
+# takes: 90
 
 . "${0%/*}/lib.sh"
 
-rounds=10
-[ -z "${HCABLK_WHOLE:-}" ] || rounds=1000
-# Milliseconds that the drive takes for a write: longer than it takes to look at it.
-delay=2000
+preemptions=${HCABLK_PREEMPTIONS:-16}
+[ -z "${HCABLK_WHOLE:-}" ] || preemptions=1000
+RANDOM=${HCABLK_SEED:-1}
+# One host is preempted on so many drives at a time, each at a moment of its own: slices of one, of so many MiB.
+drives=4 slice=2
+size=$((slice * 2048))
 
-must on target "modprobe -a dm_mod dm_delay && printf '0 400000 delay $drive 0 0 $drive 0 $delay\n' | dmsetup create slow && dmsetup mknodes && mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
-export_volume vol1 /dev/mapper/slow c1 c2
-connect c1 vol1 --ctrl-loss-tmo -1
-mine=$device
-connect c2 vol1 --ctrl-loss-tmo -1
-share=$device
-must on c1 "hcablk-pr $mine register 0 11"
+# table N DELAY: of slice N, which takes so many milliseconds for a write: longer than it takes to look at it.
+table() {
+	echo "0 $size delay $drive $(($1 * size)) 0 $drive $(($1 * size)) $2"
+}
 
-late=0 wrote=0
-for ((round = 1; round <= rounds; round++)); do
-	must wait_until c2 60 "[ \$(cat $initiator/vol1/state) = live ]"
-	must on c2 "hcablk-pr $share register 0 22"
-	must on c1 "hcablk-pr $mine reserve 11 3"
-	before=$(on target "dd if=$drive bs=1M count=64 iflag=direct 2> /dev/null | md5sum")
-	ON_SECONDS=120 spawn victim c2 "fio --name=load --filename=$share --direct=1 --ioengine=libaio --rw=randwrite --bs=32k --iodepth=16 --size=64M --time_based --runtime=100 --refill_buffers --randseed=$round 2>&1"
-	must wait_until c2 30 "[ \$(awk '{ print \$9 }' /sys/block/${share#/dev/}/stat) -gt 0 ]"
-	on c1 "usleep $((RANDOM * 8)); hcablk-pr $mine abort 11 22 3" || { fail "round $round: it is preempted"; break; }
-	# When the drive has had its time it is as it was when the command had returned.
-	sums=$(on target "sum() { dd if=$drive bs=1M count=64 iflag=direct 2> /dev/null | md5sum; }; sum; usleep $((delay * 1500)); sum")
-	read -r first _ second _ <<< "${sums//$'\n'/ }"
-	[ "$first" = "$second" ] || late=$((late + 1))
-	[ "$first" = "${before%% *}" ] || wrote=$((wrote + 1))
-	join victim > /dev/null && fail "round $round: the victim's writes fail"
-	must on c1 "hcablk-pr $mine release 11 3"
+must on target "modprobe -a dm_mod dm_delay && mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
+own=() victims=() load=
+for ((n = 0; n < drives; n++)); do
+	must on target "echo '$(table $n 500)' | dmsetup create slow$n && dmsetup mknodes"
+	export_volume vol$n /dev/mapper/slow$n --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b610$n c1 c2
+	connect c1 vol$n --ctrl-loss-tmo -1
+	own+=("$device")
+	must on c1 "hcablk-pr $device register 0 11"
+	connect c2 vol$n --ctrl-loss-tmo -1
+	victims+=("$device")
+	load+=" --name=load$n --filename=$device --rw=randwrite"
 done
-same "of $rounds preemptions so many had a write of the victim come late" 0 $late
-same "in each the victim had written before" $rounds $wrote
+stats=${victims[*]/#\/dev/\/sys/block}
+stats=${stats// //stat }/stat
+
+# sum N: of what the slice has.
+sum() {
+	echo "dd if=/dev/mapper/slow$1 bs=1M count=$slice iflag=direct 2> /dev/null | md5sum"
+}
+
+# preempt N MICROSECONDS DELAY: prints the sums of the slice behind the preemption, and when the drive has had its time.
+preempt() {
+	on c1 "usleep $2; exec hcablk-pr ${own[$1]} abort 11 22 3" || return
+	on target "$(sum "$1"); usleep $(($3 * 1500)); $(sum "$1")"
+}
+
+made=0 late=0 wrote=0
+while [ $made -lt "$preemptions" ]; do
+	delays=() befores=() parts=() tables=
+	for ((n = 0; n < drives; n++)); do
+		delays[n]=$((400 + RANDOM % 800))
+		tables+="echo '$(table $n ${delays[n]})' | dmsetup load slow$n && dmsetup suspend slow$n && dmsetup resume slow$n && $(sum $n) || exit; "
+	done
+	sums=$(on target "$tables") || die "the drives take another time for writes"
+	mapfile -t befores <<< "$sums"
+	must wait_until c2 60 "[ \"\$(cat $initiator/vol*/state | sort -u)\" = live ]"
+	must on c2 "for disk in ${victims[*]}; do hcablk-pr \$disk register 0 22 || exit; done"
+	must on c1 "for disk in ${own[*]}; do hcablk-pr \$disk reserve 11 3 || exit; done"
+	ON_SECONDS=200 spawn victim c2 "fio --direct=1 --ioengine=libaio --bs=32k --iodepth=16 --size=${slice}M --time_based --runtime=100 --refill_buffers --randseed=$made --thread $load 2>&1"
+	must wait_until c2 60 "[ \$(awk '\$9 > 0' $stats | wc -l) = $drives ]"
+	for ((n = 0; n < drives; n++)); do
+		moment=$((RANDOM * 40))
+		exec {parts[n]}< <(preempt $n $moment ${delays[n]})
+	done
+	for ((n = 0; n < drives; n++)); do
+		mapfile -t sums <&"${parts[n]}"
+		exec {parts[n]}<&-
+		[ ${#sums[@]} = 2 ] || die "preemption $made: the victim is preempted on drive $n"
+		[ "${sums[0]}" = "${sums[1]}" ] || { late=$((late + 1)) && echo "# preemption $made came $late. too early" >&2; }
+		[ "${sums[0]}" = "${befores[n]}" ] || wrote=$((wrote + 1))
+		made=$((made + 1))
+	done
+	join victim > /dev/null && fail "preemption $made: the victim's writes fail"
+	must on c1 "for disk in ${own[*]}; do hcablk-pr \$disk release 11 3 || exit; done"
+done
+same "of $made preemptions so many had a write of the victim come late" 0 $late
+same "in each the victim had written before" $made $wrote
 for guest in c1 c2; do
-	must on $guest 'hcablk disconnect --force vol1'
+	must on $guest "for n in $(seq -s ' ' 0 $((drives - 1))); do hcablk disconnect --force vol\$n || exit; done"
 done
-must on target 'hcablk target unexport vol1 && dmsetup remove slow'
+must on target "for n in $(seq -s ' ' 0 $((drives - 1))); do hcablk target unexport vol\$n && dmsetup remove slow\$n || exit; done"
