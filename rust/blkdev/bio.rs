@@ -215,6 +215,7 @@ pub fn submit<T: BioOwner>(
 /// Enters a section of a completion for which
 /// [`synchronize_completions`](crate::sync::synchronize_completions) waits, in whatever context it
 /// runs.
+#[inline]
 pub(super) fn completion_section() -> rcu::Guard {
     rcu::read_lock()
 }
@@ -232,10 +233,22 @@ unsafe extern "C" fn end_io<T: BioOwner>(bio: *mut bindings::bio) {
         bindings::bio_uninit(bio);
         (
             KBox::from_raw((*bio).bi_private.cast::<T>()),
-            Status::from_raw((*bio).bi_status),
+            (*bio).bi_status,
         )
     };
-    owner.done(match status {
+    if status == 0 {
+        owner.done(Ok(()));
+    } else {
+        done_badly(owner, status);
+    }
+}
+
+/// Tells an owner that its I/O has failed.
+// Out of line, so that nothing is decoded of those that are done well.
+#[cold]
+#[inline(never)]
+fn done_badly<T: BioOwner>(owner: KBox<T>, status: bindings::blk_status_t) {
+    owner.done(match Status::from_raw(status) {
         Status::Ok => Ok(()),
         status => Err(status),
     });

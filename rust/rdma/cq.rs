@@ -389,14 +389,13 @@ impl<H: Handler> CompletionQueue<H> {
         };
         // SAFETY: The caller is the only poller.
         let batch = unsafe { &mut *self.batch.get() };
-        let mut done = 0;
+        let mut left = budget;
         let mut round = H::Round::default();
-        while done < budget {
-            let want = (budget - done).min(BATCH as c_int);
+        while left > 0 {
+            let want = left.min(BATCH as c_int);
             // SAFETY: `batch` has room for `want` completions.
-            let got = unsafe { poll_cq(cq, want, batch.as_mut_ptr()) };
-            let got = usize::try_from(got).unwrap_or(0).min(BATCH);
-            for wc in batch.get(..got).unwrap_or(&[]) {
+            let got = unsafe { poll_cq(cq, want, batch.as_mut_ptr()) }.clamp(0, want);
+            for wc in batch.iter().take(got as usize) {
                 // SAFETY: `Completion` is a transparent wrapper.
                 let completion: &Completion = unsafe { &*ptr::from_ref(wc).cast() };
                 if completion.work().is_drain() {
@@ -405,13 +404,13 @@ impl<H: Handler> CompletionQueue<H> {
                     handler.complete(&mut round, completion);
                 }
             }
-            done += got as c_int;
-            if got < want as usize {
+            left -= got;
+            if got < want {
                 break;
             }
         }
         handler.round_done(&mut round);
-        done
+        budget - left
     }
 
     /// Handles the completion of a work request that was posted to drain a queue, by us or by the

@@ -61,19 +61,17 @@ impl<H: Handler> CompletionQueue<H> {
         let handler = unsafe { &*self.handler.get() };
         let notify = handler.as_ref().map_or(CqNotify::Any, |h| h.cq_notify());
         let missed = self.arm(notify != CqNotify::Any);
-        match (notify, &self.context) {
-            (CqNotify::Any, _) | (_, CqContext::Process(_) | CqContext::Direct) => missed,
-            (_, CqContext::SoftIrq) => {
-                if notify == CqNotify::SolicitedOrTimer {
-                    self.guard();
-                }
-                // Another poller may have run meanwhile and have armed before us, for any
-                // completion.
-                missed
-                    || handler
-                        .as_ref()
-                        .is_some_and(|h| h.cq_notify() == CqNotify::Any)
-            }
+        if notify == CqNotify::Any || !matches!(self.context, CqContext::SoftIrq) {
+            return missed;
         }
+        if notify == CqNotify::SolicitedOrTimer {
+            self.guard();
+        }
+        // Another poller may have run meanwhile and have armed before us, for any
+        // completion.
+        missed
+            || handler
+                .as_ref()
+                .is_some_and(|h| h.cq_notify() == CqNotify::Any)
     }
 }
