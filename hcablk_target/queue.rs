@@ -241,8 +241,10 @@ pub(crate) struct Queue {
     shape: Shape,
     /// Something has completed since the last keep-alive.
     moved: Atomic<bool>,
-    /// The transport knows RDMA WRITEs with an immediate value.
-    immediates: bool,
+    /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the transport knows none.
+    immediate_bytes: usize,
+    /// See [`Backing::is_straight`].
+    is_straight: bool,
     /// Data is sent by requests that are reported each by itself. Of one that is
     /// not, soft-iWARP has TCP send the very pages (`siw_qp_prepare_tx()`),
     /// which it does when it likes: also after the answer behind it has
@@ -394,6 +396,7 @@ impl Queue {
             .is_some_and(|handle| handle.is_pressed())
     }
 
+    #[inline]
     fn check_all_idle(&self, work: &Work) {
         if work.closing && work.idle.len() == work.made {
             self.all_idle.set();

@@ -189,12 +189,14 @@ impl Marks {
         }
     }
 
-    /// Notes that the answer's send has completed.
+    /// Returns whether the request is measured.
     #[inline]
+    pub(crate) fn is_measured(&self) -> bool {
+        self.received != 0
+    }
+
+    /// Notes that the answer's send has completed, of a request that is measured.
     pub(crate) fn end(&self, fetched: bool, times: &Times) {
-        if self.received == 0 {
-            return;
-        }
         times.waiting.add(self.received, self.begun);
         // What is refused, or asks nothing of the drive, never got there.
         if self.to_drive != 0 {

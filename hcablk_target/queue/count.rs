@@ -29,25 +29,40 @@ impl Queue {
             _ => c.sends.add(counts.into()),
         }
         self.count_operation(io);
-        // What asks for nothing is no request of the disk's.
-        if !matches!(io.op, Ok(Op::Nop)) {
-            let fetched = matches!(io.op, Ok(Op::Write { .. }));
-            io.marks.end(fetched, &self.times);
+        if io.marks.is_measured() {
+            self.count_times(io);
         }
         c.rdma_bytes.add(io.moved);
         if ok {
             self.count_way(io);
         } else {
-            c.errors.bump();
-            if io.flush_error != 0 {
-                // TCP may still lose what iWARP has sent.
-                let arrived = !self.all_reported;
-                self.write_errors
-                    .flush_error_sent(io.flush_error, self.teller, arrived);
-            }
+            self.count_failure(io);
         }
         if key_to_invalidate(io).is_some() {
             c.remote_invalidations.bump();
+        }
+    }
+
+    /// Counts how long a request that is measured took.
+    #[inline(never)]
+    fn count_times(&self, io: &Io) {
+        // What asks for nothing is no request of the disk's.
+        if !matches!(io.op, Ok(Op::Nop)) {
+            let fetched = matches!(io.op, Ok(Op::Write { .. }));
+            io.marks.end(fetched, &self.times);
+        }
+    }
+
+    /// Counts a request that failed, and that its initiator was told so.
+    #[cold]
+    #[inline(never)]
+    fn count_failure(&self, io: &Io) {
+        self.counters.errors.bump();
+        if io.flush_error != 0 {
+            // TCP may still lose what iWARP has sent.
+            let arrived = !self.all_reported;
+            self.write_errors
+                .flush_error_sent(io.flush_error, self.teller, arrived);
         }
     }
 
@@ -93,11 +108,9 @@ impl Queue {
     /// Counts by what way the data of a request went that was done well.
     #[inline]
     fn count_way(&self, io: &Io) {
-        let c = &self.counters;
-        let length = io.length() as u64;
         if self.went_straight(io) {
-            c.copied_bytes.add(length - io.moved.min(length));
-            return c.ram_bytes.add(length);
+            // The HCA has moved all of it.
+            return self.counters.ram_bytes.add(io.length() as u64);
         }
         self.count_detours(io);
     }
@@ -106,13 +119,7 @@ impl Queue {
     /// neither the page cache nor a cache of the volume's.
     #[inline]
     fn went_straight(&self, io: &Io) -> bool {
-        let detours = io.cached
-            || io.met_pages
-            || io.peer_hit
-            || io.peer.is_some()
-            || io.is_in_lines()
-            || io.chunks.moves();
-        !detours && !self.backing.wants_peers() && self.backing.cache().is_none()
+        self.is_straight && !io.met_pages && !io.chunks.moves()
     }
 
     /// Counts as [`Self::count_way`] does, whatever way the data went.

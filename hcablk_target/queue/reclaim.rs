@@ -155,18 +155,28 @@ impl Queue {
     }
 
     /// Releases what an `Io` has, and makes it idle again.
+    #[inline]
     pub(super) fn release(&self, work: &mut Work, mut io: KBox<Io>) {
-        if io.is_exposed() {
-            // Its RDMA READ failed, and its invalidation was never carried out.
-            work.close();
+        if io.sink.is_some() {
+            Self::check_exposed(work, &io);
         }
-        if core::mem::take(&mut io.flush_error) != 0 {
+        if io.flush_error != 0 {
+            io.flush_error = 0;
             work.owed -= 1;
         }
         io.return_buffers(&mut work.free);
         io.chunks.give(&mut work.chunks);
         self.keep_idle(work, io);
         self.check_all_idle(work);
+    }
+
+    /// Keeps the transfer buffers from others if a peer may still write to those of `io`: its RDMA READ failed, and its
+    /// invalidation was never carried out.
+    #[inline(never)]
+    fn check_exposed(work: &mut Work, io: &Io) {
+        if io.is_exposed() {
+            work.close();
+        }
     }
 
     /// Puts an `Io` into the list of idle ones, which has room for all that were made. If it has

@@ -11,8 +11,7 @@ use super::{
 use crate::{
     memory::layout::{
         BUFFERS_MAX,
-        BUFFERS_USUAL,
-        BUFFER_BYTES, //
+        BUFFERS_USUAL, //
     },
     storage::visit::leave_cache, //
 };
@@ -211,9 +210,7 @@ impl Queue {
     /// data is one RDMA WRITE, whose length the initiator sees, and not on iWARP.
     #[inline]
     pub(super) fn uses_write_with_immediate(&self, io: &Io, remote: Remote) -> bool {
-        remote.answer == Answer::Immediate
-            && self.immediates
-            && io.length() <= self.shape.write_sges * BUFFER_BYTES
+        remote.answer == Answer::Immediate && io.length() <= self.immediate_bytes
     }
 
     /// Fills `sges` with the scatter-gather entries of `io`'s data, and returns how many these are.

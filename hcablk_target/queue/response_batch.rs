@@ -214,23 +214,28 @@ impl Queue {
     pub(super) fn round_over(&self) {
         self.reclaim_completed();
         self.handle_wake();
-        let batcher = &self.batcher;
-        if batcher.gathering.get() != 0 {
-            batcher.gathering.set(0);
-            let mut waiting = batcher.waiting.lock();
-            let mut failed = self.flush_answers(&mut waiting);
-            let posted = self.ring(&mut waiting, &Chain::new());
-            if posted.is_err() && failed.is_none() {
-                failed = waiting.backlog.pop().map(|id| id.index);
-            }
-            drop(waiting);
-            if failed.is_some() || posted.is_err() {
-                self.not_posted(failed);
-            }
+        if self.batcher.gathering.get() != 0 {
+            self.end_gathering();
         }
         let c = &self.counters;
-        c.doorbells.add(batcher.doorbells.take());
-        c.work_requests.add(batcher.work_requests.take());
+        c.doorbells.add(self.batcher.doorbells.take());
+        c.work_requests.add(self.batcher.work_requests.take());
+    }
+
+    /// Posts the answers that were gathered in this round.
+    #[inline(never)]
+    fn end_gathering(&self) {
+        self.batcher.gathering.set(0);
+        let mut waiting = self.batcher.waiting.lock();
+        let mut failed = self.flush_answers(&mut waiting);
+        let posted = self.ring(&mut waiting, &Chain::new());
+        if posted.is_err() && failed.is_none() {
+            failed = waiting.backlog.pop().map(|id| id.index);
+        }
+        drop(waiting);
+        if failed.is_some() || posted.is_err() {
+            self.not_posted(failed);
+        }
     }
 
     pub(super) fn ring(&self, waiting: &mut ResponseBatch, chain: &Chain<'_>) -> Result {

@@ -230,6 +230,10 @@ impl Queue {
     ) -> Result<impl PinInit<Self>> {
         let chunked = ChunkedRequests::new(shape.chunks, shape.ios as usize)?;
         let batcher = ResponseBatcher::new()?;
+        let immediate_bytes = match iwarp {
+            true => 0,
+            false => shape.write_sges * BUFFER_BYTES,
+        };
         Ok(pin_init!(Self {
             owner,
             session: config.session,
@@ -244,7 +248,8 @@ impl Queue {
             pair: parts.pair,
             shape,
             moved: Atomic::new(true),
-            immediates: !iwarp,
+            immediate_bytes,
+            is_straight: config.backing.is_straight(),
             all_reported: iwarp,
             incoming: parts.incoming,
             inline: parts.inline,

@@ -56,12 +56,17 @@ impl IoChunks {
     #[inline]
     pub(crate) fn give(&mut self, free: &mut KVec<u16>) {
         if self.count != 0 {
-            for number in self.numbers.iter().take(self.count) {
-                push_into_room(free, *number, "the list of free chunks has no room");
-            }
-            self.count = 0;
-            self.progress = ChunkProgress::NONE;
+            self.give_all(free);
         }
+    }
+
+    #[inline(never)]
+    fn give_all(&mut self, free: &mut KVec<u16>) {
+        for number in self.numbers.iter().take(self.count) {
+            push_into_room(free, *number, "the list of free chunks has no room");
+        }
+        self.count = 0;
+        self.progress = ChunkProgress::NONE;
     }
 
     /// Returns the numbers of the chunks in the queue's tables.

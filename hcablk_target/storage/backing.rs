@@ -363,6 +363,13 @@ impl Backing {
         }
     }
 
+    /// Returns whether data goes between the wire and the drive by RAM, and by neither a cache of the volume's nor, unless
+    /// there are pages already, the page cache.
+    pub(crate) fn is_straight(&self) -> bool {
+        let device = self.read_route() == Route::Device && self.write_route() == Route::Device;
+        device && !self.wants_peers() && self.cache.is_none()
+    }
+
     /// Returns whether it is exported through the page cache as well, at this moment. Any context.
     #[inline]
     pub(crate) fn is_also_cached(&self) -> bool {
