@@ -87,6 +87,7 @@ use hcablk_core::{
         },
         pd::ProtectionDomain,
         qp::QueuePair,
+        wr::Sge, //
     },
     sync::{
         Event,
@@ -147,6 +148,9 @@ pub(crate) use self::{
 
 /// A request of a queue.
 type Io = request::Io<Queue>;
+
+/// The most pieces of a receive buffer.
+const RECEIVE_ENTRIES: usize = 2;
 
 /// Kinds of work, in work ids. The index is an [`Io`]'s or a receive buffer's.
 mod kind {
@@ -255,6 +259,10 @@ pub(crate) struct Queue {
     /// Where the data that a request brings with it is put, one for each
     /// receive buffer; empty when none may.
     inline: KVec<DmaBuffer>,
+    /// These have to be given to the HCA.
+    inline_syncs: bool,
+    /// By which entries each receive buffer is posted: that of a message, and that of inline data if it may bring some.
+    receives: KVec<[Sge; RECEIVE_ENTRIES]>,
     outgoing: MessageBuffers,
     /// The memory into which the initiator puts the data of eager writes.
     eager_ring: Option<EagerRing>,

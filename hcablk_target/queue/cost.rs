@@ -31,8 +31,8 @@ const REGION: u64 = 1024;
 const REGION_PAGE: u64 = 32;
 /// A write that may be open in the eager ring, in two tables.
 const OPEN_WRITE: u64 = 32;
-/// A receive buffer in the list of those that wait.
-const RECEIVED: u64 = 64;
+/// A receive buffer in the list of those that wait, and the entries by which it is posted.
+const RECEIVED: u64 = 128;
 /// A place of a send queue without its entries: headers of a request that registers memory, and
 /// the driver's own note.
 const SEND: u64 = 256;

@@ -200,7 +200,7 @@ impl Queue {
         let mut send = answer(&message, index, io.quiet);
         let mut chain = Chain::new();
         chain.push(&mut send);
-        self.post(io, &chain);
+        self.post_here(io, &chain);
     }
 
     /// Adds the answer to an eager write to those that the next message carries.

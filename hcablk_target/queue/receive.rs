@@ -31,10 +31,7 @@ use hcablk_core::{
     },
     rdma::{
         buffer::DmaBuffer,
-        wr::{
-            Sge,
-            WorkId, //
-        },
+        wr::WorkId, //
     },
     report::trace, //
     sync::IrqGuard,
@@ -366,23 +363,24 @@ impl Queue {
     }
 
     /// Posts receive buffer `buffer` again. Any context.
+    #[inline]
     pub(super) fn post_receive(&self, buffer: u32) -> Result {
+        let entries = self.receives.get(buffer as usize).ok_or(EINVAL)?;
+        if self.inline_syncs {
+            self.give_inline(buffer);
+        }
+        let count = if self.inline.is_empty() { 1 } else { 2 };
+        let entries = entries.get(..count).ok_or(EINVAL)?;
         let id = WorkId::new(kind::RECEIVE, buffer);
-        let index = buffer as usize;
-        match self.inline.get(index) {
-            None => {
-                let slice = self.incoming.slice(index, BUFFER_LEN)?;
-                self.pair.post_receive(Sge::new(slice), id)
-            }
-            // The data begins a page of its own, from which the drive takes it.
-            Some(data) => {
-                let request = self.incoming.slice(index, REQUEST_LEN)?;
-                let length = self.shape.inline as usize;
-                data.sync_for_device(0, length);
-                let data = data.slice(0, length);
-                let parts = [Sge::new(request), Sge::new(data)];
-                self.pair.post_receive_parts(&parts, id)
-            }
+        self.pair.post_receive_parts(entries, id)
+    }
+
+    /// Gives the memory for inline data of receive buffer `buffer` to the HCA.
+    #[cold]
+    #[inline(never)]
+    fn give_inline(&self, buffer: u32) {
+        if let Some(data) = self.inline_data(buffer) {
+            data.sync_for_device(0, self.shape.inline as usize);
         }
     }
 

@@ -105,7 +105,12 @@ impl Queue {
         let mut write = Rdma::write(&data, remote.address, remote.key);
         write.immediate(io.tag.to_immediate(), !io.quiet);
         write.signal(WorkId::new(kind::ANSWER, io.index));
-        self.post_answer_here(io, &mut [Some(write)], None);
+        if self.batcher.gathers() {
+            return self.gather(io, &mut [Some(write)], None);
+        }
+        let mut chain = Chain::new();
+        chain.push(&mut write);
+        self.post_here(io, &chain);
     }
 
     // Out of line, as below.
@@ -238,18 +243,36 @@ impl Queue {
 
     /// Posts work after which `io` comes back by its index.
     pub(super) fn post(&self, io: KBox<Io>, chain: &Chain<'_>) {
+        self.post_here(io, chain);
+    }
+
+    /// Does what [`Self::post`] does, in the frame of the caller.
+    #[inline(always)]
+    pub(super) fn post_here(&self, io: KBox<Io>, chain: &Chain<'_>) {
         let index = io.index;
         if let Err(io) = self.inflight.park(index, io) {
-            self.broken("a request is there that is to be under way");
-            return self.give_up(io);
+            return self.is_taken(io);
         }
         self.batcher.rang(chain.len().into());
         if self.pair.post(chain).is_err() {
-            // Some of it may have been posted.
-            self.unposted("RDMA or an answer", Some(index));
-            if let Some(io) = self.inflight.take(index) {
-                self.give_up(io);
-            }
+            self.post_failed(index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_taken(&self, io: KBox<Io>) {
+        self.broken("a request is there that is to be under way");
+        self.give_up(io);
+    }
+
+    /// Gives a request up whose work was not posted, or only a part of it.
+    #[cold]
+    #[inline(never)]
+    fn post_failed(&self, index: u32) {
+        self.unposted("RDMA or an answer", Some(index));
+        if let Some(io) = self.inflight.take(index) {
+            self.give_up(io);
         }
     }
 }

@@ -148,26 +148,15 @@ impl Queue {
         writes: &mut [Option<Rdma<'_>>],
         send: Option<&mut Send<'_>>,
     ) {
-        self.post_answer_here(io, writes, send);
-    }
-
-    /// Does what [`Self::post_answer`] does, in the frame of the caller: for an answer of which
-    /// that knows most.
-    #[inline(always)]
-    pub(super) fn post_answer_here(
-        &self,
-        io: KBox<Io>,
-        writes: &mut [Option<Rdma<'_>>],
-        send: Option<&mut Send<'_>>,
-    ) {
         if self.batcher.gathers() {
             return self.gather(io, writes, send);
         }
         self.post(io, &chain(writes, send));
     }
 
+    /// Lets an answer wait for the end of the round. Completion handler, which [gathers](ResponseBatcher::gathers).
     #[inline(always)]
-    fn gather(
+    pub(super) fn gather(
         &self,
         mut io: KBox<Io>,
         writes: &mut [Option<Rdma<'_>>],

@@ -14,11 +14,15 @@ use super::{
     QueueConfig,
     QueueOwner,
     Shape,
-    Work, //
+    Work,
+    RECEIVE_ENTRIES, //
 };
 use crate::{
     memory::{
-        layout::BUFFER_ORDER,
+        layout::{
+            BUFFER_BYTES,
+            BUFFER_ORDER, //
+        },
         pool::Pool,
         Charge,
         Client,
@@ -48,7 +52,10 @@ use hcablk_core::{
             Ring,
             Taken, //
         },
-        message::BUFFER_LEN, //
+        message::{
+            BUFFER_LEN,
+            REQUEST_LEN, //
+        },
     },
     rdma::{
         buffer::{
@@ -62,7 +69,8 @@ use hcablk_core::{
         },
         device::Direction,
         pd::ProtectionDomain,
-        qp::QueuePair, //
+        qp::QueuePair,
+        wr::Sge, //
     },
     report::trace::State,
     sync::{
@@ -74,6 +82,28 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
+
+/// Returns the scatter-gather entries of each receive buffer. The data that comes with a request begins a page of its own,
+/// from which the drive takes it. May sleep.
+fn receive_entries(
+    incoming: &MessageBuffers,
+    inline: &KVec<DmaBuffer>,
+    shape: &Shape,
+) -> Result<KVec<[Sge; RECEIVE_ENTRIES]>> {
+    let count = shape.credits.into();
+    let mut receives = KVec::with_capacity(count, GFP_KERNEL)?;
+    for index in 0..count {
+        let entries = match inline.get(index) {
+            None => [Sge::new(incoming.slice(index, BUFFER_LEN)?), Sge::EMPTY],
+            Some(data) => [
+                Sge::new(incoming.slice(index, REQUEST_LEN)?),
+                Sge::new(data.slice(0, shape.inline as usize)),
+            ],
+        };
+        receives.push(entries, GFP_KERNEL)?;
+    }
+    Ok(receives)
+}
 
 /// Makes `count` buffers of 2^`order` pages. May sleep.
 fn dma_buffers(
@@ -120,6 +150,7 @@ struct Parts {
     pair: QueuePair<Queue>,
     incoming: MessageBuffers,
     inline: KVec<DmaBuffer>,
+    receives: KVec<[Sge; RECEIVE_ENTRIES]>,
     outgoing: MessageBuffers,
     buffers: KVec<DmaBuffer>,
     eager_ring: Option<EagerRing>,
@@ -158,13 +189,16 @@ impl Parts {
         let memory = lease.and_then(PeerLease::memory);
         let peers = memory.map_or(0, |memory| memory.pieces());
         let pool = Pool::new(shape.buffers, peers, ios, handle.clone(), pd)?;
+        let incoming = MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?;
+        let inline = match shape.inline {
+            0 => KVec::new(),
+            _ => dma_buffers(pd, receives, 0, Direction::FromDevice)?,
+        };
         Ok(Self {
             pair,
-            incoming: MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?,
-            inline: match shape.inline {
-                0 => KVec::new(),
-                _ => dma_buffers(pd, receives, 0, Direction::FromDevice)?,
-            },
+            receives: receive_entries(&incoming, &inline, shape)?,
+            incoming,
+            inline,
             outgoing: MessageBuffers::new(pd, ios, BUFFER_LEN, Direction::ToDevice)?,
             buffers: dma_buffers(pd, shape.buffers, BUFFER_ORDER, Direction::Bidirectional)?,
             eager_ring: match shape.eager_ring {
@@ -252,7 +286,9 @@ impl Queue {
             is_straight: config.backing.is_straight(),
             all_reported: iwarp,
             incoming: parts.incoming,
+            inline_syncs: parts.inline.iter().any(DmaBuffer::syncs),
             inline: parts.inline,
+            receives: parts.receives,
             outgoing: parts.outgoing,
             eager_ring: parts.eager_ring,
             buffers: parts.buffers,

@@ -199,7 +199,7 @@ impl DmaBuffer {
 
     /// Returns whether [`Self::sync_for_device`] and [`Self::sync_for_cpu`] do anything.
     #[inline]
-    pub(super) fn syncs(&self) -> bool {
+    pub fn syncs(&self) -> bool {
         self.syncs
     }
 
