@@ -34,10 +34,8 @@ use hcablk_core::{
             UNIT, //
         },
         message::{
-            BadRequest,
             Extent,
             Op,
-            Request,
             Status,
             Tag, //
         },
@@ -54,6 +52,22 @@ use kernel::prelude::*;
 
 /// A message is flushed when it is full.
 const NO_ROOM: &str = "an answer has no room in a message";
+
+/// The tag of an eager write that came with an immediate value, which has its number instead.
+pub(super) const UNNAMED: Tag = Tag::from_immediate(0);
+
+/// Returns the blocks of the eager write of `length` bytes with the immediate value `value`, and whether its answer need not
+/// wake the initiator up; `None` if there is no such write.
+#[inline]
+pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, bool)> {
+    let length = u32::try_from(length).ok()?;
+    if length == 0 || length % UNIT != 0 {
+        return None;
+    }
+    let immediate = Immediate::from_wire(value);
+    let offset = immediate.offset();
+    Some((Extent { offset, length }, immediate.quiet))
+}
 
 /// Marks of the slots whose writes are about to be answered: one for each write that may be open.
 pub(super) struct AnsweredSlots(KVec<Atomic<u32>>);
@@ -114,6 +128,7 @@ impl Queue {
 
     /// Posts the registration of the eager ring, at the first message of the initiator, which may
     /// write there after the answer. Returns `false` if the queue pair takes no work.
+    #[cold]
     pub(super) fn register_ring(&self, work: &mut Work) -> bool {
         work.unregistered = false;
         let Some(eager_ring) = self.eager_ring() else {
@@ -125,33 +140,6 @@ impl Queue {
         chain.push(&mut register);
         self.batcher.rang(1);
         self.pair.post(&chain).is_ok()
-    }
-
-    /// Decodes the write-with-immediate of `length` bytes of data with the immediate value
-    /// `value`.
-    #[inline]
-    pub(super) fn decode_immediate(
-        &self,
-        value: u32,
-        length: usize,
-    ) -> Result<Request, BadRequest> {
-        let length = u32::try_from(length).map_err(|_| BadRequest::Unanswerable)?;
-        if length == 0 || length % UNIT != 0 {
-            return Err(BadRequest::Unanswerable);
-        }
-        let immediate = Immediate::from_wire(value);
-        Ok(Request {
-            // It is named by its number.
-            tag: Tag::from_immediate(0),
-            op: Op::WriteEager {
-                extent: Extent {
-                    offset: immediate.offset(),
-                    length,
-                },
-                fua: false,
-            },
-            quiet: immediate.quiet,
-        })
     }
 
     /// Takes the ring slot of an eager write. Returns `false` if none is free, so that the

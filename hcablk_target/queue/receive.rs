@@ -3,6 +3,10 @@
 //! Admission: from a message to a request with buffers.
 
 use super::{
+    eager::{
+        immediate_extent,
+        UNNAMED, //
+    },
     kind,
     Fault,
     Io,
@@ -11,8 +15,14 @@ use super::{
     Work, //
 };
 use crate::{
-    memory::Waker,
-    request::validate::check, //
+    memory::{
+        layout::MEDIUM,
+        Waker, //
+    },
+    request::validate::{
+        check,
+        check_write, //
+    }, //
 };
 use hcablk_core::sync::atomic::{
     Acquire,
@@ -103,6 +113,7 @@ impl Queue {
     }
 
     /// Admits the other requests of a message, whose first was admitted.
+    #[inline(never)]
     fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
         let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
         let mut places = group.iter_mut();
@@ -195,8 +206,7 @@ impl Queue {
     // What most messages are is read by code that knows it.
     fn admit(&self, work: &mut Work, io: KBox<Io>, message: Received) -> (Admitted, bool) {
         if let Some(value) = message.immediate {
-            let decoded = self.decode_immediate(value, message.length);
-            self.admit_decoded(work, io, message, decoded, false)
+            (self.admit_immediate(work, io, message, value), false)
         } else if message.admitted == 0 && message.length == REQUEST_LEN {
             let decoded = self.read_one(message);
             self.admit_decoded(work, io, message, decoded, false)
@@ -204,6 +214,52 @@ impl Queue {
             let (decoded, more) = self.read(message);
             self.admit_decoded(work, io, message, decoded, more != 0)
         }
+    }
+
+    /// Admits an eager write that came with nothing but the immediate value `value`. It has neither a key nor transfer
+    /// buffers.
+    #[inline(always)]
+    fn admit_immediate(
+        &self,
+        work: &mut Work,
+        mut io: KBox<Io>,
+        message: Received,
+        value: u32,
+    ) -> Admitted {
+        let Some((extent, quiet)) = immediate_extent(value, message.length) else {
+            return self.refuse(work, io, Fault::Immediate(message.length));
+        };
+        io.marks.receive(self.timing.load(Relaxed));
+        if !self.take_ring_slot(work, &mut io, extent.length) {
+            return self.refuse(work, io, Fault::NoRingSlot(UNNAMED, extent.length));
+        }
+        io.reset(Some(message.buffer));
+        io.tag = UNNAMED;
+        io.quiet = quiet;
+        io.op = Ok(Op::WriteEager { extent, fua: false });
+        io.size_class = MEDIUM;
+        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
+        if let Err(status) = check_write(&extent, &self.geometry, size, refuses_writes) {
+            io.status = status;
+        } else if self.is_reserved_from_writes() {
+            io.status = Status::Conflict;
+        }
+        self.named.set(&io);
+        trace::target::received(|| io.about());
+        if io.status == Status::Ok && !work.waiting.is_empty() {
+            return self.wait(work, io);
+        }
+        Admitted::Start(io)
+    }
+
+    /// Ends the session for a message that cannot be answered.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, work: &mut Work, io: KBox<Io>, fault: Fault) -> Admitted {
+        self.counters.protocol_errors.bump();
+        self.keep_idle(work, io);
+        self.fail(fault);
+        Admitted::Later
     }
 
     /// Admits the request of a message as [`Self::admit`] does, which was `decoded`; with `more`
@@ -215,11 +271,10 @@ impl Queue {
         work: &mut Work,
         mut io: KBox<Io>,
         message: Received,
-        mut decoded: Result<Request, BadRequest>,
+        decoded: Result<Request, BadRequest>,
         more: bool,
     ) -> (Admitted, bool) {
         io.marks.receive(self.timing.load(Relaxed));
-        let mut no_slot = None;
         if let Ok(Request {
             tag,
             op: Op::WriteEager { extent, .. },
@@ -227,8 +282,8 @@ impl Queue {
         }) = decoded
         {
             if !self.take_ring_slot(work, &mut io, extent.length) {
-                no_slot = Some(Fault::NoRingSlot(tag, extent.length));
-                decoded = Err(BadRequest::Unanswerable);
+                let fault = Fault::NoRingSlot(tag, extent.length);
+                return (self.refuse(work, io, fault), false);
             }
         }
         // The receive buffer is posted again with the answer to its last request.
@@ -242,13 +297,8 @@ impl Queue {
                 io.status = status;
             }
             Err(BadRequest::Unanswerable) => {
-                self.counters.protocol_errors.bump();
-                self.keep_idle(work, io);
-                self.fail(no_slot.unwrap_or(match message.immediate {
-                    Some(_) => Fault::Immediate(message.length),
-                    None => Fault::Message(message.length),
-                }));
-                return (Admitted::Later, false);
+                let fault = Fault::Message(message.length);
+                return (self.refuse(work, io, fault), false);
             }
         }
         self.named.set(&io);
@@ -265,8 +315,8 @@ impl Queue {
         io.tag = request.tag;
         io.quiet = request.quiet;
         io.op = Ok(request.op);
-        let refuses_writes = || self.backing.refuses_writes();
-        if let Err(status) = check(&request.op, &self.geometry, self.capacity(), refuses_writes) {
+        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
+        if let Err(status) = check(&request.op, &self.geometry, size, refuses_writes) {
             io.status = status;
         } else if let Some(status) = self.refuses(&request.op) {
             io.status = status;
@@ -279,9 +329,15 @@ impl Queue {
     /// who closes it after a change waits for all that was allowed before.
     #[inline]
     fn is_reserved_from(&self, op: &Op) -> bool {
-        self.backing
-            .drive()
-            .is_some_and(|drive| drive.forbids(self.host, op))
+        let drive = self.backing.drive();
+        drive.is_some_and(|drive| drive.forbids(&self.host, op))
+    }
+
+    /// Returns whether a reservation of another host forbids writes, as [`Self::is_reserved_from`] does.
+    #[inline]
+    fn is_reserved_from_writes(&self) -> bool {
+        let drive = self.backing.drive();
+        drive.is_some_and(|drive| drive.forbids_writes(&self.host))
     }
 
     /// Gives a request its transfer buffers and chunks, or its place among those that wait for some.
@@ -292,6 +348,12 @@ impl Queue {
             self.take_chunks(work, &mut io);
             return Admitted::Start(io);
         }
+        self.wait(work, io)
+    }
+
+    /// Lets a request wait for transfer buffers, or behind those that do.
+    #[inline(never)]
+    fn wait(&self, work: &mut Work, io: KBox<Io>) -> Admitted {
         self.counters.buffer_waits.bump();
         if let Err(io) = work.waiting.push(io) {
             self.cannot_wait(work, io);

@@ -13,8 +13,8 @@ use crate::proto::{
 };
 
 /// Checks a request against the volume as its session was told of it, but for
-/// what may have changed since: the size, `capacity` bytes, and whether the drive `refuses_writes`,
-/// which is asked only if that matters. The block layer would let a bio pass.
+/// what may have changed since: the size, `capacity` bytes, of which a block that is not whole is none, and
+/// whether the drive `refuses_writes`, which is asked only if that matters. The block layer would let a bio pass.
 #[inline]
 pub(crate) fn check(
     op: &Op,
@@ -25,12 +25,9 @@ pub(crate) fn check(
     let read_only = || geometry.read_only || refuses_writes();
     match op {
         Op::Read(extent, _) => fits(extent, geometry, capacity),
-        Op::Write { .. } | Op::WriteInline { .. } | Op::WriteEager { .. } if read_only() => {
-            Err(Status::ReadOnly)
-        }
         Op::Write { extent, .. }
         | Op::WriteInline { extent, .. }
-        | Op::WriteEager { extent, .. } => fits(extent, geometry, capacity),
+        | Op::WriteEager { extent, .. } => check_write(extent, geometry, capacity, refuses_writes),
         Op::Flush | Op::Nop => Ok(()),
         Op::Discard(_) if geometry.max_discard == 0 => Err(Status::Unsupported),
         Op::WriteZeroes { .. } if geometry.max_zeroes == 0 => Err(Status::Unsupported),
@@ -40,10 +37,26 @@ pub(crate) fn check(
     }
 }
 
+/// Checks a write to these blocks as [`check`] does.
+#[inline(always)]
+pub(crate) fn check_write(
+    extent: &Extent,
+    geometry: &Geometry,
+    capacity: u64,
+    refuses_writes: impl Fn() -> bool,
+) -> Result<(), Status> {
+    if geometry.read_only || refuses_writes() {
+        return Err(Status::ReadOnly);
+    }
+    fits(extent, geometry, capacity)
+}
+
+#[inline]
 fn fits(extent: &Extent, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     within(extent, geometry.max_transfer, geometry, capacity)
 }
 
+#[inline]
 fn within(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
     let block = (1u64 << geometry.logical_block_shift) - 1;
     let end = extent
@@ -249,6 +262,17 @@ mod tests {
         };
         for op in [discard(0, 4096), zeroes] {
             assert_eq!(check(&op, &read_only, CAPACITY), Err(Status::ReadOnly));
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_block_at_the_end_is_none() {
+        let last = read(CAPACITY - 4096, 4096);
+        let size = CAPACITY + 512;
+        assert_eq!(check(&last, &geometry(), size), Ok(()));
+        for (offset, length) in [(CAPACITY, 4096), (CAPACITY, 512), (CAPACITY - 4096, 4608)] {
+            let beyond = read(offset, length);
+            assert_eq!(check(&beyond, &geometry(), size), Err(Status::OutOfRange));
         }
     }
 

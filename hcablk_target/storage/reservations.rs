@@ -137,18 +137,20 @@ impl Drive {
 
     /// Returns whether a request of `host` may not be carried out. Any context.
     #[inline]
-    pub(crate) fn forbids(&self, host: HostId, op: &Op) -> bool {
-        self.held.load(Relaxed) && self.forbids_now(host, op)
+    pub(crate) fn forbids(&self, host: &HostId, op: &Op) -> bool {
+        let writes = !matches!(op, Op::Read(..));
+        self.held.load(Relaxed) && !matches!(op, Op::Nop) && self.forbids_now(host, writes)
+    }
+
+    /// Returns whether a write of `host` may not be carried out. Any context.
+    #[inline]
+    pub(crate) fn forbids_writes(&self, host: &HostId) -> bool {
+        self.held.load(Relaxed) && self.forbids_now(host, true)
     }
 
     #[cold]
-    fn forbids_now(&self, host: HostId, op: &Op) -> bool {
-        let writes = match op {
-            Op::Nop => return false,
-            Op::Read(..) => false,
-            _ => true,
-        };
-        !self.state.lock().allows(host, writes)
+    fn forbids_now(&self, host: &HostId, writes: bool) -> bool {
+        !self.state.lock().allows(*host, writes)
     }
 
     /// Returns by what a change can be made that is asked for now. To be taken before it is looked whether the session ends:

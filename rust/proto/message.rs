@@ -46,7 +46,7 @@ impl Tag {
 
     /// Decodes the tag of an immediate value; every value is valid.
     #[inline]
-    pub fn from_immediate(value: u32) -> Self {
+    pub const fn from_immediate(value: u32) -> Self {
         Self {
             index: value as u16,
             generation: (value >> 16) as u16,
