@@ -16,7 +16,6 @@ use super::{
     Queue,
     Work, //
 };
-use crate::storage::submit::begin;
 use hcablk_core::sync::atomic::{
     Acquire,
     Atomic,
@@ -157,13 +156,13 @@ impl Queue {
         true
     }
 
-    /// Starts the drive's write of what is in the ring slot.
-    pub(super) fn store_eager(&self, mut io: KBox<Io>) {
+    /// Takes the data over that is in the ring slot.
+    #[inline]
+    pub(super) fn take_eager(&self, io: &mut Io) {
         io.moved = io.length() as u64;
         if let Some(eager_ring) = self.eager_ring() {
             eager_ring.sync_for_cpu(io.ring_slot.offset as usize, io.length());
         }
-        begin(self, io);
     }
 
     /// Answers an eager write, whose receive buffer was posted again.

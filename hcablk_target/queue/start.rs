@@ -12,7 +12,7 @@ use super::{
     Io,
     Queue, //
 };
-use crate::storage::submit::begin;
+use crate::storage::submit::begin_here;
 use hcablk_core::proto::message::{
     Op,
     Remote,
@@ -29,27 +29,28 @@ impl Queue {
             return self.answer(io, status);
         }
         match io.op {
-            Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {
-                begin(self, io);
-            }
-            Ok(Op::Write { remote, .. }) => self.start_rdma_read(io, remote),
-            Ok(Op::WriteInline { .. }) => self.store_inline(io),
-            Ok(Op::WriteEager { .. }) => self.store_eager(io),
-            Ok(Op::Nop) => self.answer(io, Status::Ok),
-            Err(status) => self.answer(io, status),
+            Ok(Op::Write { remote, .. }) => return self.start_rdma_read(io, remote),
+            Ok(Op::Nop) => return self.answer(io, Status::Ok),
+            Err(status) => return self.answer(io, status),
+            Ok(Op::WriteInline { .. }) => self.take_inline(&mut io),
+            Ok(Op::WriteEager { .. }) => self.take_eager(&mut io),
+            Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {}
         }
+        begin_here(self, io);
     }
 
-    /// Starts the drive's write of inline data.
-    fn store_inline(&self, mut io: KBox<Io>) {
+    /// Takes the data over that came with a request.
+    #[inline]
+    fn take_inline(&self, io: &mut Io) {
         io.moved = io.length() as u64;
         if let Some(data) = io.receive.and_then(|buffer| self.inline_data(buffer)) {
             data.sync_for_cpu(0, io.length());
         }
-        begin(self, io);
     }
 
     /// Starts the RDMA READ of a write's data, by chunks if it has any.
+    // Out of line: its tables would be in the frame of every request, below the drive's.
+    #[inline(never)]
     fn start_rdma_read(&self, mut io: KBox<Io>, remote: Remote) {
         if io.chunks.is_some() {
             io.look_for_rewrites();

@@ -19,6 +19,7 @@ use hcablk_core::{
     },
     memory::pages::PageRange,
     proto::message::Op,
+    rdma::buffer::DmaBuffer,
     sync::defer::{
         Deferred,
         WorkSlot, //
@@ -35,27 +36,21 @@ impl<O: Owner> BioOwner for Io<O> {
         self.owner.device()
     }
 
-    #[inline]
+    #[inline(always)]
     fn piece(&self) -> Option<PageRange<'_>> {
-        if let Some(buffer) = self.only_buffer() {
-            let range = buffer.pages().range(0, self.length());
-            return (range.length() as usize == self.length()).then_some(range);
-        }
-        if self.is_in_lines() || self.peer.is_some() {
-            return None;
-        }
         let length = self.length();
-        let range = match self.op {
-            Ok(Op::WriteInline { .. }) => self.inline()?.pages().range(0, length),
-            Ok(Op::WriteEager { .. }) => self
-                .eager_ring()?
-                .range(self.ring_slot.offset as usize, length)?,
-            _ => {
-                let piece = self.pieces().next()?;
-                piece.buffer.pages().range(0, piece.length)
+        match self.op {
+            // What comes with a request has no transfer buffers.
+            Ok(Op::WriteEager { .. }) => {
+                let offset = self.ring_slot.offset as usize;
+                self.eager_ring()?.range(offset, length)
             }
-        };
-        (range.length() as usize == length).then_some(range)
+            Ok(Op::WriteInline { .. }) => whole(self.inline()?, length),
+            _ => match self.only_buffer() {
+                Some(buffer) => whole(buffer, length),
+                None => self.first_piece(),
+            },
+        }
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
@@ -65,6 +60,25 @@ impl<O: Owner> BioOwner for Io<O> {
 
     fn done(self: KBox<Self>, result: Result<(), Status>) {
         O::bio_done(self, result);
+    }
+}
+
+/// Returns the pages of `length` bytes of `buffer`, if it has so many.
+#[inline]
+fn whole(buffer: &DmaBuffer, length: usize) -> Option<PageRange<'_>> {
+    let range = buffer.pages().range(0, length);
+    (range.length() as usize == length).then_some(range)
+}
+
+impl<O: Owner> Io<O> {
+    /// Returns the memory of all of the data, if that is in its first transfer buffer.
+    #[inline(never)]
+    fn first_piece(&self) -> Option<PageRange<'_>> {
+        if self.is_in_lines() || self.peer.is_some() {
+            return None;
+        }
+        let (piece, length) = (self.pieces().next()?, self.length());
+        whole(piece.buffer, length).filter(|_| piece.length == length)
     }
 }
 

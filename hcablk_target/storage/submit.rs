@@ -115,7 +115,14 @@ impl Task {
         matches!(self.op, BioOp::Write { .. } | BioOp::WriteZeroes { .. })
     }
 
+    /// Returns whether it writes some blocks of a page of the cache that can have others.
+    #[inline]
+    fn writes_parts(self) -> bool {
+        self.replaces() && self.shares_pages()
+    }
+
     /// Returns whether a page of the cache can have blocks beside it.
+    #[inline]
     fn shares_pages(self) -> bool {
         let page = PAGE_SIZE as u64 - 1;
         (self.extent.offset | u64::from(self.extent.length)) & page != 0
@@ -129,7 +136,7 @@ impl Task {
     /// some, of which it writes a part.
     #[inline]
     fn meets_pages(self, backing: &Backing) -> bool {
-        let shares = self.replaces() && self.shares_pages() && backing.is_also_cached();
+        let shares = self.writes_parts() && backing.is_also_cached();
         shares || self.is_cached_in(backing.file())
     }
 }
@@ -183,10 +190,7 @@ impl<O: Completion> Io<O> {
     /// Remembers what was written back through pages so far, for `was_overtaken`.
     #[inline]
     pub(crate) fn look_for_rewrites(&mut self) {
-        if self
-            .task()
-            .is_some_and(|task| task.replaces() && task.shares_pages())
-        {
+        if self.task().is_some_and(Task::writes_parts) {
             self.rewritten = rewritten();
         }
     }
@@ -218,7 +222,14 @@ pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), Dr
 
 /// Begins the drive's part of a request that has its buffers and, for a
 /// write, its data. Process context.
-pub(crate) fn begin<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
+#[inline(never)]
+pub(crate) fn begin<O: Completion>(owner: &O, io: KBox<Io<O>>) {
+    begin_here(owner, io);
+}
+
+/// Does what [`begin`] does, in the frame of the caller.
+#[inline(always)]
+pub(crate) fn begin_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
     io.marks.enter_drive();
     io.step = Step::Start;
     io.cached = false;
@@ -229,7 +240,9 @@ pub(crate) fn begin<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
         }
         task => {
             // Before it is looked whether there are pages.
-            io.look_for_rewrites();
+            if task.is_some_and(Task::writes_parts) {
+                io.rewritten = rewritten();
+            }
             trace::target::drive_start(|| io.about());
             to_drive(owner, io, task);
         }

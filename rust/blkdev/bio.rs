@@ -150,7 +150,7 @@ pub trait BioOwner: HasSlot<BioSlot> + Sized + Send + 'static {
 /// warn); then the owner is given back and `done` is not called.
 ///
 /// C: `submit_bio()`.
-#[inline]
+#[inline(always)]
 pub fn submit<T: BioOwner>(
     mut owner: KBox<T>,
     op: BioOp,
@@ -178,18 +178,11 @@ pub fn submit<T: BioOwner>(
     unsafe { (*bio).bi_iter.bi_sector = sector };
     match op {
         BioOp::Read | BioOp::Write { .. } => {
-            let add = |range: PageRange<'_>| {
-                let (page, offset) = (range.as_page_ptr(), range.offset());
-                if range.length() == 0 {
-                    return false;
-                }
-                // SAFETY: The bio is set up; the pages were borrowed from the owner, of which there
-                // are only shared references until the bio is done.
-                unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
-            };
+            // SAFETY: The bio is set up; the pages are borrowed from the owner, of which there are only
+            // shared references until the bio is done.
             let fits = match owner.piece() {
-                Some(range) => add(range),
-                None => owner.pages().all(add),
+                Some(range) => unsafe { add(bio, &range) },
+                None => unsafe { add_pages(bio, &*owner) },
             };
             if !fits {
                 // SAFETY: Set up above and not submitted.
@@ -210,6 +203,33 @@ pub fn submit<T: BioOwner>(
         bindings::submit_bio(bio);
     }
     Ok(())
+}
+
+/// Adds a piece of memory. Returns `false` if it is empty, or there is no room for it.
+///
+/// # Safety
+///
+/// The bio is set up and not submitted, and the pages stay until it is done.
+#[inline(always)]
+unsafe fn add(bio: *mut bindings::bio, range: &PageRange<'_>) -> bool {
+    if range.length() == 0 {
+        return false;
+    }
+    let (page, offset) = (range.as_page_ptr(), range.offset());
+    // SAFETY: As the caller's.
+    unsafe { bindings::bio_add_page(bio, page, range.length(), offset) != 0 }
+}
+
+/// Adds the memory of an owner that is not known to be one piece, as [`add`] does one.
+///
+/// # Safety
+///
+/// As of [`add`].
+// Out of line: the iterators would be in the frame of every submission.
+#[inline(never)]
+unsafe fn add_pages<T: BioOwner>(bio: *mut bindings::bio, owner: &T) -> bool {
+    // SAFETY: As the caller's.
+    owner.pages().all(|range| unsafe { add(bio, &range) })
 }
 
 /// Enters a section of a completion for which

@@ -376,7 +376,7 @@ impl<H: Handler> CompletionQueue<H> {
     ///
     /// The caller is the queue's only poller, between `start` and `stop`, or
     /// holds `direct`.
-    #[inline(always)]
+    #[inline]
     unsafe fn poll(&self, budget: c_int) -> c_int {
         let cq = self.as_raw();
         // SAFETY: By the safety requirement nobody writes it.

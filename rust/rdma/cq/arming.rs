@@ -55,7 +55,7 @@ impl<H: Handler> CompletionQueue<H> {
     /// # Safety
     ///
     /// Called by a poller, which runs between `start` and `stop` only.
-    #[inline(always)]
+    #[inline]
     pub(super) unsafe fn rest(&self) -> bool {
         // SAFETY: By the safety requirement.
         let handler = unsafe { &*self.handler.get() };
