@@ -175,7 +175,8 @@ impl Queue {
         Self::allow_eager(&mut send);
         let Tag { index, generation } = response.tag;
         if index >= self.depth {
-            return self.respond_nop(send, &response, with, hungry);
+            let bare = matches!(with, With::Nothing);
+            return self.respond_nop(send, response, bare, hungry);
         }
         let Some(mut request) = self
             .requests
@@ -232,16 +233,17 @@ impl Queue {
         self.after_answer(can_ask, hungry);
     }
 
-    /// Handles the response to a request of our own, for nothing.
+    /// Handles the response to a request of our own, for nothing; `bare`: it came with nothing.
+    // By value, so that what is known of a response where it is handled need not be in memory.
+    #[cold]
     fn respond_nop(
         &self,
         mut send: IrqGuard<'_, SendState>,
-        response: &Response,
-        with: With,
+        response: Response,
+        bare: bool,
         hungry: bool,
     ) {
-        let good =
-            matches!(with, With::Nothing) && Self::nop_answered(&mut send, response, self.depth);
+        let good = bare && Self::nop_answered(&mut send, response, self.depth);
         let can_ask = send.credits.answered();
         drop(send);
         if !good {

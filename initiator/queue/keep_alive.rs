@@ -116,7 +116,7 @@ impl Queue {
     }
 
     /// Handles the answer to the request for nothing. Returns `false` if there was none, or if it is no such answer.
-    pub(super) fn nop_answered(send: &mut SendState, response: &Response, depth: u16) -> bool {
+    pub(super) fn nop_answered(send: &mut SendState, response: Response, depth: u16) -> bool {
         let tag = response.tag;
         let asked = matches!(send.nop, Nop::Asked(_)) && tag.index == depth && tag.generation == 0;
         if asked {
