@@ -127,8 +127,8 @@ struct State {
 pub(crate) struct Admin {
     owner: Arc<dyn AdminOwner>,
     pair: QueuePair<Admin>,
-    incoming: MessageBuffers,
-    outgoing: MessageBuffers,
+    incoming: MessageBuffers<BUFFER_LEN>,
+    outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
     state: IrqLock<State>,
     /// Something has come since the last look.
@@ -174,8 +174,8 @@ impl Admin {
         let context = CqContext::Process(completions.clone());
         let cq = CompletionQueue::new(pd, capacity.completions(), 0, context)?;
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
-        let incoming = MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?;
-        let outgoing = MessageBuffers::new(pd, sends, BUFFER_LEN, Direction::ToDevice)?;
+        let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
+        let outgoing = MessageBuffers::new(pd, sends, Direction::ToDevice)?;
         let admin = Arc::pin_init(
             pin_init!(Self {
                 owner,

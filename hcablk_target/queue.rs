@@ -78,6 +78,7 @@ use hcablk_core::{
             Ring,
             Taken, //
         },
+        message::BUFFER_LEN,
         name::HostId,
     },
     rdma::{
@@ -255,7 +256,7 @@ pub(crate) struct Queue {
     /// completed, and the buffer is another request's. That the send of an answer has completed does
     /// not say there that it has arrived either.
     all_reported: bool,
-    incoming: MessageBuffers,
+    incoming: MessageBuffers<BUFFER_LEN>,
     /// Where the data that a request brings with it is put, one for each
     /// receive buffer; empty when none may.
     inline: KVec<DmaBuffer>,
@@ -263,7 +264,7 @@ pub(crate) struct Queue {
     inline_syncs: bool,
     /// By which entries each receive buffer is posted: that of a message, and that of inline data if it may bring some.
     receives: KVec<[Sge; RECEIVE_ENTRIES]>,
-    outgoing: MessageBuffers,
+    outgoing: MessageBuffers<BUFFER_LEN>,
     /// The memory into which the initiator puts the data of eager writes.
     eager_ring: Option<EagerRing>,
     buffers: KVec<DmaBuffer>,

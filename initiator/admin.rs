@@ -167,8 +167,8 @@ pub(crate) struct Admin {
     /// Seconds for which a keep-alive may be unanswered.
     tmo_s: u16,
     pair: QueuePair<Admin>,
-    incoming: MessageBuffers,
-    outgoing: MessageBuffers,
+    incoming: MessageBuffers<BUFFER_LEN>,
+    outgoing: MessageBuffers<BUFFER_LEN>,
     #[pin]
     state: IrqLock<State>,
     /// Held by who asks for a fence.
@@ -210,8 +210,8 @@ impl Admin {
         let cq = CompletionQueue::new(pd, capacity.completions(), 0, CqContext::SoftIrq)?;
         let pair = QueuePair::new(id, pd, &cq, capacity)?;
         let receives = capacity.receives as usize;
-        let incoming = MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?;
-        let outgoing = MessageBuffers::new(pd, tag::KINDS, BUFFER_LEN, Direction::ToDevice)?;
+        let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
+        let outgoing = MessageBuffers::new(pd, tag::KINDS, Direction::ToDevice)?;
         let known = VolumeState {
             sectors: 0,
             read_only: false,

@@ -209,8 +209,8 @@ pub(crate) struct Queue {
     only_eager: Atomic<bool>,
     /// The transport knows RDMA WRITEs with an immediate value.
     immediates: bool,
-    outgoing: MessageBuffers,
-    incoming: MessageBuffers,
+    outgoing: MessageBuffers<BUFFER_LEN>,
+    incoming: MessageBuffers<BUFFER_LEN>,
     /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
     /// by the completion handler only.
     freed: Atomic<u32>,

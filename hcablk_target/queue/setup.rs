@@ -86,7 +86,7 @@ use kernel::{
 /// Returns the scatter-gather entries of each receive buffer. The data that comes with a request begins a page of its own,
 /// from which the drive takes it. May sleep.
 fn receive_entries(
-    incoming: &MessageBuffers,
+    incoming: &MessageBuffers<BUFFER_LEN>,
     inline: &KVec<DmaBuffer>,
     shape: &Shape,
 ) -> Result<KVec<[Sge; RECEIVE_ENTRIES]>> {
@@ -148,10 +148,10 @@ impl Work {
 /// What a queue has of the device and of memory.
 struct Parts {
     pair: QueuePair<Queue>,
-    incoming: MessageBuffers,
+    incoming: MessageBuffers<BUFFER_LEN>,
     inline: KVec<DmaBuffer>,
     receives: KVec<[Sge; RECEIVE_ENTRIES]>,
-    outgoing: MessageBuffers,
+    outgoing: MessageBuffers<BUFFER_LEN>,
     buffers: KVec<DmaBuffer>,
     eager_ring: Option<EagerRing>,
     handle: Option<Arc<PoolHandle>>,
@@ -189,7 +189,7 @@ impl Parts {
         let memory = lease.and_then(PeerLease::memory);
         let peers = memory.map_or(0, |memory| memory.pieces());
         let pool = Pool::new(shape.buffers, peers, ios, handle.clone(), pd)?;
-        let incoming = MessageBuffers::new(pd, receives, BUFFER_LEN, Direction::FromDevice)?;
+        let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
         let inline = match shape.inline {
             0 => KVec::new(),
             _ => dma_buffers(pd, receives, 0, Direction::FromDevice)?,
@@ -199,7 +199,7 @@ impl Parts {
             receives: receive_entries(&incoming, &inline, shape)?,
             incoming,
             inline,
-            outgoing: MessageBuffers::new(pd, ios, BUFFER_LEN, Direction::ToDevice)?,
+            outgoing: MessageBuffers::new(pd, ios, Direction::ToDevice)?,
             buffers: dma_buffers(pd, shape.buffers, BUFFER_ORDER, Direction::Bidirectional)?,
             eager_ring: match shape.eager_ring {
                 0 => None,

@@ -69,11 +69,10 @@ impl Queue {
     /// Handles a received message.
     #[inline(never)]
     fn receive_message(&self, round: &mut Round, buffer: u32, completion: &Completion) {
-        let mut message = [0; BUFFER_LEN];
-        let message = self
-            .incoming
-            .read(buffer as usize, completion.byte_len(), &mut message)
-            .ok();
+        let whole = self.incoming.read_whole::<BUFFER_LEN>(buffer as usize).ok();
+        let message = whole
+            .as_ref()
+            .and_then(|whole| whole.get(..completion.byte_len()));
         if message.is_some_and(Answers::is) {
             if completion.invalidated().is_some() {
                 return self.violation("it invalidated a key that it was not given");

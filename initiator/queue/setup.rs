@@ -72,8 +72,8 @@ struct Parts {
     pair: QueuePair<Queue>,
     tags: PerTag<Driver, TagData>,
     read_bounce: Option<ReadBounce>,
-    outgoing: MessageBuffers,
-    incoming: MessageBuffers,
+    outgoing: MessageBuffers<BUFFER_LEN>,
+    incoming: MessageBuffers<BUFFER_LEN>,
     send: SendState,
 }
 
@@ -108,8 +108,8 @@ impl Parts {
                 0 => None,
                 slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
             },
-            outgoing: MessageBuffers::new(pd, depth + 1, BUFFER_LEN, Direction::ToDevice)?,
-            incoming: MessageBuffers::new(pd, depth, BUFFER_LEN, Direction::FromDevice)?,
+            outgoing: MessageBuffers::new(pd, depth + 1, Direction::ToDevice)?,
+            incoming: MessageBuffers::new(pd, depth, Direction::FromDevice)?,
             send: SendState::new(shape)?,
         })
     }

@@ -269,7 +269,8 @@ impl Drop for DmaBuffer {
     }
 }
 
-/// Buffers for messages, all of one length, told apart by an index.
+/// Buffers for messages of up to `LENGTH` bytes, told apart by an index. The length is a power of two,
+/// at least 8 and at most a page.
 ///
 /// A message is copied in before it is sent and out after it was received; at
 /// any time a buffer is either the device's or its user's. Nothing here knows which, and two
@@ -278,15 +279,10 @@ impl Drop for DmaBuffer {
 ///
 /// # Invariants
 ///
-/// `1 << length_shift` is at least a [`Word`] and at most a page, and `1 << block_shift` of these are
-/// a page, which each of `blocks` is, of the domain with the key `lkey`. Of the pages of `blocks`, the
-/// processors read and write nothing but whole, aligned [`Word`]s.
-pub struct MessageBuffers {
+/// Each of `blocks` is a page of the domain with the key `lkey`. Of these pages, the processors read and
+/// write nothing but whole, aligned [`Word`]s.
+pub struct MessageBuffers<const LENGTH: usize> {
     blocks: KVec<DmaBuffer>,
-    /// log2 of the bytes of a buffer.
-    length_shift: u32,
-    /// log2 of the buffers in a block.
-    block_shift: u32,
     lkey: u32,
 }
 
@@ -369,44 +365,31 @@ impl Words<'_> {
     }
 }
 
-impl MessageBuffers {
-    /// Makes `count` buffers of `length` bytes, a power of two, at least 8 and at most a
-    /// page. May sleep.
-    pub fn new(
-        pd: &Arc<ProtectionDomain>,
-        count: usize,
-        length: usize,
-        direction: Direction,
-    ) -> Result<Self> {
-        if !length.is_power_of_two() || !(WORD..=PAGE_SIZE).contains(&length) {
-            return Err(EINVAL);
-        }
-        let block_shift = PAGE_SIZE.trailing_zeros() - length.trailing_zeros();
+impl<const LENGTH: usize> MessageBuffers<LENGTH> {
+    /// Buffers in a block, which is a page and begins with one.
+    const PER_BLOCK: usize = {
+        assert!(LENGTH.is_power_of_two() && LENGTH >= WORD && LENGTH <= PAGE_SIZE);
+        PAGE_SIZE / LENGTH
+    };
+
+    /// Makes `count` buffers. May sleep.
+    pub fn new(pd: &Arc<ProtectionDomain>, count: usize, direction: Direction) -> Result<Self> {
         let mut blocks = KVec::new();
-        for _ in 0..count.div_ceil(1 << block_shift) {
+        for _ in 0..count.div_ceil(Self::PER_BLOCK) {
             blocks.push(DmaBuffer::new(pd, 0, direction)?, GFP_KERNEL)?;
         }
-        // INVARIANT: The length was looked at; nobody has seen the pages.
+        // INVARIANT: They are pages of this domain; nobody has seen them.
         Ok(Self {
             blocks,
-            length_shift: length.trailing_zeros(),
-            block_shift,
             lkey: pd.lkey(),
         })
-    }
-
-    #[inline(always)]
-    fn length(&self) -> usize {
-        1usize.wrapping_shl(self.length_shift)
     }
 
     /// Returns the block with buffer `index`, and where the buffer begins there.
     #[inline(always)]
     fn find(&self, index: usize) -> Option<(&DmaBuffer, usize)> {
-        let block = self.blocks.get(index.wrapping_shr(self.block_shift))?;
-        // All of a block is a page.
-        let offset = index.wrapping_shl(self.length_shift) & (PAGE_SIZE - 1);
-        Some((block, offset))
+        let block = self.blocks.get(index / Self::PER_BLOCK)?;
+        Some((block, index % Self::PER_BLOCK * LENGTH))
     }
 
     /// Returns `length` bytes, which are in one buffer, of `block` from `offset`, as the device
@@ -429,7 +412,7 @@ impl MessageBuffers {
             first: unsafe { block.pages.as_mut_ptr().add(offset) }.cast(),
             block,
             offset,
-            count: self.length() / WORD,
+            count: LENGTH / WORD,
         })
     }
 
@@ -437,7 +420,7 @@ impl MessageBuffers {
     #[inline]
     pub fn slice(&self, index: usize, length: usize) -> Result<Slice<'_>> {
         let (block, offset) = self.find(index).ok_or(EINVAL)?;
-        Ok(self.slice_of(block, offset, length.min(self.length())))
+        Ok(self.slice_of(block, offset, length.min(LENGTH)))
     }
 
     /// Puts a message into buffer `index` and gives it to the device. Behind it there are zeroes up
@@ -450,7 +433,7 @@ impl MessageBuffers {
     #[inline(always)]
     pub fn write(&self, index: usize, message: &[u8]) -> Result<Slice<'_>> {
         let words = self.words(index).ok_or(EINVAL)?;
-        if message.len() > self.length() {
+        if message.len() > LENGTH {
             return Err(errno::emsgsize());
         }
         words.put(message);
@@ -463,7 +446,7 @@ impl MessageBuffers {
     #[inline]
     pub fn set(&self, index: usize, length: usize, at: usize, byte: u8) -> Result {
         let words = self.words(index).ok_or(EINVAL)?;
-        if at >= length || length > self.length() {
+        if at >= length || length > LENGTH {
             return Err(EINVAL);
         }
         let place = words.get(at / WORD).ok_or(EINVAL)?;
@@ -496,13 +479,13 @@ impl MessageBuffers {
     #[inline(always)]
     pub fn read<'m>(&self, index: usize, length: usize, message: &'m mut [u8]) -> Result<&'m [u8]> {
         let words = self.words(index).ok_or(EINVAL)?;
-        let length = length.min(self.length());
+        let length = length.min(LENGTH);
         if length > message.len() {
             return Err(errno::emsgsize());
         }
         let (block, offset) = (words.block, words.offset);
         block.sync_for_cpu(offset, length);
-        if message.len() <= self.length() {
+        if message.len() <= LENGTH {
             words.take(message);
         } else if let Some(begin) = message.get_mut(..length) {
             words.take(begin);
