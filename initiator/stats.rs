@@ -175,9 +175,14 @@ impl Marks {
     /// Records that the request ends, and adds its durations to `times`.
     #[inline]
     pub(crate) fn end(&mut self, times: &Times) {
-        if self.sent == 0 {
-            return;
+        if self.sent != 0 {
+            self.end_measured(times);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_measured(&mut self, times: &Times) {
         // Requests of queues that keep no statistics are not stamped.
         if self.made != 0 {
             times.queued.add(self.made, self.sent);

@@ -129,10 +129,10 @@ impl Queue {
             self.violation("it answered what was not asked");
             return false;
         };
-        trace::initiator::answered(|| self.about(&request).ended(status as i32));
         let Some((view, data)) = self.tags.of(&mut request) else {
             return false;
         };
+        trace::initiator::answered(|| self.about(view).ended(status as i32));
         let Phase::Sent {
             transfer: Transfer::Eager { seq },
             solicited,
@@ -184,10 +184,10 @@ impl Queue {
             drop(send);
             return self.tag_violation("it answered what was not asked", response.tag, None);
         };
-        trace::initiator::answered(|| self.about(&request).ended(response.status as i32));
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
+        trace::initiator::answered(|| self.about(view).ended(response.status as i32));
         let (transfer, solicited) = match self.check_response(data, with, view) {
             Ok(sent) => sent,
             Err((what, key)) => {

@@ -29,6 +29,7 @@ use hcablk_core::{
         Ending,
         Op,
         Request,
+        RequestRef,
         Status, //
     },
     broken,
@@ -65,13 +66,22 @@ impl Queue {
         let Some((view, data)) = self.tags.of(&mut request) else {
             return;
         };
-        let (op, bytes) = (view.op(), u64::from(view.bytes()));
         if data.list.is_registered() {
             return self.keep_reachable(request);
         }
+        self.count(view, status);
         data.phase = Phase::Idle;
         give_back(&mut data.list);
-        match op {
+        data.marks.end(&self.times);
+        trace::initiator::completed(|| self.about(view).ended(status.to_errno()));
+        round.ending.push(request, status);
+    }
+
+    /// Counts a request that ends with `status`.
+    #[inline(always)]
+    fn count(&self, view: RequestRef<'_>, status: Status) {
+        let bytes = view.bytes().into();
+        match view.op() {
             Op::Read => {
                 self.done.reads.bump();
                 self.done.read_bytes.add(bytes);
@@ -93,9 +103,6 @@ impl Queue {
         if status != Status::Ok {
             self.done.errors.bump();
         }
-        data.marks.end(&self.times);
-        trace::initiator::completed(|| self.about(&request).ended(status.to_errno()));
-        round.ending.push(request, status);
     }
 
     /// Parks a request that is to end but whose memory the target may still reach: it ends with the

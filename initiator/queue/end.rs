@@ -120,7 +120,7 @@ impl Queue {
         };
         self.done.errors.bump();
         let status = Status::Transport;
-        trace::initiator::completed(|| self.about(&request).ended(status.to_errno()));
+        trace::initiator::completed(|| self.about(request.view()).ended(status.to_errno()));
         request.end(status);
     }
 
@@ -130,7 +130,10 @@ impl Queue {
             return;
         };
         self.done.retries.bump();
-        trace::initiator::completed(|| self.about(&request).ended(Status::DevResource.to_errno()));
+        trace::initiator::completed(|| {
+            self.about(request.view())
+                .ended(Status::DevResource.to_errno())
+        });
         again.push(request);
     }
 

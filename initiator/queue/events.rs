@@ -2,14 +2,11 @@
 
 //! What tracepoints tell of this queue and of its requests.
 
-use super::{
-    Driver,
-    Queue, //
-};
+use super::Queue;
 use hcablk_core::{
     blkdev::{
         Op,
-        Request, //
+        RequestRef, //
     },
     proto::message::{
         self,
@@ -27,7 +24,7 @@ use hcablk_core::{
 impl Queue {
     /// Describes a request to trace events, without its way.
     #[cold]
-    pub(super) fn about(&self, request: &Request<Driver>) -> trace::Request {
+    pub(super) fn about(&self, request: RequestRef<'_>) -> trace::Request {
         trace::Request {
             session: self.session.0,
             queue: self.index,

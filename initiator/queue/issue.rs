@@ -84,7 +84,7 @@ impl Queue {
         if !self.live.load(Acquire) {
             return Err(Rejected::new(request, self.refusal()));
         }
-        trace::initiator::queued(|| self.about(&request));
+        trace::initiator::queued(|| self.about(request.view()));
         match request.op() {
             Op::Read => match BounceRead::plan(self, request.view()) {
                 Some(way) => self.submit(request, way, last).map(Submitted::sent),

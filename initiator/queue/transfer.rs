@@ -160,6 +160,12 @@ fn unmapped(error: Error) -> Status {
 #[inline]
 pub(super) fn give_back(list: &mut SegmentList) {
     if list.release().is_err() {
-        broken!("memory that is given back is still registered");
+        not_given_back();
     }
+}
+
+#[cold]
+#[inline(never)]
+fn not_given_back() {
+    broken!("memory that is given back is still registered");
 }

@@ -44,13 +44,13 @@ impl Ending {
     /// C: `blk_mq_add_to_batch()`, `blk_mq_end_request()`.
     #[inline]
     pub fn push<T: Operations>(&mut self, request: Request<T>, status: Status) {
+        if status != Status::Ok {
+            return end_failed(request, status);
+        }
         let Some(request) = request.finish() else {
             return;
         };
-        if status != Status::Ok {
-            // SAFETY: The request is started and we were its owner; all of it is ended.
-            unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
-        } else if let Some(other) = self.last.replace(request) {
+        if let Some(other) = self.last.replace(request) {
             // INVARIANT: `request` is in its place. We were its owner, and its slot is Idle.
             // SAFETY: By the type's invariant `other` is ours to end.
             unsafe { bindings::hcablk_c_blk_mq_end_with(other.as_ptr(), &mut self.batch) };
@@ -71,6 +71,13 @@ impl Ending {
             }
         }
     }
+}
+
+/// Ends a request that few others are like.
+#[cold]
+#[inline(never)]
+fn end_failed<T: Operations>(request: Request<T>, status: Status) {
+    request.end(status);
 }
 
 impl Drop for Ending {

@@ -205,7 +205,7 @@ impl<T: Operations> Request<T> {
         self.view().hw_queue()
     }
 
-    /// Returns which use of the tag this is; it goes up by one, with wrap, at each start.
+    /// Returns which use of the tag this is, as [`RequestRef::generation`].
     #[inline]
     pub fn generation(&self) -> u16 {
         self.slot().generation()
@@ -408,6 +408,13 @@ impl RequestRef<'_> {
         // SAFETY: By the type invariant. A started request has a tag below
         // `BLK_MQ_MAX_DEPTH`.
         unsafe { (*self.request.as_ptr()).tag as u16 }
+    }
+
+    /// Returns which use of the tag this is; it goes up by one, with wrap, at each start.
+    #[inline]
+    pub fn generation(&self) -> u16 {
+        // SAFETY: By the type invariant the request is started: its slot is there.
+        unsafe { self.slot().as_ref() }.generation()
     }
 
     /// Returns when the block layer made the request, in nanoseconds of the clock of
