@@ -53,16 +53,20 @@ enum With {
 
 impl Queue {
     /// Handles a received message, or the immediate value of a write.
+    #[inline(always)]
     pub(super) fn receive(&self, round: &mut Round, buffer: u32, completion: &Completion) {
         self.done.receives.bump();
         match completion.immediate() {
-            Some(value) => {
-                if self.reposted(buffer) {
-                    let with = With::Data(completion.byte_len());
-                    self.respond(round, Response::of_immediate(value), with);
-                }
-            }
+            Some(value) => self.receive_immediate(round, buffer, value, completion.byte_len()),
             None => self.receive_message(round, buffer, completion),
+        }
+    }
+
+    /// Handles the immediate value of a write of `bytes` bytes.
+    #[inline(never)]
+    fn receive_immediate(&self, round: &mut Round, buffer: u32, value: u32, bytes: usize) {
+        if self.reposted(buffer) {
+            self.respond(round, Response::of_immediate(value), With::Data(bytes));
         }
     }
 
