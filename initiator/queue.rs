@@ -89,7 +89,8 @@ use hcablk_core::sync::atomic::{
 use hcablk_core::{
     blkdev::{
         PerTag,
-        Requests, //
+        Requests,
+        TaggedRequest, //
     },
     memory::read_bounce::ReadBounce,
     proto::{
@@ -161,6 +162,9 @@ mod kind {
 
 /// Work requests that wait for their doorbell at most; blk-mq issues no more requests at once.
 const PLUG: usize = 64;
+
+/// A started request with what there is for its tag.
+type Tagged<'a> = TaggedRequest<'a, Driver, TagData>;
 
 /// A hardware queue of the disk and its queue pair.
 ///

@@ -69,7 +69,10 @@ pub use self::{
         Operations,
         Timeout, //
     },
-    per_tag::PerTag,
+    per_tag::{
+        PerTag,
+        TaggedRequest, //
+    },
     regular::RegularFile,
     request::{
         Op,

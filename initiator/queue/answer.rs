@@ -125,17 +125,14 @@ impl Queue {
         };
         let request = send.ring.free(number).and_then(|owner| {
             let Tag { index, generation } = Tag::from_immediate(owner);
-            self.requests
-                .take(self.index.into(), self.path, index, generation)
+            self.tags.take(self.path, index, generation)
         });
         let Some(mut request) = request else {
             drop(send);
             self.violation("it answered what was not asked");
             return false;
         };
-        let Some((view, data)) = self.tags.of(&mut request) else {
-            return false;
-        };
+        let (view, data) = request.split();
         trace::initiator::answered(|| self.about(view).ended(status as i32));
         let Phase::Sent {
             transfer: Transfer::Eager { seq },
@@ -181,16 +178,11 @@ impl Queue {
             let bare = matches!(with, With::Nothing);
             return self.respond_nop(send, response, bare, hungry);
         }
-        let Some(mut request) = self
-            .requests
-            .take(self.index.into(), self.path, index, generation)
-        else {
+        let Some(mut request) = self.tags.take(self.path, index, generation) else {
             drop(send);
             return self.tag_violation("it answered what was not asked", response.tag, None);
         };
-        let Some((view, data)) = self.tags.of(&mut request) else {
-            return;
-        };
+        let (view, data) = request.split();
         trace::initiator::answered(|| self.about(view).ended(response.status as i32));
         let (transfer, solicited) = match self.check_response(data, with, view) {
             Ok(sent) => sent,

@@ -7,10 +7,10 @@
 use super::{
     kind,
     transfer::give_back,
-    Driver,
     Phase,
     Queue,
-    SendState, //
+    SendState,
+    Tagged, //
 };
 use crate::{
     batching::ArmFor,
@@ -28,7 +28,6 @@ use hcablk_core::{
     blkdev::{
         Ending,
         Op,
-        Request,
         RequestRef,
         Status, //
     },
@@ -62,10 +61,8 @@ impl Round {
 
 impl Queue {
     /// Ends a request whose memory the target cannot reach any more.
-    pub(super) fn finish(&self, round: &mut Round, mut request: Request<Driver>, status: Status) {
-        let Some((view, data)) = self.tags.of(&mut request) else {
-            return;
-        };
+    pub(super) fn finish(&self, round: &mut Round, mut request: Tagged<'_>, status: Status) {
+        let (view, data) = request.split();
         if data.list.is_registered() {
             return self.keep_reachable(request);
         }
@@ -74,7 +71,7 @@ impl Queue {
         give_back(&mut data.list);
         data.marks.end(&self.times);
         trace::initiator::completed(|| self.about(view).ended(status.to_errno()));
-        round.ending.push(request, status);
+        round.ending.push(request.into_request(), status);
     }
 
     /// Counts a request that ends with `status`.
@@ -108,10 +105,9 @@ impl Queue {
     /// Parks a request that is to end but whose memory the target may still reach: it ends with the
     /// session, when its region is gone.
     #[cold]
-    fn keep_reachable(&self, mut request: Request<Driver>) {
-        if let Some((_, data)) = self.tags.of(&mut request) {
-            data.phase = Phase::Kept;
-        }
+    fn keep_reachable(&self, mut request: Tagged<'_>) {
+        let (_, data) = request.split();
+        data.phase = Phase::Kept;
         request.park();
         let what = "memory of an ended request was still registered";
         broken!(what);

@@ -27,7 +27,7 @@ use super::{
     Phase,
     Queue,
     SendState,
-    TagData, //
+    Tagged, //
 };
 use crate::batching::Solicited;
 use core::convert::Infallible;
@@ -38,7 +38,6 @@ use hcablk_core::sync::atomic::{
 use hcablk_core::{
     blkdev::{
         Op,
-        PerTag,
         Rejected,
         Request,
         Status, //
@@ -138,20 +137,22 @@ impl Queue {
     #[inline(always)]
     fn submit<W: Way>(
         &self,
-        mut request: Request<Driver>,
+        request: Request<Driver>,
         mut way: W,
         last: bool,
     ) -> Result<Submitted<W::Full>, Rejected<Driver>> {
-        let tag = Tag {
-            index: request.tag(),
-            generation: request.generation(),
+        let mut request = match self.tags.join(request) {
+            Ok(request) => request,
+            Err(request) => return Err(Rejected::new(request, Status::IoErr)),
         };
-        let Some((view, data)) = self.tags.of(&mut request) else {
-            return Err(Rejected::new(request, Status::IoErr));
+        let (view, data) = request.split();
+        let tag = Tag {
+            index: view.tag(),
+            generation: view.generation(),
         };
         let slots = match way.map(self, view, &mut data.list, tag) {
             Ok(slots) => slots,
-            Err(status) => return Err(Rejected::new(request, status)),
+            Err(status) => return Err(Rejected::new(request.into_request(), status)),
         };
         let mut send = self.send.lock();
         if !send.reserve(slots, || self.freed()) {
@@ -187,6 +188,7 @@ impl Queue {
             Err(e) => Err(e),
         };
         send.issued = send.issued.wrapping_add(1);
+        let mut request = request.into_request();
         request.set_order(send.issued);
         // Whoever answers takes the lock first, so that the request is there.
         request.park_on(self.path);
@@ -222,21 +224,21 @@ impl Queue {
     /// Gives back a request that has to wait for an answer to others.
     fn turned_away(
         &self,
-        request: Request<Driver>,
+        request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Rejected<Driver> {
         // What is issued already may be what brings it.
         let posted = self.ring(&mut send, &Chain::new());
         drop(send);
         self.check(posted);
-        Self::unissued(request, &self.tags, Status::Resource)
+        Self::unissued(request, Status::Resource)
     }
 
     /// Gives back a request that finds no room for its data: to wait for an answer if it can go
     /// no other way.
     fn no_room(
         &self,
-        mut request: Request<Driver>,
+        mut request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Result<Request<Driver>, Rejected<Driver>> {
         if self.only_eager.load(Relaxed) {
@@ -244,21 +246,13 @@ impl Queue {
             return Err(self.turned_away(request, send));
         }
         drop(send);
-        if let Some((_, data)) = self.tags.of(&mut request) {
-            give_back(&mut data.list);
-        }
-        Ok(request)
+        give_back(&mut request.split().1.list);
+        Ok(request.into_request())
     }
 
     /// Gives back a request of which nothing was posted.
-    fn unissued(
-        mut request: Request<Driver>,
-        tags: &PerTag<Driver, TagData>,
-        status: Status,
-    ) -> Rejected<Driver> {
-        if let Some((_, data)) = tags.of(&mut request) {
-            give_back(&mut data.list);
-        }
-        Rejected::new(request, status)
+    fn unissued(mut request: Tagged<'_>, status: Status) -> Rejected<Driver> {
+        give_back(&mut request.split().1.list);
+        Rejected::new(request.into_request(), status)
     }
 }

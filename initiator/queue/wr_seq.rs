@@ -160,13 +160,10 @@ impl Queue {
         let mut next = self.awaiting_send.load(Relaxed);
         self.awaiting_send.store(NO_TAG, Relaxed);
         while let Ok(tag) = u16::try_from(next) {
-            let Some(mut request) = self.requests.take_any(self.index.into(), self.path, tag)
-            else {
+            let Some(mut request) = self.tags.take_any(self.path, tag) else {
                 return;
             };
-            let Some((_, data)) = self.tags.of(&mut request) else {
-                return;
-            };
+            let (_, data) = request.split();
             let awaited = match &mut data.phase {
                 Phase::Invalidating(awaited) | Phase::Answered(awaited) => awaited,
                 // Not reached: only those are in the list.

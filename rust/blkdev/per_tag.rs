@@ -11,7 +11,10 @@ use super::{
     RequestRef,
     Requests, //
 };
-use core::cell::UnsafeCell;
+use core::{
+    cell::UnsafeCell,
+    ptr::NonNull, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -22,11 +25,11 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `first` is the slot of the hardware queue's first tag, in the table of `requests`; there are as many
+/// `first` points to the slots of the hardware queue's tags, in the table of `_requests`; there are as many
 /// `values` as it has tags.
 pub struct PerTag<T: Operations, V> {
     _requests: Arc<Requests<T>>,
-    first: *const Slot,
+    first: NonNull<Slot>,
     values: KVec<UnsafeCell<V>>,
 }
 
@@ -43,14 +46,14 @@ impl<T: Operations, V> PerTag<T, V> {
         hw_queue: u32,
         mut make: impl FnMut(u32) -> Result<V>,
     ) -> Result<Self> {
-        let first = requests.slot(hw_queue, 0).ok_or(EINVAL)?;
+        let slots = requests.slots_of(hw_queue).ok_or(EINVAL)?;
         let mut values = KVec::with_capacity(requests.depth() as usize, GFP_KERNEL)?;
         for tag in 0..requests.depth() {
             values.push(UnsafeCell::new(make(tag)?), GFP_KERNEL)?;
         }
         // INVARIANT: The table does not move, and stays as long as there is a reference to it.
         Ok(Self {
-            first,
+            first: NonNull::from(slots).cast(),
             _requests: requests.clone(),
             values,
         })
@@ -60,13 +63,97 @@ impl<T: Operations, V> PerTag<T, V> {
     /// is another hardware queue's. Any context.
     #[inline]
     pub fn of<'a>(&'a self, request: &'a mut Request<T>) -> Option<(RequestRef<'a>, &'a mut V)> {
-        // A slot of another hardware queue, or table, is before the first or beyond the last.
-        let slot = core::ptr::from_ref(request.slot());
-        let place = slot.addr().wrapping_sub(self.first.addr()) / size_of::<Slot>();
-        let value = self.values.get(place)?;
+        let value = self.value(request)?;
         // SAFETY: The request is the owner of this very slot, `request` is
         // borrowed exclusively for as long as the value, and each slot has one
         // value here.
         Some((request.view(), unsafe { &mut *value.get() }))
+    }
+
+    /// Joins the request with the value of its tag; the request is the error when it is another
+    /// hardware queue's. Any context.
+    #[inline]
+    pub fn join(&self, request: Request<T>) -> Result<TaggedRequest<'_, T, V>, Request<T>> {
+        match self.value(&request) {
+            // INVARIANT: It is the value of this request's slot.
+            Some(value) => Ok(TaggedRequest { request, value }),
+            None => Err(request),
+        }
+    }
+
+    /// Takes the request with this tag and generation that is parked on `path`, as
+    /// [`Requests::take`] does. Any context.
+    #[inline]
+    pub fn take(&self, path: u8, tag: u16, generation: u16) -> Option<TaggedRequest<'_, T, V>> {
+        let (slot, value) = self.place(tag)?;
+        let request = slot.take(path, generation)?;
+        // SAFETY: The slot went from Parked to Owned by our hand, so `request` is a started request
+        // and no other owner exists.
+        let request = unsafe { Request::from_owned(request) };
+        // INVARIANT: It is the value of this request's slot.
+        Some(TaggedRequest { request, value })
+    }
+
+    /// Takes the request with this tag that is parked on `path`, whatever its generation, as
+    /// [`Requests::take_any`] does. Any context.
+    #[inline]
+    pub fn take_any(&self, path: u8, tag: u16) -> Option<TaggedRequest<'_, T, V>> {
+        let (slot, value) = self.place(tag)?;
+        let request = slot.take_any(path)?;
+        // SAFETY: As in `take`.
+        let request = unsafe { Request::from_owned(request) };
+        // INVARIANT: It is the value of this request's slot.
+        Some(TaggedRequest { request, value })
+    }
+
+    /// Returns the value of the request's tag.
+    #[inline]
+    fn value(&self, request: &Request<T>) -> Option<&UnsafeCell<V>> {
+        // A slot of another hardware queue, or table, is before the first or beyond the last.
+        let slot = core::ptr::from_ref(request.slot());
+        let place = slot.addr().wrapping_sub(self.first.as_ptr().addr()) / size_of::<Slot>();
+        self.values.get(place)
+    }
+
+    /// Returns the slot of a tag, and its value.
+    #[inline]
+    fn place(&self, tag: u16) -> Option<(&Slot, &UnsafeCell<V>)> {
+        let value = self.values.get(usize::from(tag))?;
+        // SAFETY: By the type's invariant there is a slot for each value, in a table that stays as
+        // long as `self`.
+        let slot = unsafe { self.first.add(usize::from(tag)).as_ref() };
+        Some((slot, value))
+    }
+}
+
+/// A started request, owned, with the value of its tag.
+///
+/// # Invariants
+///
+/// `value` is that of the slot which `request` owns.
+pub struct TaggedRequest<'a, T: Operations, V> {
+    request: Request<T>,
+    value: &'a UnsafeCell<V>,
+}
+
+impl<T: Operations, V> TaggedRequest<'_, T, V> {
+    /// Returns a view of the request, and the value.
+    #[inline]
+    pub fn split(&mut self) -> (RequestRef<'_>, &mut V) {
+        // SAFETY: By the type's invariant the value is the request's, which is borrowed exclusively
+        // for as long as the value.
+        (self.request.view(), unsafe { &mut *self.value.get() })
+    }
+
+    /// Gives the request to whoever takes it by tag, as [`Request::park`].
+    #[inline]
+    pub fn park(self) {
+        self.request.park();
+    }
+
+    /// Returns the request alone.
+    #[inline]
+    pub fn into_request(self) -> Request<T> {
+        self.request
     }
 }

@@ -25,7 +25,7 @@
 //! |---|---|---|
 //! | Idle | Owned | `queue_rq`: the generation goes up by one |
 //! | Owned | Parked | [`Request::park`] |
-//! | Parked | Owned | [`Requests::take`] and its relatives: one taker wins, the others get `None` |
+//! | Parked | Owned | [`Requests::take`], [`PerTag::take`](super::PerTag::take) and their relatives: one taker wins, the others get `None` |
 //! | Owned | Idle | [`Request::end`], [`Request::requeue`], rejection from `queue_rq`, drop |
 //!
 //! The generation goes over the wire with the tag, so that an answer to an
@@ -159,7 +159,7 @@ impl Slot {
 
     /// Changes Parked on this path and with this generation to Owned.
     #[inline]
-    fn take(&self, path: u8, generation: u16) -> Option<NonNull<bindings::request>> {
+    pub(super) fn take(&self, path: u8, generation: u16) -> Option<NonNull<bindings::request>> {
         let place = (u32::from(generation) << GENERATION_SHIFT) | (u32::from(path) << PATH_SHIFT);
         self.word
             .cmpxchg(place | PARKED, place | OWNED, Acquire)
@@ -171,7 +171,7 @@ impl Slot {
 
     /// Changes Parked on this path, whatever the generation, to Owned.
     #[inline]
-    fn take_any(&self, path: u8) -> Option<NonNull<bindings::request>> {
+    pub(super) fn take_any(&self, path: u8) -> Option<NonNull<bindings::request>> {
         let parked = (u32::from(path) << PATH_SHIFT) | PARKED;
         let mut word = self.word.load(Relaxed);
         while word & (PATH_MASK | STATE_MASK) == parked {
@@ -256,6 +256,13 @@ impl<T: Operations> Requests<T> {
     /// Returns how many tags a hardware queue has.
     pub fn depth(&self) -> u32 {
         self.depth
+    }
+
+    /// Returns the slots of a hardware queue's tags.
+    pub(super) fn slots_of(&self, hw_queue: u32) -> Option<&[Slot]> {
+        let begin = (hw_queue as usize).checked_mul(self.depth as usize)?;
+        let end = begin.checked_add(self.depth as usize)?;
+        self.slots.get(begin..end)
     }
 
     #[inline]

@@ -352,6 +352,40 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_taken_with_the_value_of_its_tag() -> Result {
+        let desk = Desk::new(&Plan::default())?;
+        let make = |queue: u32| PerTag::new(&desk.requests, queue, |tag| Ok((queue, tag, 0)));
+        let values = [make(0)?, make(1)?];
+        for round in 0..20 {
+            let (request, pending) = desk.caught_one()?;
+            let (queue, tag) = (request.hw_queue(), request.tag());
+            let generation = request.generation();
+            let [own, other] = match queue {
+                0 => [&values[0], &values[1]],
+                _ => [&values[1], &values[0]],
+            };
+            let request = other.join(request).err().ok_or(EINVAL)?;
+            let mut request = own.join(request).map_err(|_| EINVAL)?;
+            request.split().1 .2 = round;
+            request.park();
+            ensure!(other.take(0, tag, generation).is_none());
+            ensure!(own.take(1, tag, generation).is_none());
+            ensure!(own.take(0, tag, generation.wrapping_add(1)).is_none());
+            ensure!(own.take(0, u16::MAX, generation).is_none());
+            let mut request = own.take(0, tag, generation).ok_or(EINVAL)?;
+            ensure!(own.take(0, tag, generation).is_none());
+            ensure!(own.take_any(0, tag).is_none());
+            let (view, value) = request.split();
+            ensure_eq!((view.tag(), *value), (tag, (queue, tag.into(), round)));
+            request.park();
+            let request = own.take_any(0, tag).ok_or(EINVAL)?;
+            request.into_request().end(Status::Ok);
+            ensure_eq!(pending.end()?, Ok(()));
+        }
+        Ok(())
+    }
+
+    #[test]
     fn copying_stops_at_the_end_and_keeps_to_the_direction() -> Result {
         let desk = Desk::new(&Plan::default())?;
         let memory = Memory::new(2)?;
