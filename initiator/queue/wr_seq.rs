@@ -52,8 +52,16 @@ pub(super) struct BackloggedWr {
 pub(super) struct WrSeq {
     /// Modulo 2^32.
     pub(super) seq: u32,
-    /// The work id with which it must be signaled.
-    pub(super) id: WorkId,
+    /// Slots of the send queue that are free when it has completed.
+    frees: u16,
+}
+
+impl WrSeq {
+    /// Returns the work id with which it must be signaled.
+    #[inline(always)]
+    fn id(self) -> WorkId {
+        WorkId::new(kind::SEQ, self.seq).freeing(self.frees)
+    }
 }
 
 /// The end of the list of requests that await a send's completion.
@@ -72,7 +80,7 @@ impl SendState {
         self.last_seq = self.last_seq.wrapping_add(1);
         WrSeq {
             seq: self.last_seq,
-            id: WorkId::new(kind::SEQ, self.last_seq).freeing(frees),
+            frees,
         }
     }
 }
@@ -87,10 +95,10 @@ impl Queue {
         wr_seq: WrSeq,
         wait: bool,
     ) -> Result {
-        wr.signal(wr_seq.id);
+        wr.signal(wr_seq.id());
         let place = send.backlog.len();
         if wait && send.backlog.push(wr) {
-            let frees = wr_seq.id.slots;
+            let frees = wr_seq.frees;
             send.waiting = Some(BackloggedWr { place, frees });
             return Ok(());
         }

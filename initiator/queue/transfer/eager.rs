@@ -79,6 +79,17 @@ pub(in crate::queue) enum EagerState {
     Now(Grant),
 }
 
+impl EagerState {
+    /// Returns the ring if it may be written to.
+    #[inline(always)]
+    fn ring(self) -> Option<Grant> {
+        match self {
+            Self::Now(grant) => Some(grant),
+            Self::Never | Self::AfterAnswer(_) => None,
+        }
+    }
+}
+
 /// A write that can be an eager one.
 pub(in crate::queue) struct EagerWrite {
     extent: Extent,
@@ -111,9 +122,9 @@ impl EagerWrite {
     }
 }
 
-/// Where the data of an eager write goes.
+/// Where the data of an eager write goes in the ring of [`EagerState::Now`], which stays the same
+/// under the lock.
 pub(in crate::queue) struct Room {
-    grant: Grant,
     slot: RingSlot,
     /// Of the last work request.
     wr_seq: WrSeq,
@@ -163,23 +174,14 @@ impl Way for EagerWrite {
         tag: Tag,
         slots: u32,
     ) -> Result<Room, RingFull> {
-        let taken = match send.eager_state {
-            EagerState::Now(grant) => send
-                .ring
-                .take_slot(self.extent.length, tag.to_immediate())
-                .map(|slot| (grant, slot)),
-            EagerState::Never | EagerState::AfterAnswer(_) => None,
-        };
-        let Some((grant, slot)) = taken else {
+        let ring = send.eager_state.ring().map(|_| &mut send.ring);
+        let taken = ring.and_then(|ring| ring.take_slot(self.extent.length, tag.to_immediate()));
+        let Some(slot) = taken else {
             queue.sent.eager_misses.bump();
             return Err(RingFull);
         };
         let wr_seq = send.next_seq(slots);
-        Ok(Room {
-            grant,
-            slot,
-            wr_seq,
-        })
+        Ok(Room { slot, wr_seq })
     }
 
     #[inline]
@@ -232,7 +234,7 @@ impl Way for EagerWrite {
                 queue.post_with_immediate(send, list, room, value, issued)
             }
             EagerMessage::Request(message) => {
-                queue.post_with_request(send, list, room, message, issued)
+                queue.post_with_request(send, list, room.slot.offset, room.wr_seq, message, issued)
             }
         }
     }
@@ -264,6 +266,9 @@ impl Queue {
         }
     }
 
+    // The functions below take what they need of a `Room`, so that it is not stored for those that are
+    // not inlined.
+
     /// Posts the write as one RDMA WRITE with an immediate value.
     #[inline(always)]
     fn post_with_immediate(
@@ -274,9 +279,10 @@ impl Queue {
         value: Immediate,
         issued: Issued,
     ) -> Result {
+        let (offset, wr_seq) = (room.slot.offset, room.wr_seq);
         match list.only() {
-            Some(sge) => self.post_data(send, &[sge], room, value, issued),
-            None => self.post_segments(send, list, room, value, issued),
+            Some(sge) => self.post_data(send, &[sge], offset, wr_seq, value, issued),
+            None => self.post_segments(send, list, offset, wr_seq, value, issued),
         }
     }
 
@@ -286,14 +292,15 @@ impl Queue {
         &self,
         send: &mut SendState,
         list: &mut SegmentList,
-        room: Room,
+        offset: u32,
+        wr_seq: WrSeq,
         value: Immediate,
         issued: Issued,
     ) -> Result {
         let mut sges = [Sge::EMPTY; INLINE_SEGMENTS];
         let count = list.part(0, &mut sges).0;
         let sges = sges.get(..count).unwrap_or(&[]);
-        self.post_data(send, sges, room, value, issued)
+        self.post_data(send, sges, offset, wr_seq, value, issued)
     }
 
     #[inline(always)]
@@ -301,13 +308,15 @@ impl Queue {
         &self,
         send: &mut SendState,
         sges: &[Sge],
-        room: Room,
+        offset: u32,
+        wr_seq: WrSeq,
         value: Immediate,
         issued: Issued,
     ) -> Result {
-        let mut wr = Rdma::write(sges, room.grant.address(room.slot.offset), room.grant.key);
+        let grant = send.eager_state.ring().ok_or(EIO)?;
+        let mut wr = Rdma::write(sges, grant.address(offset), grant.key);
         wr.immediate(value.to_wire(), true);
-        self.post_or_queue(send, &mut wr, room.wr_seq, !issued.last)
+        self.post_or_queue(send, &mut wr, wr_seq, !issued.last)
     }
 
     /// Posts the write as RDMA WRITEs, and a request behind them.
@@ -316,19 +325,16 @@ impl Queue {
         &self,
         send: &mut SendState,
         list: &mut SegmentList,
-        room: Room,
+        mut offset: u32,
+        wr_seq: WrSeq,
         message: Sge,
         issued: Issued,
     ) -> Result {
-        let Room {
-            grant,
-            slot,
-            wr_seq,
-        } = room;
+        let grant = send.eager_state.ring().ok_or(EIO)?;
         self.sent.sends.bump();
         let per_part = usize::from(self.inline_segments).clamp(1, INLINE_SEGMENTS);
         let mut sges = [Sge::EMPTY; INLINE_SEGMENTS];
-        let (mut first, mut offset) = (0, slot.offset);
+        let mut first = 0;
         while first < list.mapped() as usize {
             let part_sges = sges.get_mut(..per_part).ok_or(EINVAL)?;
             let (count, bytes) = list.part(first, part_sges);
