@@ -70,6 +70,99 @@ const REAP: u32 = 16;
 /// Longest period.
 const PERIOD: u32 = 24;
 
+/// What is outstanding, and whether responses are batched: one word, which is published as it is for
+/// who arms the completion queue without the lock.
+///
+/// | bits | what they count |
+/// |---|---|
+/// | 0–15 | solicited requests that wait for their responses |
+/// | 16–31 | unsolicited ones |
+/// | 32–47 | answered requests that await the completion of their send |
+/// | 48 | 1 in `Batched` |
+///
+/// No count leaves its bits: each is of different tags of a queue, of which there are at most 1024, and
+/// nothing is taken away that was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outstanding(u64);
+
+impl Outstanding {
+    const SOLICITED: u64 = 1;
+    const UNSOLICITED: u64 = 1 << 16;
+    const AWAITING_SEND: u64 = 1 << 32;
+    const BATCHED: u64 = 1 << 48;
+
+    /// Nothing is outstanding, in `Each`.
+    pub(crate) const NOTHING: Self = Self(0);
+
+    /// Returns what [`Self::word`] was made of.
+    #[inline]
+    pub(crate) fn of(word: u64) -> Self {
+        Self(word)
+    }
+
+    /// Returns the word to publish.
+    #[inline]
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    fn solicited(self) -> u32 {
+        (self.0 as u16).into()
+    }
+
+    #[inline]
+    fn unsolicited(self) -> u32 {
+        ((self.0 >> 16) as u16).into()
+    }
+
+    #[inline]
+    fn awaiting_send(self) -> u32 {
+        ((self.0 >> 32) as u16).into()
+    }
+
+    #[inline]
+    fn is_batched(self) -> bool {
+        self.0 & Self::BATCHED != 0
+    }
+
+    #[inline]
+    fn add(&mut self, what: u64) {
+        self.0 = self.0.wrapping_add(what);
+    }
+
+    #[inline]
+    fn take(&mut self, what: u64) {
+        self.0 = self.0.wrapping_sub(what);
+    }
+
+    /// Returns how many requests wait for their responses.
+    #[inline]
+    pub(crate) fn requests(self) -> u32 {
+        self.solicited() + self.unsolicited()
+    }
+
+    /// Returns whether no request waits for its response.
+    #[inline]
+    pub(crate) fn is_idle(self) -> bool {
+        self.0 as u32 == 0
+    }
+
+    /// Returns what to arm the completion queue for.
+    #[inline]
+    pub(crate) fn arm_for(self) -> ArmFor {
+        let awaiting_send = self.awaiting_send();
+        if awaiting_send != 0 && !self.is_batched() {
+            return ArmFor::Any;
+        }
+        match (self.unsolicited() + awaiting_send, self.solicited()) {
+            (0, _) => ArmFor::Solicited,
+            (_, 0) => ArmFor::Any,
+            _ => ArmFor::SolicitedOrTimer,
+        }
+    }
+}
+
 /// The account of one queue. Guarded by the lock under which requests are issued and responses
 /// are handled.
 #[derive(Debug)]
@@ -77,12 +170,9 @@ pub(crate) struct Batching {
     /// Requests outstanding from which responses are batched; 0: all are solicited.
     upper: u32,
     lower: u32,
-    batched: bool,
     /// Requests in a row that found fewer than `lower` outstanding.
     below: u32,
-    solicited: u32,
-    unsolicited: u32,
-    awaiting_send: u32,
+    outstanding: Outstanding,
     /// Unsolicited requests since the last solicited one.
     since: u32,
     /// Requests issued since an answer was seen.
@@ -96,11 +186,8 @@ impl Batching {
         Self {
             upper,
             lower: lower.min(upper),
-            batched: false,
             below: 0,
-            solicited: 0,
-            unsolicited: 0,
-            awaiting_send: 0,
+            outstanding: Outstanding::NOTHING,
             since: 0,
             unseen: 0,
         }
@@ -110,25 +197,37 @@ impl Batching {
     /// `last`: no other follows at once.
     #[inline(always)]
     pub(crate) fn issue(&mut self, last: bool) -> Solicited {
-        let outstanding = self.solicited + self.unsolicited + 1;
-        if !self.batched {
-            self.batched = self.upper != 0 && outstanding >= self.upper;
-            self.below = 0;
-        } else if outstanding >= self.lower {
-            self.below = 0;
-        } else {
-            self.below += 1;
-            self.batched = self.below < self.upper;
-        }
+        let outstanding = self.outstanding.requests() + 1;
+        self.choose(outstanding);
         self.unseen += 1;
-        if self.batched && self.solicited != 0 && self.since + 1 < self.span(outstanding, last) {
-            self.unsolicited += 1;
+        let now = self.outstanding;
+        let quiet = now.is_batched()
+            && now.solicited() != 0
+            && self.since + 1 < self.span(outstanding, last);
+        if quiet {
+            self.outstanding.add(Outstanding::UNSOLICITED);
             self.since += 1;
             Solicited::No
         } else {
-            self.solicited += 1;
+            self.outstanding.add(Outstanding::SOLICITED);
             self.since = 0;
             Solicited::Yes
+        }
+    }
+
+    /// Chooses between `Each` and `Batched`, by what is outstanding with the next request.
+    #[inline(always)]
+    fn choose(&mut self, outstanding: u32) {
+        if self.outstanding.is_batched() && outstanding < self.lower {
+            self.below += 1;
+            if self.below >= self.upper {
+                self.outstanding.take(Outstanding::BATCHED);
+            }
+            return;
+        }
+        self.below = 0;
+        if !self.outstanding.is_batched() && self.upper != 0 && outstanding >= self.upper {
+            self.outstanding.add(Outstanding::BATCHED);
         }
     }
 
@@ -146,56 +245,38 @@ impl Batching {
     /// Accounts for the response to a request that was issued as `solicited`.
     #[inline]
     pub(crate) fn answered(&mut self, solicited: Solicited) {
-        let count = match solicited {
-            Solicited::Yes => &mut self.solicited,
-            Solicited::No => &mut self.unsolicited,
-        };
-        *count = count.saturating_sub(1);
+        self.outstanding.take(match solicited {
+            Solicited::Yes => Outstanding::SOLICITED,
+            Solicited::No => Outstanding::UNSOLICITED,
+        });
         self.unseen = 0;
     }
 
-    /// Returns how many requests wait for their responses.
+    /// Returns what is outstanding.
     #[inline]
-    pub(crate) fn outstanding(&self) -> u32 {
-        self.solicited + self.unsolicited
-    }
-
-    /// Returns whether no request waits for its response.
-    #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
-        self.solicited + self.unsolicited == 0
+    pub(crate) fn outstanding(&self) -> Outstanding {
+        self.outstanding
     }
 
     /// Accounts for an answered request that awaits its send's completion.
     #[inline]
     pub(crate) fn await_send(&mut self) {
-        self.awaiting_send += 1;
+        self.outstanding.add(Outstanding::AWAITING_SEND);
     }
 
     /// Accounts for `count` awaited sends that have completed.
     #[inline]
     pub(crate) fn sends_completed(&mut self, count: u32) {
-        self.awaiting_send = self.awaiting_send.saturating_sub(count);
-    }
-
-    /// Returns what to arm the completion queue for.
-    #[inline]
-    pub(crate) fn arm_for(&self) -> ArmFor {
-        if self.awaiting_send != 0 && !self.batched {
-            return ArmFor::Any;
-        }
-        match (self.unsolicited + self.awaiting_send, self.solicited) {
-            (0, _) => ArmFor::Solicited,
-            (_, 0) => ArmFor::Any,
-            _ => ArmFor::SolicitedOrTimer,
-        }
+        let count = count.min(self.outstanding.awaiting_send());
+        self.outstanding
+            .take(u64::from(count) * Outstanding::AWAITING_SEND);
     }
 
     /// Returns whether the issuer, which has issued its last request for now, is to poll for
     /// responses.
     #[inline]
     pub(crate) fn shall_reap(&mut self) -> bool {
-        let shall = self.batched && self.unseen >= REAP;
+        let shall = self.outstanding.is_batched() && self.unseen >= REAP;
         if shall {
             self.unseen = 0;
         }

@@ -73,6 +73,7 @@
 //! or in that of who polls, one at a time for a queue.
 
 use crate::{
+    batching::Outstanding,
     settings::Settings,
     stats::{
         Done,
@@ -229,11 +230,8 @@ pub(crate) struct Queue {
     awaited_sends: Atomic<u32>,
     /// A keep-alive is under way.
     keep_alive_pending: Atomic<bool>,
-    /// What [`Batching::arm_for`](crate::batching::Batching::arm_for) returned last: an
-    /// [`ArmFor`](crate::batching::ArmFor). Written under the lock.
-    arm_for: Atomic<u32>,
-    /// Requests that wait for their answers. Written under the lock.
-    in_flight: Atomic<u32>,
+    /// What is [`Outstanding`], as a word. Written under the lock.
+    outstanding: Atomic<u64>,
     /// How long requests take is measured.
     timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
@@ -272,14 +270,20 @@ impl Queue {
     /// of what is outstanding. Under the lock.
     #[inline]
     fn update_notify(&self, send: &SendState) {
-        self.arm_for.store(send.batching.arm_for() as u32, Relaxed);
-        self.in_flight.store(send.batching.outstanding(), Relaxed);
+        let now = send.batching.outstanding();
+        self.outstanding.store(now.word(), Relaxed);
+    }
+
+    /// Returns what was outstanding a moment ago.
+    #[inline]
+    fn outstanding(&self) -> Outstanding {
+        Outstanding::of(self.outstanding.load(Relaxed))
     }
 
     /// Returns how many requests waited for their answers a moment ago.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight.load(Relaxed)
+        self.outstanding().requests()
     }
 
     /// Returns whether it accepts requests, at this moment.

@@ -114,7 +114,7 @@ impl Queue {
                 }
             }
         }
-        self.batching.arm_for()
+        self.batching.outstanding().arm_for()
     }
 
     /// The second: the device tells if something has come meanwhile.
@@ -222,7 +222,7 @@ fn nothing_is_stranded_whatever_happens() {
             q.fall_silent(&mut rng);
             assert_eq!(q.seen, issued, "{upper} {lower} seed {seed}");
             assert!(q.unseen.is_empty());
-            assert_eq!(q.batching.arm_for(), ArmFor::Solicited);
+            assert_eq!(q.batching.outstanding().arm_for(), ArmFor::Solicited);
         }
     }
 }
@@ -255,7 +255,7 @@ fn a_slow_solicited_one_keeps_nobody_waiting_beyond_the_guard() {
             q.event = q.guarded;
             q.follow();
             assert!(q.unseen.is_empty(), "{upper} {lower} {seed}");
-            assert_ne!(q.batching.arm_for(), ArmFor::Any);
+            assert_ne!(q.batching.outstanding().arm_for(), ArmFor::Any);
         }
     }
 }
@@ -347,25 +347,81 @@ fn batching_begins_at_the_upper_threshold() {
     assert_eq!(batching.issue(false), Solicited::No);
 }
 
+/// Lets so many requests of each kind wait for their responses.
+fn wait_for(batching: &mut Batching, solicited: u64, unsolicited: u64) {
+    let rest = batching.outstanding.word() & !u64::from(u32::MAX);
+    batching.outstanding = Outstanding::of(rest | unsolicited << 16 | solicited);
+}
+
+#[test]
+fn the_word_holds_each_count() {
+    let mut batching = Batching::new(1024, 0);
+    let mut issued = Vec::new();
+    for n in 1..=1024 {
+        issued.push(batching.issue(true));
+        assert_eq!(Outstanding::of(batching.outstanding().word()).requests(), n);
+        assert_eq!(batching.outstanding.is_batched(), n == 1024);
+    }
+    for (n, solicited) in (1..).zip(issued) {
+        batching.answered(solicited);
+        batching.await_send();
+        let now = batching.outstanding();
+        assert_eq!((now.requests(), now.awaiting_send()), (1024 - n, n));
+        assert_eq!(now.is_idle(), n == 1024);
+        assert!(now.is_batched());
+    }
+    assert_eq!(batching.outstanding().arm_for(), ArmFor::Any);
+    batching.sends_completed(1023);
+    assert_eq!(batching.outstanding().awaiting_send(), 1);
+    // More than there are.
+    batching.sends_completed(2);
+    assert_eq!(batching.outstanding().word(), Outstanding::BATCHED);
+    assert_eq!(batching.outstanding().arm_for(), ArmFor::Solicited);
+}
+
+#[test]
+fn the_queue_is_armed_for_what_is_outstanding() {
+    let (yes, no) = (Outstanding::SOLICITED, Outstanding::UNSOLICITED);
+    let (send, batched) = (Outstanding::AWAITING_SEND, Outstanding::BATCHED);
+    for (word, wanted) in [
+        (0, ArmFor::Solicited),
+        (batched, ArmFor::Solicited),
+        (3 * yes, ArmFor::Solicited),
+        (batched + 3 * yes, ArmFor::Solicited),
+        (2 * no, ArmFor::Any),
+        (batched + 2 * no, ArmFor::Any),
+        (yes + 2 * no, ArmFor::SolicitedOrTimer),
+        (batched + yes + 2 * no, ArmFor::SolicitedOrTimer),
+        (send, ArmFor::Any),
+        (send + yes, ArmFor::Any),
+        (send + yes + no, ArmFor::Any),
+        (batched + send, ArmFor::Any),
+        (batched + send + no, ArmFor::Any),
+        (batched + send + yes, ArmFor::SolicitedOrTimer),
+    ] {
+        assert_eq!(Outstanding::of(word).arm_for(), wanted, "{word:#x}");
+    }
+}
+
 #[test]
 fn batching_ends_when_it_stays_below_the_lower_threshold() {
     let mut batching = Batching::new(8, 4);
     (0..20).for_each(|_| drop(batching.issue(false)));
-    (batching.solicited, batching.unsolicited) = (1, 1);
+    wait_for(&mut batching, 1, 1);
     for _ in 0..7 {
         batching.issue(false);
-        assert!(batching.batched);
-        (batching.solicited, batching.unsolicited) = (1, 1);
+        assert!(batching.outstanding.is_batched());
+        wait_for(&mut batching, 1, 1);
     }
     batching.issue(false);
-    assert!(!batching.batched, "eight in a row");
-    (batching.solicited, batching.unsolicited) = (5, 1);
+    assert!(!batching.outstanding.is_batched(), "eight in a row");
+    wait_for(&mut batching, 5, 1);
     assert_eq!(
         batching.issue(false),
         Solicited::Yes,
         "not the upper one yet"
     );
-    (batching.solicited, batching.unsolicited) = (6, 1);
+    wait_for(&mut batching, 6, 1);
     assert_eq!(batching.issue(false), Solicited::No);
 }
 

@@ -156,7 +156,7 @@ impl Queue {
             drop(send);
         } else {
             self.update_notify(&send);
-            let alone = send.batching.is_idle();
+            let alone = send.batching.outstanding().is_idle();
             drop(send);
             self.finish(round, request, status);
             round.flush_if(alone);
@@ -215,7 +215,7 @@ impl Queue {
                 if transfer == Transfer::Registered {
                     send.space.release(INVALIDATE_SLOTS);
                 }
-                let alone = send.batching.is_idle();
+                let alone = send.batching.outstanding().is_idle();
                 drop(send);
                 let status = match transfer {
                     Transfer::ReadBounce => self.copy_bounced(view, status),

@@ -164,9 +164,6 @@ impl Queue {
     }
 }
 
-const SOLICITED: u32 = ArmFor::Solicited as u32;
-const SOLICITED_OR_TIMER: u32 = ArmFor::SolicitedOrTimer as u32;
-
 impl Handler for Queue {
     type Round = Round;
 
@@ -185,10 +182,10 @@ impl Handler for Queue {
         if self.awaited_sends.load(Relaxed) != 0 {
             self.account_awaited_now();
         }
-        match self.arm_for.load(Relaxed) {
-            SOLICITED => CqNotify::SolicitedOnly,
-            SOLICITED_OR_TIMER => CqNotify::SolicitedOrTimer,
-            _ => CqNotify::Any,
+        match self.outstanding().arm_for() {
+            ArmFor::Solicited => CqNotify::SolicitedOnly,
+            ArmFor::SolicitedOrTimer => CqNotify::SolicitedOrTimer,
+            ArmFor::Any => CqNotify::Any,
         }
     }
 

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     batching::{
-        ArmFor,
-        Batching, //
+        Batching,
+        Outstanding, //
     },
     shape::Shape,
     stats::{
@@ -179,8 +179,7 @@ impl Queue {
             awaiting_send: Atomic::new(wr_seq::NO_TAG),
             awaited_sends: Atomic::new(0),
             keep_alive_pending: Atomic::new(false),
-            arm_for: Atomic::new(ArmFor::Solicited as u32),
-            in_flight: Atomic::new(0),
+            outstanding: Atomic::new(Outstanding::NOTHING.word()),
             timing: Atomic::new(false),
             reaps: Atomic::new(0),
             send <- new_irq_lock!(parts.send, "hcablk_send"),
