@@ -165,6 +165,9 @@ impl Outstanding {
 
 /// The account of one queue. Guarded by the lock under which requests are issued and responses
 /// are handled.
+///
+/// None of the counts wraps: they are of requests that wait for their responses, of which there are
+/// no more than tags, or are set back before they exceed `upper` or two periods.
 #[derive(Debug)]
 pub(crate) struct Batching {
     /// Requests outstanding from which responses are batched; 0: all are solicited.
@@ -199,14 +202,14 @@ impl Batching {
     pub(crate) fn issue(&mut self, last: bool) -> Solicited {
         let outstanding = self.outstanding.requests() + 1;
         self.choose(outstanding);
-        self.unseen += 1;
+        self.unseen = self.unseen.wrapping_add(1);
         let now = self.outstanding;
         let quiet = now.is_batched()
             && now.solicited() != 0
-            && self.since + 1 < self.span(outstanding, last);
+            && self.since.wrapping_add(1) < self.span(outstanding, last);
         if quiet {
             self.outstanding.add(Outstanding::UNSOLICITED);
-            self.since += 1;
+            self.since = self.since.wrapping_add(1);
             Solicited::No
         } else {
             self.outstanding.add(Outstanding::SOLICITED);
@@ -219,7 +222,7 @@ impl Batching {
     #[inline(always)]
     fn choose(&mut self, outstanding: u32) {
         if self.outstanding.is_batched() && outstanding < self.lower {
-            self.below += 1;
+            self.below = self.below.wrapping_add(1);
             if self.below >= self.upper {
                 self.outstanding.take(Outstanding::BATCHED);
             }

@@ -239,7 +239,7 @@ impl Queue {
         hungry: bool,
     ) {
         let good = bare && Self::nop_answered(&mut send, response, self.depth);
-        let can_ask = send.credits.answered();
+        let can_ask = good && send.credits.answered();
         drop(send);
         if !good {
             return self.tag_violation("it answered what was not asked", response.tag, None);

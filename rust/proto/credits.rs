@@ -13,7 +13,7 @@ pub struct Overdraft;
 pub struct Credits {
     available: u16,
     limit: u16,
-    /// Messages that were sent and not answered yet.
+    /// Messages that were sent and not answered yet. Each has a tag of its own, so that it does not wrap.
     unanswered: u16,
 }
 
@@ -34,7 +34,7 @@ impl Credits {
         match self.available.checked_sub(1) {
             Some(rest) => {
                 self.available = rest;
-                self.unanswered = self.unanswered.saturating_add(1);
+                self.unanswered = self.unanswered.wrapping_add(1);
                 true
             }
             None => false,
@@ -54,13 +54,13 @@ impl Credits {
         }
     }
 
-    /// Accounts for the answer to a message, after [`Self::grant`] for the credits that came with
+    /// Accounts for the answer to a message that was sent, after [`Self::grant`] for the credits that came with
     /// it. Returns `false` if there is no credit, and no message is under way whose answer could
     /// bring one: nothing can be sent ever again.
     #[must_use]
     #[inline]
     pub fn answered(&mut self) -> bool {
-        self.unanswered = self.unanswered.saturating_sub(1);
+        self.unanswered = self.unanswered.wrapping_sub(1);
         self.available != 0 || self.unanswered != 0
     }
 

@@ -30,7 +30,7 @@ use super::{
     DEPTH_MAX,
 };
 
-/// Slots begin and end at multiples of this, in bytes.
+/// Slots begin and end at multiples of this, in bytes; a power of two.
 pub const UNIT: u32 = 4096;
 /// The most bytes of a ring.
 pub const BYTES_MAX: u32 = 1 << 24;
@@ -314,7 +314,8 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
     /// not free.
     #[inline]
     pub fn take_slot(&mut self, length: u32, owner: u32) -> Option<RingSlot> {
-        let need = length.checked_next_multiple_of(UNIT)?;
+        // 0 if there is no such multiple.
+        let need = length.wrapping_add(UNIT - 1) & !(UNIT - 1);
         if need == 0 || need > self.bytes {
             return None;
         }

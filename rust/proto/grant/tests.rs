@@ -70,7 +70,13 @@ fn the_largest_fits_whenever_nothing_is_open() {
 #[test]
 fn what_does_not_fit_changes_nothing() {
     let mut r = ring(4, 2);
-    for length in [0, 4 * UNIT + 1, u32::MAX] {
+    for length in [
+        0,
+        4 * UNIT + 1,
+        UNIT.wrapping_neg(),
+        UNIT.wrapping_neg() + 1,
+        u32::MAX,
+    ] {
         assert_eq!(r.take_slot(length, 0), None);
     }
     assert_eq!(r.take_slot(UNIT, 0).unwrap().offset, 0);
