@@ -178,10 +178,11 @@ pub fn submit<T: BioOwner>(
     unsafe { (*bio).bi_iter.bi_sector = sector };
     match op {
         BioOp::Read | BioOp::Write { .. } => {
-            // SAFETY: The bio is set up; the pages are borrowed from the owner, of which there are only
-            // shared references until the bio is done.
             let fits = match owner.piece() {
+                // SAFETY: The bio is set up; the pages are borrowed from the owner, of which there are
+                // only shared references until the bio is done.
                 Some(range) => unsafe { add(bio, &range) },
+                // SAFETY: As above.
                 None => unsafe { add_pages(bio, &*owner) },
             };
             if !fits {
