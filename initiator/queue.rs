@@ -39,7 +39,7 @@
 //! posted but put behind others in a [`Backlog`](hcablk_core::rdma::backlog::Backlog), and into a message with others
 //! ([`message_batch`]); the next that is posted takes
 //! them along, for everything that the queue pair is given goes through
-//! [`Queue::ring`]. That is the last request of the plug, or `commit_rqs` if it
+//! [`Queue::ring`], unless nothing waits. That is the last request of the plug, or `commit_rqs` if it
 //! never came, both within the RCU section in which it was issued, so that
 //! the teardown finds nothing that waits. It is parked from the beginning; if posting
 //! fails, or the queue pair has failed before, it ends with all others.

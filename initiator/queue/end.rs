@@ -100,7 +100,7 @@ impl Queue {
         self.pair.drain();
         // The pair takes nothing any more; a region is destroyed only when its registration
         // does not wait.
-        self.send.lock().backlog.truncate(0);
+        self.send.lock().forget_waiting();
         self.pair.cq().stop();
         self.comes_to(State::Ended);
         self.pair.id().detach();

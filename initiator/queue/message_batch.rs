@@ -34,8 +34,8 @@ use hcablk_core::{
     rdma::{
         space::SendSpace,
         wr::{
-            CanWait,
             Chain,
+            Register,
             Send,
             Sge,
             WorkId,
@@ -82,13 +82,13 @@ impl MessageBatch {
 impl Queue {
     /// Pushes a request to the message batch, and its REG_MR to the backlog; `last`: no other
     /// follows at once, so the doorbell is rung.
-    #[inline]
+    #[inline(never)]
     pub(super) fn push(
         &self,
         send: &mut SendState,
         tag: u16,
         request: Sge,
-        register: Option<&mut impl CanWait>,
+        register: Option<&mut Register<'_>>,
         last: bool,
     ) -> Result {
         if let Some(wr) = register {

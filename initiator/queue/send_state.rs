@@ -49,7 +49,7 @@ pub(super) struct SendState {
     pub(super) ring: Ring<KVec<Taken>>,
     /// What waits for the last of a plug, or for whatever else is posted.
     pub(super) backlog: Backlog<{ INLINE_SEGMENTS + 1 }>,
-    /// The last work request with a sequence number in it.
+    /// The last work request with a sequence number in it, `None` if there is none.
     pub(super) waiting: Option<wr_seq::BackloggedWr>,
     /// Requests that the next message carries.
     pub(super) batch: MessageBatch,

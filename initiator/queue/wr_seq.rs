@@ -6,8 +6,8 @@
 //!
 //! The numbers are in the order of posting, which is the order of completing. So one completion
 //! covers all work requests before it: those that wait for their doorbell together have one
-//! completion, the last one's, since adding one silences the one before and takes over its send
-//! queue slots. A completion does not name a request: the handler stores the last completed
+//! completion, the last one's, which takes over the send queue slots of the others, and is signaled
+//! when they are posted. A completion does not name a request: the handler stores the last completed
 //! number ([`Queue::is_completed`]), with which the answer compares. A request that is answered
 //! earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on through what
 //! each awaits ([`Awaited::next`]); each such completion ends the requests in the list that it covers.
@@ -74,7 +74,6 @@ impl SendState {
     pub(super) fn next_seq(&mut self, used: u32) -> WrSeq {
         let mut frees = self.space.post_signaled(used);
         if let Some(waiting) = self.waiting.take() {
-            self.backlog.silence(waiting.place);
             frees += waiting.frees;
         }
         self.last_seq = self.last_seq.wrapping_add(1);
@@ -83,28 +82,56 @@ impl SendState {
             frees,
         }
     }
+
+    /// Lets the work request `wr_seq` wait, which is signaled when it is posted, unless another one
+    /// with a sequence number comes behind it. There is room for it.
+    #[inline(always)]
+    fn let_wait(&mut self, wr_seq: WrSeq, mut wr: impl CanWait) -> Result {
+        let place = self.backlog.len();
+        wr.name(wr_seq.id());
+        self.backlog.push(&mut wr).then_some(()).ok_or(EIO)?;
+        let frees = wr_seq.frees;
+        self.waiting = Some(BackloggedWr { place, frees });
+        Ok(())
+    }
+
+    /// Asks for the completion of the last work request with a sequence number that waits, which is
+    /// about to be posted.
+    #[inline(always)]
+    pub(super) fn signal_waiting(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            self.backlog.signal(waiting.place);
+        }
+    }
+
+    /// Forgets what waits for its doorbell.
+    #[cold]
+    pub(super) fn forget_waiting(&mut self) {
+        self.backlog.truncate(0);
+        self.waiting = None;
+    }
 }
 
 impl Queue {
-    /// Posts `wr`, which is signaled as `wr_seq`, or adds it to the backlog if `wait`.
-    #[inline]
-    pub(super) fn post_or_queue(
+    /// Posts the work request that is made by `make`, signaled as `wr_seq`, or adds it to the backlog
+    /// if `wait`.
+    // `make` is called for either case by itself, so that what waits is made where it waits.
+    #[inline(always)]
+    pub(super) fn post_or_queue<W: CanWait>(
         &self,
         send: &mut SendState,
-        wr: &mut impl CanWait,
         wr_seq: WrSeq,
         wait: bool,
+        make: impl FnOnce() -> W,
     ) -> Result {
-        wr.signal(wr_seq.id());
-        let place = send.backlog.len();
-        if wait && send.backlog.push(wr) {
-            let frees = wr_seq.frees;
-            send.waiting = Some(BackloggedWr { place, frees });
-            return Ok(());
+        if wait && !send.backlog.is_full() {
+            return send.let_wait(wr_seq, make());
         }
+        let mut wr = make();
+        wr.signal(wr_seq.id());
         let mut chain = Chain::new();
-        chain.push(wr);
-        self.ring(send, &chain)
+        chain.push(&mut wr);
+        self.ring_now(send, chain)
     }
 
     /// Queues the LOCAL_INV `wr_seq` of an answered request's key, which is posted at the end of
@@ -116,10 +143,10 @@ impl Queue {
         list: &mut SegmentList,
         wr_seq: WrSeq,
     ) -> Result {
-        let mut wr = list.invalidate()?;
+        let wr = list.invalidate()?;
         self.done.local_invalidations.bump();
         round.invalidates = true;
-        self.post_or_queue(send, &mut wr, wr_seq, true)
+        self.post_or_queue(send, wr_seq, true, || wr)
     }
 
     /// Posts the invalidations that a round has queued.

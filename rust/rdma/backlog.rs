@@ -53,11 +53,13 @@ struct Slot<const N: usize> {
 ///
 /// # Invariants
 ///
-/// The first `used` slots are requests, each but the last linked to the next,
-/// whose entries are those of their slots. `slots` does not move its contents.
+/// The first `used` slots are requests, each linked to the slot behind it, whose entries are those
+/// of their slots. `registrations` of them have a `registration`; no other slot has one. `slots` does
+/// not move its contents.
 pub struct Backlog<const N: usize> {
     slots: KVec<Slot<N>>,
     used: usize,
+    registrations: usize,
 }
 
 // SAFETY: The pointers in it are to its own memory.
@@ -78,7 +80,12 @@ impl<const N: usize> Backlog<N> {
             };
             slots.push(slot, GFP_KERNEL)?;
         }
-        Ok(Self { slots, used: 0 })
+        // INVARIANT: There is no request.
+        Ok(Self {
+            slots,
+            used: 0,
+            registrations: 0,
+        })
     }
 
     /// Returns how many requests wait.
@@ -100,7 +107,8 @@ impl<const N: usize> Backlog<N> {
     }
 
     /// Lets a request wait behind the others; `false`: there is no room for it.
-    #[inline]
+    // A request that is made for this call is made in its slot.
+    #[inline(always)]
     pub fn push<R: CanWait>(&mut self, request: &mut R) -> bool {
         const {
             assert!(size_of::<R::Raw>() <= size_of::<bindings::ib_send_wr>() + 8 * REST);
@@ -110,10 +118,15 @@ impl<const N: usize> Backlog<N> {
         if count > N {
             return false;
         }
+        let next = self.behind(self.used);
         let Some(slot) = self.slots.get_mut(self.used) else {
             return false;
         };
-        slot.registration = request.waiting().map(Counted::new);
+        if let Some(waiting) = request.waiting() {
+            // INVARIANT: It is one more.
+            slot.registration = Some(Counted::new(waiting));
+            self.registrations += 1;
+        }
         let from = request.whole();
         let to: *mut Slot<N> = slot;
         // SAFETY: By the safety requirement of `CanWait` there is as much to
@@ -129,12 +142,9 @@ impl<const N: usize> Backlog<N> {
                 ptr::copy_nonoverlapping(sges, to, count);
             }
         }
+        // INVARIANT: The entries are the slot's, and it is linked.
         slot.wr.sg_list = slot.sges.as_mut_ptr().cast();
-        slot.wr.next = ptr::null_mut();
-        // INVARIANT: The entries are the slot's; it is linked to its predecessor.
-        if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
-            before.wr.next = to.cast();
-        }
+        slot.wr.next = next;
         self.used += 1;
         true
     }
@@ -151,36 +161,69 @@ impl<const N: usize> Backlog<N> {
                 pair.post(chain)
             };
         };
-        if let Some(last) = self.slots.get_mut(last) {
-            last.wr.next = chain.head().cast_mut();
-        }
-        // SAFETY: By the type's invariant the slots are linked requests, and
-        // the chain that is behind them is one by its own; both stay as they
-        // are during the call.
+        let next = self.behind(last);
+        self.link(last, chain.head().cast_mut());
+        // SAFETY: By the type's invariant the slots in use are linked requests; the last of them
+        // is linked to the chain, which is one by its own. Both stay as they are during the call.
         let posted = unsafe { pair.post_raw(self.slots.as_mut_ptr().cast()) };
-        if posted.is_ok() {
-            for slot in self.slots.iter_mut().take(self.used) {
-                slot.registration = None;
-            }
-            self.used = 0;
-        } else if let Some(last) = self.slots.get_mut(last) {
-            last.wr.next = ptr::null_mut();
+        if posted.is_err() {
+            // INVARIANT: What waits is linked as before.
+            self.link(last, next);
+            return posted;
         }
-        posted
+        if self.registrations != 0 {
+            self.forget_registrations();
+        }
+        self.used = 0;
+        Ok(())
     }
 
-    /// Makes the work request with `place` others before it unsignaled, if it waits here.
-    pub fn silence(&mut self, place: usize) {
-        if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
-            slot.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
+    /// Returns the slot behind the one at `place`, which may be beyond the end: it is not followed
+    /// before there is a request.
+    #[inline(always)]
+    fn behind(&mut self, place: usize) -> *mut bindings::ib_send_wr {
+        let slots = self.slots.as_mut_ptr();
+        slots.wrapping_add(place).wrapping_add(1).cast()
+    }
+
+    /// Links the request at `place` to `next`.
+    #[inline(always)]
+    fn link(&mut self, place: usize, next: *mut bindings::ib_send_wr) {
+        if let Some(slot) = self.slots.get_mut(place) {
+            slot.wr.next = next;
         }
     }
 
-    /// Makes the work request unsignaled as [`Self::silence`] does, and names it in case that it
-    /// fails.
+    /// Lets the registrations of all slots no longer count as waiting.
+    #[inline(never)]
+    fn forget_registrations(&mut self) {
+        for slot in self.slots.iter_mut().take(self.used) {
+            slot.registration = None;
+        }
+        // INVARIANT: No slot has one.
+        self.registrations = 0;
+    }
+
+    /// Returns the slot of the work request with `place` others before it, if it waits here.
+    #[inline]
+    fn waiting_at(&mut self, place: usize) -> Option<&mut Slot<N>> {
+        self.slots.get_mut(place).filter(|_| place < self.used)
+    }
+
+    /// Asks for the completion of the work request with `place` others before it, by the id that it
+    /// was named by, if it waits here.
+    #[inline]
+    pub fn signal(&mut self, place: usize) {
+        if let Some(slot) = self.waiting_at(place) {
+            slot.wr.send_flags |= bindings::ib_send_flags_IB_SEND_SIGNALED;
+        }
+    }
+
+    /// Makes the work request with `place` others before it unsignaled, and names it in case that it
+    /// fails, if it waits here.
     pub fn rename_silent(&mut self, place: usize, id: WorkId) {
-        self.silence(place);
-        if let Some(slot) = self.slots.get_mut(place).filter(|_| place < self.used) {
+        if let Some(slot) = self.waiting_at(place) {
+            slot.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;
             slot.wr.__bindgen_anon_1.wr_id = ManuallyDrop::new(id.to_raw());
         }
     }
@@ -189,13 +232,12 @@ impl<const N: usize> Backlog<N> {
     pub fn pop(&mut self) -> Option<WorkId> {
         self.used = self.used.checked_sub(1)?;
         let slot = self.slots.get_mut(self.used)?;
-        slot.registration = None;
-        // SAFETY: Every request has a `wr_id`.
-        let id = WorkId::from_raw(unsafe { *slot.wr.__bindgen_anon_1.wr_id });
-        if let Some(before) = self.used.checked_sub(1).and_then(|i| self.slots.get_mut(i)) {
-            before.wr.next = ptr::null_mut();
+        if slot.registration.take().is_some() {
+            // INVARIANT: It is one less.
+            self.registrations -= 1;
         }
-        Some(id)
+        // SAFETY: Every request has a `wr_id`.
+        Some(WorkId::from_raw(unsafe { *slot.wr.__bindgen_anon_1.wr_id }))
     }
 
     /// Forgets all but the first `length`.

@@ -464,6 +464,25 @@ impl<'a> Chain<'a> {
         self.len += 1;
     }
 
+    /// Returns the chain in another place. Where only that place is pointed to, the chain need not
+    /// be in memory before.
+    #[inline(always)]
+    pub fn moved(self) -> Self {
+        let Self {
+            head,
+            tail,
+            len,
+            _requests,
+        } = self;
+        // INVARIANT: It is the same chain.
+        Self {
+            head,
+            tail,
+            len,
+            _requests,
+        }
+    }
+
     /// Returns how many requests are in the chain.
     #[inline]
     pub fn len(&self) -> u32 {

@@ -20,6 +20,7 @@ use crate::{
     },
 };
 use hcablk_core::rdma::{
+    backlog::Backlog,
     cq::{
         CompletionQueue,
         CqContext, //
@@ -84,6 +85,50 @@ mod tests {
             ensure!(done.ok);
         }
         Ok(())
+    }
+
+    #[test]
+    fn what_waits_is_posted_in_order_and_reported_if_asked_for() -> Result {
+        let link = Link::new(Plan::default())?;
+        let mut backlog = Backlog::<1>::new(3)?;
+        for _ in 0..2 {
+            for index in 1..=3 {
+                let sges = [Sge::new(
+                    link.near.out.write(index as usize, &[index as u8])?,
+                )];
+                let mut send = Send::new(&sges);
+                send.name(WorkId::new(SEND, index));
+                ensure!(!backlog.is_full() && backlog.push(&mut send));
+            }
+            ensure!(!backlog.push(&mut Rdma::empty_write()));
+            ensure_eq!(backlog.pop(), Some(WorkId::new(SEND, 3)));
+            backlog.signal(1);
+            // Nothing waits there.
+            backlog.signal(2);
+            let mut last = Rdma::empty_write();
+            last.signal(WorkId::new(OTHER, 4));
+            let mut chain = Chain::new();
+            chain.push(&mut last);
+            link.far.receive(1)?;
+            link.far.receive(2)?;
+            backlog.post(&link.near.pair, &chain.moved())?;
+            ensure!(backlog.is_empty());
+            for index in 1..=2 {
+                ensure_eq!(link.far.completed(RECEIVE, index)?.length, 1);
+                let mut message = [0];
+                let got = link.far.into.read(index as usize, 1, &mut message)?;
+                ensure_eq!(got, [index as u8]);
+            }
+            ensure!(link.near.completed(OTHER, 4)?.ok);
+            ensure!(link.near.completed(SEND, 2)?.ok);
+            ensure!(link
+                .near
+                .log
+                .reports
+                .look(|reports| reports.done.is_empty()));
+        }
+        // Nothing to post.
+        backlog.post(&link.near.pair, &Chain::new())
     }
 
     #[test]

@@ -314,9 +314,11 @@ impl Queue {
         issued: Issued,
     ) -> Result {
         let grant = send.eager_state.ring().ok_or(EIO)?;
-        let mut wr = Rdma::write(sges, grant.address(offset), grant.key);
-        wr.immediate(value.to_wire(), true);
-        self.post_or_queue(send, &mut wr, wr_seq, !issued.last)
+        self.post_or_queue(send, wr_seq, !issued.last, || {
+            let mut wr = Rdma::write(sges, grant.address(offset), grant.key);
+            wr.immediate(value.to_wire(), true);
+            wr
+        })
     }
 
     /// Posts the write as RDMA WRITEs, and a request behind them.
@@ -353,8 +355,10 @@ impl Queue {
             offset += bytes;
         }
         let message = [message];
-        let mut wr = Send::new(&message);
-        wr.solicited();
-        self.post_or_queue(send, &mut wr, wr_seq, !issued.last)
+        self.post_or_queue(send, wr_seq, !issued.last, || {
+            let mut wr = Send::new(&message);
+            wr.solicited();
+            wr
+        })
     }
 }

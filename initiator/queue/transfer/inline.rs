@@ -127,8 +127,10 @@ impl Way for InlineWrite {
         queue.sent.inline_writes.bump();
         queue.sent.sends.bump();
         queue.sent.rdma_bytes.add(self.extent.length.into());
-        let mut wr = Send::new(sges.get(..=count).unwrap_or(&[]));
-        wr.solicited();
-        queue.post_or_queue(send, &mut wr, wr_seq, !issued.last)
+        queue.post_or_queue(send, wr_seq, !issued.last, || {
+            let mut wr = Send::new(sges.get(..=count).unwrap_or(&[]));
+            wr.solicited();
+            wr
+        })
     }
 }
