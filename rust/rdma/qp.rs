@@ -173,7 +173,7 @@ impl<H: Handler> QueuePair<H> {
     /// # Safety
     ///
     /// As of [`Self::post_raw`].
-    #[inline]
+    #[inline(always)]
     unsafe fn give(&self, head: *const bindings::ib_send_wr) -> Result {
         let qp = self.raw.as_ptr();
         let mut bad = ptr::null();

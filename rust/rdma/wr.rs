@@ -468,19 +468,8 @@ impl<'a> Chain<'a> {
     /// be in memory before.
     #[inline(always)]
     pub fn moved(self) -> Self {
-        let Self {
-            head,
-            tail,
-            len,
-            _requests,
-        } = self;
         // INVARIANT: It is the same chain.
-        Self {
-            head,
-            tail,
-            len,
-            _requests,
-        }
+        Self { ..self }
     }
 
     /// Returns how many requests are in the chain.
