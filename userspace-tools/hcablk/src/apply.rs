@@ -50,7 +50,7 @@ pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     if !wanted.dry_run {
         if wanted.keep_going {
             let failed;
-            (steps, failed) = carry_out::each(system, steps)?;
+            (steps, failed) = carry_out::each(system, &steps)?;
             for failed in failed {
                 remarks.failure(&failed.steps[failed.index], &failed.error);
                 pending.extend(not_made(failed));
@@ -82,9 +82,10 @@ fn not_made(failed: Failed) -> impl Iterator<Item = Pending> {
     } = failed;
     steps.into_iter().enumerate().map(move |(n, step)| Pending {
         step,
-        reason: match n == index {
-            true => error.message.clone(),
-            false => "another step of it failed".to_owned(),
+        reason: if n == index {
+            error.message.clone()
+        } else {
+            "another step of it failed".to_owned()
         },
     })
 }

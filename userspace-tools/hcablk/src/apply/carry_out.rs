@@ -40,7 +40,7 @@ pub fn all(system: &dyn System, steps: &[Step]) -> Result<()> {
 
 /// Carries out the steps of each export, port and disk by themselves: those of another one stay if one fails. Returns what
 /// was done, and what failed. Fails if it is interrupted; what was done by then stays.
-pub fn each(system: &dyn System, steps: Vec<Step>) -> Result<(Vec<Step>, Vec<Failed>)> {
+pub fn each(system: &dyn System, steps: &[Step]) -> Result<(Vec<Step>, Vec<Failed>)> {
     let began = system.now();
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     for steps in steps.chunk_by(|one, next| (one.table, &one.name) == (next.table, &next.name)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::carry_out;
 use super::plan::Plan;
 use crate::config::{self, Config, Disk, Paths};
-use crate::configfs::{Transaction, INITIATOR};
+use crate::configfs::INITIATOR;
 use crate::error::{Error, Kind, Result};
 use crate::initiator::{sync_by_name, wait_for_node};
 use crate::names::DeviceName;
