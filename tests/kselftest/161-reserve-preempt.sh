@@ -51,7 +51,7 @@ while [ $made -lt "$preemptions" ]; do
 	delays=() befores=() parts=() tables=
 	for ((n = 0; n < drives; n++)); do
 		delays[n]=$((400 + RANDOM % 800))
-		tables+="echo '$(table $n ${delays[n]})' | dmsetup load slow$n && dmsetup suspend slow$n && dmsetup resume slow$n && $(sum $n) || exit; "
+		tables+="echo '$(table $n "${delays[n]}")' | dmsetup load slow$n && dmsetup suspend slow$n && dmsetup resume slow$n && $(sum $n) || exit; "
 	done
 	sums=$(on target "$tables") || die "the drives take another time for writes"
 	mapfile -t befores <<< "$sums"
@@ -62,11 +62,13 @@ while [ $made -lt "$preemptions" ]; do
 	must wait_until c2 60 "[ \$(awk '\$9 > 0' $stats | wc -l) = $drives ]"
 	for ((n = 0; n < drives; n++)); do
 		moment=$((RANDOM * 40))
-		exec {parts[n]}< <(preempt $n $moment ${delays[n]})
+		exec {part}< <(preempt $n $moment "${delays[n]}")
+		parts[n]=$part
 	done
 	for ((n = 0; n < drives; n++)); do
-		mapfile -t sums <&"${parts[n]}"
-		exec {parts[n]}<&-
+		part=${parts[n]}
+		mapfile -t sums <&"$part"
+		exec {part}<&-
 		[ ${#sums[@]} = 2 ] || die "preemption $made: the victim is preempted on drive $n"
 		[ "${sums[0]}" = "${sums[1]}" ] || { late=$((late + 1)) && echo "# preemption $made came $late. too early" >&2; }
 		[ "${sums[0]}" = "${befores[n]}" ] || wrote=$((wrote + 1))

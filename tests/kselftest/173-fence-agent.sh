@@ -130,7 +130,7 @@ same "the other one has evicted it all the same" "$victim" "$(on target "cut -d'
 evicted="cut -d' ' -f1 $target/volumes/vol1/evicted $target/volumes/vol2/evicted"
 export_volume vol2 "$drive2" c1 c2
 must on target "rm /tmp/ssh.log"
-both=("${evict[@]}" volume=vol1,vol2 ip="$target_address")
+both=("${evict[@]}" "volume=vol1,vol2" "ip=$target_address")
 same "it is let in to two volumes" 0 "$(agent target action=on plug="$victim" "${both[@]}")"
 silent "by both" on target "$evicted"
 same "it is evicted from both" 0 "$(agent target action=off plug="$victim" "${both[@]}")"
