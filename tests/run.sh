@@ -35,7 +35,7 @@
 #	HCABLK_REISSUES	how many requests tests 16 and 101 have issued again
 #	HCABLK_KILLS	how often test 165 kills the target's machine; 3 when not set
 #	HCABLK_PREEMPTIONS
-#			how often test 161 preempts a host that writes; 16 when not set
+#			how often test 161 preempts a host that writes; 20 when not set
 #	HCABLK_MINUTES	for how long test 138 breaks paths under load; 1 when not set
 
 set -euo pipefail

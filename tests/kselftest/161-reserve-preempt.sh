@@ -8,11 +8,12 @@
 
 . "${0%/*}/lib.sh"
 
-preemptions=${HCABLK_PREEMPTIONS:-16}
+preemptions=${HCABLK_PREEMPTIONS:-20}
 [ -z "${HCABLK_WHOLE:-}" ] || preemptions=1000
 RANDOM=${HCABLK_SEED:-1}
-# One host is preempted on so many drives at a time, each at a moment of its own: slices of one, of so many MiB.
-drives=4 slice=2
+# One host is preempted on so many drives at a time, each at a moment of its own: slices of one, of so many MiB. A guest
+# runs five commands at a time.
+drives=5 slice=2
 size=$((slice * 2048))
 
 # table N DELAY: of slice N, which takes so many milliseconds for a write: longer than it takes to look at it.
@@ -50,7 +51,7 @@ made=0 late=0 wrote=0
 while [ $made -lt "$preemptions" ]; do
 	delays=() befores=() parts=() tables=
 	for ((n = 0; n < drives; n++)); do
-		delays[n]=$((400 + RANDOM % 800))
+		delays[n]=$((300 + RANDOM % 600))
 		tables+="echo '$(table $n "${delays[n]}")' | dmsetup load slow$n && dmsetup suspend slow$n && dmsetup resume slow$n && $(sum $n) || exit; "
 	done
 	sums=$(on target "$tables") || die "the drives take another time for writes"
