@@ -53,7 +53,22 @@ KNOWN = re.compile(
 # How soft-RoCE breaks a connection on a busy machine: when its peer was not scheduled for the two seconds of the
 # transport's timeout it sends again, and carries out the registrations in the send queue a second time
 # (rxe_requester() does not look at the state of a local operation). What hcablk-reset says then.
-RXE_BROKE = re.compile(r"hcablk-test: soft-RoCE carried out a registration twice")
+RXE_REPEATED = re.compile(r"hcablk-test: soft-RoCE carried out a registration twice")
+# How it stands still without memory: its workqueue has no rescuer (rxe_alloc_wq()), so that its queue pairs do not even
+# flush when kthreadd, which makes workers, waits for the disk that is to be connected again.
+RXE_NO_DRAIN = re.compile(r"BUG: (send|receive) queue did not drain")
+RXE_NO_WORKER = re.compile(r"INFO: task kthreadd:\d+ blocked")
+
+
+def rxe_broke(text: str) -> str:
+    """What soft-RoCE has done to a test by which it may have failed, if it has; "" otherwise."""
+    if RXE_REPEATED.search(text):
+        return "carried out a registration twice and broke a connection"
+    if RXE_NO_DRAIN.search(text) and RXE_NO_WORKER.search(text):
+        return "had no worker without memory, and flushed nothing"
+    return ""
+
+
 # No report is longer; it ends with its call trace.
 REPORT_LINES = 400
 TRACE_END = re.compile(r"</TASK>|</IRQ>")

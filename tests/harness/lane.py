@@ -55,8 +55,8 @@ class Lane:
         # Where the last test's time went, beside its script.
         self.boot_seconds = 0.0
         self.reset_seconds = 0.0
-        # Whether soft-RoCE has broken a connection in the last test.
-        self.rxe_broke = False
+        # What soft-RoCE has done to the last test, if that may have failed by it.
+        self.rxe_broke = ""
 
     def boot(self, names: list[str], say: Say) -> None:
         """Start those guests that do not run, together."""
@@ -146,7 +146,7 @@ class Lane:
             wrong += complaints
             # Also a guest that died has said something.
             text = guest.complaints_text(self.scanned.get(guest.name, 0))
-            self.rxe_broke |= bool(kmsg.RXE_BROKE.search(text))
+            self.rxe_broke = self.rxe_broke or kmsg.rxe_broke(text)
             lines = kmsg.trouble(text, test.expect_log)
             wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
             if complaints or lines:
@@ -184,7 +184,7 @@ class Lane:
     def run(self, test: Test, say: Say) -> tuple[str, list[str]]:
         """Run one test: "passed", "failed" or "skipped", and why.
 
-        One that failed is run once more if soft-RoCE broke a connection meanwhile, which is no fault of the
+        One that failed is run once more if soft-RoCE has failed it (`kmsg.rxe_broke`), which is no fault of the
         drivers. What failed then is shown, but is not among TAP's points.
         """
         held: list[str] = []
@@ -197,14 +197,15 @@ class Lane:
                 say(line)
 
         outcome, reasons = self.attempt(test, hold)
-        again = outcome == "failed" and self.rxe_broke
+        broke = self.rxe_broke
+        again = outcome == "failed" and broke
         for line in held:
             say(f"    # before: {line.strip()}" if again else line)
         if not again:
             return outcome, reasons
         for line in reasons:
             say(f"    # before: {line}")
-        say(f"# {test.name}: run again, since soft-RoCE carried out a registration twice and broke a connection")
+        say(f"# {test.name}: run again, since soft-RoCE {broke}")
         return self.attempt(test, say)
 
     def needed(self, test: Test) -> list[str]:
@@ -215,7 +216,7 @@ class Lane:
 
     def attempt(self, test: Test, say: Say) -> tuple[str, list[str]]:
         """Run a test once: see `run`."""
-        self.rxe_broke = False
+        self.rxe_broke = ""
         try:
             self.begin(test, self.needed(test), say)
         except GuestError as err:
