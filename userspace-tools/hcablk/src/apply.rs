@@ -21,8 +21,8 @@ use crate::output::{Outcome, Report};
 use crate::system::System;
 
 use carry_out::Failed;
-use plan::{Plan, Scope};
-use step::{Pending, Step};
+use plan::{Plan, Scope, Unplanned};
+use step::{Pending, Table};
 
 /// What `hcablk apply` was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -40,19 +40,29 @@ pub struct Apply {
 /// Runs `hcablk apply`.
 pub fn apply(system: &dyn System, wanted: Apply) -> Result<Outcome> {
     let config = config::load(system)?.config;
-    let plan = Plan::new(system, &config, wanted.scope, wanted.force)?;
+    let mut plan = Plan::new(system, &config, wanted.scope, wanted.force)?;
+    if !wanted.keep_going {
+        plan = plan.complete()?;
+    }
     let mut remarks = Remarks::of(&plan, &config);
     let Plan {
         mut steps,
         mut pending,
         not_configured,
+        unplanned,
     } = plan;
+    for Unplanned { table, name, error } in &unplanned {
+        let message = error.message.as_str();
+        remarks.notes.push(format!("{table} {name}: {message}"));
+        remarks.failure(*table, name, error);
+    }
     if !wanted.dry_run {
         if wanted.keep_going {
             let failed;
             (steps, failed) = carry_out::each(system, &steps)?;
             for failed in failed {
-                remarks.failure(&failed.steps[failed.index], &failed.error);
+                let step = &failed.steps[failed.index];
+                remarks.failure(step.table, &step.name, &failed.error);
                 pending.extend(not_made(failed));
             }
         } else {
@@ -116,7 +126,7 @@ fn sync_paths(
 /// Runs `hcablk config diff`.
 pub fn diff(system: &dyn System, scope: Scope) -> Result<Outcome> {
     let config = config::load(system)?.config;
-    let plan = Plan::new(system, &config, scope, true)?;
+    let plan = Plan::new(system, &config, scope, true)?.complete()?;
     let same = plan.steps.is_empty() && plan.not_configured.is_empty();
     let mut outcome = Outcome::new(Report::Difference {
         same,
@@ -144,7 +154,7 @@ impl Remarks {
         let mut exit = None;
         if config.is_empty() {
             notes.push(format!("nothing is configured in {}", config::MAIN));
-        } else if plan.steps.is_empty() && plan.pending.is_empty() {
+        } else if plan.steps.is_empty() && plan.pending.is_empty() && plan.unplanned.is_empty() {
             notes.push("it is all as configured already".to_owned());
         }
         if !plan.pending.is_empty() {
@@ -164,11 +174,10 @@ impl Remarks {
         Self { notes, exit }
     }
 
-    /// Says what to do about a step that failed. The exit code is the first failure's, rather than that of what is in use.
-    fn failure(&mut self, step: &Step, error: &Error) {
+    /// Says what to do about what failed. The exit code is the first failure's, rather than that of what is in use.
+    fn failure(&mut self, table: Table, name: &str, error: &Error) {
         let advice = error.advice_or_usual();
-        self.notes
-            .push(format!("{} {}: {advice}", step.table, step.name));
+        self.notes.push(format!("{table} {name}: {advice}"));
         let not_undone = error.not_undone.iter();
         self.notes
             .extend(not_undone.map(|what| format!("could not undo: {what}")));

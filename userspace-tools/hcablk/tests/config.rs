@@ -308,6 +308,19 @@ fn a_missing_drive_keeps_the_others_away_unless_it_is_to_go_on() {
 }
 
 #[test]
+fn what_cannot_be_planned_for_does_not_keep_the_others_away() {
+    let kernel = with(&BOTH.replace("\"10.0.0.2\"", "\"no such host\""));
+    let before = kernel.snapshot();
+    fails(&kernel, "apply");
+    assert_eq!(kernel.snapshot(), before);
+    let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Connection));
+    assert!(outcome.notes[0].starts_with("disk db: cannot find the address of"));
+    assert_eq!(kernel.volume("data", "enable"), "1");
+    assert!(!kernel.has("/sys/kernel/config/hcablk/db"));
+}
+
+#[test]
 fn what_is_in_use_is_the_lesser_failure() {
     let kernel = with_a_missing_drive();
     hcablk(&kernel, "apply --keep-going").unwrap();

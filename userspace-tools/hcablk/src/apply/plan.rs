@@ -41,10 +41,23 @@ pub struct Plan {
     pub pending: Vec<Pending>,
     /// What the kernel holds beside what is configured, such as `disk data`.
     pub not_configured: Vec<String>,
+    /// What cannot be planned for, and is left as it is.
+    pub unplanned: Vec<Unplanned>,
+}
+
+/// An export, a port or a disk that cannot be planned for, such as a disk whose target's name has no address.
+pub struct Unplanned {
+    /// Which sort of thing.
+    pub table: Table,
+    /// Which one.
+    pub name: String,
+    /// Why.
+    pub error: Error,
 }
 
 impl Plan {
-    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending.
+    /// Plans for the whole configuration, or one side of it. With `force`, nothing is pending. What cannot be planned for does
+    /// not keep the others from it: see [`Self::complete`].
     pub fn new(system: &dyn System, config: &Config, scope: Scope, force: bool) -> Result<Self> {
         let mut plan = Self::empty();
         plan.host(system, config)?;
@@ -52,10 +65,14 @@ impl Plan {
         if scope != Scope::Disks {
             let tree = TARGET.named(system);
             for (name, export) in &config.export {
-                plan.export(&tree, name, export, host.as_ref().ok().copied(), force)?;
+                plan.one(Table::Export, name.as_str(), |plan| {
+                    plan.export(&tree, name, export, host.as_ref().ok().copied(), force)
+                });
             }
             for (name, port) in &config.port {
-                plan.port(&ports(&tree).child(name.as_str()), port)?;
+                plan.one(Table::Port, name.as_str(), |plan| {
+                    plan.port(&ports(&tree).child(name.as_str()), port)
+                });
             }
             plan.beside(&volumes(&tree), Table::Export, |name| {
                 config.export.keys().any(|key| key.as_str() == name)
@@ -67,13 +84,38 @@ impl Plan {
         if scope != Scope::Target {
             let tree = INITIATOR.named(system);
             for (name, disk) in &config.disk {
-                plan.disk(&tree, name, disk, host.clone(), force)?;
+                plan.one(Table::Disk, name.as_str(), |plan| {
+                    plan.disk(&tree, name, disk, host.clone(), force)
+                });
             }
             plan.beside(&tree, Table::Disk, |name| {
                 config.disk.keys().any(|key| key.as_str() == name)
             })?;
         }
         Ok(plan)
+    }
+
+    /// Returns the plan if it is for all that is configured, else why not.
+    pub fn complete(mut self) -> Result<Self> {
+        let errors = std::mem::take(&mut self.unplanned).into_iter();
+        match Error::together(errors.map(|one| one.error).collect()) {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
+
+    /// Plans for one thing; what it had planned by then is forgotten if it fails.
+    fn one(&mut self, table: Table, name: &str, plan: impl FnOnce(&mut Self) -> Result<()>) {
+        let (steps, pending) = (self.steps.len(), self.pending.len());
+        if let Err(error) = plan(self) {
+            self.steps.truncate(steps);
+            self.pending.truncate(pending);
+            self.unplanned.push(Unplanned {
+                table,
+                name: name.to_owned(),
+                error,
+            });
+        }
     }
 
     /// Plans for one disk.
@@ -99,6 +141,7 @@ impl Plan {
             steps: Vec::new(),
             pending: Vec::new(),
             not_configured: Vec::new(),
+            unplanned: Vec::new(),
         }
     }
 
