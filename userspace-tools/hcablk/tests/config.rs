@@ -309,13 +309,13 @@ fn a_missing_drive_keeps_the_others_away_unless_it_is_to_go_on() {
 
 #[test]
 fn what_cannot_be_planned_for_does_not_keep_the_others_away() {
-    let kernel = with(&BOTH.replace("\"10.0.0.2\"", "\"no such host\""));
+    let kernel = with(&BOTH.replace("\"10.0.0.2\"", "\"fe80::1\""));
     let before = kernel.snapshot();
     fails(&kernel, "apply");
     assert_eq!(kernel.snapshot(), before);
     let outcome = hcablk(&kernel, "apply --keep-going").unwrap();
-    assert_eq!(outcome.exit, Some(Kind::Connection));
-    assert!(outcome.notes[0].starts_with("disk db: cannot find the address of"));
+    assert_eq!(outcome.exit, Some(Kind::Failed));
+    assert!(outcome.notes[0].starts_with("disk db: fe80::1 is a link-local address"));
     assert_eq!(kernel.volume("data", "enable"), "1");
     assert!(!kernel.has("/sys/kernel/config/hcablk/db"));
 }

@@ -97,11 +97,8 @@ impl Plan {
 
     /// Returns the plan if it is for all that is configured, else why not.
     pub fn complete(mut self) -> Result<Self> {
-        let errors = std::mem::take(&mut self.unplanned).into_iter();
-        match Error::together(errors.map(|one| one.error).collect()) {
-            Some(error) => Err(error),
-            None => Ok(self),
-        }
+        let unplanned = std::mem::take(&mut self.unplanned).into_iter();
+        Error::together(unplanned.map(|one| one.error).collect()).map_or(Ok(self), Err)
     }
 
     /// Plans for one thing; what it had planned by then is forgotten if it fails.
