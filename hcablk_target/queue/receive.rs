@@ -12,7 +12,8 @@ use super::{
     Io,
     Queue,
     Received,
-    Work, //
+    Work,
+    RECEIVE_ENTRIES, //
 };
 use crate::{
     memory::{
@@ -431,7 +432,11 @@ impl Queue {
         if self.inline_syncs {
             self.give_inline(buffer);
         }
-        let count = if self.inline.is_empty() { 1 } else { 2 };
+        let count = if self.inline.is_empty() {
+            1
+        } else {
+            RECEIVE_ENTRIES
+        };
         let entries = entries.get(..count).ok_or(EINVAL)?;
         let id = WorkId::new(kind::RECEIVE, buffer);
         self.pair.post_receive_parts(entries, id)
