@@ -295,6 +295,11 @@ impl Admin {
         Ok(())
     }
 
+    /// Returns whether it is the target that has granted it.
+    pub(crate) fn is_of_target(&self) -> bool {
+        self.state.lock().life.is_of_target()
+    }
+
     /// Sends nothing any more, and wakes who waits for an answer. May sleep.
     pub(crate) fn stop(&self) {
         let timer = {
@@ -434,8 +439,7 @@ impl Admin {
             tag,
             key: None,
         };
-        let is_of_target = self.state.lock().life.is_of_target();
-        self.fail(match is_of_target {
+        self.fail(match self.is_of_target() {
             false => Failure::Stranger(violation),
             true => Failure::Protocol(violation),
         });

@@ -82,6 +82,7 @@ mod bring_up;
 mod disk;
 mod events;
 mod keys;
+mod pace;
 mod past;
 pub(crate) mod path;
 mod paths;

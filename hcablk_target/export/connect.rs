@@ -97,6 +97,11 @@ struct LinkState {
 }
 
 impl Link {
+    /// Returns whether the initiator does not wait any more.
+    fn is_lost(&self) -> bool {
+        self.state.lock().lost.is_some()
+    }
+
     /// Ends `session` when the connection is lost, which is its queue pair `queue`, or at once if
     /// it was.
     fn attach(&self, session: &Arc<Session>, queue: u8) {
@@ -223,6 +228,10 @@ impl Connect {
         let Some((link, id)) = self.claimed.lock().take() else {
             return;
         };
+        // Of an initiator that makes the next attempt already nothing is to wait for what is made here.
+        if link.is_lost() {
+            return id.detach();
+        }
         let private = self.private.get(..self.private_len).unwrap_or(&[]);
         let identified = match Asked::decode(private) {
             Ok(asked) => self.identify(asked, &id),
@@ -356,7 +365,7 @@ impl Connect {
     fn wait_for(old: &Session, link: &Link) -> Result<(), Refusal> {
         for _ in 0..WAIT_MS / LOOK_MS {
             let ended = old.has_ended_within(LOOK_MS);
-            if link.state.lock().lost.is_some() {
+            if link.is_lost() {
                 return Err(Refusal::new(
                     Reason::StaleEpoch,
                     "it has not waited for the end of its older session",

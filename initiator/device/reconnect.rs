@@ -3,11 +3,10 @@
 //! A path gets a session, the first or another one, while requests go by other paths or wait.
 //!
 //! The teardown of a lost session has given its requests back to the block layer, each
-//! after its memory region was destroyed. The path's worker makes attempts, which begin [`delay_ms`] apart, until one
-//! succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no session on any path for
-//! `ctrl_loss_tmo`, which counts as [`Head::begin_loss`] says. An attempt that the target does not answer gives way to the next one ([`answer_ms`]), so that a path
-//! that returns is used soon: the connection manager would send the request again only after 4 s. If the RDMA device goes
-//! away, it is let go of, and attempts go on, by whichever device leads to the target. A new session has the path's id and a later epoch: the target admits it
+//! after its memory region was destroyed. The path's worker makes attempts, at the [`Pace`] that the target allows, until
+//! one succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no session on any path for `ctrl_loss_tmo`,
+//! which counts as [`Head::begin_loss`] says. If the RDMA device goes away, it is let go of, and attempts go on, by
+//! whichever device leads to the target. A new session has the path's id and a later epoch: the target admits it
 //! when nothing of the lost one can reach the drive any more, so that a write of the past never
 //! comes after its retry; other paths are fenced before it is used. If `fast_io_fail_tmo` is over before, requests
 //! fail from then on until there is a session.
@@ -20,6 +19,10 @@
 //! they allocate as `for_reclaim` says, and an attempt fails if there is none.
 
 use super::{
+    pace::{
+        Outcome,
+        Pace, //
+    },
     path::{
         session_of,
         Path,
@@ -34,10 +37,7 @@ use super::{
 };
 use crate::{
     deadline::Deadline,
-    failure::{
-        Failure,
-        Step, //
-    },
+    failure::Failure,
     head::Head,
     session::{
         Session,
@@ -56,37 +56,11 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Returns the milliseconds that an attempt may take: half of the connect timeout, 5 s by default.
-fn attempt_ms(connect_timeout_s: u32) -> u32 {
-    connect_timeout_s.saturating_mul(500)
-}
-
 /// What came of an attempt.
 enum Attempt {
     /// There is a session, or nobody wants one any more.
     Over,
-    Failed(Failure),
-}
-
-/// Of attempts in a row that were not answered, each so many'th waits for the answer as long as it may: a target may
-/// take longer than ever to answer.
-const PATIENT: u32 = 8;
-
-/// Returns the milliseconds from the begin of an attempt to that of the next one: `delay_s` seconds, or down to half of that
-/// by `random`, so that the clients of a target do not come all at once.
-fn delay_ms(delay_s: u32, random: u64) -> u32 {
-    let delay = delay_s.saturating_mul(1000);
-    delay - (random % (u64::from(delay / 2) + 1)) as u32
-}
-
-/// Returns the milliseconds for which an attempt waits for the target's first answer: until the next one is due, after
-/// `delay` ms, but twice as long as it took when the path was connected last, `usual` ms, and `whole` ms after `unanswered`
-/// attempts once in a while.
-fn answer_ms(delay: u32, usual: u32, unanswered: u32, whole: u32) -> u32 {
-    match unanswered % PATIENT == PATIENT - 1 {
-        true => whole,
-        false => whole.min(delay.max(usual.saturating_mul(2))),
-    }
+    Failed(Failure, Outcome),
 }
 
 impl Device {
@@ -202,10 +176,10 @@ impl Device {
         };
         let last = plan.lost.as_ref().and_then(|lost| lost.failure());
         let mut failure = last.unwrap_or(Failure::Disconnected);
-        let mut unanswered = 0;
-        let delay_s = plan.settings.reconnect_delay_s;
+        let settings = &plan.settings;
+        let mut pace = Pace::new(settings.connect_timeout_s, settings.reconnect_delay_s);
         let mut next = Deadline::new(match path.was_lost_soon() {
-            true => delay_ms(delay_s, system::random_u64()),
+            true => pace.delay_ms(system::random_u64()),
             false => 0,
         });
         loop {
@@ -219,12 +193,15 @@ impl Device {
             self.release_device(&mut plan);
             path.set_connecting();
             self.tell_changes();
-            let delay = delay_ms(delay_s, system::random_u64());
+            let delay = pace.delay_ms(system::random_u64());
             next = Deadline::new(delay);
-            failure = match self.attempt(&plan, (delay, unanswered)) {
+            match self.attempt(&plan, &pace, delay) {
                 Attempt::Over => return,
-                Attempt::Failed(failure) => failure,
-            };
+                Attempt::Failed(reason, outcome) => {
+                    failure = reason;
+                    pace.ended(outcome);
+                }
+            }
             // Another path may have come back since: then this one goes on trying.
             if plan.head.loss().end.is_some_and(Deadline::has_passed)
                 && self.give_up(Some(&plan.head), failure)
@@ -237,10 +214,10 @@ impl Device {
             if !self.still_waits(&plan, failure) {
                 return;
             }
-            unanswered = match failure {
-                Failure::Timeout(Step::Answer) => unanswered + 1,
-                _ => 0,
-            };
+            let rest = pace.rest_ms(system::random_u64());
+            if rest > next.left_ms() {
+                next = Deadline::new(rest);
+            }
         }
     }
 
@@ -310,8 +287,8 @@ impl Device {
 
     /// Returns when an attempt that begins now has failed: not after the moment from which on requests fail,
     /// since that is seen to between attempts.
-    fn attempt_end(&self, plan: &Plan) -> Deadline {
-        let limit = attempt_ms(plan.settings.connect_timeout_s);
+    fn attempt_end(&self, plan: &Plan, pace: &Pace) -> Deadline {
+        let limit = pace.whole_ms(plan.path.usual_ms());
         let fail_fast = plan.head.loss().fail_fast;
         let fail_fast = fail_fast.filter(|_| plan.head.requests_wait());
         Deadline::new(fail_fast.map_or(limit, |end| limit.min(end.left_ms())))
@@ -327,13 +304,13 @@ impl Device {
         }
     }
 
-    /// Connects a session and makes it a path of the disk; the next attempt is due after `delay` ms, and so many before were
-    /// not answered.
-    fn attempt(self: &Arc<Self>, plan: &Plan, (delay, unanswered): (u32, u32)) -> Attempt {
+    /// Connects a session and makes it a path of the disk; the next attempt is due after `delay` ms.
+    fn attempt(self: &Arc<Self>, plan: &Plan, pace: &Pace, delay: u32) -> Attempt {
+        let not_begun = |failure| Attempt::Failed(failure, Outcome::Refused);
         if plan.volume.wwid.is_none() {
-            return Attempt::Failed(Failure::Unnamed);
+            return not_begun(Failure::Unnamed);
         }
-        let deadline = self.attempt_end(plan);
+        let deadline = self.attempt_end(plan, pace);
         let head = Some(plan.head.clone());
         let number = plan.path.number();
         let begun = match self.epoch_for(plan) {
@@ -343,9 +320,10 @@ impl Device {
         };
         let (session, first, _) = match begun {
             Ok(begun) => begun,
-            Err(failure) => return Attempt::Failed(failure),
+            Err(failure) => return not_begun(failure),
         };
-        let answer = answer_ms(delay, plan.path.usual_ms(), unanswered, deadline.left_ms());
+        let whole = deadline.left_ms();
+        let answer = pace.answer_ms(delay, plan.path.usual_ms(), whole);
         let deadlines = (Deadline::new(answer), deadline);
         let begun = Deadline::new(u32::MAX);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
@@ -373,12 +351,19 @@ impl Device {
             Err(failure) => {
                 // What broke the session comes before what that broke.
                 let failure = session.failure().unwrap_or(failure);
+                // Longer than for the first answer it waits for what follows that, also in a handshake.
+                let followed = answer < whole && deadline.has_passed();
+                let outcome = match failure {
+                    Failure::Timeout(_) if followed || session.was_answered() => Outcome::Late,
+                    Failure::Timeout(_) => Outcome::Unanswered,
+                    _ => Outcome::Refused,
+                };
                 // Its queue pairs may take long to drain.
                 self.fail_fast_if_due(plan);
                 session.fail(failure);
                 session.wait();
                 session.let_go();
-                Attempt::Failed(failure)
+                Attempt::Failed(failure, outcome)
             }
         }
     }

@@ -26,6 +26,11 @@ impl Session {
         self.admin.lock().clone()
     }
 
+    /// Returns whether the target has granted the session.
+    pub(crate) fn was_answered(&self) -> bool {
+        self.admin().is_some_and(|admin| admin.is_of_target())
+    }
+
     /// Begins to watch the volume, and the target, after the admin queue pair was connected; its portals if it `tells` of them.
     pub(crate) fn watch(&self, volume: &VolumeInfo, tells: bool) -> Result<(), Failure> {
         self.admin()

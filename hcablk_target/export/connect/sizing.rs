@@ -117,9 +117,10 @@ impl Connect {
         let backing = session.backing().ok_or(ENDED)?;
         self.begin_client(session, &self.frame(session, &backing, request, id))?;
         let client = session.client().ok_or(ENDED)?;
-        session
-            .make_admin(id, client)
-            .map_err(|_| Refusal::NO_MEMORY)
+        session.make_admin(id, client).map_err(|e| match e {
+            EIO => ENDED,
+            _ => Refusal::NO_MEMORY,
+        })
     }
 
     pub(super) fn add_queue(

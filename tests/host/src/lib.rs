@@ -33,6 +33,7 @@ mod last_sessions;
 mod layout;
 mod life;
 mod loss;
+mod pace;
 mod portals;
 mod fair_share;
 mod reservation;

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How fast attempts to connect a path follow each other, and how long each may take: a pure state machine. Uses nothing
+//! but `core`: its tests run on the host.
+//!
+//! Attempts begin [`Pace::delay_ms`] apart. One that the target does not answer gives way to the next one
+//! ([`Pace::answer_ms`]), so that a path that returns is used soon: the connection manager would send the request again
+//! only after 4 s.
+//!
+//! A target that answers, but so slowly that the attempt runs out of time, has too much to do, as when all its initiators
+//! come back at once. It would never be connected if all began anew for ever, since each attempt is work that has the
+//! others run out of time, too. So the next one may take twice as long ([`Pace::whole_ms`]), and rests before
+//! ([`Pace::rest_ms`]).
+
+/// Of attempts in a row that were not answered, each so many'th waits for the answer as long as it may: a target may
+/// take longer than ever to answer.
+const PATIENT: u32 = 8;
+
+/// So often in a row the time of an attempt is doubled at most: from half of the connect timeout to four times that.
+const DOUBLINGS: u32 = 3;
+
+/// How an attempt that made no session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The target said nothing for as long as the attempt waited for its first answer.
+    Unanswered,
+    /// The target had answered, and the attempt ran out of time all the same.
+    Late,
+    /// By anything but time.
+    Refused,
+}
+
+/// How the attempts for one path that has no session go on. See the module.
+pub(crate) struct Pace {
+    connect_timeout_s: u32,
+    reconnect_delay_s: u32,
+    /// Attempts in a row that were not answered.
+    unanswered: u32,
+    /// How often the time of an attempt was doubled because the target was too slow.
+    late: u32,
+    /// The last one was too slow: a rest is due.
+    is_late: bool,
+}
+
+impl Pace {
+    pub(crate) const fn new(connect_timeout_s: u32, reconnect_delay_s: u32) -> Self {
+        Self {
+            connect_timeout_s,
+            reconnect_delay_s,
+            unanswered: 0,
+            late: 0,
+            is_late: false,
+        }
+    }
+
+    /// Returns the milliseconds from the begin of an attempt to that of the next one: `reconnect_delay` seconds, or down to
+    /// half of that by `random`, so that the clients of a target do not come all at once.
+    pub(crate) fn delay_ms(&self, random: u64) -> u32 {
+        down_to_half(self.reconnect_delay_s.saturating_mul(1000), random)
+    }
+
+    /// Returns the milliseconds for which nothing is done between the end of the last attempt and the begin of the next one:
+    /// none, unless the target was too slow for that.
+    pub(crate) fn rest_ms(&self, random: u64) -> u32 {
+        match self.is_late {
+            true => {
+                let usual = self.reconnect_delay_s.saturating_mul(1000);
+                down_to_half(usual.saturating_mul(1 << self.late), random)
+            }
+            false => 0,
+        }
+    }
+
+    /// Returns the milliseconds that the next attempt may take: half of the connect timeout, 5 s by default; twice as long as it
+    /// took when the path was connected last, `usual` ms, if that is more; and more for a target that is slow.
+    pub(crate) fn whole_ms(&self, usual: u32) -> u32 {
+        let half = self.connect_timeout_s.saturating_mul(500);
+        let limit = |doublings: u32| half.saturating_mul(1 << doublings);
+        let patience = self.late.max(self.unanswered / PATIENT).min(DOUBLINGS);
+        limit(patience).max(usual.saturating_mul(2).min(limit(DOUBLINGS)))
+    }
+
+    /// Returns the milliseconds for which the next attempt, of at most `whole` ms, waits for the target's first answer: until
+    /// the one after it is due, `delay` ms, but twice as long as it took when the path was connected last, `usual` ms. All of
+    /// it where the target is known to be slow, and once in a while where it does not answer.
+    pub(crate) fn answer_ms(&self, delay: u32, usual: u32, whole: u32) -> u32 {
+        match self.late > 0 || self.unanswered % PATIENT == PATIENT - 1 {
+            true => whole,
+            false => whole.min(delay.max(usual.saturating_mul(2))),
+        }
+    }
+
+    /// Records how an attempt ended.
+    pub(crate) fn ended(&mut self, outcome: Outcome) {
+        self.is_late = outcome == Outcome::Late;
+        match outcome {
+            Outcome::Unanswered => {
+                self.unanswered = self.unanswered.saturating_add(1);
+                // It may be gone, and is to be found soon when it is back.
+                self.late = self.late.saturating_sub(1);
+            }
+            Outcome::Late => {
+                self.unanswered = 0;
+                self.late = (self.late + 1).min(DOUBLINGS);
+            }
+            Outcome::Refused => self.unanswered = 0,
+        }
+    }
+}
+
+/// Returns `ms`, or down to half of it by `random`.
+fn down_to_half(ms: u32, random: u64) -> u32 {
+    ms - (random % (u64::from(ms / 2) + 1)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(outcomes: &[Outcome]) -> Pace {
+        let mut pace = Pace::new(10, 1);
+        for outcome in outcomes {
+            pace.ended(*outcome);
+        }
+        pace
+    }
+
+    #[test]
+    fn attempts_follow_within_a_delay_or_down_to_half_of_it() {
+        let pace = Pace::new(10, 2);
+        assert_eq!(pace.delay_ms(0), 2000);
+        assert_eq!(pace.delay_ms(1000), 1000);
+        assert_eq!(pace.delay_ms(1001), 2000);
+        assert!((0..10_000).all(|random| (1000..=2000).contains(&pace.delay_ms(random * 7919))));
+        assert_eq!(pace.rest_ms(0), 0);
+    }
+
+    #[test]
+    fn a_target_that_is_not_there_is_asked_again_soon() {
+        let mut pace = Pace::new(10, 1);
+        for _ in 0..5 {
+            for _ in 0..PATIENT - 1 {
+                let whole = pace.whole_ms(300);
+                assert_eq!(pace.answer_ms(900, 300, whole), 900);
+                assert_eq!(pace.rest_ms(0), 0);
+                pace.ended(Outcome::Unanswered);
+            }
+            let whole = pace.whole_ms(300);
+            assert_eq!(pace.answer_ms(900, 300, whole), whole);
+            pace.ended(Outcome::Unanswered);
+        }
+        // Also one that takes longer and longer.
+        assert_eq!(pace.whole_ms(300), 40_000);
+    }
+
+    #[test]
+    fn what_took_long_is_given_twice_that() {
+        let pace = Pace::new(10, 1);
+        assert_eq!(pace.whole_ms(0), 5000);
+        assert_eq!(pace.answer_ms(900, 700, 5000), 1400);
+        assert_eq!(pace.answer_ms(900, 7000, 5000), 5000);
+        assert_eq!(pace.whole_ms(7000), 14_000);
+        assert_eq!(pace.whole_ms(u32::MAX), 40_000);
+    }
+
+    #[test]
+    fn a_slow_target_is_given_longer_and_longer_and_left_alone_meanwhile() {
+        let mut pace = Pace::new(10, 1);
+        for (whole, rest) in [
+            (10_000, 2000),
+            (20_000, 4000),
+            (40_000, 8000),
+            (40_000, 8000),
+        ] {
+            pace.ended(Outcome::Late);
+            assert_eq!(pace.whole_ms(100), whole);
+            assert_eq!(pace.answer_ms(900, 100, whole), whole);
+            assert_eq!(pace.rest_ms(0), rest);
+            assert_eq!(pace.rest_ms(u64::from(rest / 2)), rest / 2);
+        }
+    }
+
+    #[test]
+    fn a_slow_target_that_refuses_is_slow_still_and_one_that_is_silent_is_found_soon() {
+        let pace = after(&[Outcome::Late, Outcome::Late, Outcome::Refused]);
+        assert_eq!(pace.whole_ms(100), 20_000);
+        assert_eq!(pace.rest_ms(0), 0);
+        let pace = after(&[Outcome::Late, Outcome::Late, Outcome::Unanswered]);
+        assert_eq!(pace.whole_ms(100), 10_000);
+        let pace = after(&[Outcome::Late, Outcome::Unanswered]);
+        assert_eq!(pace.whole_ms(100), 5000);
+        assert_eq!(pace.answer_ms(900, 100, 5000), 900);
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer() {
+        let unanswered = [Outcome::Unanswered; PATIENT as usize - 1];
+        assert_eq!(after(&unanswered).answer_ms(900, 100, 5000), 5000);
+        let mut pace = after(&unanswered);
+        pace.ended(Outcome::Refused);
+        assert_eq!(pace.answer_ms(900, 100, 5000), 900);
+    }
+
+    #[test]
+    fn no_setting_is_too_large() {
+        let mut pace = Pace::new(u32::MAX, u32::MAX);
+        for _ in 0..100 {
+            pace.ended(Outcome::Late);
+            assert_eq!(pace.whole_ms(u32::MAX), u32::MAX);
+            assert!(pace.rest_ms(u64::MAX) >= u32::MAX / 2);
+        }
+    }
+}
