@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is issued again by another path comes behind what was sent by the lost one, though the drive delays what it likes.
 # group: multi
-# turns: 3
-# takes: 100
+# turns: 6
+# takes: 80
 # waits: yes
 # skips: debug
 # timeout: 7200

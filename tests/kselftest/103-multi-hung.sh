@@ -3,6 +3,7 @@
 # Proves: while the drive hangs, what a lost path had waits for it, what it does not concern goes on by the other, and force ends it all.
 # group: multi
 # turns: 3
+# takes: 30
 # waits: yes
 # skips: siw
 

@@ -3,6 +3,7 @@
 # Proves: a target tells what changes of a volume by itself: clients that ask for nothing follow its size, whether it is read-only, and its end.
 # group: admin
 # turns: 3
+# takes: 20
 # waits: yes
 
 . "${0%/*}/lib.sh"

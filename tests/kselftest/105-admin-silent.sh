@@ -3,6 +3,7 @@
 # Proves: with keep_alive_tmo 1 a target that falls silent is noticed within 2 s, one whose drive hangs is not taken for that, and a target notices a silent client.
 # group: admin
 # turns: 3
+# takes: 30
 # waits: yes
 
 . "${0%/*}/lib.sh"

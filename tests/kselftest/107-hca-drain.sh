@@ -5,8 +5,8 @@
 # guests: hca
 # timeout: 2000
 # waits: yes
-# turns: 4
-# takes: 250
+# turns: 6
+# takes: 170
 # expect-log: BUG: (send|receive) queue did not drain
 
 . "${0%/*}/lib.sh"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: only the export that a lost path was of has it fenced: another machine never becomes a path, a restarted target by any one address.
 # group: multi
-# turns: 3
-# takes: 70
+# turns: 4
+# takes: 60
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: every state of a disk and its paths is told by tracepoints, in order, and those that last by uevents of the disk.
 # group: multi
 # turns: 3
+# takes: 30
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: with the package's rules udev makes by-id, by-uuid, by-label and partitions' links of a disk, and follows changes.
 # group: admin
 # turns: 3
+# takes: 30
 # guests: target c1
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: stats tells by intervals just what happened, metrics are OpenMetrics and say what stats says, check finds what is wrong.
 # group: admin
 # turns: 3
+# takes: 30
 # guests: target c1
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: with keys both sides prove who they are, on every queue pair, over reconnections and rotation; who has others gets nothing.
 # group: secure
 # turns: 3
+# takes: 40
 # waits: yes
 # timeout: 900
 

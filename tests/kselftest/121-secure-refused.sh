@@ -3,7 +3,7 @@
 # Proves: a peer that does one thing wrong in proving who it is gets nothing of the target, and learns no more than it may; nor does a false target of an initiator.
 # group: secure
 # turns: 3
-# takes: 70
+# takes: 50
 # skips: siw
 # waits: yes
 # timeout: 900

@@ -3,6 +3,7 @@
 # Proves: who answers in a target's place without its keys gets nothing of the initiator, and does not end its disk.
 # group: secure
 # turns: 3
+# takes: 40
 # guests: target c1
 # skips: siw
 # waits: yes

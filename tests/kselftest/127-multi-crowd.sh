@@ -3,8 +3,8 @@
 # Proves: when a target was started again under 32 disks of two hosts, all of them are back soon, and what was written meanwhile is done.
 # group: multi
 # waits: yes
-# turns: 4
-# takes: 120
+# turns: 6
+# takes: 100
 # timeout: 1000
 
 . "${0%/*}/lib.sh"

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever becomes of a link or an RDMA device, a disk with one path waits for it and one with two goes on: no error, no wrong data.
 # group: matrix
-# turns: 4
+# turns: 6
 # waits: yes
-# takes: 150
+# takes: 130
 # skips: siw debug
 # timeout: 1200
 

@@ -4,7 +4,7 @@
 # group: matrix
 # turns: 6
 # waits: yes
-# takes: 200
+# takes: 130
 # skips: siw debug
 # timeout: 1600
 

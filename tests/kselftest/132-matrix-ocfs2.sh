@@ -4,7 +4,7 @@
 # group: matrix
 # turns: 6
 # alone: OCFS2 fences a node that has not written for 60 s, however busy the machine is
-# takes: 200
+# takes: 150
 # skips: siw debug
 # timeout: 1600
 

@@ -3,8 +3,8 @@
 # Proves: a loss is noticed, the other path is used, and a path that is back is used, as soon as docs/design/reconnect.md says; it prints how soon.
 # group: multi
 # waits: yes
-# turns: 4
-# takes: 120
+# turns: 6
+# takes: 110
 # skips: siw debug
 # timeout: 1000
 

@@ -4,7 +4,7 @@
 # group: fail
 # waits: yes
 # turns: 6
-# takes: 250
+# takes: 180
 # timeout: 2000
 
 . "${0%/*}/lib.sh"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a host is evicted nothing of it reaches the drive any more, until it is admitted; others do not notice.
 # group: fence
-# turns: 4
-# takes: 130
+# turns: 6
+# takes: 160
 # waits: yes
 # timeout: 1100
 

@@ -3,7 +3,7 @@
 # Proves: a session whose requests wait until a hung drive takes them ends when it does, and its queue pair, with which nothing is wrong, is not reset before.
 # group: fail
 # turns: 3
-# takes: 70
+# takes: 50
 # waits: yes
 # timeout: 300
 

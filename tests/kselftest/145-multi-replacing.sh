@@ -3,6 +3,7 @@
 # Proves: while another queue pair is waited for, a path that is lost ends at once, and an RDMA device that goes is let go of also after that failed.
 # group: multi
 # turns: 3
+# takes: 30
 # waits: yes
 # skips: siw
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whoever connects a lost disk again, replaces a queue pair or ends a session allocates no page by which the kernel might wait for that disk.
 # group: multi
+# turns: 3
+# takes: 30
 # waits: yes
 # skips: siw
 

@@ -3,6 +3,7 @@
 # Proves: a host that was started again comes behind what is left of it, and of two machines with one id the later one stays.
 # group: fence
 # turns: 3
+# takes: 30
 # waits: yes
 # timeout: 480
 

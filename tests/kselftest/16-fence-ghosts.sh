@@ -3,7 +3,7 @@
 # Proves: over lost connections and replaced queue pairs no write comes to the drive after its retry, though the drive delays what it likes.
 # group: fence
 # turns: 6
-# takes: 150
+# takes: 180
 # waits: yes
 # skips: siw debug
 # timeout: 7200

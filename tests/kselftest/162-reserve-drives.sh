@@ -3,6 +3,7 @@
 # Proves: reservations and their file are one drive's whatever is enabled first, a change that was refused does not come back, nothing of an evicted host changes them, and a file system that hangs holds up its changes only.
 # group: reserve
 # turns: 3
+# takes: 40
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -3,7 +3,7 @@
 # Proves: 10,000 connections that prove nothing, from many addresses, take no more of the target's memory than is documented, and a host with a key connects meanwhile.
 # group: secure
 # turns: 12
-# takes: 420
+# takes: 250
 # skips: siw
 # waits: yes
 # timeout: 1800

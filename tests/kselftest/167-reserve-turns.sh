@@ -3,6 +3,7 @@
 # Proves: a host that asks for changes of reservations without a pause, by many sessions, has one made for each of another host's, not all of them.
 # group: reserve
 # turns: 3
+# takes: 30
 # waits: yes
 # skips: siw
 # timeout: 300

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when an export ends whose drive cannot make durable what was acknowledged, the next flush fails, whichever of three paths hears of it last.
 # group: multi
-# turns: 3
-# takes: 100
+# turns: 4
+# takes: 60
 # waits: yes
 # timeout: 800
 

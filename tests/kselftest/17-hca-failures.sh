@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when work requests fail, the port is down, or the device hangs, fails for good or is removed under I/O, requests end with errors or are issued again, and nothing hangs.
 # group: hca
-# turns: 3
-# takes: 150
+# turns: 6
+# takes: 110
 # guests: hca
 # timeout: 800
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the resource agents for Pacemaker do what ocf-tester asks of one, and their monitors tell what is there from what works.
 # group: admin
-# turns: 3
-# takes: 70
+# turns: 4
+# takes: 50
 # guests: target c1
 
 . "${0%/*}/lib.sh"

@@ -4,7 +4,7 @@
 # group: fence
 # waits: yes
 # turns: 6
-# takes: 260
+# takes: 250
 # timeout: 1800
 
 . "${0%/*}/lib.sh"

@@ -3,7 +3,7 @@
 # Proves: where the kernel insists on signatures, modules signed by a key of the firmware's load, and no others.
 # group: secure
 # turns: 3
-# takes: 70
+# takes: 30
 # guests: uefi
 # skips: debug
 

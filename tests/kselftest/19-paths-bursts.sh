@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever the thresholds of batching and however long a burst, nobody waits for an answer that does not interrupt, also when processors go and come.
 # group: paths
-# turns: 3
-# takes: 100
+# turns: 6
+# takes: 110
 # skips: siw
 # timeout: 800
 

@@ -3,7 +3,7 @@
 # Proves: writes up to the size that is set go into the eager ring and others do not, they arrive, and many are answered at once.
 # group: paths
 # turns: 6
-# takes: 150
+# takes: 160
 # timeout: 900
 
 . "${0%/*}/lib.sh"

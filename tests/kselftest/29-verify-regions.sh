@@ -3,7 +3,7 @@
 # Proves: writes arrive whole and at their place when their data is fetched into registered memory, as on iWARP.
 # group: verify
 # turns: 6
-# takes: 150
+# takes: 90
 # timeout: 800
 
 . "${0%/*}/lib.sh"

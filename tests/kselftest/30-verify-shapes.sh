@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests of every size, from memory of every shape, arrive whole and at their place.
 # group: verify
-# turns: 3
+# turns: 4
+# takes: 50
 # timeout: 480
 
 . "${0%/*}/lib.sh"

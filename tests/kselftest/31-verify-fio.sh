@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: fio finds what it wrote, with many requests of all sizes under way on every queue.
 # group: verify
-# turns: 3
+# turns: 4
+# takes: 50
 # timeout: 480
 
 . "${0%/*}/lib.sh"

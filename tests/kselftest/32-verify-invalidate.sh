@@ -3,6 +3,7 @@
 # Proves: memory is invalidated by the target's answer where that is allowed, and by the client where not.
 # group: verify
 # turns: 3
+# takes: 20
 
 . "${0%/*}/lib.sh"
 

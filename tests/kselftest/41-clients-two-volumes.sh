@@ -3,6 +3,7 @@
 # Proves: volumes do not mix: each client finds in each volume what belongs there.
 # group: clients
 # turns: 3
+# takes: 30
 
 . "${0%/*}/lib.sh"
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a connection comes up soon also when the neighbour is not known yet, however its answer falls.
 # group: clients
-# turns: 3
+# turns: 4
+# takes: 50
 # waits: yes
 # guests: target c1
 

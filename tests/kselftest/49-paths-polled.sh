@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: polled I/O makes no interrupt, carries the right data, needs nobody who polls to end, and fails and unloads like any other.
 # group: paths
-# turns: 3
+# turns: 4
+# takes: 40
 # waits: yes
 # timeout: 600
 

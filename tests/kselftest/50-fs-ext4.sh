@@ -3,6 +3,7 @@
 # Proves: ext4 works on the disk, and what it holds is found by another client later.
 # group: fs
 # turns: 3
+# takes: 40
 # timeout: 480
 
 . "${0%/*}/lib.sh"

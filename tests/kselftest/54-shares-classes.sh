@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests take buffers that fit their length, large ones find large ones after many small ones, and all memory comes back.
 # group: shares
-# turns: 3
+# turns: 4
+# takes: 50
 # guests: target c1
 
 . "${0%/*}/lib.sh"

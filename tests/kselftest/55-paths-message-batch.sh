@@ -3,7 +3,7 @@
 # Proves: requests that are issued together share messages, as many as is set, and each is carried out, answered and failed by itself.
 # group: paths
 # turns: 6
-# takes: 140
+# takes: 150
 # timeout: 900
 
 . "${0%/*}/lib.sh"

@@ -3,7 +3,7 @@
 # Proves: a target that speaks nonsense reaches no memory that it was not given; its session ends, and says why.
 # group: hostile
 # turns: 6
-# takes: 300
+# takes: 510
 # skips: siw
 # timeout: 7200
 

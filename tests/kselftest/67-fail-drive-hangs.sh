@@ -3,6 +3,7 @@
 # Proves: while one volume's drive hangs, or its device is being opened, its counters are read at once, and hosts connect to the others.
 # group: fail
 # turns: 3
+# takes: 50
 # waits: yes
 # timeout: 480
 

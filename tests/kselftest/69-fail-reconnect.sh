@@ -3,7 +3,7 @@
 # Proves: a disk with a ctrl_loss_tmo outlives its connection: no error, no wrong data; and it ends when it must.
 # group: fail
 # turns: 6
-# takes: 290
+# takes: 370
 # waits: yes
 # timeout: 2000
 

@@ -3,6 +3,7 @@
 # Proves: when the target's drive hangs, or the cable is cut, requests fail within the time that was set.
 # group: fail
 # turns: 3
+# takes: 40
 # waits: yes
 # timeout: 480
 

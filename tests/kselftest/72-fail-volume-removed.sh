@@ -3,6 +3,7 @@
 # Proves: disabling or removing a volume or a host's right under I/O ends the sessions, and nothing hangs.
 # group: fail
 # turns: 3
+# takes: 40
 # waits: yes
 # timeout: 480
 

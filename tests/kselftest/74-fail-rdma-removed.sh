@@ -3,6 +3,7 @@
 # Proves: when the RDMA device is removed under I/O, on either side, requests fail and nothing hangs.
 # group: fail
 # turns: 3
+# takes: 30
 # waits: yes
 # timeout: 480
 

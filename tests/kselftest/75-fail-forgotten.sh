@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone; others do.
 # group: fail
-# turns: 3
-# takes: 100
+# turns: 6
+# takes: 70
 # waits: yes
 # timeout: 900
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a queue whose requests are not answered in time is replaced alone, its requests are issued again, and nobody sees an error.
 # group: fail
-# turns: 3
-# takes: 100
+# turns: 6
+# takes: 80
 # waits: yes
 # timeout: 480
 

@@ -3,6 +3,7 @@
 # Proves: of a bad drive exactly the bad blocks fail, each kind of error is the same at the client, and a pause is none.
 # group: fault
 # turns: 3
+# takes: 20
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a broken queue pair, a pulled cable and hasty connecting under load lose no answered write and leave nothing behind.
 # group: fault
-# turns: 3
-# takes: 90
+# turns: 6
+# takes: 60
 # skips: siw
 # waits: yes
 # timeout: 480

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is written in one mode, or on the target itself, is what is read next in every other.
 # group: modes
-# turns: 3
+# turns: 4
+# takes: 50
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: a file that cannot serve is refused; one that fills its file system, shrinks or is removed ends in errors or goes on.
 # group: modes
 # turns: 3
+# takes: 40
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is read again comes out of the target's cache without its drive being asked, and is what was written last by anybody.
 # group: cache
-# turns: 3
-# takes: 70
+# turns: 6
+# takes: 80
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -3,6 +3,7 @@
 # Proves: in mode p2p every byte that the drive moves goes to or comes from a PCI device's memory, none to or from RAM.
 # group: p2p
 # turns: 3
+# takes: 30
 # timeout: 480
 
 . "${0%/*}/lib.sh"

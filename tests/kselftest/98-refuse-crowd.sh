@@ -3,7 +3,7 @@
 # Proves: hosts that ask for connections and never finish them, as many as may, keep no other from connecting, coming back and leaving; nor do those of a drive that hangs.
 # group: refuse
 # turns: 3
-# takes: 60
+# takes: 30
 # skips: siw
 # waits: yes
 # timeout: 500
