@@ -213,6 +213,8 @@ pub(crate) fn begin(
     Ok(())
 }
 
+const WITHDRAWN: Refusal = Refusal::new(Reason::Withdrawn, "the volume was just withdrawn");
+
 /// Sessions that a host may have on one volume, each with its buffers. One for
 /// each of its configured devices is usual.
 const SESSIONS_PER_HOST: usize = 16;
@@ -395,7 +397,7 @@ impl Connect {
             return Err(Refusal::TOO_MANY);
         }
         let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
-        let exported = volume.export().ok_or(Refusal::NO_MEMORY)?;
+        let exported = volume.export().ok_or(WITHDRAWN)?;
         let proof = seal.map(|seal| seal.proof.clone());
         let memory = self.port.memory();
         let session = Session::new(volume.clone(), exported, memory, request, proof, pd)
@@ -421,10 +423,7 @@ impl Connect {
         match listed {
             // The volume was withdrawn, or the host forbidden or evicted: that is found then.
             Ok(()) if !allowed => Ok(None),
-            Ok(()) => Err(Refusal::new(
-                Reason::Withdrawn,
-                "the volume was just withdrawn",
-            )),
+            Ok(()) => Err(WITHDRAWN),
             Err(EBUSY | ENODEV) => Ok(None),
             Err(EEXIST) => Err(Refusal::new(Reason::StaleEpoch, "its session is in use")),
             Err(EMFILE) => Err(Refusal::TOO_MANY),

@@ -21,7 +21,7 @@ hosts=$target/volumes/vol1/hosts
 must on target "dd if=/dev/zero of=$drive bs=1M count=32 conv=fsync"
 must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup create gate && dmsetup mknodes"
 export_volume vol1 /dev/mapper/gate --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 c1
-connect c1 vol1 --ctrl-loss-tmo 600 --queues 1 --io-timeout 6 --connect-timeout 120
+connect c1 vol1 --ctrl-loss-tmo 600 --queues 1 --io-timeout $((6 * slow)) --connect-timeout 120
 add_path c1 vol1 1 10.77.2.1
 check "two paths, each proven" disk_is c1 vol1 live
 ON_SECONDS=800 spawn writers c1 "exec hcablk-versions write $device 16 > /tmp/versions"
