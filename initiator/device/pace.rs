@@ -16,8 +16,9 @@
 /// take longer than ever to answer.
 const PATIENT: u32 = 8;
 
-/// So often in a row the time of an attempt is doubled at most: from half of the connect timeout to four times that.
-const DOUBLINGS: u32 = 3;
+/// So often the time of an attempt is doubled at most: from half of the connect timeout to twice that. The end of a path's
+/// worker waits for an attempt that is under way.
+const DOUBLINGS: u32 = 2;
 
 /// How an attempt that made no session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,31 +61,50 @@ impl Pace {
     }
 
     /// Returns the milliseconds for which nothing is done between the end of the last attempt and the begin of the next one:
-    /// none, unless the target was too slow for that.
+    /// none, unless the target was too slow for that; then no longer than the next one may take.
     pub(crate) fn rest_ms(&self, random: u64) -> u32 {
         match self.is_late {
             true => {
                 let usual = self.reconnect_delay_s.saturating_mul(1000);
-                down_to_half(usual.saturating_mul(1 << self.late), random)
+                let rest = usual.saturating_mul(1 << self.late);
+                down_to_half(rest.min(self.limit_ms(self.late)), random)
             }
             false => 0,
         }
     }
 
+    /// Returns half of the connect timeout, doubled so often, in milliseconds.
+    fn limit_ms(&self, doublings: u32) -> u32 {
+        let half = self.connect_timeout_s.saturating_mul(500);
+        half.saturating_mul(1 << doublings)
+    }
+
+    fn is_patient(&self) -> bool {
+        self.unanswered % PATIENT == PATIENT - 1
+    }
+
+    /// Returns how often the time of the next attempt is doubled. Of the patient ones each fourth waits twice as long, and of
+    /// these each fourth again: not more often, since a path that returns meanwhile is found later by those.
+    fn doublings(&self) -> u32 {
+        let patience = match self.is_patient() {
+            true => (self.unanswered / PATIENT + 1).trailing_zeros() / 2,
+            false => 0,
+        };
+        self.late.max(patience).min(DOUBLINGS)
+    }
+
     /// Returns the milliseconds that the next attempt may take: half of the connect timeout, 5 s by default; twice as long as it
     /// took when the path was connected last, `usual` ms, if that is more; and more for a target that is slow.
     pub(crate) fn whole_ms(&self, usual: u32) -> u32 {
-        let half = self.connect_timeout_s.saturating_mul(500);
-        let limit = |doublings: u32| half.saturating_mul(1 << doublings);
-        let patience = self.late.max(self.unanswered / PATIENT).min(DOUBLINGS);
-        limit(patience).max(usual.saturating_mul(2).min(limit(DOUBLINGS)))
+        let needed = usual.saturating_mul(2).min(self.limit_ms(DOUBLINGS));
+        self.limit_ms(self.doublings()).max(needed)
     }
 
     /// Returns the milliseconds for which the next attempt, of at most `whole` ms, waits for the target's first answer: until
     /// the one after it is due, `delay` ms, but twice as long as it took when the path was connected last, `usual` ms. All of
     /// it where the target is known to be slow, and once in a while where it does not answer.
     pub(crate) fn answer_ms(&self, delay: u32, usual: u32, whole: u32) -> u32 {
-        match self.late > 0 || self.unanswered % PATIENT == PATIENT - 1 {
+        match self.late > 0 || self.is_patient() {
             true => whole,
             false => whole.min(delay.max(usual.saturating_mul(2))),
         }
@@ -136,21 +156,22 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_not_there_is_asked_again_soon() {
+    fn a_target_that_is_not_there_is_asked_again_soon_and_once_in_a_while_with_patience() {
         let mut pace = Pace::new(10, 1);
-        for _ in 0..5 {
-            for _ in 0..PATIENT - 1 {
-                let whole = pace.whole_ms(300);
-                assert_eq!(pace.answer_ms(900, 300, whole), 900);
-                assert_eq!(pace.rest_ms(0), 0);
-                pace.ended(Outcome::Unanswered);
-            }
+        let mut patient = [0; 3];
+        for attempt in 1..=1280 {
             let whole = pace.whole_ms(300);
-            assert_eq!(pace.answer_ms(900, 300, whole), whole);
+            let answer = pace.answer_ms(900, 300, whole);
+            if attempt % PATIENT == 0 {
+                assert_eq!(answer, whole);
+                patient[(whole / 5000).ilog2() as usize] += 1;
+            } else {
+                assert_eq!((answer, whole), (900, 5000));
+            }
             pace.ended(Outcome::Unanswered);
+            assert_eq!(pace.rest_ms(0), 0);
         }
-        // Also one that takes longer and longer.
-        assert_eq!(pace.whole_ms(300), 40_000);
+        assert_eq!(patient, [120, 30, 10]);
     }
 
     #[test]
@@ -160,18 +181,13 @@ mod tests {
         assert_eq!(pace.answer_ms(900, 700, 5000), 1400);
         assert_eq!(pace.answer_ms(900, 7000, 5000), 5000);
         assert_eq!(pace.whole_ms(7000), 14_000);
-        assert_eq!(pace.whole_ms(u32::MAX), 40_000);
+        assert_eq!(pace.whole_ms(u32::MAX), 20_000);
     }
 
     #[test]
     fn a_slow_target_is_given_longer_and_longer_and_left_alone_meanwhile() {
         let mut pace = Pace::new(10, 1);
-        for (whole, rest) in [
-            (10_000, 2000),
-            (20_000, 4000),
-            (40_000, 8000),
-            (40_000, 8000),
-        ] {
+        for (whole, rest) in [(10_000, 2000), (20_000, 4000), (20_000, 4000)] {
             pace.ended(Outcome::Late);
             assert_eq!(pace.whole_ms(100), whole);
             assert_eq!(pace.answer_ms(900, 100, whole), whole);
@@ -208,6 +224,15 @@ mod tests {
             pace.ended(Outcome::Late);
             assert_eq!(pace.whole_ms(u32::MAX), u32::MAX);
             assert!(pace.rest_ms(u64::MAX) >= u32::MAX / 2);
+        }
+    }
+
+    #[test]
+    fn nobody_rests_for_longer_than_the_next_attempt_may_take() {
+        let mut pace = Pace::new(10, 60);
+        for whole in [10_000, 20_000, 20_000] {
+            pace.ended(Outcome::Late);
+            assert_eq!(pace.rest_ms(0), whole);
         }
     }
 }

@@ -285,13 +285,14 @@ impl Device {
         }
     }
 
-    /// Returns when an attempt that begins now has failed: not after the moment from which on requests fail,
-    /// since that is seen to between attempts.
+    /// Returns when an attempt that begins now has failed: not after the disk goes, nor after the moment from which on
+    /// requests fail, since that is seen to between attempts.
     fn attempt_end(&self, plan: &Plan, pace: &Pace) -> Deadline {
+        let loss = plan.head.loss();
+        let fail_fast = loss.fail_fast.filter(|_| plan.head.requests_wait());
         let limit = pace.whole_ms(plan.path.usual_ms());
-        let fail_fast = plan.head.loss().fail_fast;
-        let fail_fast = fail_fast.filter(|_| plan.head.requests_wait());
-        Deadline::new(fail_fast.map_or(limit, |end| limit.min(end.left_ms())))
+        let ends = [loss.end, fail_fast].into_iter().flatten();
+        Deadline::new(ends.map(Deadline::left_ms).fold(limit, u32::min))
     }
 
     /// Returns the epoch of the next attempt, `None` if nobody wants one any more. Whoever enables
