@@ -213,7 +213,10 @@ pub(crate) fn begin(
     Ok(())
 }
 
-const WITHDRAWN: Refusal = Refusal::new(Reason::Withdrawn, "the volume was just withdrawn");
+const WITHDRAWN: Refusal = Refusal::new(
+    Reason::Withdrawn,
+    "the volume was just withdrawn, or its drive has no size",
+);
 
 /// Sessions that a host may have on one volume, each with its buffers. One for
 /// each of its configured devices is usual.

@@ -55,6 +55,13 @@ pub(super) struct First {
     pair: Option<Key>,
 }
 
+impl First {
+    /// Returns whether both sides prove who they are.
+    pub(super) fn is_proven(&self) -> bool {
+        self.pair.is_some()
+    }
+}
+
 impl Device {
     /// Connects a path to a volume that is `lost`, if that is known, and makes its disk.
     pub(super) fn connect(

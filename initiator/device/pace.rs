@@ -79,6 +79,11 @@ impl Pace {
         half.saturating_mul(1 << doublings)
     }
 
+    /// Returns the milliseconds that any attempt may take: half of the connect timeout.
+    pub(crate) fn least_ms(&self) -> u32 {
+        self.limit_ms(0)
+    }
+
     fn is_patient(&self) -> bool {
         self.unanswered % PATIENT == PATIENT - 1
     }

@@ -63,6 +63,15 @@ enum Attempt {
     Failed(Failure, Outcome),
 }
 
+/// Returns what `failure` says of the target, which has said something or not.
+fn outcome(failure: Failure, answered: bool) -> Outcome {
+    match failure {
+        Failure::Timeout(_) if answered => Outcome::Late,
+        Failure::Timeout(_) => Outcome::Unanswered,
+        _ => Outcome::Refused,
+    }
+}
+
 impl Device {
     /// Returns whether the disk is to outlive its sessions. A volume without a wwid may be another one when
     /// it comes back. What a target acknowledged from a volatile cache may be forgotten by then, so
@@ -285,14 +294,21 @@ impl Device {
         }
     }
 
-    /// Returns when an attempt that begins now has failed: not after the disk goes, nor after the moment from which on
-    /// requests fail, since that is seen to between attempts.
+    /// Returns when an attempt that begins now has failed: not after the moment from which on requests fail, since that is seen
+    /// to between attempts; and not long after the disk is to go.
     fn attempt_end(&self, plan: &Plan, pace: &Pace) -> Deadline {
         let loss = plan.head.loss();
         let fail_fast = loss.fail_fast.filter(|_| plan.head.requests_wait());
+        let fail_fast = fail_fast.map(Deadline::left_ms);
+        // Also the last one is to have a chance.
+        let gone = loss.end.map(|end| end.left_ms().max(pace.least_ms()));
         let limit = pace.whole_ms(plan.path.usual_ms());
-        let ends = [loss.end, fail_fast].into_iter().flatten();
-        Deadline::new(ends.map(Deadline::left_ms).fold(limit, u32::min))
+        Deadline::new(
+            [gone, fail_fast]
+                .into_iter()
+                .flatten()
+                .fold(limit, u32::min),
+        )
     }
 
     /// Returns the epoch of the next attempt, `None` if nobody wants one any more. Whoever enables
@@ -307,7 +323,7 @@ impl Device {
 
     /// Connects a session and makes it a path of the disk; the next attempt is due after `delay` ms.
     fn attempt(self: &Arc<Self>, plan: &Plan, pace: &Pace, delay: u32) -> Attempt {
-        let not_begun = |failure| Attempt::Failed(failure, Outcome::Refused);
+        let not_begun = |failure| Attempt::Failed(failure, outcome(failure, false));
         if plan.volume.wwid.is_none() {
             return not_begun(Failure::Unnamed);
         }
@@ -323,8 +339,8 @@ impl Device {
             Ok(begun) => begun,
             Err(failure) => return not_begun(failure),
         };
-        let whole = deadline.left_ms();
-        let answer = pace.answer_ms(delay, plan.path.usual_ms(), whole);
+        let answer = pace.answer_ms(delay, plan.path.usual_ms(), deadline.left_ms());
+        let is_proven = first.is_proven();
         let deadlines = (Deadline::new(answer), deadline);
         let begun = Deadline::new(u32::MAX);
         let result = Self::bring_up(&session, first, deadlines, plan.volume.wwid);
@@ -352,13 +368,7 @@ impl Device {
             Err(failure) => {
                 // What broke the session comes before what that broke.
                 let failure = session.failure().unwrap_or(failure);
-                // Longer than for the first answer it waits for what follows that, also in a handshake.
-                let followed = answer < whole && deadline.has_passed();
-                let outcome = match failure {
-                    Failure::Timeout(_) if followed || session.was_answered() => Outcome::Late,
-                    Failure::Timeout(_) => Outcome::Unanswered,
-                    _ => Outcome::Refused,
-                };
+                let outcome = outcome(failure, session.was_answered(is_proven));
                 // Its queue pairs may take long to drain.
                 self.fail_fast_if_due(plan);
                 session.fail(failure);

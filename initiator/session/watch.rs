@@ -26,9 +26,11 @@ impl Session {
         self.admin.lock().clone()
     }
 
-    /// Returns whether the target has granted the session.
-    pub(crate) fn was_answered(&self) -> bool {
-        self.admin().is_some_and(|admin| admin.is_of_target())
+    /// Returns whether the target has said anything while the session was brought up: it has granted that, or, where both sides
+    /// prove who they are, challenged it, before which there is no admin queue pair.
+    pub(crate) fn was_answered(&self, is_proven: bool) -> bool {
+        self.admin()
+            .is_some_and(|admin| is_proven || admin.is_of_target())
     }
 
     /// Begins to watch the volume, and the target, after the admin queue pair was connected; its portals if it `tells` of them.
