@@ -54,11 +54,15 @@ use kernel::{
 };
 
 mod ask;
+mod attempt;
 mod prove;
 mod sealed;
 
-pub(crate) use self::ask::ask;
 use self::sealed::Sealed;
+pub(crate) use self::{
+    ask::ask,
+    attempt::AttemptLinks, //
+};
 
 /// Milliseconds for one try to resolve the address. The kernel looks again at
 /// the end of a try, and it may have missed the answer that came before: an
@@ -141,7 +145,7 @@ struct LinkState {
 
 impl Link {
     /// Makes an identifier and the link that hears its events.
-    pub(crate) fn new() -> Result<(Arc<Self>, Arc<Id>), Failure> {
+    fn new() -> Result<(Arc<Self>, Arc<Id>), Failure> {
         let setup = |e| Failure::Setup("a connection", e);
         let link = Arc::pin_init(
             pin_init!(Self {
@@ -421,9 +425,10 @@ fn establish(pair: &QueuePair<impl Handler>) -> Result<(), Failure> {
         .map_err(|e| Failure::Setup("a queue pair", e))
 }
 
-/// Connects the first `count` queue pairs of `owner`, and returns the replies.
+/// Connects the first `count` queue pairs of `owner` by an attempt, and returns the replies.
 pub(crate) fn bring_up(
     owner: &Arc<impl ConnectionOwner>,
+    attempt: &AttemptLinks,
     count: u8,
     address: &SocketAddr,
     request: &Request,
@@ -432,7 +437,7 @@ pub(crate) fn bring_up(
     let memory = |e: kernel::alloc::AllocError| Failure::Setup("a connection", e.into());
     let mut rising = KVec::new();
     for queue in 0..count {
-        let (link, id) = Link::new()?;
+        let (link, id) = attempt.connection()?;
         link.begin_resolve(&id, address, deadline)?;
         let one = Rising::new(link, id, Request { queue, ..*request });
         rising.push(one, GFP_KERNEL).map_err(memory)?;

@@ -78,6 +78,7 @@ use kernel::{
 };
 
 mod announce;
+mod attempt;
 mod bring_up;
 mod disk;
 mod events;
@@ -478,7 +479,8 @@ impl SessionOwner for Device {
 
     fn device_removed(&self, session: &Session) {
         if let Some(path) = self.path(session.path()) {
-            path.woken.set();
+            // Nothing keeps the device longer than need be.
+            path.interrupt(Failure::DeviceRemoved);
         }
     }
 

@@ -8,8 +8,8 @@
 use super::{
     establish,
     padded,
+    AttemptLinks,
     ConnectionOwner,
-    Link,
     News,
     Rising, //
 };
@@ -52,13 +52,14 @@ impl Rising {
         owner: &Arc<impl ConnectionOwner>,
         pair: Key,
         address: &SocketAddr,
+        attempt: &AttemptLinks,
         (answer, deadline): (Deadline, Deadline),
     ) -> Result<Reply, Failure> {
         let request = self.request;
         let initiator = Initiator::<KernelCrypto>::new(pair, &request.encode())
             .ok_or(Failure::Setup("random numbers", EINTR))?;
         let challenge = self.challenge(owner, initiator.hello(), answer)?;
-        let (link, id) = Link::new()?;
+        let (link, id) = attempt.connection()?;
         link.resolve(&id, address, deadline)?;
         let mut one = Self::new(link, id, request);
         one.resolve_route(deadline)?;

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     connect::{
         self,
+        AttemptLinks,
         Link,
         Rising, //
     },
@@ -48,8 +49,10 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The first connection of a session, whose address is resolved, and by which key it proves who this host is.
+/// The first connection of a session, whose address is resolved, by which key it proves who this host is, and the attempt that
+/// it is of.
 pub(super) struct First {
+    attempt: Arc<AttemptLinks>,
     link: Arc<Link>,
     id: Arc<Id>,
     pair: Option<Key>,
@@ -72,7 +75,9 @@ impl Device {
         lost: Option<VolumeId>,
         deadline: Deadline,
     ) -> Result<Active, Failure> {
-        let (session, first, head) = self.begin_session(path, settings, epoch, None, deadline)?;
+        let attempt = AttemptLinks::new()?;
+        let (session, first, head) =
+            self.begin_session((path, attempt), settings, epoch, None, deadline)?;
         let begun = Deadline::new(u32::MAX);
         let deadlines = (deadline, deadline);
         let result = Self::bring_up(&session, first, deadlines, lost).and_then(|volume| {
@@ -127,11 +132,11 @@ impl Device {
         }
     }
 
-    /// Makes a session of `path` without queue pairs, for the disk of `head` or for a new one, and resolves
+    /// Makes a session of `path` without queue pairs by `attempt`, for the disk of `head` or for a new one, and resolves
     /// the target's address.
     pub(super) fn begin_session(
         self: &Arc<Self>,
-        path: &Path,
+        (path, attempt): (&Path, Arc<AttemptLinks>),
         settings: Settings,
         epoch: Epoch,
         head: Option<Arc<Head>>,
@@ -143,7 +148,7 @@ impl Device {
         let pair = self.pair_key(settings.insecure)?;
         let address = SocketAddr::new(ip, settings.port);
 
-        let (link, id) = Link::new()?;
+        let (link, id) = attempt.connection()?;
         link.resolve(&id, &address, deadline)?;
         let device = |e| Failure::Setup("a protection domain", e);
         let mut shape = Shape::fit(
@@ -180,7 +185,13 @@ impl Device {
             &head,
         )
         .map_err(|e| Failure::Setup("a session", e))?;
-        Ok((session, First { link, id, pair }, head))
+        let first = First {
+            attempt,
+            link,
+            id,
+            pair,
+        };
+        Ok((session, first, head))
     }
 
     /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known, until the second deadline; the
@@ -195,11 +206,16 @@ impl Device {
             .connection_request(ADMIN_QUEUE, false)
             .ok_or(Failure::Unset("address"))?;
         // The admin queue pair makes the session at the target, the others join it.
-        let First { link, id, pair } = first;
+        let First {
+            attempt,
+            link,
+            id,
+            pair,
+        } = first;
         let one = Rising::new(link, id, request);
         let reply = match pair {
             None => one.bring_up_admin(session, answer),
-            Some(pair) => one.prove(session, pair, &address, (answer, deadline)),
+            Some(pair) => one.prove(session, pair, &address, &attempt, (answer, deadline)),
         }?;
         let volume = VolumeInfo::of(&reply);
         let expected = session.settings().expect_wwid;
@@ -210,8 +226,8 @@ impl Device {
             return Err(Failure::Exchanged);
         }
         session.watch(&volume, reply.tells_portals)?;
-        let queues =
-            connect::bring_up(session, session.queue_count(), &address, &request, deadline)?;
+        let count = session.queue_count();
+        let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
             if VolumeInfo::of(reply) != volume {
                 return Err(Failure::Protocol(Violation::new(

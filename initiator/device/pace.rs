@@ -16,8 +16,7 @@
 /// take longer than ever to answer.
 const PATIENT: u32 = 8;
 
-/// So often the time of an attempt is doubled at most: from half of the connect timeout to twice that. The end of a path's
-/// worker waits for an attempt that is under way.
+/// So often the time of an attempt is doubled at most: from half of the connect timeout to twice that.
 const DOUBLINGS: u32 = 2;
 
 /// How an attempt that made no session ended.

@@ -24,6 +24,7 @@ use super::{
     Sessions, //
 };
 use crate::{
+    connect::AttemptLinks,
     deadline::Deadline,
     failure::Failure,
     session::Session,
@@ -134,6 +135,9 @@ pub(crate) struct Path {
     /// looks.
     #[pin]
     pub(super) woken: Event,
+    /// The worker's attempt, while it makes one.
+    #[pin]
+    attempt: Mutex<Option<Arc<AttemptLinks>>>,
     /// Keeps its directory while it is used.
     #[pin]
     pin: Mutex<Option<DirectoryPin>>,
@@ -168,6 +172,7 @@ impl Path {
                     usual_ms: 0,
                 }),
                 woken <- Event::new(),
+                attempt <- new_mutex!(None),
                 pin <- new_mutex!(None),
                 device <- new_mutex!(None),
                 work <- new_work!("hcablk::Path"),
@@ -265,6 +270,29 @@ impl Path {
     /// Sets that.
     pub(super) fn set_usual_ms(&self, ms: u32) {
         self.info.lock().usual_ms = ms;
+    }
+
+    /// Begins an attempt, which [`Self::interrupt`] ends. The worker's, which looks afterwards whether it is to make one.
+    pub(super) fn begin_attempt(&self) -> Result<Arc<AttemptLinks>, Failure> {
+        let attempt = AttemptLinks::new()?;
+        *self.attempt.lock() = Some(attempt.clone());
+        Ok(attempt)
+    }
+
+    /// Records that the attempt is over.
+    pub(super) fn attempt_over(&self) {
+        let attempt = self.attempt.lock().take();
+        drop(attempt);
+    }
+
+    /// Has the worker look again at what has changed: ends its wait between two attempts, or the waits of an attempt, which fails
+    /// with `failure`. May sleep.
+    pub(super) fn interrupt(&self, failure: Failure) {
+        self.woken.set();
+        let attempt = self.attempt.lock().clone();
+        if let Some(attempt) = attempt {
+            attempt.end(failure);
+        }
     }
 
     /// Has the worker connect it for `device`.

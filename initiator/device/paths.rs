@@ -169,7 +169,7 @@ impl Device {
         head.hw_queues().clear();
         for path in self.paths.lock().iter() {
             path.set_state(PathState::New, path.info().failure);
-            path.woken.set();
+            path.interrupt(Failure::Forced);
         }
     }
 
@@ -241,7 +241,7 @@ impl Device {
         }
         path.set_enabled(None);
         path.set_state(PathState::New, None);
-        path.woken.set();
+        path.interrupt(Failure::Forced);
         // What has gone by it is fenced, or kept in mind as to be fenced.
         if let Some(session) = session_of(&active.sessions, number).cloned() {
             session.finish();

@@ -1,0 +1,67 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: an attempt to connect a path that waits for a silent target ends at once when the path is taken out of use, when the RDMA device of its last session goes, and when the module is removed.
+# group: multi
+# guests: target c1
+# skips: siw
+# waits: yes
+
+. "${0%/*}/lib.sh"
+. "${0%/*}/multi.sh"
+
+two_cards 1 target c1
+export_volume vol1 "$drive" --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 c1
+
+# seconds COMMAND…: how many it takes on c1, into $took
+seconds() {
+	local begun
+	begun=$(now_ms)
+	must on c1 "$@"
+	took=$((($(now_ms) - begun) / 1000))
+}
+
+# again [ADDRESS]: c1's second path is taken out of use and back, now with this address
+again() {
+	must on c1 "cd $initiator/vol1/paths/1 && echo 0 > enable && echo ${1:-10.77.2.1} > address && echo 1 > enable"
+}
+
+# lose: it is cut, and an attempt to connect it waits
+lose() {
+	cut path2
+	must wait_until c1 60 "grep -E 'waiting|connecting' $initiator/vol1/paths/1/state"
+	# At once, though its session was not there for long.
+	again
+	must path_is c1 vol1 1 connecting
+}
+
+# An attempt may take 300 s, and waits for the target's answer for 30 s at least.
+target_address=10.77.1.1
+connect c1 vol1 --ctrl-loss-tmo 600 --reconnect-delay 60 --connect-timeout 600 --keep-alive-tmo 2 --queues 1
+add_path c1 vol1 1 10.77.2.1
+check "two paths" disk_is c1 vol1 live
+lose
+again 10.77.1.1
+check "a path that is taken out of use, and back with another address, is connected at once" \
+	wait_until c1 15 "[ \$(cat $initiator/vol1/paths/1/state) = live ]"
+
+mend path2
+again
+check "two ways again" path_is c1 vol1 1 live
+# Then the next attempt comes at once.
+live=$(on c1 'cut -d . -f 1 /proc/uptime')
+must wait_until c1 30 "[ \$(cut -d . -f 1 /proc/uptime) -gt $((live + 11)) ]"
+cut path2
+# Nobody tells the address of the target's card.
+must on c1 'ip neigh flush dev path2'
+must path_is c1 vol1 1 connecting
+seconds "rdma link delete ${rdma}2"
+less "an RDMA device goes though an attempt waits" "$took" 15
+
+mend path2
+must on c1 "rdma link add ${rdma}2 type $rdma netdev path2"
+again
+check "the path gets another one" path_is c1 vol1 1 live
+lose
+disconnect c1 vol1
+seconds 'rmmod hcablk'
+less "the module goes though an attempt waits" "$took" 15
