@@ -36,7 +36,7 @@ test-debug: tools ## the same tests on a kernel that is built to catch mistakes 
 	@DEBUG=1 scripts/build-modules
 	@DEBUG=1 scripts/with-guests tests/run.sh $(T)
 
-test-injected: tools ## inject bugs and see that test-debug finds each
+test-injected: tools ## inject bugs and see that the tests find each
 	@tests/debug/injected-bugs.sh $(T)
 
 test-machine: deb ## boot whole Debian machines, install the packages and use them as an administrator does

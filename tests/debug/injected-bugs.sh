@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: GPL-2.0
 #
 # injected-bugs.sh [NAME… | [usual | debug] I/N]
-#	injects bugs and sees that the tests find them on the debug kernel: for each
-#	patch of tests/debug/injected_bugs (or the named ones, or part I of N, from 0, of
-#	all, or of those that are found on the usual kernel or on the debug one) a copy
-#	of the checkout is patched, built and tested. A patch begins with what it is:
+#	injects bugs and sees that the tests find them: for each patch of
+#	tests/debug/injected_bugs (or the named ones, or part I of N, from 0, of all, or
+#	of those that are found on the usual kernel or on the debug one) a copy of the
+#	checkout and of its modules is patched, built and tested. A patch begins with
+#	what it is:
 #		bug: in one line
-#		test: what `make test-debug T=…` is asked to run
+#		test: what `make test T=…` is asked to run
 #		report: a regular expression; the run has to fail with it
-#		kernel: usual, if the debug kernel lacks what the test needs
+#		kernel: debug, if only that kernel sees it
 # injected-bugs.sh --fit
 #	only sees whether the patches still fit the source.
 #	Prints TAP. `make test-injected` calls it.
@@ -21,7 +22,35 @@ set -euo pipefail
 
 field() { sed -n "s/^$2: //p" "$1"; }
 # kernel_of PATCH: usual or debug
-kernel_of() { field "$1" kernel | grep . || echo debug; }
+kernel_of() { field "$1" kernel | grep . || echo usual; }
+
+# variable PATCH: by what scripts/build-modules and scripts/with-guests know its kernel
+variable() { [ "$(kernel_of "$1")" = debug ] && echo DEBUG=1 || echo "SERIES=$KERNEL_MAX"; }
+
+# release_of PATCH: that kernel's release
+release_of() {
+	if [ "$(kernel_of "$1")" = debug ]; then
+		debug_kernel
+		echo "$debug_release"
+	else
+		SERIES=$KERNEL_MAX kernel_under_test
+	fi
+}
+
+# copy_checkout RELEASE: the sources, the command, and the modules for that kernel, of which only what a patch changes has to be
+# made again.
+copy_checkout() {
+	local from=$BUILD/$1 to=$copy/build/$1
+	rm -rf --one-file-system "$copy"
+	mkdir -p "$copy/build/userspace-tools/release"
+	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools packaging tests) |
+		tar -C "$copy" -xf -
+	cp -p "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
+	cp -a "$from" "$to"
+	# The links lead to the checkout's sources, and the compilers' lists of what they read name its files.
+	rm "$to/.sources"
+	find "$to" -name '*.cmd' -exec sed -i "s|$BUILD/|$copy/build/|g" {} +
+}
 
 if [ "${1:-}" = --fit ]; then
 	for patch in "$TOP"/tests/debug/injected_bugs/*.patch; do
@@ -47,11 +76,8 @@ for patch in "${patches[@]}"; do
 	[ -e "$patch" ] || die "there is no injected bug ${patch##*/}" "There are: $(cd "$TOP/tests/debug/injected_bugs" && echo ./*.patch)"
 done
 
-for patch in "${patches[@]}"; do
-	[ "$(kernel_of "$patch")" = usual ] || needs_debug=1
-done
-[ -z "${needs_debug:-}" ] || "$SCRIPTS/debug-kernel"
 copy=$BUILD/injected
+[ -e "$BUILD/userspace-tools/release/hcablk" ] || die "the command was not built" "make tools"
 mkdir -p "$BUILD/log"
 passed=0 failed=0
 echo "TAP version 14"
@@ -59,20 +85,15 @@ echo "1..${#patches[@]}"
 for patch in "${patches[@]}"; do
 	name=$(basename "$patch" .patch)
 	log=$BUILD/log/injected-$name.log
-	rm -rf --one-file-system "$copy"
-	mkdir -p "$copy"
-	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools packaging tests) | tar -C "$copy" -xf -
-	# The command is the same; it need not be made again.
-	mkdir -p "$copy/build/userspace-tools/release"
-	cp "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
+	kernel=$(variable "$patch")
+	env "$kernel" "$SCRIPTS/build-modules"
+	copy_checkout "$(release_of "$patch")"
 	result=ok
-	kernel=(DEBUG=1)
-	[ "$(kernel_of "$patch")" = debug ] || kernel=("SERIES=$KERNEL_MAX")
 	if ! "$SCRIPTS/in-root" -C "$copy" -- patch -p1 --no-backup-if-mismatch -i "$patch" >"$log" 2>&1; then
 		result="not ok" why="the patch does not fit any more"
-	elif ! env "${kernel[@]}" "$copy/scripts/build-modules" >>"$log" 2>&1; then
+	elif ! env "$kernel" "$copy/scripts/build-modules" >>"$log" 2>&1; then
 		result="not ok" why="it does not build"
-	elif env "${kernel[@]}" "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
+	elif env "$kernel" "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
 		result="not ok" why="the test passed"
 	elif ! grep -qE -- "$(field "$patch" report)" "$log"; then
 		result="not ok" why="the test failed, but not with '$(field "$patch" report)'"

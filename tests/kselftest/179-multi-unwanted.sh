@@ -4,6 +4,8 @@
 # group: multi
 # guests: target c1
 # skips: siw
+# turns: 3
+# takes: 30
 # waits: yes
 
 . "${0%/*}/lib.sh"
