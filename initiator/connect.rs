@@ -102,7 +102,7 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// Tells that the target has closed a connection. Any context.
     fn connection_closed(self: Arc<Self>);
 
-    /// Tells that the RDMA device goes away. As [`Self::connection_closed`].
+    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep, but not for the end of one.
     fn device_removed(self: Arc<Self>);
 }
 
@@ -169,7 +169,10 @@ impl Link {
 
     /// Ends the wait for the step's event, or the next one, with `failure`. Any context.
     pub(crate) fn interrupt(&self, failure: Failure) {
-        self.report(News::Failed(failure));
+        let mut state = self.state.lock();
+        // Also in place of a failure after which a step would be tried again.
+        state.news = News::Failed(failure);
+        self.changed.set();
     }
 
     fn report(&self, news: News) {

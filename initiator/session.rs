@@ -155,7 +155,8 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
     /// Returns whether the disk has another path than `session`, live or to be connected again. Process context.
     fn has_other_paths(&self, session: &Session) -> bool;
 
-    /// Tells that the RDMA device of `session` goes away. Any context.
+    /// Tells that the RDMA device of `session` goes away. The connection manager's callback, which may sleep, but not for the
+    /// end of one.
     fn device_removed(&self, session: &Session);
 
     /// Has the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! The connections of an attempt to connect a path. Each step of one waits for an event that may be long in coming, or never
-//! come; who does not want the path any more ends all these waits.
+//! come; who does not want the path any more ends all these waits. On iWARP a provider may connect TCP inside of its verb,
+//! which nothing ends.
 
 use super::Link;
 use crate::failure::Failure;
@@ -15,8 +16,8 @@ use kernel::{
     },
 };
 
-/// See the module. Shared by who makes the attempt and the path; nothing of the connection manager's is called with the lock
-/// held.
+/// See the module. Shared by who makes the attempt and, if that is the path's worker, by the path. Nothing of the connection
+/// manager's is called with the lock held.
 #[pin_data]
 pub(crate) struct AttemptLinks {
     #[pin]
@@ -63,7 +64,7 @@ impl AttemptLinks {
         }
     }
 
-    /// Ends the attempt with `failure`, unless it is over: what it waits for, and whatever else it begins, fails with that.
+    /// Ends the attempt with `failure`, unless that was done: what it waits for, and whatever else it begins, fails with that.
     /// May sleep.
     pub(crate) fn end(&self, failure: Failure) {
         let mut state = self.state.lock();
@@ -73,5 +74,11 @@ impl AttemptLinks {
                 link.interrupt(failure);
             }
         }
+    }
+
+    /// Lets go of the connections: whoever has been ending the attempt meanwhile is not the last who has one. May sleep.
+    pub(crate) fn let_go(&self) {
+        let links = core::mem::replace(&mut self.state.lock().links, KVec::new());
+        drop(links);
     }
 }

@@ -103,7 +103,7 @@ impl Device {
             return not_begun(Failure::Unnamed);
         }
         // It may have lost that since it was looked at.
-        if plan.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
+        if plan.lacks_device() {
             return not_begun(Failure::DeviceRemoved);
         }
         let deadline = self.attempt_end(plan, pace);

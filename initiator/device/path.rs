@@ -282,7 +282,9 @@ impl Path {
     /// Records that the attempt is over.
     pub(super) fn attempt_over(&self) {
         let attempt = self.attempt.lock().take();
-        drop(attempt);
+        if let Some(attempt) = attempt {
+            attempt.let_go();
+        }
     }
 
     /// Has the worker look again at what has changed: ends its wait between two attempts, or the waits of an attempt, which fails

@@ -44,13 +44,17 @@ impl Plan {
         info.enabled && info.usage == self.usage && info.state.is_reconnecting()
     }
 
+    /// Returns whether the RDMA device of the path's last session goes away: it waits for what that still has.
+    pub(super) fn lacks_device(&self) -> bool {
+        self.lost.as_ref().is_some_and(|lost| lost.lacks_device())
+    }
+
     /// Fails when an attempt that waits for a fence has to end.
     pub(super) fn goes_on(&self) -> Result<(), Failure> {
         if !self.is_for(&self.path.info()) {
             return Err(Failure::Forced);
         }
-        // The device waits for what the last session still has.
-        if self.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
+        if self.lacks_device() {
             return Err(Failure::DeviceRemoved);
         }
         match self.head.loss().end {

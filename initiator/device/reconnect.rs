@@ -160,7 +160,7 @@ impl Device {
         let mut failure = last.unwrap_or(Failure::Disconnected);
         let settings = &plan.settings;
         let mut pace = Pace::new(settings.connect_timeout_s, settings.reconnect_delay_s);
-        let mut next = Deadline::new(match path.was_lost_soon() {
+        let mut next = Deadline::new(match path.was_lost_soon() && !plan.lacks_device() {
             true => pace.delay_ms(system::random_u64()),
             false => 0,
         });
@@ -184,8 +184,14 @@ impl Device {
                     pace.ended(outcome);
                 }
             }
-            // Another path may have come back since: then this one goes on trying.
+            // If it is not wanted any more the others' attempts may go on.
+            if !self.is_wanted(&self.control.lock(), &plan) {
+                return;
+            }
+            // Another path may have come back since: then this one goes on trying; and so it does if all that failed it was that
+            // its last session has to let go of a device.
             if plan.head.loss().end.is_some_and(Deadline::has_passed)
+                && !plan.lacks_device()
                 && self.give_up(Some(&plan.head), failure)
             {
                 return;
@@ -205,7 +211,7 @@ impl Device {
 
     /// Lets go of what the lost session still has of its RDMA device if that goes away, which waits for it.
     fn release_device(&self, plan: &mut Plan) {
-        if !plan.lost.as_ref().is_some_and(|lost| lost.lacks_device()) {
+        if !plan.lacks_device() {
             return;
         }
         let mut control = self.control.lock();
@@ -228,8 +234,7 @@ impl Device {
         };
         while self.wait_before_attempt(plan, left()) {
             plan.path.woken.reset();
-            let lacks_device = plan.lost.as_ref().is_some_and(|lost| lost.lacks_device());
-            let is_over = lacks_device || plan.head.goes_within(0);
+            let is_over = plan.lacks_device() || plan.head.goes_within(0);
             // Else it was the device of an attempt's session, which is gone.
             if is_over || !self.is_wanted(&self.control.lock(), plan) {
                 return;

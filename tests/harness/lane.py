@@ -20,7 +20,7 @@ from guest import Guest, GuestError, Settings, Spec
 from script import Test
 
 SKIPPED = 4
-RESET_SECONDS = 240
+RESET_SECONDS = 120
 
 Say = Callable[[str], None]
 
