@@ -58,14 +58,21 @@ RXE_REPEATED = re.compile(r"hcablk-test: soft-RoCE carried out a registration tw
 # flush when kthreadd, which makes workers, waits for the disk that is to be connected again.
 RXE_NO_DRAIN = re.compile(r"BUG: (send|receive) queue did not drain")
 RXE_NO_WORKER = re.compile(r"INFO: task kthreadd:\d+ blocked")
+# How no connection is made without memory: whoever receives a management datagram allocates room for the next one, and may
+# write to a disk for that whose connection is to be made by this datagram (ib_mad_recv_done() of drivers/infiniband/core/mad.c).
+MAD_NO_MEMORY = re.compile(
+    r"INFO: task kworker/\S+ blocked in I/O wait (?:(?!</TASK>).|\n)*\b__alloc_pages_slowpath\b(?:(?!</TASK>).|\n)*\bib_mad_recv_done\+"
+)
 
 
-def rxe_broke(text: str) -> str:
-    """What soft-RoCE has done to a test by which it may have failed, if it has; "" otherwise."""
+def kernel_broke(text: str) -> str:
+    """What the kernel's RDMA stack has done to a test by which it may have failed, if it has; "" otherwise."""
     if RXE_REPEATED.search(text):
-        return "carried out a registration twice and broke a connection"
+        return "soft-RoCE carried out a registration twice and broke a connection"
     if RXE_NO_DRAIN.search(text) and RXE_NO_WORKER.search(text):
-        return "had no worker without memory, and flushed nothing"
+        return "soft-RoCE had no worker without memory, and flushed nothing"
+    if MAD_NO_MEMORY.search(text):
+        return "the kernel waited for this disk before it received what connects it"
     return ""
 
 

@@ -55,8 +55,8 @@ class Lane:
         # Where the last test's time went, beside its script.
         self.boot_seconds = 0.0
         self.reset_seconds = 0.0
-        # What soft-RoCE has done to the last test, if that may have failed by it.
-        self.rxe_broke = ""
+        # What the kernel's RDMA stack has done to the last test, if that may have failed by it.
+        self.kernel_broke = ""
 
     def boot(self, names: list[str], say: Say) -> None:
         """Start those guests that do not run, together."""
@@ -146,7 +146,7 @@ class Lane:
             wrong += complaints
             # Also a guest that died has said something.
             text = guest.complaints_text(self.scanned.get(guest.name, 0))
-            self.rxe_broke = self.rxe_broke or kmsg.rxe_broke(text)
+            self.kernel_broke = self.kernel_broke or kmsg.kernel_broke(text)
             lines = kmsg.trouble(text, test.expect_log)
             wrong += [f"{guest.name}'s kernel: {line}" for line in lines[:40]]
             if complaints or lines:
@@ -184,8 +184,8 @@ class Lane:
     def run(self, test: Test, say: Say) -> tuple[str, list[str]]:
         """Run one test: "passed", "failed" or "skipped", and why.
 
-        One that failed is run once more if soft-RoCE has failed it (`kmsg.rxe_broke`), which is no fault of the
-        drivers. What failed then is shown, but is not among TAP's points.
+        One that failed is run once more if the kernel's RDMA stack has failed it (`kmsg.kernel_broke`), which is no fault of
+        our drivers. What failed then is shown, but is not among TAP's points.
         """
         held: list[str] = []
 
@@ -197,7 +197,7 @@ class Lane:
                 say(line)
 
         outcome, reasons = self.attempt(test, hold)
-        broke = self.rxe_broke
+        broke = self.kernel_broke
         again = outcome == "failed" and broke
         for line in held:
             say(f"    # before: {line.strip()}" if again else line)
@@ -205,7 +205,7 @@ class Lane:
             return outcome, reasons
         for line in reasons:
             say(f"    # before: {line}")
-        say(f"# {test.name}: run again, since soft-RoCE {broke}")
+        say(f"# {test.name}: run again, since {broke}")
         return self.attempt(test, say)
 
     def needed(self, test: Test) -> list[str]:
@@ -216,7 +216,7 @@ class Lane:
 
     def attempt(self, test: Test, say: Say) -> tuple[str, list[str]]:
         """Run a test once: see `run`."""
-        self.rxe_broke = ""
+        self.kernel_broke = ""
         try:
             self.begin(test, self.needed(test), say)
         except GuestError as err:
