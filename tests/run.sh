@@ -36,6 +36,7 @@
 #	HCABLK_KILLS	how often test 165 kills the target's machine; 3 when not set
 #	HCABLK_PREEMPTIONS
 #			how often test 161 preempts a host that writes; 20 when not set
+#	HCABLK_STOP_AT	a regular expression: a test is over when a point like this has failed ("not ok 1 - …")
 #	HCABLK_MINUTES	for how long test 138 breaks paths under load; 1 when not set
 
 set -euo pipefail
@@ -48,7 +49,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
 		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_TURN HCABLK_SYSTEM HCABLK_PACKAGES \
-		HCABLK_REISSUES HCABLK_MINUTES HCABLK_KILLS HCABLK_PREEMPTIONS; do
+		HCABLK_REISSUES HCABLK_MINUTES HCABLK_KILLS HCABLK_PREEMPTIONS HCABLK_STOP_AT; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
 	exec "$top/scripts/in-root" -C "$top" "${vars[@]}" -- "$tests/run.sh" "$@"

@@ -93,7 +93,8 @@ for patch in "${patches[@]}"; do
 		result="not ok" why="the patch does not fit any more"
 	elif ! env "$kernel" "$copy/scripts/build-modules" >>"$log" 2>&1; then
 		result="not ok" why="it does not build"
-	elif env "$kernel" "$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
+	elif env "$kernel" "HCABLK_STOP_AT=$(field "$patch" report)" \
+		"$copy/scripts/with-guests" "$copy/tests/run.sh" "$(field "$patch" test)" >>"$log" 2>&1; then
 		result="not ok" why="the test passed"
 	elif ! grep -qE -- "$(field "$patch" report)" "$log"; then
 		result="not ok" why="the test failed, but not with '$(field "$patch" report)'"

@@ -43,6 +43,8 @@ fail() {
 	_points=$((_points + 1))
 	_failures=$((_failures + 1))
 	echo "not ok $_points - $1"
+	# Who injects a bug knows what it is found by.
+	[[ -z ${HCABLK_STOP_AT:-} || ! "not ok $_points - $1" =~ $HCABLK_STOP_AT ]] || exit $KSFT_FAIL
 }
 
 # Ends the test as one that cannot run here.
