@@ -129,7 +129,8 @@ impl Device {
             plan.path.set_usual_ms(begun.gone_ms());
         }
         let result = result.and_then(|volume| plan.check(volume));
-        let installed = result.and_then(|volume| self.fence_and_install(&session, plan, volume));
+        let installed =
+            result.and_then(|volume| self.fence_and_install(&session, plan, volume, deadline));
         match installed {
             Ok(true) => {
                 // It may have been lost before it was the disk's.
@@ -168,6 +169,7 @@ impl Device {
         session: &Arc<Session>,
         plan: &Plan,
         volume: VolumeInfo,
+        deadline: Deadline,
     ) -> Result<bool, Failure> {
         let admin = session.admin().ok_or(Failure::Disconnected)?;
         let origin = session.origin(&volume)?;
@@ -175,7 +177,7 @@ impl Device {
         loop {
             plan.head.fence_others(&admin, &origin, || {
                 self.fail_fast_if_due(plan);
-                plan.goes_on()?;
+                plan.goes_on(deadline)?;
                 session.failure().map_or(Ok(()), Err)
             })?;
             let mut control = self.control.lock();

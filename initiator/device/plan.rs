@@ -10,6 +10,7 @@ use super::{
     Settings, //
 };
 use crate::{
+    deadline::Deadline,
     failure::{
         Failure,
         Step, //
@@ -49,8 +50,9 @@ impl Plan {
         self.lost.as_ref().is_some_and(|lost| lost.lacks_device())
     }
 
-    /// Fails when an attempt that waits for a fence has to end.
-    pub(super) fn goes_on(&self) -> Result<(), Failure> {
+    /// Fails when an attempt that waits for a fence has to end: when the disk is to go, but not before `deadline`, until which
+    /// the attempt may take in any case.
+    pub(super) fn goes_on(&self, deadline: Deadline) -> Result<(), Failure> {
         if !self.is_for(&self.path.info()) {
             return Err(Failure::Forced);
         }
@@ -58,7 +60,9 @@ impl Plan {
             return Err(Failure::DeviceRemoved);
         }
         match self.head.loss().end {
-            Some(end) if end.has_passed() => Err(Failure::Timeout(Step::Answer)),
+            Some(end) if end.has_passed() && deadline.has_passed() => {
+                Err(Failure::Timeout(Step::Answer))
+            }
             _ => Ok(()),
         }
     }

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: an attempt to connect a path that waits for a silent target ends at once when the path is taken out of use, when the RDMA device of its last session goes, and when its disk is disconnected, for which the module's removal waits.
+# Proves: an attempt to connect a path that waits for a silent target ends at once when the path is taken out of use, when the RDMA device of its last session goes, and when its disk is disconnected, for which the module's removal waits; another path's attempt goes on.
 # group: multi
 # guests: target c1
 # skips: siw
 # turns: 3
-# takes: 30
+# takes: 60
 # waits: yes
 
 . "${0%/*}/lib.sh"
@@ -37,6 +37,13 @@ lose() {
 	must path_is c1 vol1 1 connecting
 }
 
+# stable: paths that are lost after this are connected again at once
+stable() {
+	local live
+	live=$(on c1 'cut -d . -f 1 /proc/uptime')
+	must wait_until c1 30 "[ \$(cut -d . -f 1 /proc/uptime) -gt $((live + 11)) ]"
+}
+
 # An attempt may take 300 s, and waits for the target's answer for 30 s at least.
 target_address=10.77.1.1
 connect c1 vol1 --ctrl-loss-tmo 600 --reconnect-delay 60 --connect-timeout 600 --keep-alive-tmo 2 --queues 1
@@ -50,9 +57,7 @@ check "a path that is taken out of use, and back with another address, is connec
 mend path2
 again
 check "two ways again" path_is c1 vol1 1 live
-# Then the next attempt comes at once.
-live=$(on c1 'cut -d . -f 1 /proc/uptime')
-must wait_until c1 30 "[ \$(cut -d . -f 1 /proc/uptime) -gt $((live + 11)) ]"
+stable
 cut path2
 # Nobody tells the address of the target's card.
 must on c1 'ip neigh flush dev path2'
@@ -64,6 +69,28 @@ mend path2
 must on c1 "rdma link add ${rdma}2 type $rdma netdev path2"
 again
 check "the path gets another one" path_is c1 vol1 1 live
+lose
+disconnect c1 vol1
+mend path2
+
+# The last attempts begin before the disk is to go, and end after that.
+connect c1 vol1 --ctrl-loss-tmo 12 --reconnect-delay 60 --connect-timeout 600 --keep-alive-tmo 2 --queues 1
+add_path c1 vol1 1 10.77.2.1
+check "two paths for another time" disk_is c1 vol1 live
+stable
+cut path1
+cut path2
+must on c1 'ip neigh flush dev path1 && ip neigh flush dev path2'
+must disk_is c1 vol1 queueing
+lost=$(on c1 'cut -d . -f 1 /proc/uptime')
+must path_is c1 vol1 1 connecting
+must wait_until c1 30 "[ \$(cut -d . -f 1 /proc/uptime) -gt $((lost + 13)) ]"
+must on c1 "echo 0 > $initiator/vol1/paths/1/enable"
+mend path1
+check "without one of its paths the disk waits for the last attempt of the other one" disk_is c1 vol1 live
+mend path2
+again
+must path_is c1 vol1 1 live
 lose
 disconnect c1 vol1
 seconds 'rmmod hcablk'
