@@ -31,7 +31,7 @@ struct AttemptState {
 }
 
 impl AttemptLinks {
-    /// Begins an attempt. May sleep.
+    /// Begins an attempt. May sleep. Fails with `ENOMEM`, as a [`Failure::Setup`].
     pub(crate) fn new() -> Result<Arc<Self>, Failure> {
         let state = AttemptState {
             links: KVec::new(),
