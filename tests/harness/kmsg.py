@@ -63,6 +63,9 @@ RXE_NO_WORKER = re.compile(r"INFO: task kthreadd:\d+ blocked")
 MAD_NO_MEMORY = re.compile(
     r"INFO: task kworker/\S+ blocked in I/O wait (?:(?!</TASK>).|\n)*\b__alloc_pages_slowpath\b(?:(?!</TASK>).|\n)*\bib_mad_recv_done\+"
 )
+# How it connects nothing: a management datagram that it has no memory to send puts its GSI queue pair into the state ERR, in which
+# the kernel leaves it (mad_error_handler()). What hcablk-reset says then.
+RXE_NO_MANAGEMENT = re.compile(r"hcablk-test: soft-RoCE can send no management datagram")
 
 
 def kernel_broke(text: str) -> str:
@@ -71,6 +74,8 @@ def kernel_broke(text: str) -> str:
         return "soft-RoCE carried out a registration twice and broke a connection"
     if RXE_NO_DRAIN.search(text) and RXE_NO_WORKER.search(text):
         return "soft-RoCE had no worker without memory, and flushed nothing"
+    if RXE_NO_MANAGEMENT.search(text):
+        return "soft-RoCE had no memory for a management datagram, and sends none since then"
     if MAD_NO_MEMORY.search(text):
         return "the kernel waited for this disk before it received what connects it"
     return ""

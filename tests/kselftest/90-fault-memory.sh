@@ -95,5 +95,7 @@ for guest in c1 target; do
 	must on $guest 'echo 0 > /sys/kernel/debug/failslab/probability; echo N > /sys/kernel/debug/failslab/ignore-gfp-wait'
 done
 must on c1 "hcablk disconnect --if-exists vol1"
+mend_management c1
+mend_management target
 connect c1 vol1
 check "and after that" on c1 "hcablk-scatter $device random 92 4"

@@ -64,6 +64,16 @@ only_of() {
 		printf '%#x\n' $(printf '0x%x' $((start + length))) > require-end && echo 32 > stacktrace-depth"
 }
 
+# mend_management GUEST: makes soft-RoCE's device anew if it can send no management datagram any more, and so connect nothing: a
+# packet that it had no memory for has put its GSI queue pair into the state ERR (rxe_requester()), out of which the kernel takes
+# only one that is in SQE (mad_error_handler()). Its connections are gone then.
+mend_management() {
+	on "$1" 'rdma resource show qp' | grep -q 'type GSI state ERR' || return 0
+	echo "# $1: soft-RoCE's GSI queue pair was in the state ERR: the device is made anew" >&2
+	must on "$1" "card=\$(cat /sys/class/infiniband/$rdma_link/parent) && rdma link delete $rdma_link &&
+		rdma link add $rdma_link type $rdma netdev \$card"
+}
+
 # in_turn GUEST "COMMAND" [STEPS]: has the guest `c1` do COMMAND twice, and one allocation of GUEST's fail meanwhile: the first one,
 # the second one, …, further apart by one in STEPS, until it has not come when COMMAND is done the first time. What fails must
 # succeed when it is done again. COMMAND prints why it fails. The kernel counts those that may fail where nobody can read it, so
