@@ -87,7 +87,7 @@ const LOOK_MS: u32 = 250;
 const KEEP_ALIVE_TMO_S: u16 = 5;
 
 /// Milliseconds that the answer may take which tells that the export ends, or that all is durable.
-const GONE_MS: u32 = 100;
+const GONE_MS: u32 = 500;
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.
 mod kind {
