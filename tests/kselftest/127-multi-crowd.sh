@@ -73,7 +73,8 @@ for guest in $clients; do
 	check "the writes of $guest's disks are done" join "writers-$guest"
 done
 same "the target has all sessions again, and no more" $((each * 2)) "$(on target "cat $target/volumes/*/clients | wc -l")"
-same "no disk saw an error" 0 "$(for guest in $clients; do on "$guest" "grep -h '^errors ' $initiator/*/stats"; done | awk '{ n += $2 } END { print n + 0 }')"
+same "no disk saw an error" "$((each * 2)) 0" \
+	"$(for guest in $clients; do on "$guest" "grep -h '^errors ' $initiator/*/stats"; done | awk '{ n += $2 } END { print NR, n + 0 }')"
 must on c1 "for n in \$(seq $first); do yes \$n | dd bs=4096 count=1 iflag=fullblock 2> /dev/null; done > /tmp/wanted &&
 	dd if=/dev/\$(cat $initiator/vol1/device) of=/tmp/got bs=4096 skip=1 count=$first iflag=direct 2> /dev/null"
 check "and the drive has what they wrote" on c1 'cmp /tmp/wanted /tmp/got'

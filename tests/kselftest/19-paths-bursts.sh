@@ -38,8 +38,13 @@ done
 connect c1 vol1 --batch-upper 8 --batch-lower 2
 spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=4k --iodepth=48 --numjobs=2 \
 	--size=$(few 8)M --offset_increment=64M --verify=crc32c --verify_fatal=1 > /tmp/load 2>&1"
+must wait_until c1 30 "awk '{ exit !\$9 }' /sys/block/$disk/stat"
+gone=0
 for _ in 1 2 3 4 5 6; do
-	must on c1 "echo 0 > /sys/devices/system/cpu/cpu1/online; usleep 100000; echo 1 > /sys/devices/system/cpu/cpu1/online"
+	under_way=$(on c1 "awk '{ print \$9 }' /sys/block/$disk/stat
+		echo 0 > /sys/devices/system/cpu/cpu1/online; usleep 100000; echo 1 > /sys/devices/system/cpu/cpu1/online")
+	[ "${under_way:-0}" = 0 ] || gone=$((gone + 1))
 done
+less "a processor went while requests were under way" 0 "$gone"
 check "load goes on while a processor goes and comes" joined load c1
 disconnect c1 vol1

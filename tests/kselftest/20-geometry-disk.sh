@@ -29,7 +29,7 @@ same "a queue holds 128 requests" 128 "$(queue nr_requests)"
 queues=$(on c1 nproc)
 same "every queue has its queue pair, and the path an admin queue pair" $((queues + 1)) "$(queue_pairs c1)"
 same "and so at the target" "$(queue_pairs c1)" "$(queue_pairs target)"
-check "the queue pairs are ready to send" on c1 "rdma resource show qp | grep -v GSI | grep -c 'state RTS'"
+same "the queue pairs are ready to send" "$(queue_pairs c1)" "$(on c1 "rdma resource show qp | grep -v GSI | grep -c 'state RTS'")"
 like "the queue pairs are the kernel's own" 'comm \[' "$(on c1 'rdma resource show qp | grep -v GSI')"
 same "the device's state is live" live "$(on c1 "cat $initiator/vol1/state")"
 silent "there is no error" on c1 "cat $initiator/vol1/error"

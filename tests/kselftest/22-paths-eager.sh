@@ -8,11 +8,6 @@
 
 . "${0%/*}/lib.sh"
 
-# count NAME "COUNTERS"
-count() {
-	awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' <<< "$2"
-}
-
 counters() {
 	client=$(on c1 "cat $initiator/vol1/stats")
 	server=$(on target "cat $target/volumes/vol1/stats")

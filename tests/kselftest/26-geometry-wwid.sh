@@ -31,7 +31,9 @@ connect c1 vol1
 must on target 'hcablk target unexport --force vol1'
 must wait_until c1 30 "grep -q failed $initiator/vol1/state"
 export_volume vol1 "$drive2" c1
-refuse "another drive has another id" [ "$derived" = "$(on target "cat $target/volumes/vol1/wwid")" ]
+other=$(on target "cat $target/volumes/vol1/wwid")
+like "another drive has an id, too" '^[0-9a-f]{8}-[0-9a-f-]{27}$' "$other"
+refuse "and it is another one" [ "$derived" = "$other" ]
 refuse "and is not taken for the lost one" on c1 "env echo 1 > $initiator/vol1/enable"
 like "which is told" 'another one than before' "$(on c1 "cat $initiator/vol1/error")"
 refuse "there is no disk" on c1 "[ -e $device ]"

@@ -12,11 +12,6 @@
 asks=1
 [ "$rdma" != siw ] || asks=0
 
-# count NAME "COUNTERS"
-count() {
-	awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' <<< "$2"
-}
-
 # counters_of_both VOLUME: sets $client and $server.
 counters_of_both() {
 	client=$(on c1 "cat $initiator/$1/stats")

@@ -12,11 +12,6 @@
 
 [ "$rdma" != siw ] || skip "on iWARP every completion makes an event"
 
-# count NAME "COUNTERS"
-count() {
-	awk -v name="$1" '$1 == name { n = $2 } END { print n + 0 }' <<< "$2"
-}
-
 # since NAME: how far a counter has gone since $before.
 since() {
 	echo $(($(count "$1" "$(on c1 "cat $initiator/$volume/stats")") - $(count "$1" "$before")))

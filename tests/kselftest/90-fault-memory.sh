@@ -90,7 +90,9 @@ check "all works at the end" on c1 "hcablk-scatter $device random 90 4"
 for guest in c1 target; do
 	must on $guest 'cd /sys/kernel/debug/failslab && echo Y > ignore-gfp-wait && echo -1 > times && echo 2 > probability'
 done
-ON_SECONDS=200 on c1 "hcablk-scatter $device random 91 4; true"
+output=$(ON_SECONDS=200 on c1 "hcablk-scatter $device random 91 4 2>&1")
+echo "# $output" >&2
+refuse "what was read was right" grep -E 'is wrong|holds neither' <<< "$output"
 for guest in c1 target; do
 	must on $guest 'echo 0 > /sys/kernel/debug/failslab/probability; echo N > /sys/kernel/debug/failslab/ignore-gfp-wait'
 done

@@ -329,11 +329,13 @@ try_connect() {
 	on "$guest" "$script && env echo 1 > enable" 2>&1
 }
 
-# stats_of GUEST CONFIGFS-DIRECTORY COUNTER…: of one moment, a line each
+# stats_of GUEST CONFIGFS-DIRECTORY COUNTER…: of one moment, a line each. They are read once before: a target waits for what its
+# queues are handling, but not for long, and on a busy machine the processor that does so may not run meanwhile.
 stats_of() {
 	local guest=$1 place=$2
 	shift 2
-	on "$guest" "awk '{ sum[\$1] += \$2 } END { n = split(\"$*\", names)
+	on "$guest" "for file in $place/stats; do read -r _ < \$file; done
+		awk '{ sum[\$1] += \$2 } END { n = split(\"$*\", names)
 		for (i = 1; i <= n; i++) { if (!(names[i] in sum)) exit 1; printf \"%d\\n\", sum[names[i]] } }' $place/stats"
 }
 
@@ -342,9 +344,14 @@ stat_of() {
 	stats_of "$@"
 }
 
+# count NAME "COUNTERS": the counter's value in the text of a file `stats`, and nothing if it has no such counter
+count() {
+	awk -v name="$1" '$1 == name { print $2; exit }' <<< "$2"
+}
+
 # queue_pairs GUEST: how many RDMA queue pairs there are, without the management's own.
 queue_pairs() {
-	on "$1" "rdma resource show qp | grep '^link ${_link[$1]:-}' | grep -v 'type GSI' | wc -l"
+	on "$1" "pairs=\$(rdma resource show qp) || exit; echo \"\$pairs\" | grep '^link ${_link[$1]:-}' | grep -v 'type GSI' | wc -l"
 }
 
 # For wait_until: a peer that has ended a connection knows of that before the other end.
@@ -352,7 +359,7 @@ no_queue_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 
 # rnr GUEST: how often the RDMA device saw or said "receiver not ready".
 rnr() {
-	on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n } END { print sum + 0 }'"
+	on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n; seen = 1 } END { if (seen) print sum + 0 }'"
 }
 
 # rxe_count GUEST COUNTER: of its RDMA device
