@@ -69,7 +69,7 @@ says "a number that is none" queue-old "admin granted queue granted queue 7!" "c
 must on c1 'modprobe hcablk'
 secret=$(key_digits c1 host) target_secret=$(key_digits target target)
 false_target() {
-	on c2 "printf '$keys\n' | hcablk-prove target 7745 $1 > /tmp/prove 2>&1 &"
+	on c2 "rm -f /tmp/prove; printf '$keys\n' | hcablk-prove target 7745 $1 > /tmp/prove 2>&1 &"
 	must wait_until c2 20 'grep -q listens /tmp/prove'
 	on c1 "mkdir -p /sys/kernel/config/hcablk/false && cd /sys/kernel/config/hcablk/false && echo 10.77.0.3 > address &&
 		echo 7745 > port && echo vol1 > volume && echo $id > host_id && echo $secret > host_key && echo $target_secret > target_key &&

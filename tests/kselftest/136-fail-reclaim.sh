@@ -37,7 +37,7 @@ must on c1 'echo 70 > /proc/sys/vm/dirty_ratio && echo 1 > /proc/sys/vm/dirty_ba
 must on c1 "mkdir -p /tmp/hog && mount -t tmpfs -o size=$((swapped + more + 16))m none /tmp/hog && sync && echo 3 > /proc/sys/vm/drop_caches &&
 	echo \$(((\$(awk '/MemAvailable/ { print \$2 }' /proc/meminfo) / 1024 - $left) / 2)) > /proc/sys/vm/nr_hugepages &&
 	grep -E 'MemAvailable|MemFree|HugePages_Total' /proc/meminfo"
-must on c1 "for event in direct_reclaim_begin wakeup_kswapd; do echo 1 > $tracing/events/vmscan/mm_vmscan_\$event/enable; done && echo 1 > $tracing/events/hcablk/hcablk_disk/enable"
+must on c1 "for event in direct_reclaim_begin direct_reclaim_end wakeup_kswapd; do echo 1 > $tracing/events/vmscan/mm_vmscan_\$event/enable; done && echo 1 > $tracing/events/hcablk/hcablk_disk/enable"
 fill="for n in 1 2 3 4; do yes hog \$n | head -c $((swapped / 4))m > /tmp/hog/\$n || exit; done; cd /tmp/hog && sha256sum 1 2 3 4 > /tmp/sums"
 ON_SECONDS=1000 must on c1 "$fill"
 # Until /tmp/enough is there what was swapped out is read in, and so other things are swapped out.
@@ -45,10 +45,8 @@ ON_SECONDS=2000 spawn hog c1 'cd /tmp/hog && until [ -e /tmp/enough ]; do sha256
 ON_SECONDS=2000 spawn writer c1 "fio --name=w --directory=/mnt/files --rw=randwrite --bsrange=4k-64k --size=${written}M --numjobs=2 \
 	--fallocate=none --verify=crc32c --verify_fatal=1"
 must wait_until c1 120 "awk '{ is[\$1] = \$2 } END { exit !(is[\"nr_dirtied\"] > 2000 && is[\"nr_writeback\"]) }' /proc/vmstat"
-# As soon as the disk waits more memory is wanted, which only swapping out can give. Who looks needs memory, too, and may see
-# that no more than the disk's return.
-ON_SECONDS=2000 spawn more c1 "until read state < $initiator/swap/state && [ \$state = queueing ] || [ -e /tmp/enough ]; do :; done
-	dd if=/dev/zero of=/tmp/hog/more bs=64k count=$((more * 16))"
+# When the outage begins more memory is wanted, which only swapping out can give.
+ON_SECONDS=2000 spawn more c1 "dd if=/dev/zero of=/tmp/hog/more bs=64k count=$((more * 16))"
 must vm link-down target 0
 # From here on nothing is asked of the client but by its log: its programs may wait for the disk.
 for volume in files swap; do
@@ -70,10 +68,14 @@ must on c1 'echo 0 > /proc/sys/vm/nr_hugepages && touch /tmp/enough'
 check "what was written is read" join writer
 check "so is what was swapped out" join hog
 check "who wanted memory meanwhile has it" join more
-# Allocations that found too little memory while a disk waited; the moments are those of the states.
+# Allocations that found too little memory while a disk waited, or before that and were no further; the moments are those of the
+# states, the first word is the task.
 read -r during swaps <<< "$(on c1 "awk '
-	/hcablk_disk:/ { waits += / state=queueing/ ? 1 : / state=live/ ? -1 : 0 }
-	/mm_vmscan_/ && waits > 0 { n++ }
+	/reclaim_begin:/ { reclaims[\$1] = 1 }
+	/reclaim_end:/ { delete reclaims[\$1] }
+	/hcablk_disk:.* state=queueing/ { waits++; for (task in reclaims) n++ }
+	/hcablk_disk:.* state=live/ { waits-- }
+	/(reclaim_begin|wakeup_kswapd):/ && waits > 0 { n++ }
 	END { print n + 0 }' $tracing/trace; awk '/^pswpout/ { print \$2 }' /proc/vmstat" | xargs)"
 echo "# $during allocations found too little memory during the outage, $swaps pages were swapped out in all"
 less "memory was short during the outage" 0 "$during"

@@ -5,10 +5,9 @@
 
 . "${0%/*}/lib.sh"
 
-# Of the first 8 KiB the drive loses the first half when it is told to, and the second takes it some seconds to write.
+# Of the first 8 KiB the drive loses the first half when it is told to, and the second can be held up.
 size=65536
-must on target "modprobe -a dm_mod dm_delay &&
-	echo '0 8 delay $drive2 8 0 $drive2 8 $((4000 * slow))' | dmsetup create late && dmsetup mknodes"
+must on target "modprobe dm_mod && echo '0 8 linear $drive2 8' | dmsetup create late && dmsetup mknodes"
 # table linear|error
 table() {
 	local first="linear $drive2 0"
@@ -31,12 +30,14 @@ begin() {
 	becomes linear
 	must on target "dd if=$both of=/dev/null bs=4k count=2; dd if=$both of=/dev/null bs=4k skip=16 count=1"
 	becomes error
+	must on target 'dmsetup suspend --nolockfs late'
 	spawn wide c1 "dd if=/dev/urandom of=$1 bs=8k count=1 conv=notrunc oflag=$2"
 	must wait_until target 30 "awk '{ exit !(\$2 >= 1) }' /sys/block/${both#/dev/}/inflight"
 }
 # end "DESCRIPTION"
 end() {
 	check "$1: meanwhile the first one is being written" on target "awk '{ exit !(\$2 >= 1) }' /sys/block/${both#/dev/}/inflight"
+	must on target 'dmsetup resume late'
 	refuse "$1: the write of which half is lost fails" join wide
 }
 
@@ -57,16 +58,20 @@ same "and read them" "$cached" "$read"
 } >&2
 
 # A write with FUA flushes the drive, of which a part is lost, and through the page cache it tells what the session has
-# lost: the second may fail, too, and takes as long as the first.
+# lost: the second may fail, too, and then does so at once.
 for disk in "$direct" "$device"; do
 	begin "$disk" direct,dsync
-	on c1 "dd if=/dev/zero of=$disk bs=4k seek=16 count=1 conv=notrunc oflag=direct,dsync"
+	must on c1 'rm -f /tmp/beside'
+	spawn beside c1 "dd if=/dev/zero of=$disk bs=4k seek=16 count=1 conv=notrunc oflag=direct,dsync; : > /tmp/beside"
+	must wait_until c1 30 "[ -e /tmp/beside ] || awk '{ exit !(\$2 >= 2) }' /sys/block/${disk#/dev/}/inflight"
+	must on target 'dmsetup resume late'
+	must join beside
 	refuse "both with FUA, $disk: the write of which half is lost fails" join wide
 done
 
 becomes linear
 check "when the drive is well, so are writes" on c1 "dd if=/dev/urandom of=$direct bs=8k count=1 conv=notrunc oflag=direct,dsync"
 must on target 'echo 3000 > /proc/sys/vm/dirty_expire_centisecs; echo 500 > /proc/sys/vm/dirty_writeback_centisecs'
-on c1 'rm /tmp/read; hcablk disconnect --force cached'
+on c1 'rm /tmp/read /tmp/beside; hcablk disconnect --force cached'
 disconnect c1 direct
 must on target 'hcablk target unexport --force cached && hcablk target unexport direct && dmsetup remove both && dmsetup remove late'

@@ -11,7 +11,10 @@
 
 # A drive that takes four requests, and does them when the one below does.
 must on target "modprobe -a dm_mod loop && printf '0 65536 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
-	losetup /dev/loop0 /dev/mapper/gate && echo none > /sys/block/loop0/queue/scheduler && echo 4 > /sys/block/loop0/queue/nr_requests"
+	losetup /dev/loop0 /dev/mapper/gate"
+# A loop device keeps these when it is given up.
+was=$(on target 'cd /sys/block/loop0/queue && cat nr_requests && sed "s/.*\[//; s/\].*//" scheduler' | xargs)
+must on target "echo none > /sys/block/loop0/queue/scheduler && echo 4 > /sys/block/loop0/queue/nr_requests"
 same "the drive takes so many requests" 4 "$(on target 'cat /sys/block/loop0/queue/nr_requests')"
 export_volume full /dev/loop0 c1
 connect c1 full --queues 1 --io-timeout 600
@@ -29,4 +32,5 @@ must on c1 'hcablk disconnect --if-exists --force full'
 connect c1 full
 check "the volume is served" on c1 "dd if=$device of=/dev/null bs=64k count=4 iflag=direct"
 disconnect c1 full
-must on target 'hcablk target unexport full && losetup -d /dev/loop0 && dmsetup remove gate'
+must on target "hcablk target unexport full && echo ${was#* } > /sys/block/loop0/queue/scheduler &&
+	echo ${was% *} > /sys/block/loop0/queue/nr_requests && losetup -d /dev/loop0 && dmsetup remove gate"

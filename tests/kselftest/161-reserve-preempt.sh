@@ -24,10 +24,13 @@ table() {
 }
 
 must on target "modprobe -a dm_mod dm_delay && mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
-own=() victims=() load=
+own=() victims=() load= overs=
 for ((n = 0; n < drives; n++)); do
-	must on target "echo '$(table $n 500)' | dmsetup create slow$n && dmsetup mknodes"
-	export_volume vol$n /dev/mapper/slow$n --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b610$n c1 c2
+	# What is above counts what waits in it; itself it does not (accounts_remapped_io of dm-delay).
+	must on target "echo '$(table $n 500)' | dmsetup create slow$n && dmsetup mknodes &&
+		echo '0 $size linear /dev/mapper/slow$n 0' | dmsetup create over$n && dmsetup mknodes"
+	overs+=" /sys/block/$(on target "dmsetup info -c --noheadings -o blkdevname over$n")/inflight"
+	export_volume vol$n /dev/mapper/over$n --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b610$n c1 c2
 	connect c1 vol$n --ctrl-loss-tmo -1
 	own+=("$device")
 	must on c1 "hcablk-pr $device register 0 11"
@@ -63,6 +66,7 @@ while [ $made -lt "$preemptions" ]; do
 	must on c1 "for disk in ${own[*]}; do hcablk-pr \$disk reserve 11 3 || exit; done"
 	ON_SECONDS=200 spawn victim c2 "fio --direct=1 --ioengine=libaio --bs=32k --iodepth=16 --size=${slice}M --time_based --runtime=100 --refill_buffers --randseed=$made --thread $load 2>&1"
 	must wait_until c2 60 "[ \$(awk '\$9 > 0' $stats | wc -l) = $drives ]"
+	must wait_until target 60 "[ \$(cat $overs | awk '\$2 > 0' | wc -l) = $drives ]"
 	for ((n = 0; n < drives; n++)); do
 		moment=$((RANDOM * 40))
 		exec {part}< <(preempt $n $moment "${delays[n]}")
@@ -85,4 +89,4 @@ same "in each the victim had written before" $made $wrote
 for guest in c1 c2; do
 	must on $guest "for n in $(seq -s ' ' 0 $((drives - 1))); do hcablk disconnect --force vol\$n || exit; done"
 done
-must on target "for n in $(seq -s ' ' 0 $((drives - 1))); do hcablk target unexport vol\$n && dmsetup remove slow\$n || exit; done"
+must on target "for n in $(seq -s ' ' 0 $((drives - 1))); do hcablk target unexport vol\$n && dmsetup remove over\$n && dmsetup remove slow\$n || exit; done"

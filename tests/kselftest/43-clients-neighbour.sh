@@ -21,7 +21,7 @@ late=$(ON_SECONDS=900 on c1 "
 		ip neigh flush all
 		begin=\$(cut -d. -f1 /proc/uptime)
 		hcablk connect 10.77.0.1 vol1 --queues 1 > /dev/null || { echo failed; exit; }
-		[ \$((\$(cut -d. -f1 /proc/uptime) - begin)) -lt 6 ] || late=\$((late + 1))
+		[ \$((\$(cut -d. -f1 /proc/uptime) - begin)) -lt $((6 * slow)) ] || late=\$((late + 1))
 		hcablk disconnect vol1 > /dev/null || { echo still connected; exit; }
 	done
 	echo \$late")

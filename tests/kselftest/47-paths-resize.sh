@@ -55,8 +55,8 @@ attach c1 cached
 attach c2 goes
 same "both begin with the same size" "$((64 << 20)) $((64 << 20))" "$(bytes c1 vol1) $(bytes c2 vol1)"
 same "a file's size is the disk's" "$((16 << 20)) $((16 << 20))" "$(bytes c1 direct) $(bytes c1 cached)"
-ON_SECONDS=300 spawn holder c2 "exec sleep 300 < ${disk_of[vol1]}"
-ON_SECONDS=300 spawn file_holder c1 "exec sleep 300 < ${disk_of[direct]} 3< ${disk_of[cached]}"
+ON_SECONDS=1000 spawn holder c2 "exec sleep $((1000 * slow)) < ${disk_of[vol1]}"
+ON_SECONDS=1000 spawn file_holder c1 "exec sleep $((1000 * slow)) < ${disk_of[direct]} 3< ${disk_of[cached]}"
 ON_SECONDS=200 spawn load c1 "until [ -e /tmp/stop ]; do fio --name=v --filename=${disk_of[vol1]} --direct=1 --ioengine=libaio --rw=randrw \
 	--bs=4k --iodepth=8 --size=1M --verify=crc32c --verify_fatal=1 --allow_file_create=0 || exit 1; done"
 

@@ -103,7 +103,7 @@ must on target 'hcablk target unexport vol1'
 
 # There is an end.
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo 4
+connect c1 vol1 --ctrl-loss-tmo $((8 * slow))
 start_load over c1 "$device"
 must on target 'hcablk target unexport --force vol1'
 check "until ctrl_loss_tmo is over requests wait" state_is queueing
@@ -114,7 +114,7 @@ must on c1 'hcablk disconnect vol1'
 
 # Requests need not wait as long as the disk does.
 export_volume vol1 "$drive" c1
-connect c1 vol1 --ctrl-loss-tmo -1 --fast-io-fail-tmo 4
+connect c1 vol1 --ctrl-loss-tmo -1 --fast-io-fail-tmo $((8 * slow))
 start_load fast c1 "$device"
 must on target 'hcablk target unexport --force vol1'
 check "requests wait at first" state_is queueing

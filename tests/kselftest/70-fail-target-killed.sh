@@ -21,7 +21,7 @@ connect c1 vol1 --io-timeout 5
 spawn writer c1 'n=0; while dd if=/dev/zero of=/mnt/a/f$n bs=64k count=8 conv=fsync; do n=$((n + 1)); done 2> /dev/null; exit 1'
 must wait_until c1 30 '[ -e /mnt/a/f3 ]'
 start_load one c1 "$device"
-spawn holder c2 "exec sleep 100 < $idle"
+ON_SECONDS=1000 spawn holder c2 "exec sleep $((1000 * slow)) < $idle"
 must wait_until c2 60 'pidof sleep'
 must vm kill target
 ends_within one 40000 "target killed"

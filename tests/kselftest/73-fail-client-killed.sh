@@ -5,7 +5,7 @@
 # turns: 6
 # takes: 170
 # waits: yes
-# timeout: 480
+# timeout: 1200
 
 . "${0%/*}/lib.sh"
 

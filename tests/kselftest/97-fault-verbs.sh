@@ -25,7 +25,7 @@ inject c1 map 20 10000
 check "requests whose memory is not mapped at once are right" fio c1 "--name=v --filename=$device --rw=randrw --bsrange=4k-256k \
 	--blockalign=4k --iodepth=16 --size=$(few 8)M --verify=crc32c --verify_fatal=1"
 check "so are those of every shape" on c1 "hcablk-scatter $device random $((RANDOM + 1)) 4"
-less "mapping did fail" "$(left c1 map)" 9950
+less "mapping did fail" "$(left c1 map)" 9990
 same "nobody was told" "0 live" "$(stat_of c1 $initiator/vol1 errors) $(on c1 "cat $initiator/vol1/state")"
 
 # broken "DESCRIPTION" GUEST post|map PERCENT REASON: load, under which that fails once at the guest, ends with the
@@ -33,7 +33,7 @@ same "nobody was told" "0 live" "$(stat_of c1 $initiator/vol1 errors) $(on c1 "c
 broken() {
 	local what=$1 guest=$2 fault=$3 percent=$4 reason=$5 started
 	start_load load c1 "$device" --bsrange=4k-512k --blockalign=4k --offset=16M --size=64M --allow_file_create=0
-	must wait_until c1 30 "awk '{ exit !(\$9 >= 16) }' /sys/block/$disk/stat"
+	must wait_until c1 30 "awk '{ exit !(\$9 >= $(few 16)) }' /sys/block/$disk/stat"
 	inject "$guest" "$fault" "$percent" 1
 	ends_within load 40000 "$what"
 	same "$what: it has failed" 0 "$(left "$guest" "$fault")"

@@ -231,6 +231,9 @@ void odd_admin(struct rng *r)
 	struct asked a;
 	int wanted;
 
+	/* Whatever the seed, each asks about reservations once at least. */
+	if (!mine->reservations)
+		kind = 8;
 	admin = enter_admin(r, &a);
 	op = KEEP_ALIVE + below(r, 5);
 	admin_message(r, b, op, false);
