@@ -24,7 +24,7 @@ table() {
 }
 
 must on target "modprobe -a dm_mod dm_delay && mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
-own=() victims=() load= overs=
+own=() victims=() load="" overs=""
 for ((n = 0; n < drives; n++)); do
 	# What is above counts what waits in it; itself it does not (accounts_remapped_io of dm-delay).
 	must on target "echo '$(table $n 500)' | dmsetup create slow$n && dmsetup mknodes &&
