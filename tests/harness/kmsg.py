@@ -63,8 +63,8 @@ RXE_NO_WORKER = re.compile(r"INFO: task kthreadd:\d+ blocked")
 MAD_NO_MEMORY = re.compile(
     r"INFO: task kworker/\S+ blocked in I/O wait (?:(?!</TASK>).|\n)*\b__alloc_pages_slowpath\b(?:(?!</TASK>).|\n)*\bib_mad_recv_done\+"
 )
-# How it connects nothing: a management datagram that it has no memory to send puts its GSI queue pair into the state ERR, in which
-# the kernel leaves it (mad_error_handler()). What hcablk-reset says then.
+# How it connects nothing: a management datagram that it has no memory for, or that a network card refuses while it goes or comes,
+# puts its GSI queue pair into the state ERR, in which the kernel leaves it (mad_error_handler()). What hcablk-reset says then.
 RXE_NO_MANAGEMENT = re.compile(r"hcablk-test: soft-RoCE can send no management datagram")
 
 
@@ -75,7 +75,7 @@ def kernel_broke(text: str) -> str:
     if RXE_NO_DRAIN.search(text) and RXE_NO_WORKER.search(text):
         return "soft-RoCE had no worker without memory, and flushed nothing"
     if RXE_NO_MANAGEMENT.search(text):
-        return "soft-RoCE had no memory for a management datagram, and sends none since then"
+        return "soft-RoCE could not send a management datagram, and sends none since then"
     if MAD_NO_MEMORY.search(text):
         return "the kernel waited for this disk before it received what connects it"
     return ""

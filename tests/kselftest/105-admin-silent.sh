@@ -13,8 +13,6 @@ two_cards 1 target c1
 target_address=10.77.1.1
 must on target "modprobe dm_mod && echo \"0 65536 linear $drive 0\" | dmsetup create gate && dmsetup mknodes"
 export_volume vol1 /dev/mapper/gate --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a05 c1
-# From here on what the card does is changed only: see netem().
-netem c1 path1
 connect c1 vol1 --ctrl-loss-tmo 600 --keep-alive-tmo 1 --io-timeout 120
 same "the setting is shown" 1 "$(on c1 "cat $initiator/vol1/keep_alive_tmo")"
 
@@ -35,6 +33,7 @@ stamp() {
 }
 times=()
 for round in 1 2 3; do
+	# two_cards() has put the emulator there: what the card does is changed only, see netem().
 	must on c1 "tc qdisc replace dev path1 root netem limit 10000 loss 100% && echo 'test: silence $round' > /dev/kmsg"
 	check "silence $round is noticed" disk_is c1 vol1 queueing
 	like "and told" "the target has not answered a keep-alive for 1 s" "$(on c1 "dmesg | sed '1,/test: silence $round/d' | grep lost:")"

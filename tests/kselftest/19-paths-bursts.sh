@@ -41,9 +41,9 @@ spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw
 must wait_until c1 30 "awk '{ exit !\$9 }' /sys/block/$disk/stat"
 gone=0
 for _ in 1 2 3 4 5 6; do
-	under_way=$(on c1 "awk '{ print \$9 }' /sys/block/$disk/stat
-		echo 0 > /sys/devices/system/cpu/cpu1/online; usleep 100000; echo 1 > /sys/devices/system/cpu/cpu1/online")
-	[ "${under_way:-0}" = 0 ] || gone=$((gone + 1))
+	under_way=$(on c1 "awk '{ print \$9 }' /sys/block/$disk/stat && echo 0 > /sys/devices/system/cpu/cpu1/online && usleep 100000 &&
+		echo 1 > /sys/devices/system/cpu/cpu1/online") || die "a processor goes and comes"
+	[ "$under_way" = 0 ] || gone=$((gone + 1))
 done
 less "a processor went while requests were under way" 0 "$gone"
 check "load goes on while a processor goes and comes" joined load c1

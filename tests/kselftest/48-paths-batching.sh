@@ -14,7 +14,10 @@
 
 # since NAME: how far a counter has gone since $before.
 since() {
-	echo $(($(count "$1" "$(on c1 "cat $initiator/$volume/stats")") - $(count "$1" "$before")))
+	local now
+	now=$(count "$1" "$(on c1 "cat $initiator/$volume/stats")")
+	# It is calculated with where it would end no more than a subshell.
+	[[ $now = no_* ]] && echo "$now" || echo $((now - $(count "$1" "$before")))
 }
 
 begin() {

@@ -84,7 +84,7 @@ disconnect c2 vol1
 export_volume vol2 "$drive2" c1
 ON_SECONDS=600 spawn switch target "while [ ! -e /tmp/enough ]; do
 	echo 0 > $target/volumes/vol2/enable && echo 1 > $target/volumes/vol2/enable || exit 1
-	sleep 0.5
+	usleep $((500000 * slow))
 done; rm /tmp/enough"
 ON_SECONDS=500 check "connecting to a volume that comes and goes works or is an error" on c1 "n=0; rm -f /tmp/worked; while [ \$n -lt 12 ]; do
 	if disk=\$(hcablk connect $target_address vol2 2>> /tmp/output); then

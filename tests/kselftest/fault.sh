@@ -65,8 +65,8 @@ only_of() {
 }
 
 # mend_management GUEST: makes soft-RoCE's device anew if it can send no management datagram any more, and so connect nothing: a
-# packet that it had no memory for has put its GSI queue pair into the state ERR (rxe_requester()), out of which the kernel takes
-# only one that is in SQE (mad_error_handler()). Its connections are gone then.
+# packet that it had no memory for, or that the network card refused, has put its GSI queue pair into the state ERR
+# (rxe_requester()), out of which the kernel takes only one that is in SQE (mad_error_handler()). Its connections are gone then.
 mend_management() {
 	on "$1" 'rdma resource show qp' | grep -q 'type GSI state ERR' || return 0
 	echo "# $1: soft-RoCE's GSI queue pair was in the state ERR: the device is made anew" >&2
