@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Says whether what `hcablk trace show --json` prints on standard input can have been.
 
-Prints a line "MACHINES REQUESTS CHUNKED WRONG", and what is wrong, of which there is something if the chunks of a request do not cover it exactly,
+Prints a line "MACHINES REQUESTS CHUNKED" and fails, with what is wrong, if the chunks of a request do not cover it exactly,
 something of it happened before what it follows from, or the times of both sides contradict each other by more than their
 uncertainty."""
 
@@ -62,8 +62,9 @@ def main():
     requests = shown["requests"]
     wrong = [why for request in requests for why in of_request(request)]
     print("\n".join(wrong), file=sys.stderr)
-    print(len(shown["machines"]), len(requests), sum(request["is_chunked"] for request in requests), len(wrong))
+    print(len(shown["machines"]), len(requests), sum(request["is_chunked"] for request in requests))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
