@@ -87,6 +87,8 @@ class Handler(socketserver.BaseRequestHandler):
                 self.server.kill(guest)
             case "start":
                 self.server.start([guest])
+            case "add-drive":
+                guest.add_drive()
             case "off":
                 return 0 if guest.wait_off(float(rest[0]) * guest.settings.slow) else 124
             case "pause":
@@ -118,6 +120,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             guest.start()
         for guest in guests:
             self.wait_booted(guest)
+            guest.attach_drive()
         target = self.guests["target"]
         for guest in self.guests.values():
             wired = any(cable for cable, _ in guest.spec.cables)

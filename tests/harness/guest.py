@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from unblock import unblock
+from volatile import BLOCK, VolatileDrive
 
 # So many commands can run in a guest at once. Each costs it 4 MiB of buffers, and the time to look for leaks there.
 CHANNELS = 5
@@ -26,6 +27,7 @@ KILL_SECONDS = 20.0
 # So long nothing is said on the console of a guest that boots, before it is taken for hung.
 BOOT_SECONDS = 60.0
 MARK_SECONDS = 60.0
+ADD_SECONDS = 60.0
 
 Output = Callable[[str, bytes], None]
 
@@ -143,9 +145,12 @@ class Guest:
         self._process: subprocess.Popen[bytes] | None = None
         self._free: queue.Queue[socket.socket] = queue.Queue()
         self._sockets: list[socket.socket] = []
-        self._qmp: TextIO | None = None
+        self._qmp: socket.socket | None = None
+        self._qmp_answers: TextIO | None = None
         self._qmp_lock = threading.Lock()
         self._booted = False
+        # The drive that a test has added, until the test's end.
+        self._volatile: VolatileDrive | None = None
         # Of processes that were killed.
         self._processor_seconds = 0.0
         # Where on the console this boot begins, and from where to where those are that came to nothing.
@@ -277,6 +282,9 @@ class Guest:
         for n in range(spec.hcas):
             port = len(spec.drives) + len(spec.memories) + n
             args += self.below_switch(port) + ["-device", f"edu,bus=port{port}"]
+        if spec.drives:
+            # Where `add_drive` adds one. Without a disk the guest does not load its driver.
+            args += ["-device", "virtio-scsi-pci,id=scsi0"]
         return args + s.arguments
 
     @staticmethod
@@ -304,8 +312,8 @@ class Guest:
         for _, theirs in pairs:
             theirs.close()
         pairs[0][0].settimeout(20)
-        self._qmp = pairs[0][0].makefile("rw", encoding="utf-8")
-        pairs[0][0].close()
+        self._qmp = pairs[0][0]
+        self._qmp_answers = self._qmp.makefile("r", encoding="utf-8")
         self._sockets = [ours for ours, _ in pairs[1:]]
         self._free = queue.Queue()
 
@@ -387,21 +395,73 @@ class Guest:
         code = self.run(script, timeout, lambda _, data: parts.append(data))
         return code, b"".join(parts).decode(errors="replace")
 
-    def qmp(self, command: str, **arguments: object) -> None:
-        """One command of QEMU's own control protocol (the guest knows nothing of it)."""
-        if not self.alive or self._qmp is None:
+    def qmp(self, command: str, fd: int | None = None, **arguments: object) -> None:
+        """One command of QEMU's own control protocol (the guest knows nothing of it); `fd` goes to QEMU with it."""
+        if not self.alive or self._qmp is None or self._qmp_answers is None:
             raise GuestError(f"{self.name} is not running")
         with self._qmp_lock:
-            self._qmp.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
-            self._qmp.flush()
+            request = json.dumps({"execute": command, "arguments": arguments}) + "\n"
+            socket.send_fds(self._qmp, [request.encode()], [] if fd is None else [fd])
             # Events and the greeting come in between.
-            for line in self._qmp:
+            for line in self._qmp_answers:
                 answer = json.loads(line)
                 if "error" in answer:
                     raise GuestError(f"{self.name}: {command}: {answer['error']['desc']}")
                 if "return" in answer:
                     return
         raise GuestError(f"{self.name} is gone")
+
+    def add_drive(self) -> None:
+        """Add a drive that loses its write cache when this guest is killed, empty; it stays until `remove_drive`."""
+        if not self.spec.drives:
+            raise GuestError(f"{self.name} has no place for a drive")
+        if self._volatile is not None:
+            raise GuestError(f"{self.name} has its volatile drive already")
+        log = self.settings.logs / f"nbdkit-{self.name}.log"
+        self._volatile = VolatileDrive(self.settings.work / f"{self.name}-volatile.img", log)
+        self.attach_drive()
+
+    def attach_drive(self) -> None:
+        """Give power to the drive that `add_drive` has added, if there is one, and wait until the guest has its disk.
+
+        A SCSI disk, since QEMU's NVMe drives ignore the FUA bit of a write: see tests/README.md.
+        """
+        if self._volatile is None:
+            return
+        with self._volatile.power_on() as server:
+            self.qmp("getfd", fd=server.fileno(), fdname="volatile")
+        self.qmp("blockdev-add", **{"driver": "nbd", "node-name": "volatile", "server": {"type": "fd", "str": "volatile"}})
+        # write-cache: without it QEMU itself would flush after each write. discard_granularity: a discard would pass by the
+        # cache, so the drive has none.
+        cache = {"write-cache": "on", "dpofua": True, "physical_block_size": BLOCK, "discard_granularity": 0}
+        self.qmp("device_add", driver="scsi-hd", id="volatile", bus="scsi0.0", drive="volatile", serial="volatile", **cache)
+        code, output = self.shell("hcablk-volatile", ADD_SECONDS * self.settings.slow)
+        if code != 0:
+            raise GuestError(f"{self.name} does not get its volatile drive: {output}")
+
+    def remove_drive(self) -> None:
+        """Take away what `add_drive` has added; hcablk-reset has made a guest that runs let go of it."""
+        drive, self._volatile = self._volatile, None
+        if drive is None:
+            return
+        try:
+            if self.booted:
+                self.qmp("device_del", id="volatile")
+                self.detach_volatile()
+        finally:
+            drive.remove()
+
+    def detach_volatile(self) -> None:
+        """Have QEMU close its connection to the drive's server."""
+        deadline = time.monotonic() + KILL_SECONDS * self.settings.slow
+        while True:
+            try:
+                return self.qmp("blockdev-del", **{"node-name": "volatile"})
+            except GuestError:
+                # QEMU frees the disk, which has the node open, a moment after it has said that the disk is deleted.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def trace(self, event: str) -> None:
         """Have QEMU write down what happens in its devices; `event` may have a star."""
@@ -436,12 +496,15 @@ class Guest:
             self._processor_seconds = self.processor_seconds()
             self._process.kill()
             self._process.wait()
+        if self._volatile is not None:
+            self._volatile.power_off()
         self._booted = False
         for sock in self._sockets:
             sock.close()
-        if self._qmp is not None:
+        if self._qmp is not None and self._qmp_answers is not None:
+            self._qmp_answers.close()
             self._qmp.close()
-        self._sockets, self._qmp = [], None
+        self._sockets, self._qmp, self._qmp_answers = [], None, None
 
     def unblock(self) -> None:
         """Have what others send or do not read never stop this guest: see `unblock`. After neighbours were started."""

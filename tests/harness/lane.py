@@ -155,6 +155,11 @@ class Lane:
             # that the test expects leaves a guest that would not see the next.
             if complaints or kmsg.reports(text):
                 self.server.kill(guest)
+            try:
+                guest.remove_drive()
+            except GuestError as err:
+                wrong.append(str(err))
+                self.server.kill(guest)
             if guest.spec.machine:
                 guest.forget()
             self.scanned[guest.name] = guest.console_size()

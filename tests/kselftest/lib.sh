@@ -166,13 +166,20 @@ on() {
 	_runner on "$guest" "$ON_SECONDS" "$@"
 }
 
-# vm kill|start|pause|resume GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT
+# vm kill|start|pause|resume|add-drive GUEST; vm link-down|link-up GUEST CABLE; vm trace GUEST EVENT
 vm() {
 	local output
 	output=$(_runner vm "$1" "${_place[$2]:-$2}" "${@:3}" 2>&1) && return
 	echo "$output" >&2
 	_reason=": $output"
 	return 1
+}
+
+# add_volatile_drive: adds $volatile_drive to the target, empty, until the test ends. When the target's machine is killed, the drive
+# loses what was neither flushed nor written with FUA.
+add_volatile_drive() {
+	on target 'modprobe -a virtio_scsi sd_mod' || skip "the kernel has no driver for the volatile drive"
+	must vm add-drive target
 }
 
 # traced GUEST EVENT: ends what `vm trace` began, and prints what QEMU's devices did.
@@ -237,6 +244,8 @@ target_address6=fd77::1
 # The target's two NVMe drives, of 1 GiB and 512 MiB.
 drive=/dev/drive0
 drive2=/dev/drive1
+# The one of 512 MiB that `add_volatile_drive` adds.
+volatile_drive=/dev/volatile
 
 # The id that targets know a client by; guests have it in /etc/hcablk/host_id.
 host_id() {
