@@ -49,6 +49,11 @@ struct hcablk_trace_disk {
 	u16 path;
 };
 
+struct hcablk_trace_lost_writes {
+	const char *disk;
+	u8 lost;
+};
+
 /* The opcodes of the wire; 0 is a message that could not be understood. */
 #define HCABLK_TRACE_OPS		\
 	{ 0, "bad" },			\

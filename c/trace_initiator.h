@@ -47,6 +47,20 @@ DEFINE_EVENT(hcablk_disk_state, hcablk_path,
 	TP_ARGS(change)
 );
 
+TRACE_EVENT(hcablk_lost_writes,
+	TP_PROTO(const struct hcablk_trace_lost_writes *change),
+	TP_ARGS(change),
+	TP_STRUCT__entry(
+		__string(disk, change->disk)
+		__field(u8, lost)
+	),
+	TP_fast_assign(
+		__assign_str(disk);
+		__entry->lost = change->lost;
+	),
+	TP_printk("disk=%s lost=%d", __get_str(disk), __entry->lost)
+);
+
 #endif
 
 /* Outside of the guard. */

@@ -402,6 +402,17 @@ impl Node for Device {
         Attribute::read_only(c"error", |device, out| {
             optional(out, device.show(|s| s.failure))
         }),
+        Attribute::read_write(
+            c"lost_writes",
+            |device, out| writeln!(out, "{}", u8::from(device.has_lost_writes())),
+            |device, _, text| match text {
+                "0" => {
+                    device.acknowledge_loss();
+                    Ok(())
+                }
+                _ => Err(EINVAL),
+            },
+        ),
         Attribute::private(c"session", |device, out| match device.show(|s| s.session) {
             Some((id, epoch)) => writeln!(out, "{:016x} {}", id.0, epoch.0),
             None => writeln!(out),

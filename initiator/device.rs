@@ -83,6 +83,7 @@ mod bring_up;
 mod disk;
 mod events;
 mod keys;
+mod lost_writes;
 mod pace;
 mod past;
 pub(crate) mod path;
@@ -96,6 +97,7 @@ pub(crate) use self::disk::DISK_PREFIX;
 use self::{
     announce::Announcements,
     events::Told,
+    lost_writes::LostWrites,
     past::Past,
     path::{
         session_of,
@@ -120,6 +122,7 @@ struct Active {
     /// The last of each path, which has ended while that is not live.
     sessions: Sessions,
     disk: Disk<Driver>,
+    lost_writes: Arc<LostWrites>,
     volume: VolumeInfo,
     /// What users have set, with path 0's address; the numbers of queues are those of the disk.
     settings: Settings,
@@ -221,6 +224,7 @@ impl Device {
                     disk: None,
                     session: None,
                     wwid: None,
+                    lost_writes: None,
                     sessions: no_sessions(),
                     timing: false,
                 }),
@@ -319,6 +323,7 @@ impl Device {
             head,
             sessions,
             disk,
+            lost_writes,
             volume,
             settings,
         } = active;
@@ -334,6 +339,7 @@ impl Device {
                 head,
                 sessions,
                 disk,
+                lost_writes,
                 volume,
                 settings,
             });

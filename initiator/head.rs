@@ -15,13 +15,13 @@ use crate::{
         Policy,
         Settings, //
     },
-    shape::Shape, //
+    shape::Shape,
+    unflushed::Unflushed, //
 };
 use hcablk_core::sync::atomic::{
     Acquire,
     Atomic,
     Full,
-    Relaxed,
     Release, //
 };
 use hcablk_core::{
@@ -44,6 +44,7 @@ use kernel::{
 mod fencing;
 mod last_sessions;
 mod loss;
+mod lost_writes;
 
 use self::{
     last_sessions::LastSessions,
@@ -57,7 +58,8 @@ pub(crate) use self::{
     loss::{
         Loss,
         LossLimits, //
-    }, //
+    },
+    lost_writes::LostState, //
 };
 
 impl From<&Settings> for LossLimits {
@@ -87,8 +89,9 @@ pub(crate) struct Head {
     no_path: Arc<NoPath>,
     /// The disk has been added: sessions to come go on with what was written.
     begun: Atomic<bool>,
-    /// The target may have lost writes that it acknowledged: a flush has to fail.
-    writes_lost: Atomic<bool>,
+    /// The target has lost writes that it acknowledged: flushes and writes with FUA fail.
+    lost_writes: Atomic<bool>,
+    unflushed: Arc<Unflushed>,
     /// Sessions by which requests are answered.
     open_sessions: Atomic<u32>,
     /// The export all of whose acknowledged writes are durable, while no session is open.
@@ -109,6 +112,7 @@ impl Head {
     pub(crate) fn new(queues: u32, shape: Shape) -> Result<Arc<Self>> {
         let requests = Requests::new(queues, shape.depth.into())?;
         let no_path = NoPath::new()?;
+        let unflushed = Arc::new(Unflushed::new(), GFP_KERNEL)?;
         let hw_queues = HwQueues::new(&requests, &no_path)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -116,7 +120,8 @@ impl Head {
                 shape,
                 no_path,
                 begun: Atomic::new(false),
-                writes_lost: Atomic::new(false),
+                lost_writes: Atomic::new(false),
+                unflushed,
                 open_sessions: Atomic::new(0),
                 durable <- new_mutex!(None),
                 hw_queues,
@@ -238,9 +243,15 @@ impl Head {
         self.begun.load(Acquire)
     }
 
-    /// Records that writes which a target acknowledged may be lost, since it does not remember them.
-    pub(crate) fn lose_writes(&self) {
-        self.writes_lost.store(true, Release);
+    /// Returns the account of writes that no flush has covered.
+    pub(crate) fn unflushed(&self) -> &Arc<Unflushed> {
+        &self.unflushed
+    }
+
+    /// Sets whether flushes and writes with FUA fail from now on, since the target has lost writes that it acknowledged. Any
+    /// context.
+    pub(crate) fn set_lost_writes(&self, lost: bool) {
+        self.lost_writes.store(lost, Release);
     }
 
     /// Records that requests can be answered by one session more. Process context.
@@ -265,10 +276,9 @@ impl Head {
         durable.is_some() && durable == instance
     }
 
-    /// Returns whether a flush has to fail, since it would cover writes that may be lost: once for
-    /// each loss, as a drive's flush does. Any context.
-    pub(crate) fn take_lost_writes(&self) -> bool {
-        self.writes_lost.load(Relaxed) && self.writes_lost.xchg(false, Acquire)
+    /// Returns whether flushes and writes with FUA fail. Any context.
+    pub(crate) fn has_lost_writes(&self) -> bool {
+        self.lost_writes.load(Acquire)
     }
 
     /// Returns the hardware queues, which its tag set asks for.

@@ -15,6 +15,7 @@
 //! - [`queue`]: the I/O path.
 //! - [`admin`]: the admin queue pair of a path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
+//! - [`unflushed`]: which acknowledged writes no flush has covered.
 //! - [`shape`]: how large queues and requests are.
 //! - [`settings`]: what users set.
 //! - [`workqueues`]: the workqueues of each path, and who destroys them.
@@ -42,6 +43,7 @@ mod session;
 mod settings;
 mod shape;
 mod stats;
+mod unflushed;
 mod workqueues;
 
 use hcablk_core::{

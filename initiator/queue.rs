@@ -81,6 +81,7 @@ use crate::{
         Times,
         Wakeups, //
     },
+    unflushed::Unflushed,
 };
 use hcablk_core::sync::atomic::{
     Acquire,
@@ -232,6 +233,10 @@ pub(crate) struct Queue {
     keep_alive_pending: Atomic<bool>,
     /// What is [`Outstanding`], as a word. Written under the lock.
     outstanding: Atomic<u64>,
+    /// The disk's account of writes that no flush has covered, and the number at which this queue last reported one. The
+    /// latter is used by the completion handler only.
+    unflushed: Arc<Unflushed>,
+    reported_at: Atomic<u64>,
     /// How long requests take is measured.
     timing: Atomic<bool>,
     /// How often one who issues has looked for answers.

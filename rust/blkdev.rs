@@ -51,7 +51,10 @@ pub use self::{
     by_age::ByAge,
     disk::{
         Announcer,
-        Disk, //
+        Disk,
+        DiskOpeners,
+        NewDisk,
+        OpenMode, //
     },
     ending::Ending,
     file::{

@@ -58,6 +58,8 @@ pub(super) enum News {
     Resized,
     /// The disk is one that nobody may write to, or no longer.
     ReadOnly(bool),
+    /// The target has lost writes that it acknowledged, or that is over.
+    LostWrites(bool),
 }
 
 /// See the module.
@@ -155,6 +157,11 @@ impl Announcements {
             // As set_disk_ro() would send it.
             News::ReadOnly(true) => announcer.announce(&[c"DISK_RO=1"]),
             News::ReadOnly(false) => announcer.announce(&[c"DISK_RO=0"]),
+            News::LostWrites(lost) => {
+                let disk = self.variable()?;
+                let lost = CString::try_from_fmt(fmt!("HCABLK_LOST_WRITES={}", u8::from(lost)))?;
+                announcer.announce(&[&disk, &lost])
+            }
         });
         if let Err(e) = result {
             pr_warn!(
@@ -165,7 +172,12 @@ impl Announcements {
         }
     }
 
-    fn name(&self) -> &str {
+    /// Returns the disk's name in configfs.
+    pub(super) fn disk(&self) -> &CStr {
+        &self.disk
+    }
+
+    pub(super) fn name(&self) -> &str {
         self.disk.to_str().unwrap_or("?")
     }
 

@@ -251,11 +251,11 @@ impl Device {
         let is_other = volume.instance != active.volume.instance;
         let volume = self.agree(active, volume, others)?;
         let durable = plan.head.take_durable(active.volume.instance);
-        if volume.geometry.write_cache && is_other && !durable {
-            pr_warn!(
-                "{self}: the target has forgotten writes that it acknowledged: a flush will fail\n"
-            );
-            plan.head.lose_writes();
+        if durable {
+            plan.head.unflushed().forget();
+        }
+        if is_other && !durable {
+            active.lost_writes.lose();
         }
         active.volume = volume;
         for queue in session

@@ -86,15 +86,15 @@ impl Device {
             // Whoever adds the disk waits for who reads its partitions: that can be forced off.
             self.show_session(path.number(), Some(&session));
             let first = (path.number(), epoch, session.origin(&volume)?);
-            let disk = session
+            let (disk, lost_writes) = session
                 .queues()
                 .and_then(|queues| {
                     head.with_first(first, &queues, settings.policy, || {
-                        let disk = self.add_disk(&session, &head, &volume)?;
+                        let (disk, lost_writes) = self.add_disk(&session, &head, &volume)?;
                         disk.set_reservations(DiskReservations::new(self.clone(), head.clone())?);
                         match session.failure() {
                             Some(failure) => Err(failure.errno()),
-                            None => Ok(disk),
+                            None => Ok((disk, lost_writes)),
                         }
                     })
                 })
@@ -105,10 +105,10 @@ impl Device {
             }
             // Not before: whoever reads partitions would wait, and this for them.
             head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
-            Ok((disk, volume))
+            Ok((disk, lost_writes, volume))
         });
         match result {
-            Ok((disk, volume)) => {
+            Ok((disk, lost_writes, volume)) => {
                 let settings = *session.settings();
                 let mut sessions = no_sessions();
                 if let Some(place) = sessions.get_mut(usize::from(path.number())) {
@@ -118,6 +118,7 @@ impl Device {
                     head,
                     sessions,
                     disk,
+                    lost_writes,
                     volume,
                     settings,
                 })

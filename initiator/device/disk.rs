@@ -4,6 +4,7 @@
 
 use super::{
     announce::News,
+    lost_writes::LostWrites,
     path::session_of,
     Active,
     Device, //
@@ -25,6 +26,7 @@ use hcablk_core::{
     blkdev::{
         Disk,
         Limits,
+        NewDisk,
         TagSet,
         TagSetConfig, //
     },
@@ -49,7 +51,7 @@ impl Device {
         session: &Arc<Session>,
         head: &Arc<Head>,
         volume: &VolumeInfo,
-    ) -> Result<Disk<Driver>> {
+    ) -> Result<(Disk<Driver>, Arc<LostWrites>)> {
         let (settings, geometry) = (session.settings(), &volume.geometry);
         let config = TagSetConfig {
             timeout_ms: settings.io_timeout_s.saturating_mul(1000),
@@ -86,18 +88,21 @@ impl Device {
             max_write_zeroes_sectors: geometry.max_zeroes >> 9,
             ..Limits::default()
         };
-        Disk::add(
-            DISK_PREFIX,
-            &tag_set,
-            &limits,
-            geometry.capacity >> 9,
-            geometry.read_only,
-            volume
+        let lost_writes = LostWrites::new(head, &self.announcements)?;
+        head.unflushed().set_cache(geometry.write_cache);
+        let new = NewDisk {
+            prefix: DISK_PREFIX,
+            limits: &limits,
+            capacity: geometry.capacity >> 9,
+            read_only: geometry.read_only,
+            uuid: volume
                 .wwid
                 .as_ref()
                 .map(|wwid| -> &dyn fmt::Display { wwid }),
-            self.module,
-        )
+            openers: Some(lost_writes.clone()),
+        };
+        let disk = Disk::add(&tag_set, new, self.module)?;
+        Ok((disk, lost_writes))
     }
 
     /// Has the disk follow the volume, as the target has told of it by `session`. Returns `false` while the device is busy with

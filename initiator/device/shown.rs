@@ -4,6 +4,7 @@
 //! sleep, so that reading never waits.
 
 use super::{
+    lost_writes::LostWrites,
     no_sessions,
     Active,
     Device,
@@ -81,6 +82,8 @@ pub(crate) struct Shown {
     pub(crate) session: Option<(SessionId, Epoch)>,
     /// Which volume it is.
     pub(crate) wwid: Option<VolumeId>,
+    /// Those of the disk.
+    pub(super) lost_writes: Option<Arc<LostWrites>>,
     /// The sessions by path that have not ended, where counters of queues are that are not past.
     pub(super) sessions: Sessions,
     /// How long requests take is measured.
@@ -91,6 +94,20 @@ impl Device {
     /// Calls `f` with what attributes show.
     pub(crate) fn show<R>(&self, f: impl FnOnce(&Shown) -> R) -> R {
         f(&self.shown.lock())
+    }
+
+    /// Returns whether flushes fail, since the target has lost writes that it acknowledged. May sleep.
+    pub(crate) fn has_lost_writes(&self) -> bool {
+        let lost_writes = self.shown.lock().lost_writes.clone();
+        lost_writes.is_some_and(|lost_writes| lost_writes.is_lost())
+    }
+
+    /// Lets flushes succeed again, whatever the target has lost. May sleep.
+    pub(crate) fn acknowledge_loss(&self) {
+        let lost_writes = self.shown.lock().lost_writes.clone();
+        if let Some(lost_writes) = lost_writes {
+            lost_writes.acknowledge();
+        }
     }
 
     pub(super) fn set_state(&self, state: State) {
@@ -105,8 +122,10 @@ impl Device {
         shown.disk = None;
         shown.session = None;
         shown.wwid = None;
+        let lost_writes = shown.lost_writes.take();
         let former = core::mem::replace(&mut shown.sessions, no_sessions());
         drop(shown);
+        drop(lost_writes);
         drop(former);
     }
 
@@ -158,6 +177,7 @@ impl Device {
         shown.disk = Some(active.disk.number());
         shown.session = first.map(|session| (session.id(), session.epoch()));
         shown.wwid = active.volume.wwid;
+        shown.lost_writes = Some(active.lost_writes.clone());
         for session in sessions.iter().flatten() {
             session.for_each_queue(|queue| queue.time(shown.timing));
         }

@@ -6,7 +6,10 @@
 
 use super::{
     kind,
-    transfer::give_back,
+    transfer::{
+        give_back,
+        Transfer, //
+    },
     Phase,
     Queue,
     SendState,
@@ -67,6 +70,9 @@ impl Queue {
             return self.keep_reachable(request);
         }
         self.count(view, status);
+        if status == Status::Ok {
+            self.note_durability(view, data.phase);
+        }
         data.phase = Phase::Idle;
         give_back(&mut data.list);
         data.marks.end(&self.times);
@@ -99,6 +105,35 @@ impl Queue {
         }
         if status != Status::Ok {
             self.done.errors.bump();
+        }
+    }
+
+    /// Notes a request that ended well and counts for what a flush covers ([`Unflushed`](crate::unflushed::Unflushed)), before
+    /// its request ends: whoever sees the end may send a flush.
+    #[inline(always)]
+    fn note_durability(&self, view: RequestRef<'_>, phase: Phase) {
+        match view.op() {
+            Op::Write if !view.fua() => self.note_volatile_write(),
+            Op::WriteZeroes => self.note_volatile_write(),
+            Op::Flush => {
+                if let Phase::Sent {
+                    transfer: Transfer::Flush { number },
+                    ..
+                } = phase
+                {
+                    self.unflushed.flushed(number);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[inline(always)]
+    fn note_volatile_write(&self) {
+        let now = self.unflushed.now();
+        if self.reported_at.load(Relaxed) != now {
+            self.unflushed.acknowledge(now);
+            self.reported_at.store(now, Relaxed);
         }
     }
 

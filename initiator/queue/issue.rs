@@ -90,6 +90,9 @@ impl Queue {
                 None => self.issue_registered(request, last),
             },
             Op::Write => {
+                if request.fua() && self.owner.has_lost_writes() {
+                    return Err(Self::not_durable(request));
+                }
                 if let Some(eager) = EagerWrite::plan(self, request.view()) {
                     match self.submit(request, eager, last)? {
                         Submitted::Sent => return Ok(()),
@@ -123,14 +126,19 @@ impl Queue {
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        if request.op() == Op::Flush && self.owner.take_lost_writes() {
-            pr_err!("a flush fails: its target has forgotten writes that it acknowledged\n");
-            return Err(Rejected::new(request, Status::IoErr));
+        if request.op() == Op::Flush && self.owner.has_lost_writes() {
+            return Err(Self::not_durable(request));
         }
         match NoData::plan(request.view()) {
             Some(way) => self.submit(request, way, last).map(Submitted::sent),
             None => Err(Rejected::new(request, Status::NotSupported)),
         }
+    }
+
+    /// Fails a flush or a write with FUA, since the target has lost writes that it acknowledged.
+    #[cold]
+    fn not_durable(request: Request<Driver>) -> Rejected<Driver> {
+        Rejected::new(request, Status::IoErr)
     }
 
     /// Gives a request to the target by a way; it is the `last` for now.

@@ -7,6 +7,7 @@ use crate::{
     admin::Admin,
     failure::Failure,
     settings::Settings, //
+    unflushed::Unflushed,
 };
 use hcablk_core::proto::connect::{
     Epoch,
@@ -31,9 +32,8 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     /// Has requests wait for no other session. Any context.
     fn no_other_session(&self);
 
-    /// Returns whether a flush has to fail, since the target may have lost writes that it
-    /// acknowledged: once for each loss. Any context.
-    fn take_lost_writes(&self) -> bool;
+    /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it acknowledged. Any context.
+    fn has_lost_writes(&self) -> bool;
 
     /// Returns why the session ended as a negative errno, for trace events; 0 if it has not failed.
     fn errno(&self) -> i32;
@@ -48,6 +48,8 @@ pub(crate) struct QueueConfig {
     pub(crate) polled: bool,
     /// What users have set.
     pub(crate) settings: Settings,
+    /// The disk's account of writes that no flush has covered.
+    pub(crate) unflushed: Arc<Unflushed>,
 }
 
 impl Queue {

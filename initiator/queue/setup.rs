@@ -180,6 +180,8 @@ impl Queue {
             awaited_sends: Atomic::new(0),
             keep_alive_pending: Atomic::new(false),
             outstanding: Atomic::new(Outstanding::NOTHING.word()),
+            unflushed: config.unflushed,
+            reported_at: Atomic::new(0),
             timing: Atomic::new(false),
             reaps: Atomic::new(0),
             send <- new_irq_lock!(parts.send, "hcablk_send"),

@@ -48,6 +48,7 @@ impl ConnectionOwner for Session {
             index,
             polled: index >= self.settings.queues,
             settings: self.settings,
+            unflushed: self.head.unflushed().clone(),
         };
         let pd = self.pd()?;
         Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
@@ -159,8 +160,8 @@ impl QueueOwner for Session {
         self.head.queue_if_no_path(false);
     }
 
-    fn take_lost_writes(&self) -> bool {
-        self.head.take_lost_writes()
+    fn has_lost_writes(&self) -> bool {
+        self.head.has_lost_writes()
     }
 
     fn errno(&self) -> i32 {

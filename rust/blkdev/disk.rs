@@ -64,18 +64,25 @@ pub(super) struct Shared {
     number: u32,
     /// Who carries out reservations, as long as the driver has the disk.
     reservations: Pin<KBox<Reserver>>,
+    /// Learns of opens and closes, as long as the driver has the disk.
+    openers: Pin<KBox<Mutex<Option<Arc<dyn DiskOpeners>>>>>,
 }
 
 /// Bytes of a text of a UUID, what comes before it and its end, and some more.
 const WWID_MAX: usize = 48;
 
 impl Shared {
-    fn new(module: &'static ThisModule, uuid: Option<&dyn Display>) -> Result<KBox<Self>> {
+    fn new(
+        module: &'static ThisModule,
+        uuid: Option<&dyn Display>,
+        openers: Option<Arc<dyn DiskOpeners>>,
+    ) -> Result<KBox<Self>> {
         let mut shared = KBox::new(
             Self {
                 wwid: [0; WWID_MAX],
                 fops: bindings::block_device_operations {
                     open: Some(open),
+                    release: Some(release),
                     free_disk: Some(free_disk),
                     owner: module.as_ptr(),
                     // SAFETY: Returns a constant.
@@ -85,6 +92,7 @@ impl Shared {
                 claimed: Atomic::new(false),
                 number: 0,
                 reservations: KBox::pin_init(new_mutex!(None), GFP_KERNEL)?,
+                openers: KBox::pin_init(new_mutex!(openers), GFP_KERNEL)?,
             },
             GFP_KERNEL,
         )?;
@@ -111,6 +119,11 @@ impl Shared {
         self.reservations.lock().clone()
     }
 
+    /// Returns who learns of opens and closes. May sleep.
+    fn openers(&self) -> Option<Arc<dyn DiskOpeners>> {
+        self.openers.lock().clone()
+    }
+
     /// Frees everything `new` made.
     fn free(self: KBox<Self>) {
         // SAFETY: `new` allocated the number.
@@ -121,19 +134,72 @@ impl Shared {
     }
 }
 
-/// Refuses (`fops.open`) when the disk is about to be removed.
+/// How a disk is opened. C: `blk_mode_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenMode {
+    /// For writing.
+    pub writes: bool,
+    /// With a claim that no other holder has: by a mounted file system, md, dm, swap, or with `O_EXCL`.
+    pub exclusive: bool,
+}
+
+/// Learns of each open and close of a disk and its partitions, in order, one at a time. Both may sleep, but must not wait for
+/// I/O of the disk: the block layer's `open_mutex` of the disk is held.
+pub trait DiskOpeners: Send + Sync + 'static {
+    /// Notes that the disk is being opened; `is_claimed`: an exclusive opener has it already. If the block layer refuses the open
+    /// after this, [`Self::closed`] follows.
+    fn opened(&self, mode: OpenMode, is_claimed: bool);
+
+    /// Notes that an opener closes the disk, after cached pages were written back if it is the last one of its partition or of
+    /// the whole disk; `is_claimed`: an exclusive opener still has it. The block layer does not tell how it was opened.
+    fn closed(&self, is_claimed: bool);
+}
+
+/// Returns whether an exclusive opener has the disk or a partition.
+///
+/// # Safety
+///
+/// `disk` is alive, and its `open_mutex` is held.
+unsafe fn is_claimed(disk: *mut bindings::gendisk) -> bool {
+    // SAFETY: By the safety requirement; a disk keeps its whole block device, in which each claim of a partition counts, too.
+    // Claims are taken and let go of under `open_mutex`.
+    unsafe { (*(*disk).part0).bd_holders != 0 }
+}
+
+/// Refuses (`fops.open`) when the disk is about to be removed, else reports the open.
 ///
 /// # Safety
 ///
 /// Called by the block layer with `open_mutex` held, on a disk of ours.
-unsafe extern "C" fn open(disk: *mut bindings::gendisk, _mode: bindings::blk_mode_t) -> c_int {
+unsafe extern "C" fn open(disk: *mut bindings::gendisk, mode: bindings::blk_mode_t) -> c_int {
     // SAFETY: `private_data` is set before the disk can be opened and lives
     // until `free_disk`.
     let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
     if shared.claimed.load(Relaxed) {
-        ENXIO.to_errno()
-    } else {
-        0
+        return ENXIO.to_errno();
+    }
+    if let Some(openers) = shared.openers() {
+        let mode = OpenMode {
+            writes: mode & bindings::BLK_OPEN_WRITE != 0,
+            exclusive: mode & bindings::BLK_OPEN_EXCL != 0,
+        };
+        // SAFETY: By the safety requirement.
+        openers.opened(mode, unsafe { is_claimed(disk) });
+    }
+    0
+}
+
+/// Reports a close (`fops.release`).
+///
+/// # Safety
+///
+/// Called by the block layer with `open_mutex` held, on a disk of ours, once for each `open` that succeeded.
+unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
+    // SAFETY: As in `open`.
+    let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
+    if let Some(openers) = shared.openers() {
+        // SAFETY: By the safety requirement.
+        openers.closed(unsafe { is_claimed(disk) });
     }
 }
 
@@ -227,6 +293,22 @@ impl Drop for Announcer {
 /// Who is asked for reservations, until the disk is removed.
 type Reserver = Mutex<Option<Arc<dyn ReservationOps>>>;
 
+/// A disk that is to be added.
+pub struct NewDisk<'a> {
+    /// The beginning of its name, which a number follows.
+    pub prefix: &'a CStr,
+    /// What it accepts.
+    pub limits: &'a Limits,
+    /// Sectors of 512 bytes.
+    pub capacity: u64,
+    /// Writes are refused before they reach the driver.
+    pub read_only: bool,
+    /// What follows `uuid.` in the disk's attribute `wwid`, at most 36 characters; that is empty if there is none.
+    pub uuid: Option<&'a dyn Display>,
+    /// Learns of opens and closes until the disk is removed, of the first ones before [`Disk::add`] returns.
+    pub openers: Option<Arc<dyn DiskOpeners>>,
+}
+
 /// A disk that was added and not yet removed. Dropping removes it at once.
 ///
 /// # Invariants
@@ -245,29 +327,23 @@ unsafe impl<T: Operations> Send for Disk<T> {}
 unsafe impl<T: Operations> Sync for Disk<T> {}
 
 impl<T: Operations> Disk<T> {
-    /// Makes a disk named `prefix` and a number, and shows it to the world.
+    /// Makes a disk, and shows it to the world.
     ///
     /// Partitions are read before this returns: requests are issued, and if
     /// they are not ended, this hangs. `module` is pinned while the disk is
-    /// open. `capacity` is in sectors of 512 bytes. What `uuid` says follows
-    /// `uuid.` in the disk's attribute `wwid`, at most 36 characters; that is
-    /// empty if there is none.
+    /// open.
     ///
     /// Sleeps. Errors: `EBUSY` (the tag set has a disk), `EINVAL` (limits,
     /// name), `ENOMEM`, those of [`Operations::hw_queue`].
     ///
     /// C: `blk_mq_alloc_disk()`, `device_add_disk()`.
     pub fn add(
-        prefix: &CStr,
         tag_set: &Arc<TagSet<T>>,
-        limits: &Limits,
-        capacity: u64,
-        read_only: bool,
-        uuid: Option<&dyn Display>,
+        new: NewDisk<'_>,
         module: &'static ThisModule,
     ) -> Result<Self> {
-        let mut lim = limits.to_raw();
-        let shared = Shared::new(module, uuid)?;
+        let mut lim = new.limits.to_raw();
+        let shared = Shared::new(module, new.uuid, new.openers)?;
         // SAFETY: The tag set is set up; the limits are copied.
         let disk = from_err_ptr(unsafe {
             bindings::hcablk_c_alloc_disk(tag_set.as_raw(), &mut lim, core::ptr::null_mut())
@@ -288,13 +364,13 @@ impl<T: Operations> Disk<T> {
             (*disk).fops = &raw const (*shared).fops;
             ((*disk).queue, &mut (*disk).disk_name)
         };
-        let result = write_name(name, prefix, number).and_then(|()| {
+        let result = write_name(name, new.prefix, number).and_then(|()| {
             // SAFETY: The queue is set up and lives until `put_disk()`, which
             // comes after `clear_queue()`.
             unsafe { tag_set.requests().set_queue(queue) }?;
             // SAFETY: The disk is alive and not yet added; `private_data` is what
             // its attributes want.
-            unsafe { show(disk, capacity, read_only) }
+            unsafe { show(disk, new.capacity, new.read_only) }
                 .inspect_err(|_| tag_set.requests().clear_queue())
         });
         if let Err(e) = result {
@@ -434,6 +510,8 @@ impl<T: Operations> Drop for Disk<T> {
         self.tag_set.requests().clear_queue();
         let ops = self.shared().reservations.lock().take();
         drop(ops);
+        let openers = self.shared().openers.lock().take();
+        drop(openers);
         // SAFETY: The reference that came with the allocation; nothing below
         // uses the disk.
         unsafe { bindings::put_disk(disk) };

@@ -285,6 +285,24 @@ impl From<DiskChange<'_>> for bindings::hcablk_trace_disk {
     }
 }
 
+/// What an event tells of writes that a target has lost.
+#[derive(Clone, Copy)]
+pub struct LostWrites<'a> {
+    /// The disk's name in configfs.
+    pub disk: &'a CStr,
+    /// Whether flushes fail from now on, or succeed again.
+    pub lost: bool,
+}
+
+impl From<LostWrites<'_>> for bindings::hcablk_trace_lost_writes {
+    fn from(change: LostWrites<'_>) -> Self {
+        Self {
+            disk: change.disk.as_char_ptr(),
+            lost: change.lost.into(),
+        }
+    }
+}
+
 /// Makes the function that emits one event, from the names of its tracepoint's key and function.
 macro_rules! event {
     ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? ($what:ty): $point:ident, $trace:ident) => {
@@ -317,6 +335,7 @@ macro_rules! events {
         requests { $($(#[$doc:meta])* $name:ident;)* }
         chunks { $($(#[$chunk_doc:meta])* $chunk:ident;)* }
         disks { $($(#[$disk_doc:meta])* $disk:ident;)* }
+        losses { $($(#[$loss_doc:meta])* $loss:ident;)* }
     ) => {
         paste! {
             $(#[$mod_doc])*
@@ -348,6 +367,10 @@ macro_rules! events {
                     $(#[$disk_doc])*
                     $disk<'a>(super::DiskChange<'a>): [<__tracepoint_ $prefix $disk>], [<rust_do_trace_ $prefix $disk>]
                 })*
+                $(event! {
+                    $(#[$loss_doc])*
+                    $loss<'a>(super::LostWrites<'a>): [<__tracepoint_ $prefix $loss>], [<rust_do_trace_ $prefix $loss>]
+                })*
             }
         }
     };
@@ -373,6 +396,10 @@ events! {
         disk;
         /// Reports that a path of a disk has reached a state.
         path;
+    }
+    losses {
+        /// Reports that flushes of a disk fail since its target has lost writes, or succeed again.
+        lost_writes;
     }
 }
 
@@ -403,6 +430,7 @@ events! {
         chunk_completed;
     }
     disks {}
+    losses {}
 }
 
 /// Returns whether somebody listens to the completions of chunks: without that the completion of

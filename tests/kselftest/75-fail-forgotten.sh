@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone; others do.
+# Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone, until the disk is closed; others do.
 # group: fail
 # turns: 6
 # takes: 70
@@ -19,6 +19,9 @@ written() {
 }
 flush() {
 	on c1 "dd if=/dev/null of=$device conv=fsync,notrunc status=none"
+}
+lost() {
+	on c1 "cat $initiator/$volume/lost_writes"
 }
 
 export_volume vol1 "$drive" c1
@@ -46,10 +49,11 @@ must on target 'hcablk target unexport --force vol1'
 must vm link-up target 0
 export_volume vol1 "$drive" c1
 check "the export ended unseen: it is connected again" state_is live
-refuse "it has forgotten: a flush fails" flush
-check "why is told" in_log c1 "a flush fails: its target has forgotten writes"
-check "what is written again is flushed" written
-check "one loss fails one flush" flush
+check "why is told, with what to do" wait_log c1 30 "the target lost writes that it had acknowledged.*hcablk acknowledge-loss vol1"
+same "the attribute says so" 1 "$(lost)"
+refuse "nobody had it open: the flush of the next writer fails" flush
+same "who closed it: the loss is over" 0 "$(lost)"
+check "a flush succeeds" flush
 
 must written
 must vm kill target
@@ -58,7 +62,18 @@ must vm start target
 export_volume vol1 "$drive" c1
 check "the target was restarted: it is connected again" state_is live
 refuse "a flush fails" flush
-check "and one only" flush
+check "that of the one after it does not" flush
+
+# What was flushed, or not written, is not lost.
+must written
+check "a write is flushed" flush
+must vm kill target
+must state_is queueing
+must vm start target
+export_volume vol1 "$drive" c1
+check "the target was restarted once more: it is connected again" state_is live
+same "nothing was lost" 0 "$(lost)"
+check "a flush succeeds, since nothing was left to flush" flush
 
 must written
 must on target 'hcablk target unexport --force vol1'

@@ -32,8 +32,10 @@ use hcablk_core::{
         BioOp,
         BioSlot,
         BlockDevice,
+        DiskOpeners,
         Limits,
         Op,
+        OpenMode,
         Requests,
         Status,
         TagSet,
@@ -45,15 +47,47 @@ use hcablk_core::{
     },
 };
 use kernel::{
+    new_mutex,
     prelude::*,
     sync::{
         atomic::Relaxed,
-        Arc, //
+        Arc,
+        Mutex, //
     },
 };
 
 const READ: BioOp = BioOp::Read;
 const WRITE: BioOp = BioOp::Write { fua: false };
+
+/// Records the first opens, each with whether there was a claim before, and how many closes there were, with whether a claim was
+/// left at the last one.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    opened: [Option<(OpenMode, bool)>; 2],
+    closes: u32,
+    is_claimed: bool,
+}
+
+#[pin_data]
+struct Openers {
+    #[pin]
+    seen: Mutex<Seen>,
+}
+
+impl DiskOpeners for Openers {
+    fn opened(&self, mode: OpenMode, is_claimed: bool) {
+        let mut seen = self.seen.lock();
+        if let Some(place) = seen.opened.iter_mut().find(|place| place.is_none()) {
+            *place = Some((mode, is_claimed));
+        }
+    }
+
+    fn closed(&self, is_claimed: bool) {
+        let mut seen = self.seen.lock();
+        seen.closes += 1;
+        seen.is_claimed = is_claimed;
+    }
+}
 
 fn with(limits: Limits) -> Result<Desk> {
     Desk::new(&Plan {
@@ -400,6 +434,40 @@ mod tests {
         ensure!(other.disk.as_ref().map(|disk| disk.number()) != number);
         desk.device = None;
         drop(Drained(queue));
+        Ok(())
+    }
+
+    #[test]
+    fn opens_and_closes_are_reported_with_their_modes() -> Result {
+        let openers = Arc::pin_init(
+            pin_init!(Openers { seen <- new_mutex!(Seen::default()) }),
+            GFP_KERNEL,
+        )?;
+        let plan = Plan {
+            openers: Some(openers.clone()),
+            ..Plan::default()
+        };
+        let (_, _, tag_set) = desk::tag_set(plan.timeout_ms)?;
+        let disk = desk::disk(&tag_set, &plan)?;
+        // The reader of the partitions has come and gone.
+        desk::closed(&disk)?;
+        *openers.seen.lock() = Seen::default();
+        let writer = desk::open(&disk, false)?;
+        let reader = desk::open(&disk, true)?;
+        drop(writer);
+        drop(reader);
+        desk::closed(&disk)?;
+        // A volume's drive is opened with a claim, that of all volumes.
+        let claim = |writes| OpenMode {
+            writes,
+            exclusive: true,
+        };
+        let opened = [Some((claim(true), false)), Some((claim(false), true))];
+        let closes = || openers.seen.lock().closes;
+        eventually(|| Ok(closes() == 2))?;
+        let seen = *openers.seen.lock();
+        ensure!(seen.opened == opened && !seen.is_claimed);
+        drop(disk);
         Ok(())
     }
 

@@ -18,7 +18,9 @@ use hcablk_core::blkdev::{
     BioOp,
     BlockDevice,
     Disk,
+    DiskOpeners,
     Limits,
+    NewDisk,
     Op,
     Operations,
     Rejected,
@@ -260,6 +262,7 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) timeout_ms: u32,
     pub(crate) read_only: bool,
+    pub(crate) openers: Option<Arc<dyn DiskOpeners>>,
 }
 
 impl Default for Plan {
@@ -277,6 +280,7 @@ impl Default for Plan {
             },
             timeout_ms: 0,
             read_only: false,
+            openers: None,
         }
     }
 }
@@ -334,15 +338,15 @@ pub(crate) fn tag_set(timeout_ms: u32) -> Result<Parts> {
 
 /// A disk on a tag set, not open.
 pub(crate) fn disk(tag_set: &Arc<TagSet<Driver>>, plan: &Plan) -> Result<Disk<Driver>> {
-    Disk::add(
-        c"kunit",
-        tag_set,
-        &plan.limits,
-        (SIZE / 512) as u64,
-        plan.read_only,
-        None,
-        crate::this_module()?,
-    )
+    let new = NewDisk {
+        prefix: c"kunit",
+        limits: &plan.limits,
+        capacity: (SIZE / 512) as u64,
+        read_only: plan.read_only,
+        uuid: None,
+        openers: plan.openers.clone(),
+    };
+    Disk::add(tag_set, new, crate::this_module()?)
 }
 
 /// Opens a disk.

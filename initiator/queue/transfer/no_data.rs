@@ -48,7 +48,8 @@ impl NoData {
 }
 
 impl Way for NoData {
-    type Reserved = ();
+    /// The number of a flush; 0: it is none, or covers nothing.
+    type Reserved = u64;
     type Full = Infallible;
     type Encoded<'a> = Sge;
 
@@ -64,13 +65,19 @@ impl Way for NoData {
     }
 
     #[inline]
-    fn reserve(&self, _: &Queue, _: &mut SendState, _: Tag, _: u32) -> Result<(), Infallible> {
-        Ok(())
+    fn reserve(&self, queue: &Queue, _: &mut SendState, _: Tag, _: u32) -> Result<u64, Infallible> {
+        Ok(match self.0 {
+            message::Op::Flush => queue.unflushed.begin_flush(),
+            _ => 0,
+        })
     }
 
     #[inline]
-    fn transfer((): &()) -> Transfer {
-        Transfer::None
+    fn transfer(number: &u64) -> Transfer {
+        match *number {
+            0 => Transfer::None,
+            number => Transfer::Flush { number },
+        }
     }
 
     #[inline]
@@ -92,7 +99,7 @@ impl Way for NoData {
         &self,
         queue: &Queue,
         send: &mut SendState,
-        (): (),
+        _: u64,
         message: Sge,
         issued: Issued,
     ) -> Result {

@@ -33,11 +33,20 @@ mod last_sessions;
 mod layout;
 mod life;
 mod loss;
+mod lost_writes;
 mod pace;
 mod portals;
 mod fair_share;
 mod reservation;
 mod session_state;
+#[cfg(test)]
+mod atomic;
+#[cfg(test)]
+mod sync {
+    pub(crate) use crate::atomic;
+}
+#[cfg(test)]
+mod unflushed;
 mod validate;
 #[cfg(test)]
 mod shape;

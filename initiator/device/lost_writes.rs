@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What follows when a target has lost writes that it acknowledged to this node: flushes and writes with FUA of the disk fail
+//! until it is closed ([`LostState`]), and user space is told of the beginning and the end.
+//!
+//! # Locks and contexts
+//!
+//! `state` is held for looks and changes only. The block layer calls with its `open_mutex` of the disk, so nothing here waits for
+//! I/O, nor for `Device::control`, whose holder may wait for that mutex.
+
+use super::announce::{
+    Announcements,
+    News, //
+};
+use crate::head::{
+    Head,
+    LostState, //
+};
+use hcablk_core::{
+    blkdev::{
+        DiskOpeners,
+        OpenMode, //
+    },
+    report::trace, //
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+/// See the module. One for each disk.
+#[pin_data]
+pub(super) struct LostWrites {
+    head: Arc<Head>,
+    announcements: Arc<Announcements>,
+    #[pin]
+    state: Mutex<LostState>,
+}
+
+impl LostWrites {
+    /// Makes the state of a disk that has lost nothing. May sleep.
+    pub(super) fn new(head: &Arc<Head>, announcements: &Arc<Announcements>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                head: head.clone(),
+                announcements: announcements.clone(),
+                state <- new_mutex!(LostState::new()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns whether flushes fail. May sleep.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.lock().is_lost()
+    }
+
+    /// Records that the target does not remember what it acknowledged: the writes among that which no flush has covered are lost.
+    /// No request is under way. Process context.
+    pub(super) fn lose(&self) {
+        let unflushed = self.head.unflushed();
+        if !unflushed.is_dirty() {
+            return;
+        }
+        // The next loss is one of later writes.
+        unflushed.forget();
+        let mut state = self.state.lock();
+        let again = state.is_lost();
+        state.lose();
+        self.head.set_lost_writes(true);
+        drop(state);
+        let disk = self.announcements.name();
+        pr_err!(
+            "{disk}: the target lost writes that it had acknowledged: flushes fail until all users close the disk; \
+             check what is on it, or `hcablk acknowledge-loss {disk}`\n"
+        );
+        if !again {
+            self.report(true);
+        }
+    }
+
+    /// Lets flushes succeed again, whatever was lost. May sleep.
+    pub(super) fn acknowledge(&self) {
+        let mut state = self.state.lock();
+        let was_lost = state.acknowledge();
+        self.head.set_lost_writes(false);
+        drop(state);
+        if was_lost {
+            pr_info!(
+                "{}: the loss of writes was acknowledged: flushes succeed again\n",
+                self.announcements.name()
+            );
+            self.report(false);
+        }
+    }
+
+    fn report(&self, lost: bool) {
+        trace::initiator::lost_writes(|| trace::LostWrites {
+            disk: self.announcements.disk(),
+            lost,
+        });
+        self.announcements.announce(News::LostWrites(lost));
+    }
+}
+
+impl DiskOpeners for LostWrites {
+    fn opened(&self, mode: OpenMode, is_claimed: bool) {
+        self.state.lock().opened(mode, is_claimed);
+    }
+
+    fn closed(&self, is_claimed: bool) {
+        let mut state = self.state.lock();
+        if !state.closed(is_claimed) {
+            return;
+        }
+        // Nobody has it open: no flush is under way that this could let succeed.
+        self.head.set_lost_writes(false);
+        drop(state);
+        pr_info!(
+            "{}: all users have closed the disk: flushes succeed again\n",
+            self.announcements.name()
+        );
+        self.report(false);
+    }
+}

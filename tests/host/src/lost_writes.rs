@@ -1,0 +1,1 @@
+../../../initiator/head/lost_writes.rs
