@@ -69,6 +69,9 @@ pub struct Volume {
     pub insecure: bool,
     /// By what way data goes.
     pub mode: String,
+    /// When writes are answered: `back` (before the data is on stable media) or `through`; `null` if the kernel module
+    /// has no such setting.
+    pub write_cache: Option<String>,
     /// MiB of its cache; 0: none.
     pub cache_mib: u32,
     /// KiB of the chunks that large requests move in; 0: they move as a whole.

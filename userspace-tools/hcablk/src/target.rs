@@ -10,6 +10,7 @@ mod ports;
 mod records;
 mod show;
 mod unexport;
+mod write_cache;
 
 use crate::configfs::{Group, TARGET};
 use crate::error::{Error, Kind, Result};
@@ -27,6 +28,8 @@ pub use ports::{listen, unlisten, Listen, DEFAULT_PORT};
 pub(crate) use show::selected;
 pub use show::{exports, list, stats, times};
 pub use unexport::{unexport, unexport_all};
+pub use write_cache::WriteCache;
+pub(crate) use write_cache::{remedy, risk};
 
 pub(crate) fn volumes<'a>(tree: &Group<'a>) -> Group<'a> {
     tree.child("volumes")

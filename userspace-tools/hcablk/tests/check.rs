@@ -112,6 +112,7 @@ fn export(root: &Path) {
         ("read_only", "0"),
         ("insecure", "0"),
         ("mode", "p2p"),
+        ("write_cache", "back"),
         ("cache_mib", "0"),
         ("chunk_kib", "128"),
         ("provider", "auto"),
@@ -278,6 +279,49 @@ fn keys_that_root_alone_reads_are_well() {
         fs::set_permissions(root.path().join(key), fs::Permissions::from_mode(0o600)).unwrap();
     }
     assert_eq!(found(root.path(), 0), [""; 0]);
+}
+
+#[test]
+fn the_write_cache_of_a_partition_is_that_of_its_drive() {
+    let root = machine();
+    let at = root.path();
+    export(at);
+    let volume = "sys/kernel/config/hcablk_target/volumes/data";
+    put(
+        at,
+        &format!(
+            "{volume}/hosts/{}/x",
+            "0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11"
+        ),
+        "",
+    );
+    put(
+        at,
+        &format!("{volume}/path"),
+        "/dev/disk/by-id/nvme-part1\n",
+    );
+    let drive = format!("{SWITCH}/0000:02:01.0/0000:04:00.0/nvme/nvme0/nvme0n1");
+    put(at, &format!("{drive}/nvme0n1p1/partition"), "1\n");
+    link(
+        at,
+        "sys/class/block/nvme0n1p1",
+        &format!("{drive}/nvme0n1p1"),
+    );
+    put(at, "dev/nvme0n1p1", "");
+    link(at, "dev/disk/by-id/nvme-part1", "dev/nvme0n1p1");
+    for (kind, count) in [("write back", 1), ("write through", 0)] {
+        put(
+            at,
+            &format!("{drive}/queue/write_cache"),
+            format!("{kind}\n"),
+        );
+        // No port listens: that is why the exit code is 7.
+        let text = run(at, "check --quiet", 7);
+        let found = text
+            .matches("note    write-cache: data: several hosts")
+            .count();
+        assert_eq!(found, count, "{kind}: {text}");
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
             for one in &volumes {
                 volume(one, findings);
             }
+            write_caches(system, findings);
             listening(&volumes, &ports, findings);
         }
     }
@@ -106,6 +107,18 @@ fn volume(volume: &Volume, findings: &mut Findings) {
                 host.host
             ),
         );
+    }
+}
+
+/// Advises against volumes that can lose acknowledged writes of several hosts.
+fn write_caches(system: &dyn System, findings: &mut Findings) {
+    findings.of("write-cache");
+    let groups = target::selected(system, None).ok().flatten();
+    for group in groups.unwrap_or_default() {
+        if let Some(risk) = target::risk(&group) {
+            let name = group.name();
+            findings.note(&name, risk, &target::remedy(&name));
+        }
     }
 }
 

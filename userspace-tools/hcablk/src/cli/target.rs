@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{HowArgs, StatsArgs, Switch};
 use crate::hostid;
 use crate::names::{parse_chunk_kib, parse_provider, VolumeName, CHUNK_KIB};
-use crate::target::{Export, Listen, Mode, DEFAULT_PORT};
+use crate::target::{Export, Listen, Mode, WriteCache, DEFAULT_PORT};
 
 /// `hcablk target …`.
 #[derive(Debug, Subcommand)]
@@ -24,6 +24,7 @@ Examples:
   hcablk target export vm /srv/vm.img --mode cached --allow UUID
   hcablk target export db /dev/nvme1n1 --cache-mib 4096 --allow UUID
   hcablk target export fast /dev/nvme1n1 --mode p2p --provider 0000:81:00.0 --allow UUID
+  hcablk target export shared /dev/nvme2n1 --write-cache through --allow UUID --allow UUID
   hcablk target export iso /dev/loop0 --read-only --port 7745")]
     Export(ExportArgs),
 
@@ -151,6 +152,11 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = Mode::Direct)]
     pub mode: Mode,
 
+    /// When a write is answered. With `through` clients see a disk without a volatile write cache. Use it for volumes
+    /// that several hosts write to
+    #[arg(long, value_enum, default_value_t = WriteCache::Back)]
+    pub write_cache: WriteCache,
+
     /// Keep so many MiB of what clients read again and again in this machine's memory, or, with
     /// --mode p2p, in that of the PCI device; 0: none. With the modes direct and p2p only, and for
     /// a device or file that no other volume exports
@@ -198,6 +204,7 @@ impl From<&ExportArgs> for Export {
             read_only: args.read_only,
             insecure: args.insecure,
             mode: args.mode,
+            write_cache: args.write_cache,
             cache_mib: args.cache_mib,
             chunk_kib: args.chunk_kib,
             provider: args.provider.clone(),

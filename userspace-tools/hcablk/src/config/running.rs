@@ -94,6 +94,7 @@ fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
         read_only: None,
         insecure: None,
         mode: None,
+        write_cache: None,
         cache: None,
         chunk: None,
         provider: None,

@@ -15,7 +15,7 @@ use super::value::{
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::names::{DeviceName, PortName, VolumeName};
-use crate::target::Mode;
+use crate::target::{Mode, WriteCache};
 use crate::tuning::Policy;
 
 /// When an attribute can be changed.
@@ -169,6 +169,8 @@ table! {
         insecure: bool = "insecure", Some("0"), Disabled;
         /// By what way data goes.
         mode: Mode = "mode", Some("direct"), Disabled;
+        /// When writes are answered.
+        write_cache: WriteCache = "write_cache", Some("back"), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
         /// The chunks that large requests move in; 0: they move as a whole.

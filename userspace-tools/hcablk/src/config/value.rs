@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::endpoint::Endpoint;
 use crate::hostid;
 use crate::names::{parse_chunk_kib, parse_provider, DeviceName, PortName, VolumeName};
-use crate::target::Mode;
+use crate::target::{Mode, WriteCache};
 use crate::tuning::Policy;
 use units::{Shown, SIZES, TIMES};
 
@@ -74,6 +74,7 @@ as_text! {
     [] PortName: "the name of a port";
     [] Policy: "a policy";
     [] Mode: "a mode";
+    [] WriteCache: "\"back\" or \"through\"";
 }
 
 as_text! { and write
@@ -403,7 +404,7 @@ macro_rules! same_words {
     )*};
 }
 
-same_words! { Id Provider Protocol IpAddr Policy Mode }
+same_words! { Id Provider Protocol IpAddr Policy Mode WriteCache }
 
 impl Setting for bool {
     fn to_attribute(&self) -> String {

@@ -93,6 +93,7 @@ pub enum Done {
         read_only: bool,
         insecure: bool,
         mode: String,
+        write_cache: String,
         cache_mib: u32,
         chunk_kib: u32,
         hosts: Vec<Uuid>,

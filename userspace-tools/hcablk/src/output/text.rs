@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::table::table;
 use super::{
     configuration, discovered, health, rates, trace, Counters, Device, Done, PathRef, Port, Report,
-    Volume,
+    SyncedDisk, Volume,
 };
 use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
@@ -123,6 +123,7 @@ impl Done {
             read_only,
             insecure,
             mode,
+            write_cache,
             cache_mib,
             chunk_kib,
             port,
@@ -142,6 +143,9 @@ impl Done {
         if mode != "direct" {
             write!(f, ", {mode}")?;
         }
+        if write_cache == "through" {
+            f.write_str(", write-through")?;
+        }
         if *cache_mib != 0 {
             write!(f, ", with a cache of {cache_mib} MiB")?;
         }
@@ -160,6 +164,16 @@ impl Done {
 fn write_path(f: &mut fmt::Formatter<'_>, name: &str, has: &str, path: &PathRef) -> fmt::Result {
     let at = endpoint(&path.address, path.port);
     writeln!(f, "{name} {has} path {}: {at}", path.number)
+}
+
+/// Writes which paths a disk got and lost.
+fn write_synced(f: &mut fmt::Formatter<'_>, disk: &SyncedDisk) -> fmt::Result {
+    let name = &disk.name;
+    for path in &disk.added {
+        write_path(f, name, "has", path)?;
+    }
+    let mut removed = disk.removed.iter();
+    removed.try_for_each(|path| write_path(f, name, "no longer has", path))
 }
 
 impl fmt::Display for Done {
@@ -196,14 +210,7 @@ impl fmt::Display for Done {
                 path: Some(path),
                 ..
             } => write_path(f, name, "no longer has", path),
-            Self::PathSync { disks, .. } => disks.iter().try_for_each(|disk| {
-                let name = &disk.name;
-                for path in &disk.added {
-                    write_path(f, name, "has", path)?;
-                }
-                let mut removed = disk.removed.iter();
-                removed.try_for_each(|path| write_path(f, name, "no longer has", path))
-            }),
+            Self::PathSync { disks, .. } => disks.iter().try_for_each(|disk| write_synced(f, disk)),
             Self::PathPolicy { name, policy, .. } => {
                 writeln!(f, "{name} has the policy {policy}")
             }
@@ -351,7 +358,16 @@ fn path_table(devices: &[Device]) -> String {
 
 fn volume_table(volumes: &[Volume]) -> String {
     let mut rows = vec![cells(&[
-        "VOLUME", "PATH", "ENABLED", "ACCESS", "MODE", "SIZE", "HOSTS", "CLIENTS", "ERROR",
+        "VOLUME",
+        "PATH",
+        "ENABLED",
+        "ACCESS",
+        "MODE",
+        "WRITE-CACHE",
+        "SIZE",
+        "HOSTS",
+        "CLIENTS",
+        "ERROR",
     ])];
     for volume in volumes {
         // Each host on a line of its own, marked if it is connected.
@@ -374,6 +390,7 @@ fn volume_table(volumes: &[Volume]) -> String {
                 (true, true) => "ro INSECURE",
             },
             &volume.mode,
+            volume.write_cache.as_deref().unwrap_or_default(),
             &size(volume.size_bytes),
             &hosts.next().unwrap_or_default(),
             connected.next().unwrap_or_default(),
@@ -384,13 +401,13 @@ fn volume_table(volumes: &[Volume]) -> String {
             if host.is_none() && client.is_none() {
                 break;
             }
-            let mut row = vec![String::new(); 6];
+            let mut row = vec![String::new(); 7];
             row.push(host.unwrap_or_default());
             row.push(client.unwrap_or_default().to_owned());
             rows.push(row);
         }
     }
-    table(&rows, |column| column == 5)
+    table(&rows, |column| column == 6)
 }
 
 /// Makes a table with a row for each evicted host.

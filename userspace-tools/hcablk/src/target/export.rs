@@ -15,6 +15,8 @@ use super::fence::{evict_recorded, join};
 use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::volumes;
+use super::write_cache::{self, WriteCache};
+use crate::config::running::attribute;
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
 use crate::hostid;
@@ -77,6 +79,8 @@ pub struct Export {
     pub insecure: bool,
     /// By what way data goes.
     pub mode: Mode,
+    /// When writes are answered.
+    pub write_cache: WriteCache,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
     /// KiB of the chunks that large requests move in; 0: they move as a whole.
@@ -146,6 +150,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         read_only: wanted.read_only,
         insecure: wanted.insecure,
         mode: wanted.mode.name().to_owned(),
+        write_cache: wanted.write_cache.name().to_owned(),
         cache_mib: wanted.cache_mib,
         chunk_kib: wanted.chunk_kib,
         hosts: allowed.clone(),
@@ -172,6 +177,9 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
             "this host has no id to derive the volume's wwid from, so it has none: give one by --wwid"
                 .to_owned(),
         );
+    }
+    if let Some(advice) = write_cache::advice(&group) {
+        outcome.note(advice);
     }
     if allowed.is_empty() {
         outcome.note(format!(
@@ -229,6 +237,10 @@ fn set_up(
         transaction.set(group, "read_only", u8::from(wanted.read_only))?;
         transaction.set(group, "insecure", u8::from(wanted.insecure))?;
         transaction.set(group, "mode", wanted.mode.name())?;
+        // A driver that does not know the setting does as the default says.
+        if now_write_cache(group)? != wanted.write_cache.name() {
+            transaction.set(group, write_cache::ATTRIBUTE, wanted.write_cache)?;
+        }
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
         transaction.set(group, "chunk_kib", wanted.chunk_kib)?;
         if wanted.mode == Mode::P2p {
@@ -270,6 +282,12 @@ pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Re
     }
 }
 
+/// Returns the driver's word for when a volume answers writes.
+fn now_write_cache(group: &Group<'_>) -> Result<String> {
+    let word = attribute(group, write_cache::ATTRIBUTE)?;
+    Ok(word.unwrap_or_else(|| WriteCache::Back.name().to_owned()))
+}
+
 /// Makes sure that a volume that is there is the one asked for.
 fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> Result<()> {
     let name = &wanted.volume;
@@ -307,32 +325,7 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
             word(wanted.insecure)
         ));
     }
-    let mode = group.get("mode")?;
-    if mode != wanted.mode.name() {
-        different.push(format!("its mode is {mode}, not {}", wanted.mode.name()));
-    } else if wanted.mode == Mode::P2p {
-        let provider = group.get("provider")?;
-        if provider != wanted.source() {
-            different.push(format!(
-                "its provider is {provider}, not {}",
-                wanted.source()
-            ));
-        }
-    }
-    let cache_mib: u32 = group.value("cache_mib")?;
-    if cache_mib != wanted.cache_mib {
-        different.push(format!(
-            "its cache has {cache_mib} MiB, not {}",
-            wanted.cache_mib
-        ));
-    }
-    let chunk_kib: u32 = group.value("chunk_kib")?;
-    if chunk_kib != wanted.chunk_kib {
-        different.push(format!(
-            "its chunks have {chunk_kib} KiB, not {}",
-            wanted.chunk_kib
-        ));
-    }
+    different.extend(other_data_settings(group, wanted)?);
     let wwid = group.get("wwid")?;
     if let Some(wanted) = wanted.wwid.filter(|id| Uuid::try_parse(&wwid) != Ok(*id)) {
         different.push(format!("its wwid is {wwid}, not {wanted}"));
@@ -368,6 +361,45 @@ fn check_same(group: &Group<'_>, wanted: &Export, path: &str, enabled: bool) -> 
         ),
     )
     .advise(steps.join("\n")))
+}
+
+/// Says which settings of how data moves are not those asked for.
+fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>> {
+    let mut different = Vec::new();
+    let mode = group.get("mode")?;
+    if mode != wanted.mode.name() {
+        different.push(format!("its mode is {mode}, not {}", wanted.mode.name()));
+    } else if wanted.mode == Mode::P2p {
+        let provider = group.get("provider")?;
+        if provider != wanted.source() {
+            different.push(format!(
+                "its provider is {provider}, not {}",
+                wanted.source()
+            ));
+        }
+    }
+    let write_cache = now_write_cache(group)?;
+    if write_cache != wanted.write_cache.name() {
+        different.push(format!(
+            "its write cache is {write_cache}, not {}",
+            wanted.write_cache
+        ));
+    }
+    let cache_mib: u32 = group.value("cache_mib")?;
+    if cache_mib != wanted.cache_mib {
+        different.push(format!(
+            "its cache has {cache_mib} MiB, not {}",
+            wanted.cache_mib
+        ));
+    }
+    let chunk_kib: u32 = group.value("chunk_kib")?;
+    if chunk_kib != wanted.chunk_kib {
+        different.push(format!(
+            "its chunks have {chunk_kib} KiB, not {}",
+            wanted.chunk_kib
+        ));
+    }
+    Ok(different)
 }
 
 fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::existing;
 use super::fence::join;
+use super::write_cache;
 use crate::configfs::{remove, Group, Transaction};
 use crate::error::{Error, Kind, Result};
 use crate::keys;
@@ -58,6 +59,9 @@ pub fn allow(system: &dyn System, volume: &VolumeName, ids: &[Uuid]) -> Result<O
     });
     if !changed {
         outcome.note("allowed already");
+    }
+    if let Some(advice) = write_cache::advice(&group) {
+        outcome.note(advice);
     }
     Ok(outcome)
 }

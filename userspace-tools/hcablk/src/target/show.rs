@@ -5,7 +5,8 @@
 use super::fence::{evicted, join};
 use super::hosts::hosts;
 use super::records::Records;
-use super::{existing, not_loaded, ports, volumes};
+use super::{existing, not_loaded, ports, volumes, write_cache};
+use crate::config::running::attribute;
 use crate::configfs::{parse_counters, unless_gone, Group, TARGET};
 use crate::error::{Error, Result};
 use crate::names::VolumeName;
@@ -141,6 +142,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         read_only: group.flag("read_only")?,
         insecure: group.flag("insecure")?,
         mode: group.get("mode")?,
+        write_cache: attribute(group, write_cache::ATTRIBUTE)?,
         cache_mib: group.value("cache_mib")?,
         chunk_kib: group.value("chunk_kib")?,
         wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),

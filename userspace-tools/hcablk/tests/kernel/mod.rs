@@ -59,6 +59,10 @@ pub type Tree = BTreeMap<PathBuf, Node>;
 #[derive(Default)]
 pub struct Kernel {
     pub tree: RefCell<Tree>,
+    /// Whether the modules are older than `lost_writes` and `write_cache`.
+    pub old: Cell<bool>,
+    /// Where links lead to.
+    pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
     /// Every changing operation, as `mkdir path`, `rmdir path`, `write path value`, `load module`,
     /// `record path`, `forget path`.
     pub log: RefCell<Vec<String>>,
@@ -163,6 +167,29 @@ impl Kernel {
             .insert(path.as_ref().to_owned(), Node::File(text.to_owned()));
     }
 
+    /// Makes a link that `real_path` follows, and nothing else.
+    pub fn link(&self, path: &str, to: &str) {
+        self.links.borrow_mut().insert(path.into(), to.into());
+    }
+
+    /// Makes a drive with a partition, of this kind of write cache (`write back`, `write through`).
+    pub fn drive(&self, name: &str, write_cache: &str) {
+        let disk = format!("/sys/devices/pci0000:00/block/{name}");
+        let partition = format!("{name}1");
+        self.file(
+            format!("{disk}/queue/write_cache"),
+            &format!("{write_cache}\n"),
+        );
+        for (name, folder) in [
+            (name, disk.clone()),
+            (&partition, format!("{disk}/{partition}")),
+        ] {
+            self.folder(&folder);
+            self.link(&format!("/sys/class/block/{name}"), &folder);
+            self.file(format!("/dev/{name}"), "");
+        }
+    }
+
     pub fn text(&self, path: impl AsRef<Path>) -> String {
         match self.tree.borrow().get(path.as_ref()) {
             Some(Node::File(text)) => text.trim_end().to_owned(),
@@ -192,7 +219,9 @@ impl Kernel {
     }
 
     fn fill(&self, folder: &Path, attributes: &[(&str, &str)]) {
-        for (name, value) in attributes {
+        let is_new = |name: &str| matches!(name, "lost_writes" | "write_cache");
+        let known = |(name, _): &&(&str, &str)| !(self.old.get() && is_new(name));
+        for (name, value) in attributes.iter().filter(known) {
             self.file(folder.join(name), &format!("{value}\n"));
         }
     }

@@ -37,6 +37,7 @@ fn accepts(attribute: &str, value: &str) -> bool {
         "chunk_kib" => ["0", "64", "128", "256", "512"].contains(&value),
         "protocol" => value.split_once('-').is_some(),
         "policy" => ["queue-depth", "round-robin", "numa"].contains(&value),
+        "write_cache" => ["back", "through"].contains(&value),
         "mode" => ["direct", "cached", "mixed", "p2p"].contains(&value),
         "address" | "volume" | "path" | "host_id" | "provider" => !value.is_empty(),
         "key" | "key2" | "host_key" | "target_key" => value.is_empty() || value.len() == 64,
@@ -301,7 +302,8 @@ impl System for Kernel {
     }
 
     fn real_path(&self, path: &Path) -> Option<PathBuf> {
-        self.exists(path).then(|| path.to_owned())
+        let link = self.links.borrow().get(path).cloned();
+        link.or_else(|| self.exists(path).then(|| path.to_owned()))
     }
 
     fn rights(&self, _path: &Path) -> Option<Rights> {

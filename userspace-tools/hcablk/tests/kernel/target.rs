@@ -13,6 +13,7 @@ const VOLUME: &[(&str, &str)] = &[
     ("read_only", "0"),
     ("insecure", "0"),
     ("mode", "direct"),
+    ("write_cache", "back"),
     ("cache_mib", "0"),
     ("chunk_kib", "128"),
     ("provider", "auto"),
