@@ -34,7 +34,9 @@ use uuid::Uuid;
 use crate::hostid;
 
 pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeArgs, ShowArgs};
-pub use initiator::{ConnectArgs, DisconnectArgs, DiscoverArgs, PathsFrom, TimesArgs, Wanted};
+pub use initiator::{
+    AcknowledgeLossArgs, ConnectArgs, DisconnectArgs, DiscoverArgs, PathsFrom, TimesArgs, Wanted,
+};
 pub use key::{AddArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
@@ -138,6 +140,30 @@ Examples:
   hcablk disconnect /dev/hcablk0
   hcablk disconnect --all")]
     Disconnect(DisconnectArgs),
+
+    /// Acknowledge that a target lost writes of a disk, so that flushes succeed again
+    ///
+    /// A target that crashes loses the writes that it had acknowledged from a volatile write cache and that
+    /// no flush covered. From then on every flush and every FUA write of the disk fails with EIO, and
+    /// `hcablk list` shows lost-writes. The failures stop writers that would otherwise build on data that
+    /// is gone. The state ends by itself when the last user closes the disk and its partitions, if one of
+    /// the users had opened it for writing.
+    ///
+    /// This command ends the state at once. It brings nothing back: WHAT WAS LOST STAYS LOST. An
+    /// application that has not yet called fsync will not learn of the loss: its next fsync succeeds,
+    /// although data that it wrote before the loss is gone. A file system that is still mounted goes on
+    /// with metadata that may not fit what the drive holds.
+    ///
+    /// Prefer to stop the applications or unmount the file system, check it (fsck) and mount it again. Use
+    /// this command only if the user of the disk never closes it (device mapper, swap, a root file system),
+    /// and only after you have checked the data.
+    ///
+    /// A volume that is exported with --write-cache through loses no writes.
+    #[command(after_help = "\
+Examples:
+  hcablk acknowledge-loss data
+  hcablk acknowledge-loss /dev/hcablk0")]
+    AcknowledgeLoss(AcknowledgeLossArgs),
 
     /// Add and remove paths of a disk, and choose among them
     ///
@@ -310,7 +336,8 @@ impl Command {
                 command,
                 TargetCommand::List | TargetCommand::Stats(_) | TargetCommand::Times(_)
             ),
-            Self::List
+            Self::AcknowledgeLoss(_)
+            | Self::List
             | Self::Stats(_)
             | Self::Metrics(_)
             | Self::Check(_)

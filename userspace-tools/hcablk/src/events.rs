@@ -17,6 +17,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::endpoint::Endpoint;
+use crate::initiator::LOST;
 
 pub use follow::{follow, Wanted};
 pub use trace::parse as parse_trace;
@@ -35,6 +36,8 @@ pub enum What {
     DiskResized,
     /// A disk is in another state.
     DiskState,
+    /// The target lost acknowledged writes of a disk, and every flush of it fails from now on; or that has ended.
+    LostWrites,
     /// A path is in another state.
     PathState,
     /// The target of a disk has begun or ceased to listen somewhere: see `hcablk path sync`.
@@ -61,6 +64,7 @@ impl What {
             Self::DiskRemoved => "disk-removed",
             Self::DiskResized => "disk-resized",
             Self::DiskState => "disk-state",
+            Self::LostWrites => "lost-writes",
             Self::PathState => "path-state",
             Self::PortalsChanged => "portals-changed",
             Self::Session => "session",
@@ -152,6 +156,13 @@ impl Event {
         }
     }
 
+    /// Adds the begin or the end of lost writes.
+    fn lost(&mut self, is_lost: bool) {
+        let state = if is_lost { "begun" } else { "ended" };
+        self.state = Some(state.to_owned());
+        self.error = is_lost.then(|| LOST.to_owned());
+    }
+
     /// Adds where the path leads.
     fn at(&mut self, address: &str, port: u16) {
         let address = address.to_owned();
@@ -188,6 +199,15 @@ impl fmt::Display for Event {
             (None, Some(errno)) => write!(f, ": {errno}"),
             (None, None) => Ok(()),
         }
+    }
+}
+
+/// Reads the kernel's word for whether writes are lost.
+fn is_lost(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
     }
 }
 

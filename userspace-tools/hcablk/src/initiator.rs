@@ -6,6 +6,7 @@ mod connect;
 mod disconnect;
 mod discover;
 mod explain;
+mod loss;
 mod path;
 mod paths;
 mod show;
@@ -19,6 +20,8 @@ pub(crate) use connect::{enable, same, wait_for_node};
 pub(crate) use disconnect::close;
 pub use disconnect::{disconnect, Which};
 pub use discover::{connect_all, discover, Discover};
+pub use loss::acknowledge as acknowledge_loss;
+pub(crate) use loss::{remedy as loss_remedy, LOST};
 pub use path::{add as add_path, policy as set_policy, remove as remove_path, PathId};
 pub(crate) use paths::{
     auto as paths_auto, further as further_paths, set_up as set_up_path, AUTO as PATHS_AUTO,

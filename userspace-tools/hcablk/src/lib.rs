@@ -72,6 +72,7 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Disconnect(args) => {
             initiator::disconnect(system, &args.which(), args.force, args.if_exists)
         }
+        Command::AcknowledgeLoss(args) => initiator::acknowledge_loss(system, &args.disk),
         Command::Path(PathCommand::Add(args)) => initiator::add_path(
             system,
             &args.device,

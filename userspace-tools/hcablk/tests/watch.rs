@@ -261,6 +261,70 @@ fn what_cannot_be_heard_is_told() {
     assert_eq!(kernel.progress.take(), ["cannot listen to tracepoints"]);
 }
 
+/// Queues the reports of the kernel about the begin and the end of lost writes.
+fn lost_writes(kernel: &Kernel) {
+    kernel.heard.borrow_mut().extend([
+        uevent(&["HCABLK_LOST_WRITES=1"]),
+        trace("hcablk_lost_writes: disk=data lost=1"),
+        uevent(&["HCABLK_LOST_WRITES=0"]),
+        trace("hcablk_lost_writes: disk=data lost=0"),
+        uevent(&["HCABLK_LOST_WRITES=x"]),
+        trace("hcablk_lost_writes: disk=data lost=x"),
+    ]);
+}
+
+/// Returns the events that a command line prints after `listening`, as text.
+fn reported(kernel: &Kernel, line: &str) -> Vec<String> {
+    ok(kernel, line);
+    let all = said(kernel).into_iter().map(|report| report.to_string());
+    all.skip_while(|line| !line.ends_with("listening\n"))
+        .skip(1)
+        .collect()
+}
+
+#[test]
+fn lost_writes_are_reported_once_and_so_is_their_end() {
+    let (begun, ended) = (
+        "lost-writes data /dev/hcablk0 begun: the target lost acknowledged writes",
+        "lost-writes data /dev/hcablk0 ended\n",
+    );
+    for line in ["events", "events --all"] {
+        let kernel = busy();
+        lost_writes(&kernel);
+        let events = reported(&kernel, line);
+        assert_eq!(events.len(), 2, "{line}: {events:?}");
+        assert!(events[0].contains(begun), "{line}: {events:?}");
+        assert!(events[1].ends_with(ended), "{line}: {events:?}");
+    }
+    let kernel = busy();
+    lost_writes(&kernel);
+    kernel
+        .heard
+        .borrow_mut()
+        .retain(|heard| matches!(heard, Heard::Trace(_)));
+    let events = reported(&kernel, "events --only tracepoints");
+    assert_eq!(events.len(), 2, "{events:?}");
+    assert!(events[0].contains("lost-writes data begun: "), "{events:?}");
+    assert!(
+        events[1].ends_with("lost-writes data ended\n"),
+        "{events:?}"
+    );
+    // A module without this tracepoint must not keep the others from being heard.
+    let listened = kernel.listened.take().unwrap();
+    let lost = ("hcablk", "hcablk_lost_writes");
+    assert_eq!(listened.optional, [lost]);
+    assert!(!listened.tracepoints.contains(&lost));
+}
+
+#[test]
+fn lost_writes_are_reported_from_the_beginning() {
+    let kernel = busy();
+    kernel.lose_writes("data");
+    ok(&kernel, "events");
+    let lines: String = said(&kernel).iter().map(Report::to_json_line).collect();
+    golden("events-lost-writes.jsonl", &lines);
+}
+
 /// Has the validator of the tests look at a text.
 fn is_open_metrics(file: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/harness/openmetrics.py");
@@ -283,6 +347,26 @@ fn metrics_of_everything() {
     golden("metrics.prom", &ok(&kernel, "metrics"));
     let samples = is_open_metrics(&golden_file("metrics.prom"));
     assert!(samples.contains("samples of"), "{samples}");
+}
+
+#[test]
+fn metrics_of_lost_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("lost.prom");
+    let kernel = busy();
+    kernel.lose_writes("data");
+    let text = ok(&kernel, "metrics");
+    assert!(
+        text.contains("\nhcablk_disk_lost_writes{disk=\"data\"} 1\n"),
+        "{text}"
+    );
+    let kernel = Kernel::loaded();
+    kernel.old.set(true);
+    ok(&kernel, "connect 10.0.0.1 data");
+    let text = ok(&kernel, "metrics");
+    assert!(!text.contains("\nhcablk_disk_lost_writes{"), "{text}");
+    std::fs::write(&file, text).unwrap();
+    is_open_metrics(&file);
 }
 
 #[test]
@@ -375,6 +459,22 @@ fn the_whole_screen() {
         assert!(model.press(&kernel, key));
         golden(name, &screen(&model));
     }
+}
+
+#[test]
+fn the_screen_shows_lost_writes() {
+    let kernel = busy();
+    kernel.lose_writes("data");
+    let mut model = Model::new(&kernel, Duration::from_secs(1));
+    model.look(&kernel).unwrap();
+    // The disks are sorted by their names; the second one is selected.
+    model.press(&kernel, KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
+    golden("top-lost-writes.txt", &screen(&model));
+    kernel.set_device("data", "state", "queueing\n");
+    model.look(&kernel).unwrap();
+    let text = screen(&model);
+    assert!(text.contains("queueing"), "{text}");
+    assert!(text.contains("hcablk check says what to do"), "{text}");
 }
 
 #[test]

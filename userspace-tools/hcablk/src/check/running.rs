@@ -15,8 +15,14 @@ pub(super) fn look(system: &dyn System, findings: &mut Findings) {
     match initiator::devices(system) {
         Err(error) => findings.error("disks", &error),
         Ok(devices) => {
-            for device in devices.unwrap_or_default() {
-                disk(&device, findings);
+            let devices = devices.unwrap_or_default();
+            for device in &devices {
+                disk(device, findings);
+            }
+            findings.of("lost-writes");
+            for device in devices.iter().filter(|device| device.has_lost_writes()) {
+                let name = &device.name;
+                findings.fail(name, initiator::LOST, initiator::loss_remedy(name));
             }
         }
     }

@@ -221,6 +221,13 @@ impl DisconnectArgs {
     }
 }
 
+/// Arguments of `acknowledge-loss`.
+#[derive(Args, Debug)]
+pub struct AcknowledgeLossArgs {
+    /// The disk's name, or /dev/hcablkN
+    pub disk: String,
+}
+
 /// Arguments of `times`.
 #[derive(Args, Debug)]
 pub struct TimesArgs {

@@ -30,10 +30,13 @@ const QUEUES: [Tracepoint; 2] = [
     ("hcablk_target", "hcablk_target_queue"),
 ];
 const STATES: [Tracepoint; 2] = [("hcablk", "hcablk_disk"), ("hcablk", "hcablk_path")];
+/// Older modules do not have these.
+const OPTIONAL: [Tracepoint; 1] = [("hcablk", "hcablk_lost_writes")];
 
 impl Wanted {
     fn listen(self) -> Listen {
         let mut tracepoints = Vec::new();
+        let mut optional = Vec::new();
         if self.tracepoints {
             tracepoints.extend(SESSIONS);
             if self.all {
@@ -41,11 +44,13 @@ impl Wanted {
             }
             if self.all || !self.uevents {
                 tracepoints.extend(STATES);
+                optional.extend(OPTIONAL);
             }
         }
         Listen {
             uevents: self.uevents,
             tracepoints,
+            optional,
             ..Listen::default()
         }
     }
@@ -59,6 +64,7 @@ impl Wanted {
         let passes = match event.event {
             What::PathState => matches!(state, "connecting" | "waiting"),
             What::DiskState => matches!(state, "connecting" | "disconnecting" | "new"),
+            What::LostWrites => false,
             _ => return true,
         };
         if passes {
@@ -116,6 +122,11 @@ fn beginning(system: &dyn System, now: &str) -> Result<Vec<Event>> {
         disk.state = Some(device.state.clone());
         disk.error.clone_from(&device.error);
         events.push(disk);
+        if device.has_lost_writes() {
+            let mut event = event_of(What::LostWrites);
+            event.lost(true);
+            events.push(event);
+        }
         for path in &device.paths {
             let mut event = event_of(What::PathState);
             event.path = Some(path.number);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{utc, Event, Source, What};
+use super::{is_lost, utc, Event, Source, What};
 use crate::system::Clock;
 
 /// Understands a line, if it is about a state; `clock` is when it was read, and its time is by the clock `mono`.
@@ -15,6 +15,7 @@ pub fn parse(line: &str, clock: Clock) -> Option<Event> {
     let (name, fields) = after.split_once(": ")?;
     let what = match name {
         "disk" => What::DiskState,
+        "lost_writes" => What::LostWrites,
         "path" => What::PathState,
         "session" => What::Session,
         "queue" => What::Queue,
@@ -34,6 +35,10 @@ pub fn parse(line: &str, clock: Clock) -> Option<Event> {
     event.queue = value("queue").and_then(|number| number.parse().ok());
     event.session = value("session").map(str::to_owned);
     event.epoch = value("epoch").and_then(|epoch| epoch.parse().ok());
+    if what == What::LostWrites {
+        event.lost(is_lost(value("lost")?)?);
+        return Some(event);
+    }
     event.state = Some(value("state")?.to_owned());
     let error: i32 = value("error")?.parse().ok()?;
     event.errno = (error < 0).then(|| format!("{:?}", Errno::from_raw(error.saturating_neg())));

@@ -2,7 +2,7 @@
 
 //! Messages of the kernel's uevent socket: `ACTION@PATH`, then `NAME=VALUE`, each with a zero byte behind it.
 
-use super::{Event, Source, What};
+use super::{is_lost, Event, Source, What};
 
 /// Understands a message, if it is about one of our disks; `time` is when it came.
 pub fn parse(message: &[u8], time: String) -> Option<Event> {
@@ -21,6 +21,7 @@ pub fn parse(message: &[u8], time: String) -> Option<Event> {
         ("add", ..) => What::DiskAdded,
         ("remove", ..) => What::DiskRemoved,
         ("change", None, Some(_)) => What::DiskState,
+        ("change", None, None) if value("HCABLK_LOST_WRITES").is_some() => What::LostWrites,
         ("change", Some(_), Some(_)) => What::PathState,
         ("change", ..) if value("HCABLK_PORTALS") == Some("1") => What::PortalsChanged,
         ("change", ..) if value("RESIZE") == Some("1") => What::DiskResized,
@@ -32,6 +33,9 @@ pub fn parse(message: &[u8], time: String) -> Option<Event> {
     event.path = path.map(str::parse).transpose().ok()?;
     event.state = value("HCABLK_STATE").map(str::to_owned);
     event.error = value("HCABLK_ERROR").map(str::to_owned);
+    if what == What::LostWrites {
+        event.lost(is_lost(value("HCABLK_LOST_WRITES")?)?);
+    }
     Some(event)
 }
 

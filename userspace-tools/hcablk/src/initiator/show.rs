@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::disconnect::{find, no_such_device};
-use super::{not_loaded, paths};
+use super::{loss, not_loaded, paths};
 use crate::configfs::{parse_counters, unless_gone, Group, INITIATOR};
 use crate::error::{Error, Result};
 use crate::output::{Counters, Device, Outcome, Report, Session};
@@ -16,11 +16,15 @@ use crate::times::Times;
 pub fn list(system: &dyn System) -> Result<Outcome> {
     let devices = devices(system)?;
     let loaded = devices.is_some();
+    let advice: Vec<_> = devices.iter().flatten().filter_map(loss::advice).collect();
     let mut outcome = Outcome::new(Report::Devices {
         devices: devices.unwrap_or_default(),
     });
     if !loaded {
         outcome.note(not_loaded());
+    }
+    for line in advice {
+        outcome.note(line);
     }
     Ok(outcome)
 }
@@ -89,6 +93,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
         paths_auto: paths::auto(group)?,
         session: Session::parse(&group.get_as_root("session")?),
         error: group.reason(),
+        lost_writes: loss::has_lost_writes(group)?,
     })
 }
 

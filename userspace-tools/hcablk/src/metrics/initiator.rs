@@ -121,6 +121,16 @@ fn about(all: &mut Exposition, disks: &[Disk]) {
     for Disk { device, .. } in disks {
         all.states(&[("disk", &device.name)], &STATES, &device.state);
     }
+    all.family(
+        "hcablk_disk_lost_writes",
+        Type::Gauge,
+        "1 if the target lost acknowledged writes, and every flush of the disk fails.",
+    );
+    for Disk { device, .. } in disks {
+        if let Some(is_lost) = device.lost_writes {
+            all.sample(&[("disk", &device.name)], u64::from(is_lost));
+        }
+    }
     all.family("hcablk_disk_size_bytes", Type::Gauge, "The size of a disk.");
     for Disk { device, .. } in disks {
         if let Some(size) = device.size_bytes {

@@ -71,6 +71,26 @@ pub struct Device {
     pub session: Option<Session>,
     /// Why the last connection failed or was lost.
     pub error: Option<String>,
+    /// Whether the target lost acknowledged writes that no flush covered, so that every flush of this disk fails; `null`
+    /// if the kernel module does not report it.
+    pub lost_writes: Option<bool>,
+}
+
+impl Device {
+    /// Returns whether the kernel module reports lost writes.
+    pub fn has_lost_writes(&self) -> bool {
+        self.lost_writes == Some(true)
+    }
+
+    /// Returns the state for tables, with a mark if writes are lost.
+    pub(crate) fn state_and_loss(&self) -> String {
+        let mark = if self.has_lost_writes() {
+            ",lost-writes"
+        } else {
+            ""
+        };
+        format!("{}{mark}", self.state)
+    }
 }
 
 /// A path of a disk that has several.

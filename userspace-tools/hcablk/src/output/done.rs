@@ -68,6 +68,10 @@ pub enum Done {
         devices: Vec<String>,
         changed: bool,
     },
+    AcknowledgeLoss {
+        name: String,
+        changed: bool,
+    },
     PathAdd {
         name: String,
         path: PathRef,

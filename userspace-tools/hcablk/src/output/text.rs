@@ -204,13 +204,22 @@ impl fmt::Display for Done {
             Self::Disconnect { devices, .. } => devices
                 .iter()
                 .try_for_each(|name| writeln!(f, "disconnected {name}")),
+            Self::AcknowledgeLoss {
+                name,
+                changed: true,
+            } => writeln!(
+                f,
+                "{name}: the loss is acknowledged, and flushes succeed again; what was lost stays lost"
+            ),
             Self::PathAdd { name, path, .. } => write_path(f, name, "has", path),
             Self::PathRemove {
                 name,
                 path: Some(path),
                 ..
             } => write_path(f, name, "no longer has", path),
-            Self::PathSync { disks, .. } => disks.iter().try_for_each(|disk| write_synced(f, disk)),
+            Self::PathSync { disks, .. } => {
+                disks.iter().try_for_each(|disk| write_synced(f, disk))
+            }
             Self::PathPolicy { name, policy, .. } => {
                 writeln!(f, "{name} has the policy {policy}")
             }
@@ -264,6 +273,7 @@ impl fmt::Display for Done {
                 ..
             } => writeln!(f, "{file} has {events} events, of {requests} requests"),
             Self::Metrics { .. }
+            | Self::AcknowledgeLoss { changed: false, .. }
             | Self::PathRemove { path: None, .. }
             | Self::Unexport { changed: false, .. }
             | Self::Forbid { changed: false, .. }
@@ -315,7 +325,7 @@ fn device_table(devices: &[Device]) -> String {
         rows.push(cells(&[
             &device.name,
             device.device.as_deref().unwrap_or_default(),
-            &device.state,
+            &device.state_and_loss(),
             &endpoint(&device.address, device.port),
             &device.volume,
             &device.size_bytes.map(size).unwrap_or_default(),

@@ -30,6 +30,8 @@ pub struct Listen {
     pub uevents: bool,
     /// These tracepoints.
     pub tracepoints: Vec<Tracepoint>,
+    /// Tracepoints to listen to if the kernel has them.
+    pub optional: Vec<Tracepoint>,
     /// Their times are by the clock `mono_raw`, which nobody sets or slews, and not by `mono`.
     pub raw_clock: bool,
     /// KiB of tracefs's buffer for each CPU, if more than usual.
@@ -109,10 +111,7 @@ impl Instance {
             fs::write(folder.join("trace_clock"), clock)?;
             let size = wanted.buffer_kib.unwrap_or(256);
             fs::write(folder.join("buffer_size_kb"), format!("{size}\n"))?;
-            for (system, name) in &wanted.tracepoints {
-                let event = folder.join("events").join(system).join(name);
-                fs::write(event.join("enable"), "1\n")?;
-            }
+            enable(&folder.join("events"), wanted)?;
             let mut options = OpenOptions::new();
             options.custom_flags((OFlag::O_NONBLOCK | OFlag::O_CLOEXEC).bits());
             options.read(true).open(folder.join("trace_pipe"))
@@ -162,6 +161,22 @@ impl Drop for Instance {
         }
         let _ = fs::remove_dir(&self.folder);
     }
+}
+
+/// Enables the tracepoints that are wanted.
+fn enable(events: &Path, wanted: &Listen) -> io::Result<()> {
+    let enable = |(system, name): &Tracepoint| {
+        let file = events.join(system).join(name).join("enable");
+        fs::write(file, "1\n")
+    };
+    wanted.tracepoints.iter().try_for_each(enable)?;
+    for tracepoint in &wanted.optional {
+        match enable(tracepoint) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            written => written?,
+        }
+    }
+    Ok(())
 }
 
 /// Removes instances of commands that were killed.
@@ -342,5 +357,24 @@ fn explain(root: &Path, error: &io::Error) -> (String, &'static str) {
             error.to_string(),
             "Leave them out: hcablk events --only uevents",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optional_tracepoints_may_be_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("hcablk/there")).unwrap();
+        let mut wanted = Listen {
+            tracepoints: vec![("hcablk", "there")],
+            optional: vec![("hcablk", "new"), ("hcablk", "there")],
+            ..Listen::default()
+        };
+        enable(folder.path(), &wanted).unwrap();
+        wanted.tracepoints.push(("hcablk", "new"));
+        assert!(enable(folder.path(), &wanted).is_err());
     }
 }

@@ -4,9 +4,10 @@
 
 use super::seen::{rates_of, Seen};
 use crate::endpoint::Endpoint;
+use crate::initiator::LOST;
 use crate::output::numbers::{bytes, count};
 use crate::output::text::size;
-use crate::output::Rates;
+use crate::output::{Device, Rates};
 use crate::times::{Class, Duration, StateTimes};
 
 /// A table: the widths of its columns, 0 for what is left of the line; headings, where those flushed right begin with
@@ -40,15 +41,21 @@ fn of_rates(rates: Option<&Rates>) -> Vec<String> {
     ]
 }
 
+/// Returns the state of a disk. Lost writes are shown in place of a state in which requests are served.
+fn state(device: &Device) -> String {
+    let is_served = matches!(device.state.as_str(), "live" | "degraded");
+    if is_served && device.has_lost_writes() {
+        "lost-writes".to_owned()
+    } else {
+        device.state.clone()
+    }
+}
+
 pub(super) fn disks(seen: &Seen) -> Table {
     let rows = seen.devices.iter().map(|device| {
         let rates = rates_of(&seen.disk_rates, &device.name);
         let in_flight = rates.and_then(|rates| rates.in_flight);
-        let mut row = vec![
-            device.name.clone(),
-            device.state.clone(),
-            shown(in_flight, count),
-        ];
+        let mut row = vec![device.name.clone(), state(device), shown(in_flight, count)];
         row.extend(of_rates(rates));
         row
     });
@@ -212,6 +219,10 @@ pub(super) fn about_disk(seen: &Seen, selected: usize) -> Vec<String> {
     ];
     if let Some(session) = &device.session {
         lines.push(format!("session {}, epoch {}", session.id, session.epoch));
+    }
+    if device.has_lost_writes() {
+        lines.push(format!("lost writes: {LOST}"));
+        lines.push("hcablk check says what to do".to_owned());
     }
     if let Some(error) = &device.error {
         lines.push(format!("error: {error}"));

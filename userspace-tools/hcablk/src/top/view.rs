@@ -120,7 +120,9 @@ fn colour(cell: &str) -> Style {
     match cell {
         "live" | "enabled" | "listens" => Style::new().fg(Color::Green),
         "degraded" | "connecting" | "waiting" | "queueing" => Style::new().fg(Color::Yellow),
-        "failed" | "failing" | "failing-fast" | "refused" | "lost" => Style::new().fg(Color::Red),
+        "failed" | "failing" | "failing-fast" | "refused" | "lost" | "lost-writes" => {
+            Style::new().fg(Color::Red)
+        }
         _ => Style::new(),
     }
 }

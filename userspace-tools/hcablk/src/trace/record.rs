@@ -39,6 +39,7 @@ pub fn record(system: &dyn System, until: Until, output: &Path) -> Result<Outcom
         .advise("Make the folder first, or name another file."));
     }
     let wanted = Listen {
+        optional: Vec::new(),
         uevents: false,
         tracepoints: POINTS.map(|(system, name, _)| (system, name)).to_vec(),
         raw_clock: true,

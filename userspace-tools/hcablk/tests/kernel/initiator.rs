@@ -43,6 +43,7 @@ const DEVICE: &[(&str, &str)] = &[
     ("state", "new"),
     ("device", ""),
     ("error", ""),
+    ("lost_writes", "0"),
     ("session", "0000000000000000 0"),
     ("timing", "0"),
     ("times", "queued 0 0\nsent 0 0\nending 0 0"),
@@ -111,6 +112,20 @@ impl Kernel {
         Ok(())
     }
 
+    /// Has the target of a disk lose writes that it had acknowledged.
+    pub fn lose_writes(&self, name: &str) {
+        self.set_device(name, "lost_writes", "1\n");
+    }
+
+    /// Ends the failures of flushes; that there are none is fine.
+    pub(super) fn acknowledge_loss(&self, group: &Path, value: &str) -> Result<(), Errno> {
+        if value != "0" {
+            return Err(Errno::EINVAL);
+        }
+        self.set(group, "lost_writes", "0");
+        Ok(())
+    }
+
     /// Ends a disk, whoever uses it.
     pub(super) fn force_disconnect(&self, group: &Path) -> Result<(), Errno> {
         let busy = self.busy.replace(0);
@@ -133,6 +148,9 @@ impl Kernel {
         }
         self.set(group, "device", "");
         self.set(group, "state", "new");
+        if !self.old.get() {
+            self.set(group, "lost_writes", "0");
+        }
         self.end_paths(group);
         self.set(group, "session", "0000000000000000 0");
         Ok(())

@@ -86,6 +86,9 @@ impl System for Kernel {
         if attribute == "force_disconnect" {
             return self.force_disconnect(group).or_else(fail);
         }
+        if attribute == "lost_writes" {
+            return self.acknowledge_loss(group, value).or_else(fail);
+        }
         if let "evicted" | "admit" = attribute.as_str() {
             return self.evict_or_admit(group, &attribute, value).or_else(fail);
         }
