@@ -45,6 +45,34 @@ void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
 	assign_bit(GD_READ_ONLY, &disk->state, read_only);
 }
 
+/*
+ * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update() unlocks, and keeps FUA only beside a write
+ * cache. The flags of features are macros.
+ */
+int hcablk_c_try_set_write_cache(struct gendisk *disk, bool on, bool fua, unsigned int ms)
+{
+	struct request_queue *q = disk->queue;
+	struct queue_limits lim;
+	unsigned int memflags;
+	int ret = -EAGAIN;
+
+	if (!mutex_trylock(&q->limits_lock))
+		return ret;
+	memflags = memalloc_noio_save();
+	blk_freeze_queue_start(q);
+	if (blk_mq_freeze_queue_wait_timeout(q, msecs_to_jiffies(ms)) > 0) {
+		lim = q->limits;
+		lim.features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA);
+		if (on)
+			lim.features |= BLK_FEAT_WRITE_CACHE | (fua ? BLK_FEAT_FUA : 0);
+		ret = queue_limits_commit_update(q, &lim);
+	} else {
+		mutex_unlock(&q->limits_lock);
+	}
+	blk_mq_unfreeze_queue(q, memflags);
+	return ret;
+}
+
 /* The time is set when the request is accounted for, and of an earlier request else. The flag is a macro. */
 u64 hcablk_c_made_ns(struct request *rq)
 {
@@ -141,11 +169,6 @@ void hcablk_c_module_get(struct module *module)
 void hcablk_c_module_put(struct module *module)
 {
 	module_put(module);
-}
-
-bool hcablk_c_bdev_write_cache(struct block_device *bdev)
-{
-	return bdev_write_cache(bdev);
 }
 
 /* A block device that the kernel opens reads nothing ahead before its read-ahead is set. */

@@ -12,6 +12,7 @@
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
 void hcablk_c_requeue(struct request *rq);
+int hcablk_c_try_set_write_cache(struct gendisk *disk, bool on, bool fua, unsigned int ms);
 void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only);
 void hcablk_c_time_anew(struct request *rq);
 u64 hcablk_c_made_ns(struct request *rq);
@@ -31,7 +32,6 @@ struct module *hcablk_c_core_module(void);
 void hcablk_c_module_get(struct module *module);
 void hcablk_c_module_put(struct module *module);
 
-bool hcablk_c_bdev_write_cache(struct block_device *bdev);
 void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
 loff_t hcablk_c_file_size(struct file *file);

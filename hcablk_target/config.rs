@@ -15,7 +15,10 @@ use crate::{
     },
     session::Session,
     storage::{
-        backing::Mode,
+        backing::{
+            Mode,
+            WriteCache, //
+        },
         p2p::Source, //
     }, //
 };
@@ -169,6 +172,11 @@ impl Node for Volume {
             c"mode",
             |volume, out| writeln!(out, "{}", volume.mode().name()),
             |volume, _, text| volume.set_mode(Mode::parse(text)?),
+        ),
+        Attribute::read_write(
+            c"write_cache",
+            |volume, out| writeln!(out, "{}", volume.write_cache().name()),
+            |volume, _, text| volume.set_write_cache(WriteCache::parse(text)?),
         ),
         Attribute::read_write(
             c"cache_mib",

@@ -138,6 +138,7 @@ pub(crate) use self::{
         Subject, //
     },
     owner::{
+        Flushes,
         QueueConfig,
         QueueOwner, //
     },
@@ -242,6 +243,7 @@ pub(crate) struct Queue {
     pd: Arc<ProtectionDomain>,
     /// The volume, as this queue's initiator is told.
     geometry: Geometry,
+    flushes: Flushes,
     pair: QueuePair<Queue>,
     shape: Shape,
     /// Something has completed since the last keep-alive.
@@ -317,6 +319,13 @@ impl Queue {
     #[inline]
     fn backing(&self) -> &Backing {
         &self.backing
+    }
+
+    /// Returns whether a write that begins now is sent to the drive as one with FUA, though its initiator has not asked for that.
+    #[inline]
+    fn forces_fua(&self) -> bool {
+        let backing = &self.backing;
+        backing.writes_with_fua() && !self.flushes.load(Relaxed) && backing.is_volatile()
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {

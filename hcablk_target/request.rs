@@ -86,6 +86,8 @@ pub(crate) enum Step {
     Finished(Result),
     /// There are pages in the cache beside what was written to a device.
     Overtaken,
+    /// What was written is in a volatile cache of the drive, and must be flushed.
+    Unstable,
     /// What was read is in peer memory, and must be copied.
     Bounce,
 }
@@ -101,6 +103,8 @@ pub(crate) struct Io<O: Owner> {
     pub(crate) tag: Tag,
     /// What is asked for, or why it is refused.
     pub(crate) op: Result<Op, message::Status>,
+    /// A write is sent to the drive as one with FUA, whatever the initiator asks for.
+    pub(crate) force_fua: bool,
     /// The answer need not wake the initiator up.
     pub(crate) quiet: bool,
     /// The slot of an eager write in the eager ring.
@@ -174,6 +178,7 @@ impl<O: Owner> Io<O> {
                     generation: 0,
                 },
                 op: Err(message::Status::Invalid),
+                force_fua: false,
                 quiet: false,
                 ring_slot: RingSlot {
                     offset: 0,

@@ -33,7 +33,10 @@ use crate::{
         Memory, //
     },
     printed::Printed,
-    queue::Queue,
+    queue::{
+        Flushes,
+        Queue, //
+    },
     session::{
         changer::Changer,
         end_reason::EndReason, //
@@ -119,6 +122,7 @@ pub(crate) struct Session {
     memory: Arc<Memory>,
     volume: VolumeName,
     geometry: Geometry,
+    flushes: Flushes,
     /// Bytes of the largest request; set with the admin queue pair, which the others follow.
     largest: Atomic<u32>,
     id: SessionId,
@@ -180,6 +184,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
         let write_errors = records.begin(request, &backing)?;
+        let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
         let changer = Changer::new(owner.clone(), request.host, request.session)?;
         let session = Arc::pin_init(
             pin_init!(Self {
@@ -188,6 +193,7 @@ impl Session {
                 volume: request.volume,
                 largest: Atomic::new(geometry.max_transfer),
                 geometry,
+                flushes,
                 id: request.session,
                 epoch: request.epoch,
                 host: request.host,
@@ -412,7 +418,7 @@ impl Session {
     /// but `admin` is left; those of the disk's other sessions, by which something may be acknowledged that the answer is to
     /// cover, are waited for, but not longer than the initiator asks. Sleeps, as long as the drive takes.
     fn make_durable(&self, admin: &Admin) {
-        let Some(backing) = self.backing().filter(|_| self.geometry.write_cache) else {
+        let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
             return;
         };
         let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
@@ -429,6 +435,11 @@ impl Session {
         if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
             admin.let_answers_leave();
         }
+    }
+
+    /// Returns whether its initiator asks when the export ends whether all is durable: it has to flush, or had to.
+    fn may_ask_durable(&self) -> bool {
+        self.geometry.write_cache || self.flushes.load(Relaxed)
     }
 
     fn tear_down(&self) {

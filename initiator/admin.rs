@@ -215,6 +215,7 @@ impl Admin {
         let known = VolumeState {
             sectors: 0,
             read_only: false,
+            write_cache: None,
         };
         let admin = Arc::pin_init(
             pin_init!(Self {

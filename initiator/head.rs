@@ -248,6 +248,11 @@ impl Head {
         &self.unflushed
     }
 
+    /// Returns whether the disk has flushes sent, since the volume has a volatile write cache. Any context.
+    pub(crate) fn flushes(&self) -> bool {
+        self.unflushed.now() != 0
+    }
+
     /// Sets whether flushes and writes with FUA fail from now on, since the target has lost writes that it acknowledged. Any
     /// context.
     pub(crate) fn set_lost_writes(&self, lost: bool) {

@@ -122,11 +122,12 @@ impl VolumeInfo {
         }
     }
 
-    /// Returns what of it may change while a disk lives.
-    pub(crate) fn state(&self) -> VolumeState {
+    /// Returns what of it may change while a disk lives, for a watch that says of the disk that it `flushes`, if it is to say that.
+    pub(crate) fn state(&self, flushes: Option<bool>) -> VolumeState {
         VolumeState {
             sectors: self.geometry.capacity >> 9,
             read_only: self.geometry.read_only,
+            write_cache: flushes,
         }
     }
 }

@@ -24,6 +24,10 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// drive.
     fn volume_state(&self) -> Option<VolumeState>;
 
+    /// Records whether the initiator sends flushes from now on; `None`: it does what it was told when the session began. Any
+    /// context.
+    fn set_flushes(&self, on: Option<bool>);
+
     /// Returns a number that is another one, and not 0, after the target has begun or ceased to listen somewhere. Any
     /// context.
     fn portals_generation(&self) -> u32;

@@ -104,6 +104,8 @@ impl Admin {
             AdminOp::ReadReservation => self.tell_reservation(tag, None),
             AdminOp::Portals { known } => self.keep_portals(tag, known),
             AdminOp::Watch { known } => {
+                // Before somebody may answer it, who takes that back.
+                self.owner.set_flushes(known.write_cache);
                 let second = {
                     let mut state = self.state.lock();
                     let second = matches!(state.watch, Watch::Kept(..));
@@ -135,8 +137,17 @@ impl Admin {
         let Watch::Kept(tag, known) = self.state.lock().watch else {
             return;
         };
-        let now = self.owner.volume_state().filter(|now| *now != known);
+        let now = self.owner.volume_state().map(|now| VolumeState {
+            // Not to an initiator that does not follow it.
+            write_cache: now.write_cache.filter(|_| known.write_cache.is_some()),
+            ..now
+        });
+        let now = now.filter(|now| *now != known);
         if now.is_some() && self.take_watch(tag) {
+            if now.is_some_and(|now| now.write_cache == Some(false)) {
+                // From when it knows it sends none: this is not told when exactly.
+                self.owner.set_flushes(Some(false));
+            }
             self.answer(tag, Status::Ok, now);
         }
     }

@@ -17,7 +17,8 @@ use crate::{
     storage::{
         backing::{
             Backing,
-            Mode, //
+            Mode,
+            WriteCache, //
         },
         p2p::Source,
         reservations::Drives,
@@ -80,6 +81,7 @@ struct State {
     /// Hosts without a key need not prove who they are.
     insecure: bool,
     mode: Mode,
+    write_cache: WriteCache,
     cache_mib: u32,
     chunk_kib: u32,
     source: Source,
@@ -94,6 +96,7 @@ struct Opening {
     path: CString,
     read_only: bool,
     mode: Mode,
+    write_cache: WriteCache,
     source: Source,
     /// Bytes of a chunk.
     chunk: u32,
@@ -108,6 +111,7 @@ impl State {
             path: CString::try_from(&**path).map_err(|e| ("memory", e.into()))?,
             read_only: self.read_only,
             mode: self.mode,
+            write_cache: self.write_cache,
             source: self.source,
             chunk: self.chunk_kib << 10,
             cache_mib: self.cache_mib,
@@ -149,6 +153,7 @@ impl Volume {
                     read_only: false,
                     insecure: false,
                     mode: Mode::Direct,
+                    write_cache: WriteCache::Back,
                     cache_mib: 0,
                     chunk_kib: CHUNK_KIB,
                     source: Source::Nearest,
@@ -222,6 +227,15 @@ impl Volume {
     /// Sets by what way data goes, `EBUSY` while the volume is enabled.
     pub(crate) fn set_mode(&self, mode: Mode) -> Result {
         self.change(|state| state.mode = mode)
+    }
+
+    pub(crate) fn write_cache(&self) -> WriteCache {
+        self.state.lock().write_cache
+    }
+
+    /// Sets when writes are answered, `EBUSY` while the volume is enabled.
+    pub(crate) fn set_write_cache(&self, write_cache: WriteCache) -> Result {
+        self.change(|state| state.write_cache = write_cache)
     }
 
     pub(crate) fn cache_mib(&self) -> u32 {
@@ -329,7 +343,8 @@ impl Volume {
 
     fn open(&self, it: &Opening) -> Result<Backing, (&'static str, Error)> {
         let name = self.name.as_str();
-        let backing = Backing::open(name, &it.path, it.read_only, it.mode, it.source, it.chunk)?
+        let ways = (it.mode, it.write_cache);
+        let backing = Backing::open(name, &it.path, it.read_only, ways, it.source, it.chunk)?
             .claim(self.owner.claims(), it.cache_mib)?;
         let drive = Drives::of(self.owner.drives(), backing.file().id(), it.wwid)?;
         let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;

@@ -293,7 +293,7 @@ impl Queue {
                 (extent, backing.read_route())
             }
             Ok(Op::Write { extent, fua, .. })
-                if !(self.shape.sinks || fua && backing.flushes_for_fua()) =>
+                if !(self.shape.sinks || (fua || io.force_fua) && backing.flushes_for_fua()) =>
             {
                 (extent, backing.write_route())
             }
@@ -382,7 +382,9 @@ impl Queue {
         else {
             return self.answer(io, message::Status::IoError);
         };
-        let op = BioOp::Write { fua };
+        let op = BioOp::Write {
+            fua: fua || io.force_fua,
+        };
         io.moved = io.length() as u64;
         io.step = Step::Start;
         io.cached = false;

@@ -18,9 +18,16 @@ use hcablk_core::{
         name::HostId, //
     },
     rdma::pd::ProtectionDomain,
-    sync::WorkQueue, //
+    sync::{
+        atomic::Atomic,
+        WorkQueue, //
+    },
 };
 use kernel::sync::Arc;
+
+/// Whether a session's initiator sends flushes, since it knows of a volatile write cache. While it does not, each write is on stable
+/// media before it is answered. Shared by the session and its queues.
+pub(crate) type Flushes = Arc<Atomic<bool>>;
 
 /// Who has a queue.
 pub(crate) trait QueueOwner: Send + Sync + 'static {
@@ -39,6 +46,8 @@ pub(crate) struct QueueConfig {
     pub(crate) index: u8,
     /// The volume, as the session's initiator is told.
     pub(crate) geometry: Geometry,
+    /// The initiator flushes: see [`Flushes`].
+    pub(crate) flushes: Flushes,
     /// Where completions are handled.
     pub(crate) completions: Arc<WorkQueue>,
     pub(crate) pd: Arc<ProtectionDomain>,

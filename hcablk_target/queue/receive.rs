@@ -238,6 +238,7 @@ impl Queue {
         io.tag = UNNAMED;
         io.quiet = quiet;
         io.op = Ok(Op::WriteEager { extent, fua: false });
+        io.force_fua = self.forces_fua();
         io.size_class = MEDIUM;
         let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
         if let Err(status) = check_write(&extent, &self.geometry, size, refuses_writes) {
@@ -316,6 +317,7 @@ impl Queue {
         io.tag = request.tag;
         io.quiet = request.quiet;
         io.op = Ok(request.op);
+        io.force_fua = self.forces_fua();
         let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
         if let Err(status) = check(&request.op, &self.geometry, size, refuses_writes) {
             io.status = status;

@@ -31,7 +31,8 @@ use hcablk_core::{
         connect::SessionId,
         message::Status, //
     },
-    rdma::buffer::DmaBuffer, //
+    rdma::buffer::DmaBuffer,
+    sync::atomic::Relaxed, //
 };
 use kernel::{
     prelude::*,
@@ -111,6 +112,11 @@ impl Completion for Queue {
     #[inline]
     fn teller(&self) -> Teller {
         self.teller
+    }
+
+    #[inline]
+    fn initiator_flushes(&self) -> bool {
+        self.flushes.load(Relaxed)
     }
 
     #[inline]

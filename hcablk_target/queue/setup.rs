@@ -278,6 +278,7 @@ impl Queue {
                 max_transfer: shape.largest,
                 ..config.geometry
             },
+            flushes: config.flushes,
             pd: config.pd,
             pair: parts.pair,
             shape,

@@ -38,7 +38,8 @@ use hcablk_core::{
         ADMIN_QUEUE, //
     },
     rdma::cm::Id,
-    report::trace, //
+    report::trace,
+    sync::atomic::Relaxed, //
 };
 use kernel::{
     prelude::*,
@@ -64,7 +65,13 @@ impl AdminOwner for Session {
             sectors,
             // A session that began with a volume that refuses writes goes on so.
             read_only: self.geometry.read_only || backing.refuses_writes(),
+            write_cache: Some(backing.wants_flushes()),
         })
+    }
+
+    fn set_flushes(&self, on: Option<bool>) {
+        self.flushes
+            .store(on.unwrap_or(self.geometry.write_cache), Relaxed);
     }
 
     fn portals_generation(&self) -> u32 {
@@ -156,6 +163,7 @@ impl Session {
             epoch: self.epoch,
             index,
             geometry: self.geometry,
+            flushes: self.flushes.clone(),
             completions: backing.completions(self.pd.is_software()).clone(),
             pd: self.pd.clone(),
             backing,

@@ -89,6 +89,33 @@ impl Mode {
     }
 }
 
+/// When a write is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteCache {
+    /// When the drive has completed it, perhaps into a volatile cache: initiators flush.
+    Back,
+    /// When it is on stable media: initiators see a volume without a volatile cache.
+    Through,
+}
+
+impl WriteCache {
+    /// Parses the text of a setting. Errors: `EINVAL` for any other.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        match text {
+            "back" => Ok(Self::Back),
+            "through" => Ok(Self::Through),
+            _ => Err(EINVAL),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Back => "back",
+            Self::Through => "through",
+        }
+    }
+}
+
 /// By what way the data of a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
@@ -128,6 +155,7 @@ pub(crate) struct Backing {
     software: Arc<WorkQueue>,
     store: Store,
     mode: Mode,
+    write_cache: WriteCache,
     cache: Option<Arc<Cache>>,
     source: Source,
     /// Why it has a cache in RAM, though it is of mode p2p.
@@ -143,7 +171,7 @@ impl Backing {
         name: &str,
         path: &CStr,
         read_only: bool,
-        mode: Mode,
+        (mode, write_cache): (Mode, WriteCache),
         source: Source,
         chunk: u32,
     ) -> Result<Self, (&'static str, Error)> {
@@ -173,6 +201,7 @@ impl Backing {
             software: Self::new_shared_work("soft", name, WorkQueue::new)?,
             store,
             mode,
+            write_cache,
             source,
             fallen: None,
             chunk,
@@ -334,6 +363,14 @@ impl Backing {
         }
     }
 
+    /// Makes durable what was written by any way, through the page cache, too. Sleeps.
+    pub(crate) fn make_all_durable(&self) -> Result {
+        match self.write_route() {
+            Route::Cache => self.file().sync(),
+            Route::Device | Route::File => self.make_durable(),
+        }
+    }
+
     /// Returns what the page cache has lost so far.
     pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
         self.file().wb_err_cursor()
@@ -394,6 +431,31 @@ impl Backing {
         }
     }
 
+    /// Returns whether completed writes may be lost when the drive or this machine loses its power, until they are flushed. It
+    /// changes when the drive's cache is switched. Any context; no more than a few loads, since each write may ask.
+    #[inline]
+    pub(crate) fn is_volatile(&self) -> bool {
+        match &self.store {
+            Store::Device(device) => self.write_route() == Route::Cache || device.write_cache(),
+            // Blocks may have yet to be allocated when a write is done: nothing is durable before a
+            // flush.
+            Store::File(_) => true,
+        }
+    }
+
+    /// Returns whether initiators have to flush before they rely on a write. Any context.
+    #[inline]
+    pub(crate) fn wants_flushes(&self) -> bool {
+        self.write_cache == WriteCache::Back && self.is_volatile()
+    }
+
+    /// Returns whether a write that has to be on stable media when it is answered is sent as one with FUA. Otherwise the drive is
+    /// flushed afterwards: its cache was switched on after initiators were told that it has none.
+    #[inline]
+    pub(crate) fn writes_with_fua(&self) -> bool {
+        self.write_cache == WriteCache::Through || self.write_route() == Route::Cache
+    }
+
     /// Returns whether a write with FUA makes the drive flush its cache.
     pub(crate) fn flushes_for_fua(&self) -> bool {
         self.device()
@@ -422,12 +484,6 @@ impl Backing {
     /// knows.
     pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
         let (logical, physical) = self.block_sizes();
-        let cache = match &self.store {
-            Store::Device(device) => device.write_cache(),
-            // Blocks may have yet to be allocated when a write is done: nothing is durable before a
-            // flush.
-            Store::File(_) => true,
-        };
         let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
         let logical_block_shift = shift(logical)?;
         let size = self.size_bytes();
@@ -445,7 +501,7 @@ impl Backing {
                 .unwrap_or(logical_block_shift)
                 .clamp(logical_block_shift, 24),
             read_only: read_only || self.refuses_writes(),
-            write_cache: cache || self.write_route() == Route::Cache,
+            write_cache: self.wants_flushes(),
             // The block layer or the page cache flushes after the write when
             // the device cannot.
             fua: true,

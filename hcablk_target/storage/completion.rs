@@ -32,6 +32,9 @@ pub(crate) trait Completion: Owner {
     /// Returns which session tells them, among those of the disk.
     fn teller(&self) -> Teller;
 
+    /// Returns whether the session's initiator sends flushes: else a write is on stable media before it is answered.
+    fn initiator_flushes(&self) -> bool;
+
     /// Returns the bytes of the volume at this moment, in whole blocks; 0 if the drive is gone.
     fn capacity(&self) -> u64;
 

@@ -152,7 +152,10 @@ impl<O: Completion> Io<O> {
                 Op::Write { extent, fua, .. }
                 | Op::WriteInline { extent, fua }
                 | Op::WriteEager { extent, fua },
-            ) => (extent, BioOp::Write { fua }, backing.write_route()),
+            ) => {
+                let fua = fua || self.force_fua;
+                (extent, BioOp::Write { fua }, backing.write_route())
+            }
             Ok(Op::Discard(extent)) => {
                 let bytes = extent.length;
                 (extent, BioOp::Discard { bytes }, backing.direct())
@@ -167,6 +170,17 @@ impl<O: Completion> Io<O> {
             Ok(Op::Flush | Op::Nop) | Err(_) => return None,
         };
         Some(Task { extent, op, route })
+    }
+
+    /// Returns whether what it has written may be lost although its initiator sends no flush: the drive's cache was switched on after
+    /// the initiator was told that there is none.
+    #[inline]
+    fn is_unstable(&self, task: Task) -> bool {
+        let owner = &self.owner;
+        task.replaces()
+            && !owner.initiator_flushes()
+            && !self.force_fua
+            && owner.backing().is_volatile()
     }
 
     /// Returns whether its answer says that something is durable: a flush, or a write with FUA.
@@ -210,6 +224,11 @@ pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), Dr
     let task = io.task().filter(|task| task.replaces());
     if result.is_ok() && task.is_some_and(|task| io.was_overtaken(task)) {
         io.step = Step::Overtaken;
+        return defer(io, owner.backing().io_work());
+    }
+    // It waits for the drive.
+    if result.is_ok() && task.is_some_and(|task| io.is_unstable(task)) {
+        io.step = Step::Unstable;
         return defer(io, owner.backing().io_work());
     }
     // Too long for an interrupt handler.
@@ -412,7 +431,14 @@ fn check_wb_err<O: Completion>(owner: &O, before: u32) -> Result {
     owner.write_errors().check_wb_err(owner.backing(), before)
 }
 
+/// Answers by what became of the drive's part, when that is on stable media if it has to be. May sleep.
 fn finish_file<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result) {
+    let unstable = io.task().is_some_and(|task| io.is_unstable(task));
+    let result = match unstable {
+        // Requests that wait for this at the same time share the drive's flushes (block/blk-flush.c).
+        true => result.and_then(|()| owner.backing().make_all_durable()),
+        false => result,
+    };
     finish(owner, io, result.map_err(DriveStatus::from_error));
 }
 
@@ -446,6 +472,7 @@ pub(crate) fn run_deferred<O: Completion>(mut io: KBox<Io<O>>) {
             io.bounce_to_wire();
             finish(&*owner, io, Ok(()));
         }
+        (Step::Unstable, _) => finish_file(&*owner, io, Ok(())),
         (Step::Finished(result), Some(task)) => transferred(&*owner, io, task, result),
         (Step::Overtaken, Some(task)) => {
             io.leave_peer();

@@ -85,6 +85,11 @@ impl State {
             }
             (tag::WATCH, Status::Ok, Some(changed)) => match self.watch {
                 Watch::Watching(known) if known == changed => Err(NO_CHANGE),
+                Watch::Watching(known)
+                    if known.write_cache.is_some() != changed.write_cache.is_some() =>
+                {
+                    Err(NONSENSE)
+                }
                 Watch::Watching(_) => {
                     self.watch = Watch::Told(changed);
                     self.notices += 1;

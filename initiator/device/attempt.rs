@@ -217,6 +217,7 @@ impl Device {
         let mut geometry = Geometry {
             // Requests are not larger than when the disk was made.
             max_transfer: former.max_transfer,
+            write_cache: former.write_cache,
             ..volume.geometry
         };
         if others {

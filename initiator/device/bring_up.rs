@@ -226,7 +226,7 @@ impl Device {
         if lost.is_some() && volume.wwid != lost {
             return Err(Failure::Exchanged);
         }
-        session.watch(&volume, reply.tells_portals)?;
+        session.watch(&volume, &reply)?;
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {

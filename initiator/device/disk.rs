@@ -41,6 +41,9 @@ use kernel::{
     sync::Arc, //
 };
 
+/// Milliseconds for which the disk takes no new requests, at most, while those under way end: its limits change in between.
+const FREEZE_MS: u32 = 200;
+
 /// Prefix of the disks' names.
 pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 
@@ -108,7 +111,11 @@ impl Device {
     /// Has the disk follow the volume, as the target has told of it by `session`. Returns `false` while the device is busy with
     /// something else, or the session is not the disk's yet: then it is to be tried again. Process context.
     pub(super) fn follow_volume(&self, session: &Session, now: VolumeState) -> bool {
-        let VolumeState { sectors, read_only } = now;
+        let VolumeState {
+            sectors,
+            read_only,
+            write_cache,
+        } = now;
         let Some(mut control) = self.control.try_lock() else {
             return false;
         };
@@ -139,6 +146,30 @@ impl Device {
         self.set_size_and_access(active, sectors, read_only);
         active.volume.geometry.capacity = sectors << 9;
         active.volume.geometry.read_only = read_only;
+        write_cache.is_none_or(|on| self.follow_cache(active, on))
+    }
+
+    /// Has the disk send flushes from now on, or none any more, as its volume has a volatile write cache or none. Returns `false` if
+    /// the block layer is busy for [`FREEZE_MS`]: then it is to be tried again, and the target, which is told when this is done,
+    /// makes each write stable until then. By whoever has `control`.
+    fn follow_cache(&self, active: &mut Active, on: bool) -> bool {
+        let unflushed = active.head.unflushed();
+        if active.volume.geometry.write_cache == on {
+            return true;
+        }
+        if on {
+            // A write may end in the cache as soon as the target knows of this.
+            unflushed.set_cache(true);
+        }
+        let fua = active.volume.geometry.fua;
+        if active.disk.try_set_write_cache(on, fua, FREEZE_MS).is_err() {
+            unflushed.set_cache(active.volume.geometry.write_cache);
+            return false;
+        }
+        unflushed.set_cache(on);
+        active.volume.geometry.write_cache = on;
+        let has = if on { "a" } else { "no" };
+        pr_info!("{self}: the volume has {has} volatile write cache now\n");
         true
     }
 

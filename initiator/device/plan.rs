@@ -79,6 +79,8 @@ impl Plan {
             capacity: former.capacity,
             max_transfer: former.max_transfer,
             read_only: former.read_only,
+            // The disk follows it, and until then the target makes each write stable.
+            write_cache: former.write_cache,
             ..geometry
         };
         match same == former {

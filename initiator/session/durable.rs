@@ -50,9 +50,10 @@ impl Session {
     pub(super) fn is_to_ask_durable(&self) -> bool {
         self.failure() == Some(Failure::ExportEnds)
             && self.is_to_be_followed()
-            && self
-                .volume()
-                .is_some_and(|volume| volume.geometry.write_cache)
+            && (self.head.flushes()
+                || self
+                    .volume()
+                    .is_some_and(|volume| volume.geometry.write_cache))
     }
 
     /// Asks the target whether all is durable that it acknowledged, and records that it is. Sleeps, [`DURABLE_MS`] or so at

@@ -14,7 +14,10 @@ use crate::{
     },
     failure::Failure, //
 };
-use hcablk_core::sync::defer::for_reclaim;
+use hcablk_core::{
+    proto::connect::Reply,
+    sync::defer::for_reclaim, //
+};
 use kernel::{
     sync::Arc,
     workqueue::WorkItem, //
@@ -33,11 +36,17 @@ impl Session {
             .is_some_and(|admin| is_proven || admin.is_of_target())
     }
 
-    /// Begins to watch the volume, and the target, after the admin queue pair was connected; its portals if it `tells` of them.
-    pub(crate) fn watch(&self, volume: &VolumeInfo, tells: bool) -> Result<(), Failure> {
+    /// Begins to watch the volume, and the target, after the admin queue pair was connected, as that has said by `reply`: its portals,
+    /// and its write cache, if it reports these. The disk goes on as it is until it follows what is reported.
+    pub(crate) fn watch(&self, volume: &VolumeInfo, reply: &Reply) -> Result<(), Failure> {
+        let flushes = match self.head.has_begun() {
+            true => self.head.flushes(),
+            false => volume.geometry.write_cache,
+        };
+        let known = volume.state(reply.tells_cache.then_some(flushes));
         self.admin()
             .ok_or(Failure::Disconnected)?
-            .go_live(self.workqueues.keep_alive(), volume.state(), tells)
+            .go_live(self.workqueues.keep_alive(), known, reply.tells_portals)
             .map_err(|e| Failure::Setup("the admin queue pair", e))
     }
 }

@@ -162,11 +162,12 @@ impl BlockDevice {
         unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }
     }
 
-    /// Returns whether completed writes may be in a volatile cache.
-    /// C: `bdev_write_cache()`.
+    /// Returns whether completed writes may be in a volatile cache. It changes at any time, and nobody is notified. Any context;
+    /// no more than a few loads, since each write may ask. C: `bdev_write_cache()`.
+    #[inline]
     pub fn write_cache(&self) -> bool {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::hcablk_c_bdev_write_cache(self.as_raw()) }
+        limit!(self, features) & bindings::BLK_FEAT_WRITE_CACHE != 0
+            && limit!(self, flags) & bindings::BLK_FLAG_WRITE_CACHE_DISABLED == 0
     }
 
     /// Makes completed writes durable: has the device empty its volatile cache, if it has one. Sleeps.

@@ -438,6 +438,20 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
+    /// Sets whether completed writes may be in a volatile cache, so that the disk gets flushes, and then writes with FUA if it knows
+    /// these (`fua`), between two requests: new ones wait
+    /// for those under way, `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if these take longer, or somebody else is changing
+    /// limits (any write to the queue's attributes is one, and may wait for requests); then nothing has changed.
+    ///
+    /// A request that was made before has lost its flush or FUA, if there was no cache then: that is why it is waited for.
+    ///
+    /// C: `queue_limits_commit_update_frozen()`, which waits without end.
+    pub fn try_set_write_cache(&self, on: bool, fua: bool, ms: u32) -> Result {
+        let disk = self.disk.as_ptr();
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::hcablk_c_try_set_write_cache(disk, on, fua, ms) })
+    }
+
     /// Returns a reference by which user space can be told of what happens to the disk, also while it is being
     /// removed.
     pub fn announcer(&self) -> Announcer {

@@ -83,6 +83,7 @@ impl Connect {
         let reply = Reply {
             credits: ADMIN_DEPTH,
             tells_portals: true,
+            tells_cache: true,
             geometry: Geometry {
                 max_transfer: session.largest(),
                 ..*session.geometry()
@@ -121,6 +122,7 @@ impl Connect {
             no_read: false,
             message_batches: false,
             tells_portals: false,
+            tells_cache: false,
             grant: None,
             id: volume.wwid(),
             instance: session.write_errors().instance(),

@@ -67,6 +67,8 @@ pub(super) const NO_READ: u8 = 1 << 1;
 pub(super) const MESSAGE_BATCHES: u8 = 1 << 2;
 /// What a target can do: a bit of byte 5.
 pub(super) const PORTALS: u8 = 1 << 3;
+/// What a target can do: a bit of byte 5.
+pub(super) const FOLLOWS_CACHE: u8 = 1 << 4;
 
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
@@ -98,6 +100,8 @@ pub struct Reply {
     pub message_batches: bool,
     /// On the admin queue pair: a watch may ask for the portals' generation.
     pub tells_portals: bool,
+    /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator flushes.
+    pub tells_cache: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
@@ -131,6 +135,7 @@ impl Reply {
             (self.no_read, NO_READ),
             (self.message_batches, MESSAGE_BATCHES),
             (self.tells_portals, PORTALS),
+            (self.tells_cache, FOLLOWS_CACHE),
         ] {
             if set {
                 abilities |= bit;
@@ -214,6 +219,7 @@ impl Reply {
             no_read,
             message_batches: abilities & MESSAGE_BATCHES != 0,
             tells_portals: abilities & PORTALS != 0,
+            tells_cache: abilities & FOLLOWS_CACHE != 0,
             grant,
             id,
             instance,

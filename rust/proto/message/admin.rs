@@ -26,8 +26,12 @@ pub(super) const RESPONSE: u8 = 0x82;
 /// A response that tells of reservations.
 pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
 
-/// A flag of a watch, and of its answer.
+/// Flags of a watch, and of its answer.
 pub(super) const READ_ONLY: u32 = 1 << 0;
+pub(super) const WRITE_CACHE: u32 = 1 << 1;
+/// The initiator follows the write cache: the flag before says whether there is one.
+pub(super) const FOLLOWS_CACHE: u32 = 1 << 2;
+const STATE_FLAGS: u32 = READ_ONLY | WRITE_CACHE | FOLLOWS_CACHE;
 
 /// Where the number of a path is beside an epoch.
 const PATH_SHIFT: u32 = 32;
@@ -45,6 +49,32 @@ pub struct VolumeState {
     pub sectors: u64,
     /// Writes are refused.
     pub read_only: bool,
+    /// There is a volatile write cache: in a watch, that the initiator flushes. `None`: the initiator does not follow it, and does
+    /// what it was told when the session began.
+    pub write_cache: Option<bool>,
+}
+
+impl VolumeState {
+    fn flags(&self) -> u32 {
+        let read_only = if self.read_only { READ_ONLY } else { 0 };
+        let cache = match self.write_cache {
+            None => 0,
+            Some(false) => FOLLOWS_CACHE,
+            Some(true) => FOLLOWS_CACHE | WRITE_CACHE,
+        };
+        read_only | cache
+    }
+
+    /// Returns what these say; `None`: it makes no sense.
+    fn of(sectors: u64, flags: u32) -> Option<Self> {
+        let (cache, follows) = (flags & WRITE_CACHE != 0, flags & FOLLOWS_CACHE != 0);
+        let good = sectors != 0 && flags & !STATE_FLAGS == 0 && (follows || !cache);
+        good.then_some(Self {
+            sectors,
+            read_only: flags & READ_ONLY != 0,
+            write_cache: follows.then_some(cache),
+        })
+    }
 }
 
 /// What a request on the admin queue pair asks for.
@@ -113,10 +143,7 @@ impl AdminRequest {
                 let value = u64::from(path) << PATH_SHIFT | u64::from(epoch.0);
                 (FENCE, value, 0)
             }
-            AdminOp::Watch { known } => {
-                let flags = if known.read_only { READ_ONLY } else { 0 };
-                (WATCH, known.sectors, flags)
-            }
+            AdminOp::Watch { known } => (WATCH, known.sectors, known.flags()),
             AdminOp::Durable => (DURABLE, 0, 0),
             AdminOp::Portals { known } => (PORTALS, known.into(), 0),
             AdminOp::Reservation {
@@ -179,11 +206,8 @@ impl AdminRequest {
                 let path = path as u8;
                 good.then_some(AdminOp::Fence { path, epoch })?
             }
-            (WATCH, 0 | READ_ONLY) if value != 0 => AdminOp::Watch {
-                known: VolumeState {
-                    sectors: value,
-                    read_only: flags & READ_ONLY != 0,
-                },
+            (WATCH, _) => AdminOp::Watch {
+                known: VolumeState::of(value, flags)?,
             },
             (DURABLE, 0) if value == 0 => AdminOp::Durable,
             (PORTALS, 0) => AdminOp::Portals {
@@ -230,10 +254,10 @@ impl AdminResponse {
                 .u64(info.key)
                 .finish();
         }
-        let read_only = self.volume.is_some_and(|volume| volume.read_only);
+        let flags = self.volume.map_or(0, |volume| volume.flags());
         Writer::new()
             .u8(RESPONSE)
-            .u8(if read_only { READ_ONLY as u8 } else { 0 })
+            .u8(flags as u8)
             .u16(0)
             .u16(self.tag.index)
             .u16(self.tag.generation)
@@ -271,12 +295,13 @@ impl AdminResponse {
             });
         }
         let reserved = reserved != 0 || number != 0 || (generation != 0 && sectors != 0);
-        let read_only = flags & READ_ONLY != 0;
-        if opcode != RESPONSE || reserved || flags & !READ_ONLY != 0 || (read_only && sectors == 0)
-        {
+        if opcode != RESPONSE || reserved {
             return None;
         }
-        let volume = (sectors != 0).then_some(VolumeState { sectors, read_only });
+        let volume = match (sectors, flags) {
+            (0, 0) => None,
+            _ => Some(VolumeState::of(sectors, flags)?),
+        };
         Some(Self {
             tag,
             status,

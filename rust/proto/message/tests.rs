@@ -81,9 +81,13 @@ fn requests_round_trip() {
     }
 }
 
-fn admin_requests() -> [AdminRequest; 5] {
-    let watch = |sectors, read_only| AdminOp::Watch {
-        known: VolumeState { sectors, read_only },
+fn admin_requests() -> [AdminRequest; 7] {
+    let watch = |sectors, read_only, write_cache| AdminOp::Watch {
+        known: VolumeState {
+            sectors,
+            read_only,
+            write_cache,
+        },
     };
     [
         AdminOp::KeepAlive {
@@ -93,9 +97,11 @@ fn admin_requests() -> [AdminRequest; 5] {
             path: PATHS_MAX - 1,
             epoch: Epoch(u32::MAX),
         },
-        watch(1, false),
-        watch(u64::MAX, true),
+        watch(1, false, None),
+        watch(u64::MAX, true, None),
         AdminOp::Durable,
+        watch(1, false, Some(true)),
+        watch(1, true, Some(false)),
     ]
     .map(|op| AdminRequest { tag: TAG, op })
 }
@@ -149,7 +155,12 @@ fn every_field_of_an_admin_request_has_its_bounds() {
     assert_eq!(with(1, 12, &[PATHS_MAX]), None, "no such path");
     assert_eq!(with(1, 15, &[1]), None, "no such path");
     assert_eq!(with(2, 8, &[0; 8]), None, "no size");
-    assert_eq!(with(2, 16, &[2]), None, "an unknown flag");
+    assert_eq!(with(2, 16, &[8]), None, "an unknown flag");
+    assert_eq!(
+        with(2, 16, &[2]),
+        None,
+        "a write cache that is not followed"
+    );
     for n in [0, 1] {
         assert_eq!(with(n, 16, &[1]), None, "a flag of another request");
     }
@@ -161,8 +172,21 @@ fn every_field_of_an_admin_request_has_its_bounds() {
 
 #[test]
 fn admin_responses_round_trip_and_are_checked() {
-    let state = |sectors, read_only| Some(VolumeState { sectors, read_only });
-    for volume in [None, state(1, true), state(u64::MAX, false)] {
+    let state = |sectors, read_only, write_cache| {
+        Some(VolumeState {
+            sectors,
+            read_only,
+            write_cache,
+        })
+    };
+    let states = [
+        None,
+        state(1, true, None),
+        state(u64::MAX, false, None),
+        state(1, true, Some(false)),
+        state(2, false, Some(true)),
+    ];
+    for volume in states {
         for status in (0..20).filter_map(Status::from_wire) {
             let response = AdminResponse {
                 tag: TAG,

@@ -293,6 +293,7 @@ fn admin_requests() -> Vec<Vec<u8>> {
     let known = VolumeState {
         sectors: 1 << 40,
         read_only: true,
+        write_cache: Some(true),
     };
     [
         AdminOp::KeepAlive { tmo_s: 5 },
@@ -347,6 +348,7 @@ fn admin_responses() -> Vec<Vec<u8>> {
     let changed = VolumeState {
         sectors: 1 << 40,
         read_only: true,
+        write_cache: Some(true),
     };
     [(Status::Ok, Some(changed), None), (Status::Draining, None, None), (Status::Ok, None, Some(77))]
         .map(|(status, volume, portals)| AdminResponse {
@@ -430,6 +432,7 @@ fn replies() -> Vec<Vec<u8>> {
         quiet: true,
         message_batches: true,
         tells_portals: true,
+        tells_cache: true,
         no_read: true,
         grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),

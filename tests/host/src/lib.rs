@@ -33,6 +33,7 @@ mod last_sessions;
 mod layout;
 mod life;
 mod loss;
+#[cfg(test)]
 mod lost_writes;
 mod pace;
 mod portals;

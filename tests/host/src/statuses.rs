@@ -6,8 +6,16 @@
 use crate::proto::message;
 use blkdev::Status;
 
-/// The statuses of the kernel's block layer that there are answers for.
+/// What the initiator's pure files name of the core's block layer.
 pub(crate) mod blkdev {
+    /// See `rust/blkdev/disk.rs`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct OpenMode {
+        pub(crate) writes: bool,
+        pub(crate) exclusive: bool,
+    }
+
+    /// The statuses of the kernel's block layer that there are answers for.
     #[derive(Debug, PartialEq, Eq)]
     pub(crate) enum Status {
         Ok,

@@ -50,6 +50,7 @@ fn an_answer_tells_a_generation_and_nothing_else() {
         volume: Some(VolumeState {
             sectors: 8,
             read_only: false,
+            write_cache: None,
         }),
         ..told(Some(1))
     };

@@ -1,0 +1,104 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: an export with the write cache `through` answers writes from stable media in every mode, and a drive's cache that is switched on while exported loses nothing either; clients follow it both ways.
+# group: modes
+# guests: target c1
+# takes: 60
+# timeout: 600
+# skips: debug
+
+. "${0%/*}/lib.sh"
+
+size=65536
+# cache_of GUEST DISK: what the block layer says of it
+cache_of() {
+	on "$1" "cat /sys/block/$2/queue/write_cache"
+}
+# flushes: how many the drive has completed
+flushes() {
+	on target "awk '{ print \$16 }' /sys/block/$drive_name/stat"
+}
+writes() {
+	on c1 "dd if=/dev/zero of=$device bs=4k count=16 seek=64 oflag=direct conv=notrunc status=none"
+}
+
+# ---- through: the volatile drive loses what is in its cache when the target is killed
+
+add_volatile_drive
+must on target "dd if=/dev/zero of=$volatile_drive bs=64k count=16 oflag=direct conv=fsync status=none"
+# fill CHARACTER: 64 KiB are written in small and in large requests, and acknowledged.
+fill() {
+	on c1 "tr '\\0' $1 < /dev/zero | dd of=$device bs=4k count=8 iflag=fullblock oflag=direct conv=notrunc status=none &&
+		tr '\\0' $1 < /dev/zero | dd of=$device bs=32k seek=1 count=1 iflag=fullblock oflag=direct conv=notrunc status=none"
+}
+# holds CHARACTER: they are there
+holds() {
+	on target "[ \$(dd if=$volatile_drive bs=64k count=1 iflag=direct status=none | tr -d $1 | wc -c) = 0 ]"
+}
+restart() {
+	must vm kill target
+	must vm start target
+}
+
+for mode in direct cached mixed; do
+	export_volume vol1 "$volatile_drive" --mode=$mode --write-cache=through c1
+	connect c1 vol1
+	same "$mode: clients see no volatile cache" "write through" "$(cache_of c1 "$disk")"
+	character=${mode:0:1}
+	must fill "$character"
+	restart
+	check "$mode: what was acknowledged outlives the target's loss of power" holds "$character"
+	must wait_until c1 60 "grep -q failed $initiator/vol1/state"
+	must on c1 'hcablk disconnect vol1'
+done
+export_volume vol1 "$volatile_drive" c1
+connect c1 vol1
+same "without it there is one" "write back" "$(cache_of c1 "$disk")"
+must fill z
+restart
+refuse "and what was acknowledged is lost: the drive has a volatile cache" holds z
+must wait_until c1 60 "grep -q failed $initiator/vol1/state"
+must on c1 'hcablk disconnect vol1'
+
+# ---- a cache that is switched on, and off
+
+drive_name=$(on target "readlink $drive")
+must on target "echo 'write through' > /sys/block/$drive_name/queue/write_cache"
+export_volume vol2 "$drive" c1
+connect c1 vol2 --ctrl-loss-tmo 600
+same "a drive without a cache: clients see none" "write through" "$(cache_of c1 "$disk")"
+before=$(flushes)
+must writes
+same "its writes are not flushed" 0 $(($(flushes) - before))
+
+# Until the client follows, the target flushes for it: the client sends no flush.
+stat_flushes() {
+	stat_of target $target/volumes/vol2 flushes
+}
+sent=$(stat_flushes)
+start_load writer c1 "$device" --rw=write --bs=4k --iodepth=4 --numjobs=1
+flushed=0
+for ((try = 1; try <= 8 && flushed == 0; try++)); do
+	before=$(flushes)
+	must on target "echo 'write back' > /sys/block/$drive_name/queue/write_cache"
+	must wait_until c1 30 "grep -q 'write back' /sys/block/$disk/queue/write_cache"
+	flushed=$(($(flushes) - before))
+	must on target "echo 'write through' > /sys/block/$drive_name/queue/write_cache"
+	check "switched off: the client follows, try $try" wait_until c1 30 "grep -q 'write through' /sys/block/$disk/queue/write_cache"
+done
+must on c1 'killall fio'
+join writer || :
+less "a cache that is switched on is flushed before writes are answered" 0 "$flushed"
+same "not by flushes of the client" "$sent" "$(stat_flushes)"
+
+must on target "echo 'write back' > /sys/block/$drive_name/queue/write_cache"
+check "switched on: the client follows" wait_until c1 30 "grep -q 'write back' /sys/block/$disk/queue/write_cache"
+check "it says so" in_log c1 "vol2: the volume has a volatile write cache now"
+same "without another connection" live "$(on c1 "cat $initiator/vol2/state")"
+before=$(flushes)
+must on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct conv=notrunc,fsync status=none"
+less "a flush of the client is the drive's" "$before" "$(flushes)"
+must on target "echo 'write through' > /sys/block/$drive_name/queue/write_cache"
+check "it is switched off: the client follows" wait_until c1 30 "grep -q 'write through' /sys/block/$disk/queue/write_cache"
+disconnect c1 vol2
+must on target "hcablk target unexport vol2; echo 'write back' > /sys/block/$drive_name/queue/write_cache"
