@@ -9,7 +9,6 @@
 
 . "${0%/*}/lib.sh"
 
-size=65536
 # cache_of GUEST DISK: what the block layer says of it
 cache_of() {
 	on "$1" "cat /sys/block/$2/queue/write_cache"
@@ -76,7 +75,7 @@ stat_flushes() {
 	stat_of target $target/volumes/vol2 flushes
 }
 sent=$(stat_flushes)
-start_load writer c1 "$device" --rw=write --bs=4k --iodepth=4 --numjobs=1
+start_load writer c1 "$device" --bs=4k
 flushed=0
 for ((try = 1; try <= 8 && flushed == 0; try++)); do
 	before=$(flushes)
@@ -100,5 +99,15 @@ must on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct conv=notrunc,f
 less "a flush of the client is the drive's" "$before" "$(flushes)"
 must on target "echo 'write through' > /sys/block/$drive_name/queue/write_cache"
 check "it is switched off: the client follows" wait_until c1 30 "grep -q 'write through' /sys/block/$disk/queue/write_cache"
+
+# Over a lost connection the disk goes on as it was, and follows then.
+for becomes in 'write back' 'write through'; do
+	must vm link-down target 0
+	must wait_until c1 60 "grep -q queueing $initiator/vol2/state"
+	must on target "echo '$becomes' > /sys/block/$drive_name/queue/write_cache"
+	must vm link-up target 0
+	check "without a connection: $becomes: the disk is connected again" wait_until c1 60 "grep -q live $initiator/vol2/state"
+	check "without a connection: $becomes: and follows" wait_until c1 30 "grep -q '$becomes' /sys/block/$disk/queue/write_cache"
+done
 disconnect c1 vol2
 must on target "hcablk target unexport vol2; echo 'write back' > /sys/block/$drive_name/queue/write_cache"
