@@ -15,6 +15,7 @@
 /* Casts with __force are invisible to bindgen: name the values here, as rust/bindings does. */
 const blk_features_t RUST_CONST_HELPER_BLK_FEAT_WRITE_CACHE = BLK_FEAT_WRITE_CACHE;
 const blk_features_t RUST_CONST_HELPER_BLK_FEAT_FUA = BLK_FEAT_FUA;
+const blk_features_t RUST_CONST_HELPER_BLK_FEAT_ZONED = BLK_FEAT_ZONED;
 const blk_flags_t RUST_CONST_HELPER_BLK_FLAG_WRITE_CACHE_DISABLED = BLK_FLAG_WRITE_CACHE_DISABLED;
 const blk_mode_t RUST_CONST_HELPER_BLK_OPEN_READ = BLK_OPEN_READ;
 const blk_mode_t RUST_CONST_HELPER_BLK_OPEN_WRITE = BLK_OPEN_WRITE;

@@ -49,7 +49,7 @@ void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
  * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update() unlocks, and keeps FUA only beside a write
  * cache. The flags of features are macros.
  */
-int hcablk_c_try_set_write_cache(struct gendisk *disk, bool on, bool fua, unsigned int ms)
+int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to, unsigned int ms)
 {
 	struct request_queue *q = disk->queue;
 	struct queue_limits lim;
@@ -63,8 +63,11 @@ int hcablk_c_try_set_write_cache(struct gendisk *disk, bool on, bool fua, unsign
 	if (blk_mq_freeze_queue_wait_timeout(q, msecs_to_jiffies(ms)) > 0) {
 		lim = q->limits;
 		lim.features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA);
-		if (on)
-			lim.features |= BLK_FEAT_WRITE_CACHE | (fua ? BLK_FEAT_FUA : 0);
+		if (to->write_cache)
+			lim.features |= BLK_FEAT_WRITE_CACHE | (to->fua ? BLK_FEAT_FUA : 0);
+		lim.max_hw_discard_sectors = to->max_discard_sectors;
+		lim.discard_granularity = to->discard_granularity;
+		lim.max_write_zeroes_sectors = to->max_write_zeroes_sectors;
 		ret = queue_limits_commit_update(q, &lim);
 	} else {
 		mutex_unlock(&q->limits_lock);

@@ -12,7 +12,15 @@
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
 void hcablk_c_requeue(struct request *rq);
-int hcablk_c_try_set_write_cache(struct gendisk *disk, bool on, bool fua, unsigned int ms);
+struct hcablk_live_limits {
+	u32 max_discard_sectors;
+	u32 discard_granularity;
+	u32 max_write_zeroes_sectors;
+	bool write_cache;
+	bool fua;
+};
+
+int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to, unsigned int ms);
 void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only);
 void hcablk_c_time_anew(struct request *rq);
 u64 hcablk_c_made_ns(struct request *rq);

@@ -123,6 +123,8 @@ pub(crate) struct Session {
     volume: VolumeName,
     geometry: Geometry,
     flushes: Flushes,
+    /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
+    asks_durable: Atomic<bool>,
     /// Bytes of the largest request; set with the admin queue pair, which the others follow.
     largest: Atomic<u32>,
     id: SessionId,
@@ -194,6 +196,7 @@ impl Session {
                 largest: Atomic::new(geometry.max_transfer),
                 geometry,
                 flushes,
+                asks_durable: Atomic::new(false),
                 id: request.session,
                 epoch: request.epoch,
                 host: request.host,
@@ -437,9 +440,9 @@ impl Session {
         }
     }
 
-    /// Returns whether its initiator asks when the export ends whether all is durable: it has to flush, or had to.
+    /// Returns whether its initiator asks when the export ends whether all is durable.
     fn may_ask_durable(&self) -> bool {
-        self.geometry.write_cache || self.flushes.load(Relaxed)
+        self.geometry.write_cache || self.asks_durable.load(Relaxed)
     }
 
     fn tear_down(&self) {

@@ -153,6 +153,8 @@ struct State {
     fence: Fence,
     reserving: Reserving,
     watch: Watch,
+    /// What each watch says: the disk sends flushes.
+    flushes: bool,
     portals: Portals,
     /// Changes that were told since the timer's last round.
     notices: u32,
@@ -233,6 +235,7 @@ impl Admin {
                     fence: Fence::Nothing,
                     reserving: Reserving::Nothing,
                     watch: Watch::Due(known),
+                    flushes: false,
                     portals: Portals::NotTold,
                     notices: 0,
                 }, "hcablk_admin"),
@@ -268,7 +271,7 @@ impl Admin {
     pub(crate) fn go_live(
         self: &Arc<Self>,
         queue: &Arc<WorkQueue>,
-        known: VolumeState,
+        (known, flushes): (VolumeState, bool),
         tells: bool,
     ) -> Result {
         {
@@ -279,6 +282,7 @@ impl Admin {
             }
             state.life = Life::Live;
             state.watch = Watch::Due(known);
+            state.flushes = flushes;
             if tells {
                 state.portals = Portals::Due(0);
             }
@@ -387,7 +391,8 @@ impl Admin {
         if state.life != Life::Live || state.notices >= NOTICES {
             return Ok(());
         }
-        match self.send(state, tag::WATCH, AdminOp::Watch { known }) {
+        let flushes = state.flushes;
+        match self.send(state, tag::WATCH, AdminOp::Watch { known, flushes }) {
             Ok(()) => {
                 state.watch = Watch::Watching(known);
                 Ok(())

@@ -123,6 +123,8 @@ struct Active {
     sessions: Sessions,
     disk: Disk<Driver>,
     lost_writes: Arc<LostWrites>,
+    /// The volume has a volatile write cache, as was reported last.
+    has_cache: bool,
     volume: VolumeInfo,
     /// What users have set, with path 0's address; the numbers of queues are those of the disk.
     settings: Settings,
@@ -324,6 +326,7 @@ impl Device {
             sessions,
             disk,
             lost_writes,
+            has_cache,
             volume,
             settings,
         } = active;
@@ -340,6 +343,7 @@ impl Device {
                 sessions,
                 disk,
                 lost_writes,
+                has_cache,
                 volume,
                 settings,
             });
@@ -492,6 +496,10 @@ impl SessionOwner for Device {
 
     fn follow(&self, session: &Session, now: VolumeState) -> bool {
         self.follow_volume(session, now)
+    }
+
+    fn follow_limits(&self, session: &Session) -> bool {
+        Self::follow_limits(self, session)
     }
 
     fn tell_portals(&self, generation: u32) -> bool {

@@ -91,6 +91,8 @@ pub(crate) struct Head {
     begun: Atomic<bool>,
     /// The target has lost writes that it acknowledged: flushes and writes with FUA fail.
     lost_writes: Atomic<bool>,
+    /// See [`Self::set_flushes`].
+    flushes: Atomic<bool>,
     unflushed: Arc<Unflushed>,
     /// Sessions by which requests are answered.
     open_sessions: Atomic<u32>,
@@ -121,6 +123,7 @@ impl Head {
                 no_path,
                 begun: Atomic::new(false),
                 lost_writes: Atomic::new(false),
+                flushes: Atomic::new(false),
                 unflushed,
                 open_sessions: Atomic::new(0),
                 durable <- new_mutex!(None),
@@ -248,9 +251,28 @@ impl Head {
         &self.unflushed
     }
 
-    /// Returns whether the disk has flushes sent, since the volume has a volatile write cache. Any context.
+    /// Sets whether the disk sends flushes, before it is added: from then on it does, or does not, as long as it lives.
+    ///
+    /// A disk that was added without a volatile write cache is never relied on for flushes, though its limits may say later that there
+    /// is one: the block layer strips FUA from bios before they enter the queue (`submit_bio_noacct()`), so that no freeze waits for
+    /// those, and tables of device-mapper go on to strip flushes. A disk that has sent flushes goes on, whatever becomes of the
+    /// drive's cache: they fail when writes were lost.
+    pub(crate) fn set_flushes(&self, on: bool) {
+        self.flushes.store(on, Release);
+        self.unflushed.count(on);
+    }
+
+    /// Returns whether the disk sends flushes. Any context.
     pub(crate) fn flushes(&self) -> bool {
-        self.unflushed.now() != 0
+        self.flushes.load(Acquire)
+    }
+
+    /// Sets whether the target may keep writes in a volatile write cache by a session that begins, before any request goes out by
+    /// that; `others`: other sessions are live, which may have been told so.
+    pub(crate) fn begin_session(&self, write_cache: bool, others: bool) {
+        if self.flushes() && (write_cache || !others) {
+            self.unflushed.count(write_cache);
+        }
     }
 
     /// Sets whether flushes and writes with FUA fail from now on, since the target has lost writes that it acknowledged. Any

@@ -122,12 +122,12 @@ impl VolumeInfo {
         }
     }
 
-    /// Returns what of it may change while a disk lives, for a watch that says of the disk that it `flushes`, if it is to say that.
-    pub(crate) fn state(&self, flushes: Option<bool>) -> VolumeState {
+    /// Returns what of it may change while a disk lives, for a watch; `write_cache` if that follows it.
+    pub(crate) fn state(&self, write_cache: Option<bool>) -> VolumeState {
         VolumeState {
             sectors: self.geometry.capacity >> 9,
             read_only: self.geometry.read_only,
-            write_cache: flushes,
+            write_cache,
         }
     }
 }
@@ -162,6 +162,9 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
 
     /// Has the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.
     fn follow(&self, session: &Session, now: VolumeState) -> bool;
+
+    /// Has the disk follow the limits that `session` was told when it began; `false`: it cannot just now. Process context.
+    fn follow_limits(&self, session: &Session) -> bool;
 
     /// Tells user space that the target's portals have this generation, if that is news; `false`: not just now. Process context.
     fn tell_portals(&self, generation: u32) -> bool;
@@ -209,6 +212,8 @@ pub(crate) struct Session {
     keep_alive_timer: Mutex<Option<Running<Session>>>,
     /// It was made a path of the disk: requests may have gone by it.
     admitted: Atomic<bool>,
+    /// The disk has yet to follow its limits.
+    limits_due: Atomic<bool>,
     /// Whether the disk counts it as open.
     #[pin]
     opened: Mutex<Opened>,
@@ -272,6 +277,7 @@ impl Session {
                 volume <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
+                limits_due: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),
                 device_removed: Atomic::new(false),
                 watched <- new_mutex!(None),

@@ -4,7 +4,7 @@
 //! its tests run on the host.
 //!
 //! The flushes of a disk, over all queues and paths, are numbered from 1 in the order in which they are sent. A write is
-//! *volatile* when it ends without FUA on a volume with a volatile write cache. A volatile write that ends while flush `n` is
+//! *volatile* when it ends without FUA while the target may keep it in a volatile write cache. A volatile write that ends while flush `n` is
 //! the next one to be sent is covered by flush `n` and by all later ones: its response had arrived before the flush was sent.
 //! A flush that was sent before the write ended may have passed it, and does not cover it.
 //!
@@ -29,20 +29,20 @@ use hcablk_core::sync::atomic::{
 
 /// See the module.
 pub(crate) struct Unflushed {
-    /// The number of the next flush; 0: the volume has no volatile write cache.
+    /// The number of the next flush, from 1.
     next: Atomic<u64>,
+    /// The same while writes are volatile, else 0.
+    counted_at: Atomic<u64>,
     /// The highest number at which a volatile write ended.
     acked: Atomic<u64>,
     /// The highest number of a flush that succeeded.
     covered: Atomic<u64>,
-    /// The last number that was given away, while `next` is 0.
-    last: Atomic<u64>,
 }
 
-/// Raises `number` to `least`. Any context.
-fn raise(number: &Atomic<u64>, least: u64) {
+/// Raises `number` to `least`, unless it is below `from`. Any context.
+fn raise(number: &Atomic<u64>, from: u64, least: u64) {
     let mut now = number.load(Relaxed);
-    while now < least {
+    while (from..least).contains(&now) {
         match number.cmpxchg(now, least, Full) {
             Ok(_) => return,
             Err(other) => now = other,
@@ -51,58 +51,52 @@ fn raise(number: &Atomic<u64>, least: u64) {
 }
 
 impl Unflushed {
-    /// Makes the account of a disk without writes, whose volume has no volatile write cache.
+    /// Makes the account of a disk without writes, none of which is volatile.
     pub(crate) const fn new() -> Self {
         Self {
-            next: Atomic::new(0),
+            next: Atomic::new(1),
+            counted_at: Atomic::new(0),
             acked: Atomic::new(0),
             covered: Atomic::new(0),
-            last: Atomic::new(0),
         }
     }
 
-    /// Sets whether the volume has a volatile write cache. Without one nothing is counted, and what was counted is forgotten.
-    /// One caller at a time.
-    pub(crate) fn set_cache(&self, on: bool) {
-        let is_on = self.next.load(Relaxed) != 0;
-        match (is_on, on) {
-            (false, true) => self.next.store(self.last.load(Relaxed) + 1, Relaxed),
-            (true, false) => {
-                self.forget();
-                self.last.store(self.next.xchg(0, Full) - 1, Relaxed);
-            }
-            _ => {}
+    /// Sets whether writes that end without FUA are volatile. What was counted stays until a flush covers it. One caller at a time,
+    /// and before the first volatile write can end.
+    pub(crate) fn count(&self, on: bool) {
+        let is_on = self.counted_at.load(Relaxed) != 0;
+        if !on {
+            self.counted_at.store(0, Relaxed);
+        } else if !is_on {
+            self.counted_at.store(self.next.load(Relaxed), Relaxed);
+            // A flush may have been sent in between.
+            raise(&self.counted_at, 1, self.next.load(Acquire));
         }
     }
 
-    /// Returns the number at which a write that ends now is to be reported. Any context.
+    /// Returns the number at which a write that ends now is to be reported; 0: it is not volatile. Any context.
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
-        self.next.load(Relaxed)
+        self.counted_at.load(Relaxed)
     }
 
-    /// Records that a volatile write ended at the number `at`, before its request ends. Any context.
+    /// Records that a write ended at the number `at`, before its request ends. Any context.
     #[cold]
     #[inline(never)]
     pub(crate) fn acknowledge(&self, at: u64) {
-        raise(&self.acked, at);
+        raise(&self.acked, 0, at);
     }
 
-    /// Returns the number of a flush that is about to be sent; 0: it covers nothing. Any context.
+    /// Returns the number of a flush that is about to be sent. Any context.
     pub(crate) fn begin_flush(&self) -> u64 {
-        let mut now = self.next.load(Relaxed);
-        while now != 0 {
-            match self.next.cmpxchg(now, now + 1, Full) {
-                Ok(_) => break,
-                Err(other) => now = other,
-            }
-        }
-        now
+        let number = self.next.fetch_add(1, Full);
+        raise(&self.counted_at, 1, number + 1);
+        number
     }
 
     /// Records that flush `number` succeeded. Any context.
     pub(crate) fn flushed(&self, number: u64) {
-        raise(&self.covered, number);
+        raise(&self.covered, 0, number);
     }
 
     /// Returns whether there are volatile writes that no flush has covered. Any context.
@@ -137,7 +131,7 @@ mod tests {
 
     fn with_cache() -> Unflushed {
         let account = Unflushed::new();
-        account.set_cache(true);
+        account.count(true);
         account
     }
 
@@ -207,22 +201,28 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cache_nothing_is_counted() {
+    fn what_is_not_volatile_is_not_counted_and_what_was_stays() {
         let account = Unflushed::new();
         let mut queue = Queue(&account, 0);
         queue.write();
         assert!(!account.is_dirty());
-        assert_eq!(account.begin_flush(), 0);
-        account.set_cache(true);
+        account.count(true);
         queue.write();
         assert!(account.is_dirty());
-        account.set_cache(false);
+        account.count(false);
+        queue.write();
+        assert!(account.is_dirty());
+        let flush = account.begin_flush();
+        account.flushed(flush);
         assert!(!account.is_dirty());
         queue.write();
         assert!(!account.is_dirty());
-        account.set_cache(true);
-        assert!(!account.is_dirty());
+        account.count(true);
         queue.write();
+        assert!(account.is_dirty());
+        let flush = account.begin_flush();
+        queue.write();
+        account.flushed(flush);
         assert!(account.is_dirty());
     }
 }

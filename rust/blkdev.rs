@@ -67,7 +67,10 @@ pub use self::{
         FileSlot,
         WbErrCursor,
     },
-    limits::Limits,
+    limits::{
+        Limits,
+        LiveLimits, //
+    },
     operations::{
         Operations,
         Timeout, //

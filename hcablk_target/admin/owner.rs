@@ -24,9 +24,9 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// drive.
     fn volume_state(&self) -> Option<VolumeState>;
 
-    /// Records whether the initiator sends flushes from now on; `None`: it does what it was told when the session began. Any
-    /// context.
-    fn set_flushes(&self, on: Option<bool>);
+    /// Records that the initiator knows of a volatile write cache or of none (`None`: it knows what it was told when the session
+    /// began), and whether its disk sends `flushes`. Any context.
+    fn set_flushes(&self, cache: Option<bool>, flushes: bool);
 
     /// Returns a number that is another one, and not 0, after the target has begun or ceased to listen somewhere. Any
     /// context.

@@ -103,9 +103,8 @@ impl Admin {
             AdminOp::ReadKey { index } => self.tell_reservation(tag, Some(index)),
             AdminOp::ReadReservation => self.tell_reservation(tag, None),
             AdminOp::Portals { known } => self.keep_portals(tag, known),
-            AdminOp::Watch { known } => {
-                // Before somebody may answer it, who takes that back.
-                self.owner.set_flushes(known.write_cache);
+            AdminOp::Watch { known, flushes } => {
+                self.owner.set_flushes(known.write_cache, flushes);
                 let second = {
                     let mut state = self.state.lock();
                     let second = matches!(state.watch, Watch::Kept(..));
@@ -144,10 +143,6 @@ impl Admin {
         });
         let now = now.filter(|now| *now != known);
         if now.is_some() && self.take_watch(tag) {
-            if now.is_some_and(|now| now.write_cache == Some(false)) {
-                // From when it knows it sends none: this is not told when exactly.
-                self.owner.set_flushes(Some(false));
-            }
             self.answer(tag, Status::Ok, now);
         }
     }

@@ -25,8 +25,8 @@ use hcablk_core::{
 };
 use kernel::sync::Arc;
 
-/// Whether a session's initiator sends flushes, since it knows of a volatile write cache. While it does not, each write is on stable
-/// media before it is answered. Shared by the session and its queues.
+/// Whether a session's initiator knows of a volatile write cache, and sends flushes. While it does not, each write is on stable media
+/// before it is answered. Shared by the session and its queues.
 pub(crate) type Flushes = Arc<Atomic<bool>>;
 
 /// Who has a queue.

@@ -69,9 +69,15 @@ impl AdminOwner for Session {
         })
     }
 
-    fn set_flushes(&self, on: Option<bool>) {
-        self.flushes
-            .store(on.unwrap_or(self.geometry.write_cache), Relaxed);
+    fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
+        let relies = match cache {
+            Some(cache) => cache && flushes,
+            None => self.geometry.write_cache,
+        };
+        self.flushes.store(relies, Relaxed);
+        if flushes {
+            self.asks_durable.store(true, Relaxed);
+        }
     }
 
     fn portals_generation(&self) -> u32 {

@@ -56,6 +56,9 @@ use kernel::{
 /// The most bytes of a file that one request may empty: others wait for it.
 const FILE_EMPTY_MAX: u64 = 1 << 30;
 
+/// The largest logical block of a drive, in bytes: larger ones have no place in the protocol.
+const LOGICAL_BLOCK_MAX: u32 = 4096;
+
 /// Requests of one volume that may wait for its drive on the workqueue at the same time: as
 /// many threads does a drive hold that does not answer. The others wait in line.
 const IO_WORK_MAX: u16 = 256;
@@ -176,6 +179,15 @@ impl Backing {
         chunk: u32,
     ) -> Result<Self, (&'static str, Error)> {
         let store = match BlockDevice::open(path, read_only) {
+            Ok(device) if device.is_zoned() => {
+                return Err(("zoned drives cannot be exported", errno::eopnotsupp()));
+            }
+            Ok(device) if device.logical_block_size() > LOGICAL_BLOCK_MAX => {
+                return Err((
+                    "its logical blocks are larger than 4096 bytes",
+                    errno::eopnotsupp(),
+                ));
+            }
             Ok(device) => Store::Device(device),
             Err(e) if e == ENOTBLK && mode == Mode::P2p => {
                 return Err(("mode p2p is for block devices", e));

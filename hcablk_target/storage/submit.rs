@@ -177,22 +177,21 @@ impl<O: Completion> Io<O> {
     #[inline]
     fn is_unstable(&self, task: Task) -> bool {
         let owner = &self.owner;
-        task.replaces()
-            && !owner.initiator_flushes()
-            && !self.force_fua
-            && owner.backing().is_volatile()
+        // What was sent with FUA needs no flush, and nothing but writes is.
+        let with_fua = self.force_fua && matches!(task.op, BioOp::Write { .. });
+        task.replaces() && !owner.initiator_flushes() && !with_fua && owner.backing().is_volatile()
     }
 
     /// Returns whether its answer says that something is durable: a flush, or a write with FUA.
     #[inline]
     fn makes_durable(&self) -> bool {
-        matches!(
-            self.op,
-            Ok(Op::Flush
-                | Op::Write { fua: true, .. }
-                | Op::WriteInline { fua: true, .. }
-                | Op::WriteEager { fua: true, .. })
-        )
+        match self.op {
+            Ok(Op::Flush) => true,
+            Ok(
+                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
+            ) => fua || self.force_fua,
+            _ => false,
+        }
     }
 
     /// Returns whether the page cache has some of the blocks that it is about, or may get them.

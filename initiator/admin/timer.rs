@@ -108,7 +108,7 @@ impl Tick for Admin {
             let state = self.state.lock();
             matches!(state.watch, Watch::Told(_)) || matches!(state.portals, Portals::Told(_))
         };
-        if told {
+        if told || self.owner.is_behind() {
             // The disk could not follow, or user space not be told, when it came.
             self.owner.clone().on_news();
         }

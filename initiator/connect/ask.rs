@@ -61,6 +61,10 @@ use kernel::{
 struct Nobody;
 
 impl AdminOwner for Nobody {
+    fn is_behind(&self) -> bool {
+        false
+    }
+
     fn admin_failed(self: Arc<Self>, _: Failure) {}
 
     fn on_news(self: Arc<Self>) {}

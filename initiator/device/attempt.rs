@@ -198,6 +198,8 @@ impl Device {
             if installed.is_some() {
                 self.tell_changes();
                 plan.head.requests().run_hw_queues();
+                // When what has waited is issued: the disk's limits change between requests.
+                session.follow();
                 return Ok(true);
             }
         }
@@ -218,6 +220,9 @@ impl Device {
             // Requests are not larger than when the disk was made.
             max_transfer: former.max_transfer,
             write_cache: former.write_cache,
+            max_discard: former.max_discard,
+            discard_granularity: former.discard_granularity,
+            max_zeroes: former.max_zeroes,
             ..volume.geometry
         };
         if others {
@@ -250,6 +255,7 @@ impl Device {
         }
         plan.path.set_state(PathState::Live, None);
         let is_other = volume.instance != active.volume.instance;
+        let write_cache = volume.geometry.write_cache;
         let volume = self.agree(active, volume, others)?;
         let durable = plan.head.take_durable(active.volume.instance);
         if durable {
@@ -258,6 +264,8 @@ impl Device {
         if is_other && !durable {
             active.lost_writes.lose();
         }
+        plan.head.begin_session(write_cache, others);
+        active.has_cache = write_cache;
         active.volume = volume;
         for queue in session
             .queues()

@@ -119,6 +119,7 @@ impl Device {
                     sessions,
                     disk,
                     lost_writes,
+                    has_cache: volume.geometry.write_cache,
                     volume,
                     settings,
                 })

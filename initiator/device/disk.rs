@@ -26,11 +26,13 @@ use hcablk_core::{
     blkdev::{
         Disk,
         Limits,
+        LiveLimits,
         NewDisk,
         TagSet,
         TagSetConfig, //
     },
     proto::{
+        connect::Geometry,
         message::VolumeState,
         ADMIN_QUEUE, //
     },
@@ -92,7 +94,7 @@ impl Device {
             ..Limits::default()
         };
         let lost_writes = LostWrites::new(head, &self.announcements)?;
-        head.unflushed().set_cache(geometry.write_cache);
+        head.set_flushes(geometry.write_cache);
         let new = NewDisk {
             prefix: DISK_PREFIX,
             limits: &limits,
@@ -146,31 +148,84 @@ impl Device {
         self.set_size_and_access(active, sectors, read_only);
         active.volume.geometry.capacity = sectors << 9;
         active.volume.geometry.read_only = read_only;
-        write_cache.is_none_or(|on| self.follow_cache(active, on))
+        active.has_cache = write_cache.unwrap_or(active.has_cache);
+        self.follow_cache(active)
     }
 
-    /// Has the disk send flushes from now on, or none any more, as its volume has a volatile write cache or none. Returns `false` if
-    /// the block layer is busy for [`FREEZE_MS`]: then it is to be tried again, and the target, which is told when this is done,
-    /// makes each write stable until then. By whoever has `control`.
-    fn follow_cache(&self, active: &mut Active, on: bool) -> bool {
-        let unflushed = active.head.unflushed();
+    /// Has the disk follow that its volume has a volatile write cache now, or none. Returns `false` if that is to be tried again. By
+    /// whoever has `control`.
+    ///
+    /// What a disk sends does not depend on it ([`Head::set_flushes`]): one that sends no flushes shows the cache, and its target
+    /// goes on to make each write stable; one that sends them goes on.
+    fn follow_cache(&self, active: &mut Active) -> bool {
+        let on = active.has_cache;
+        if active.head.flushes() {
+            if on {
+                // Before the target hears that this is known. It is not taken back: on another path it may still be so.
+                active.head.unflushed().count(true);
+            }
+            return true;
+        }
         if active.volume.geometry.write_cache == on {
             return true;
         }
-        if on {
-            // A write may end in the cache as soon as the target knows of this.
-            unflushed.set_cache(true);
+        let geometry = Geometry {
+            write_cache: on,
+            ..active.volume.geometry
+        };
+        let followed = Self::try_limits(active, geometry);
+        if followed {
+            let has = if on { "a" } else { "no" };
+            pr_info!("{self}: the volume has {has} volatile write cache now\n");
         }
-        let fua = active.volume.geometry.fua;
-        if active.disk.try_set_write_cache(on, fua, FREEZE_MS).is_err() {
-            unflushed.set_cache(active.volume.geometry.write_cache);
+        followed
+    }
+
+    /// Has the disk follow what `session`, a path of it, was told of limits when it began: of discards, writes of zeroes, and the cache. Returns `false` if
+    /// that is to be tried again; what the drive cannot do ends as not supported until then. Process context.
+    pub(super) fn follow_limits(&self, session: &Session) -> bool {
+        let Some(mut control) = self.control.try_lock() else {
             return false;
+        };
+        let Some(active) = control.active.as_mut().filter(|a| a.has(session)) else {
+            return true;
+        };
+        let Some(told) = session.volume().filter(|_| session.is_live()) else {
+            return true;
+        };
+        let former = active.volume.geometry;
+        let geometry = Geometry {
+            max_discard: told.geometry.max_discard,
+            discard_granularity: told.geometry.discard_granularity,
+            max_zeroes: told.geometry.max_zeroes,
+            ..former
+        };
+        let followed = geometry == former || Self::try_limits(active, geometry);
+        if followed && geometry != former {
+            pr_info!(
+                "{self}: the volume takes discards of {} KiB and writes of zeroes of {} KiB now\n",
+                geometry.max_discard >> 10,
+                geometry.max_zeroes >> 10
+            );
         }
-        unflushed.set_cache(on);
-        active.volume.geometry.write_cache = on;
-        let has = if on { "a" } else { "no" };
-        pr_info!("{self}: the volume has {has} volatile write cache now\n");
-        true
+        followed && self.follow_cache(active)
+    }
+
+    /// Changes the limits of the disk to those of `geometry`, if the block layer is not busy for longer than [`FREEZE_MS`]; returns
+    /// whether it has.
+    fn try_limits(active: &mut Active, geometry: Geometry) -> bool {
+        let limits = LiveLimits {
+            write_cache: geometry.write_cache,
+            fua: geometry.fua,
+            max_discard_sectors: geometry.max_discard >> 9,
+            discard_granularity: geometry.discard_granularity,
+            max_write_zeroes_sectors: geometry.max_zeroes >> 9,
+        };
+        let is_set = active.disk.try_set_limits(&limits, FREEZE_MS).is_ok();
+        if is_set {
+            active.volume.geometry = geometry;
+        }
+        is_set
     }
 
     /// Tells the block layer of the volume's size, in sectors of 512 bytes, and whether nobody may write to it, if that

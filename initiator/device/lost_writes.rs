@@ -108,13 +108,13 @@ impl LostWrites {
 }
 
 impl DiskOpeners for LostWrites {
-    fn opened(&self, mode: OpenMode, is_claimed: bool) {
-        self.state.lock().opened(mode, is_claimed);
+    fn opened(&self, mode: OpenMode, claims: u32) {
+        self.state.lock().opened(mode, claims);
     }
 
-    fn closed(&self, is_claimed: bool) {
+    fn closed(&self, claims: u32) {
         let mut state = self.state.lock();
-        if !state.closed(is_claimed) {
+        if !state.closed(claims) {
             return;
         }
         // Nobody has it open: no flush is under way that this could let succeed.

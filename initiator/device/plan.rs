@@ -79,8 +79,12 @@ impl Plan {
             capacity: former.capacity,
             max_transfer: former.max_transfer,
             read_only: former.read_only,
-            // The disk follows it, and until then the target makes each write stable.
+            // The disk follows it, and until then the target makes each write stable: no other limits.
             write_cache: former.write_cache,
+            // Neither are these.
+            max_discard: former.max_discard,
+            discard_granularity: former.discard_granularity,
+            max_zeroes: former.max_zeroes,
             ..geometry
         };
         match same == former {

@@ -23,38 +23,56 @@
 
 use hcablk_core::blkdev::OpenMode;
 
-/// Who has a disk open, partitions included.
+/// Who has a disk open, partitions included. Each least number is that of openers for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Openers {
     open: u32,
-    /// The least number of them that opened it for writing.
-    least_writers: u32,
-    /// An exclusive opener for writing has come since the disk was last without an exclusive opener.
-    claimed_for_writing: bool,
+    least_plain: u32,
+    least_exclusive: u32,
+    /// The claims of exclusive openers when an open or a close was reported last: one of a partition, two of the whole disk.
+    claims: u32,
+    /// That was an exclusive open, whose claim shows only later.
+    is_claiming: bool,
 }
 
 impl Openers {
-    fn opened(&mut self, mode: OpenMode, is_claimed: bool) {
+    /// Takes the number of claims at this moment. Returns whether a claim is gone.
+    fn see_claims(&mut self, claims: u32) -> bool {
+        let expected = self.claims + u32::from(self.is_claiming);
+        let gone = expected.saturating_sub(claims);
+        self.least_exclusive = match claims {
+            0 => 0,
+            _ => self.least_exclusive.saturating_sub(gone),
+        };
+        self.claims = claims;
+        self.is_claiming = false;
+        gone != 0
+    }
+
+    fn opened(&mut self, mode: OpenMode, claims: u32) {
+        self.see_claims(claims);
         self.open += 1;
+        self.is_claiming = mode.exclusive;
         if mode.writes {
-            self.least_writers += 1;
+            match mode.exclusive {
+                true => self.least_exclusive += 1,
+                false => self.least_plain += 1,
+            }
         }
-        self.claimed_for_writing &= is_claimed;
-        // The claim shows only after this.
-        self.claimed_for_writing |= mode.writes && mode.exclusive;
     }
 
     /// Returns whether that was the last one.
-    fn closed(&mut self, is_claimed: bool) -> bool {
+    fn closed(&mut self, claims: u32) -> bool {
         self.open = self.open.saturating_sub(1);
-        self.least_writers = self.least_writers.saturating_sub(1);
-        self.claimed_for_writing &= is_claimed;
+        if !self.see_claims(claims) {
+            self.least_plain = self.least_plain.saturating_sub(1);
+        }
         self.open == 0
     }
 
     /// Returns whether a writer has it open for certain.
     fn has_writer(&self) -> bool {
-        self.least_writers != 0 || self.claimed_for_writing
+        self.least_plain != 0 || self.least_exclusive != 0
     }
 }
 
@@ -76,8 +94,10 @@ impl LostState {
         Self {
             openers: Openers {
                 open: 0,
-                least_writers: 0,
-                claimed_for_writing: false,
+                least_plain: 0,
+                least_exclusive: 0,
+                claims: 0,
+                is_claiming: false,
             },
             state: State::Intact,
         }
@@ -96,17 +116,17 @@ impl LostState {
         };
     }
 
-    /// Records that the disk is being opened; `is_claimed`: another exclusive opener has it.
-    pub(crate) fn opened(&mut self, mode: OpenMode, is_claimed: bool) {
-        self.openers.opened(mode, is_claimed);
+    /// Records that the disk is being opened, while exclusive openers have `claims` claims.
+    pub(crate) fn opened(&mut self, mode: OpenMode, claims: u32) {
+        self.openers.opened(mode, claims);
         if mode.writes && self.state == State::Unopened {
             self.state = State::Writer;
         }
     }
 
-    /// Records that an opener closes the disk; `is_claimed`: an exclusive opener still has it. Returns whether this ends a loss.
-    pub(crate) fn closed(&mut self, is_claimed: bool) -> bool {
-        let ends = self.openers.closed(is_claimed) && self.state == State::Writer;
+    /// Records that an opener closes the disk, of which exclusive openers still have `claims` claims. Returns whether this ends a loss.
+    pub(crate) fn closed(&mut self, claims: u32) -> bool {
+        let ends = self.openers.closed(claims) && self.state == State::Writer;
         if ends {
             self.state = State::Intact;
         }
@@ -145,22 +165,22 @@ mod tests {
     #[test]
     fn the_writers_close_ends_a_loss() {
         let mut state = LostState::new();
-        state.opened(WRITE, false);
+        state.opened(WRITE, 0);
         state.lose();
         assert!(state.is_lost());
-        assert!(state.closed(false));
+        assert!(state.closed(0));
         assert!(!state.is_lost());
     }
 
     #[test]
     fn a_reader_that_stays_keeps_a_loss_and_ends_it_with_its_close() {
         let mut state = LostState::new();
-        state.opened(WRITE, false);
-        state.opened(READ, false);
+        state.opened(WRITE, 0);
+        state.opened(READ, 0);
         state.lose();
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
         assert!(state.is_lost());
-        assert!(state.closed(false));
+        assert!(state.closed(0));
     }
 
     #[test]
@@ -168,73 +188,73 @@ mod tests {
         let mut state = LostState::new();
         state.lose();
         for _ in 0..3 {
-            state.opened(READ, false);
-            assert!(!state.closed(false));
+            state.opened(READ, 0);
+            assert!(!state.closed(0));
         }
         assert!(state.is_lost());
-        state.opened(WRITE, false);
+        state.opened(WRITE, 0);
         assert!(state.is_lost());
-        assert!(state.closed(false));
+        assert!(state.closed(0));
     }
 
     #[test]
     fn a_loss_after_the_writer_has_gone_is_the_next_writers() {
         let mut state = LostState::new();
-        state.opened(READ, false);
-        state.opened(WRITE, false);
-        assert!(!state.closed(false));
+        state.opened(READ, 0);
+        state.opened(WRITE, 0);
+        assert!(!state.closed(0));
         // Which of the two closed it does not show.
         state.lose();
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
         assert!(state.is_lost());
-        state.opened(WRITE, false);
-        assert!(state.closed(false));
+        state.opened(WRITE, 0);
+        assert!(state.closed(0));
     }
 
     #[test]
     fn a_mount_is_a_writer_however_often_others_look() {
         let mut state = LostState::new();
-        state.opened(MOUNT, false);
+        state.opened(MOUNT, 0);
         for _ in 0..5 {
-            state.opened(READ, true);
-            assert!(!state.closed(true));
+            state.opened(READ, 2);
+            assert!(!state.closed(2));
         }
         state.lose();
-        state.opened(READ, true);
-        assert!(!state.closed(true));
+        state.opened(READ, 2);
+        assert!(!state.closed(2));
         assert!(state.is_lost());
-        assert!(state.closed(false));
+        assert!(state.closed(0));
     }
 
     #[test]
     fn a_mount_that_has_ended_is_none() {
         let mut state = LostState::new();
-        state.opened(READ, false);
-        state.opened(MOUNT, false);
-        assert!(!state.closed(false));
+        state.opened(READ, 0);
+        state.opened(MOUNT, 0);
+        assert!(!state.closed(0));
         state.lose();
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
         assert!(state.is_lost());
     }
 
     #[test]
     fn a_mount_without_writing_is_no_writer() {
         let mut state = LostState::new();
-        state.opened(MOUNT_RO, false);
+        state.opened(MOUNT_RO, 0);
         state.lose();
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
         assert!(state.is_lost());
     }
 
     #[test]
     fn a_second_loss_needs_a_writer_of_its_own() {
         let mut state = LostState::new();
-        state.opened(WRITE, false);
-        state.opened(READ, false);
+        state.opened(WRITE, 0);
+        state.opened(READ, 0);
         state.lose();
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
         state.lose();
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
         assert!(state.is_lost());
     }
 
@@ -242,40 +262,45 @@ mod tests {
     fn acknowledging_ends_a_loss_and_is_idempotent() {
         let mut state = LostState::new();
         assert!(!state.acknowledge());
-        state.opened(MOUNT, false);
+        state.opened(MOUNT, 0);
         state.lose();
         assert!(state.acknowledge());
         assert!(!state.is_lost() && !state.acknowledge());
-        assert!(!state.closed(false));
+        assert!(!state.closed(0));
     }
 
-    /// Whatever is opened and closed, a loss without a writer is not ended by readers, and one with a writer is by all closes.
+    /// Whatever is opened and closed, a writer is believed to be there only while one is.
     #[test]
-    fn bounds_hold_for_every_order() {
+    fn a_writer_that_is_believed_to_be_there_is() {
+        /// An opener, and how many claims it has.
+        type Opener = (OpenMode, u32);
+        let claims = |open: &[Opener]| open.iter().map(|(_, claims)| claims).sum::<u32>();
         let mut seed = 1u32;
-        for _ in 0..10_000 {
+        for _ in 0..20_000 {
             let mut state = LostState::new();
-            let mut open = std::vec::Vec::new();
+            let mut open: std::vec::Vec<Opener> = std::vec::Vec::new();
+            // Exclusive openers have the whole disk, or partitions of it.
+            let of_each = 1 + (seed >> 20 & 1);
             for _ in 0..12 {
                 seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let claimed = |open: &std::vec::Vec<OpenMode>| open.iter().any(|o| o.exclusive);
                 if open.is_empty() || seed >> 31 == 0 {
                     let mode = OpenMode {
                         writes: seed >> 30 & 1 == 0,
-                        // Two exclusive openers are of one holder, and open alike.
-                        exclusive: seed >> 28 & 3 == 0 && !claimed(&open),
+                        exclusive: seed >> 28 & 3 == 0,
                     };
-                    state.opened(mode, claimed(&open));
-                    open.push(mode);
+                    state.opened(mode, claims(&open));
+                    open.push((mode, if mode.exclusive { of_each } else { 0 }));
                 } else {
                     let place = seed as usize / 7 % open.len();
                     open.remove(place);
-                    let _ = state.closed(claimed(&open));
+                    let _ = state.closed(claims(&open));
                 }
-                let writers = open.iter().filter(|o| o.writes).count() as u32;
+                let writers = open.iter().filter(|(mode, _)| mode.writes).count();
                 let openers = &state.openers;
-                assert!(openers.least_writers <= writers);
-                assert!(!openers.has_writer() || writers != 0);
+                assert!(
+                    !openers.has_writer() || writers != 0,
+                    "{open:?} {openers:?}"
+                );
                 assert_eq!(openers.open as usize, open.len());
             }
         }

@@ -50,10 +50,7 @@ impl Session {
     pub(super) fn is_to_ask_durable(&self) -> bool {
         self.failure() == Some(Failure::ExportEnds)
             && self.is_to_be_followed()
-            && (self.head.flushes()
-                || self
-                    .volume()
-                    .is_some_and(|volume| volume.geometry.write_cache))
+            && self.head.flushes()
     }
 
     /// Asks the target whether all is durable that it acknowledged, and records that it is. Sleeps, [`DURABLE_MS`] or so at

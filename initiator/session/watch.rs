@@ -16,7 +16,10 @@ use crate::{
 };
 use hcablk_core::{
     proto::connect::Reply,
-    sync::defer::for_reclaim, //
+    sync::{
+        atomic::Relaxed,
+        defer::for_reclaim, //
+    },
 };
 use kernel::{
     sync::Arc,
@@ -29,6 +32,12 @@ impl Session {
         self.admin.lock().clone()
     }
 
+    /// Has the disk follow the limits that the session was told when it began. Any context.
+    pub(crate) fn follow(self: &Arc<Self>) {
+        self.limits_due.store(true, Relaxed);
+        self.clone().on_news();
+    }
+
     /// Returns whether the target has said anything while the session was brought up: it has granted that, or, where both sides
     /// prove who they are, challenged it, before which there is no admin queue pair.
     pub(crate) fn was_answered(&self, is_proven: bool) -> bool {
@@ -37,16 +46,26 @@ impl Session {
     }
 
     /// Begins to watch the volume, and the target, after the admin queue pair was connected, as that has said by `reply`: its portals,
-    /// and its write cache, if it reports these. The disk goes on as it is until it follows what is reported.
+    /// and its write cache, if it reports these. Fails if the disk sends no flushes, on which a target relies that does not report its
+    /// write cache.
     pub(crate) fn watch(&self, volume: &VolumeInfo, reply: &Reply) -> Result<(), Failure> {
         let flushes = match self.head.has_begun() {
             true => self.head.flushes(),
             false => volume.geometry.write_cache,
         };
-        let known = volume.state(reply.tells_cache.then_some(flushes));
+        let cache = volume.geometry.write_cache;
+        if cache && !flushes && !reply.tells_cache {
+            return Err(Failure::OtherLimits);
+        }
+        let known = volume.state(reply.tells_cache.then_some(cache));
+        let flushes = flushes && reply.tells_cache;
         self.admin()
             .ok_or(Failure::Disconnected)?
-            .go_live(self.workqueues.keep_alive(), known, reply.tells_portals)
+            .go_live(
+                self.workqueues.keep_alive(),
+                (known, flushes),
+                reply.tells_portals,
+            )
             .map_err(|e| Failure::Setup("the admin queue pair", e))
     }
 }
@@ -54,6 +73,10 @@ impl Session {
 impl AdminOwner for Session {
     fn admin_failed(self: Arc<Self>, failure: Failure) {
         self.fail(failure);
+    }
+
+    fn is_behind(&self) -> bool {
+        self.limits_due.load(Relaxed)
     }
 
     fn on_news(self: Arc<Self>) {
@@ -75,6 +98,9 @@ impl WorkItem<FOLLOW> for Session {
         let news = admin.news();
         if news.is_some_and(|now| for_reclaim(|| this.owner.follow(&this, now))) {
             admin.followed();
+        }
+        if this.is_behind() && for_reclaim(|| this.owner.follow_limits(&this)) {
+            this.limits_due.store(false, Relaxed);
         }
         let portals = admin.portals_news();
         if portals.is_some_and(|generation| this.owner.tell_portals(generation)) {

@@ -162,6 +162,11 @@ impl BlockDevice {
         unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }
     }
 
+    /// Returns whether writes must come in the order of their blocks, in each zone. C: `bdev_is_zoned()`.
+    pub fn is_zoned(&self) -> bool {
+        limit!(self, features) & bindings::BLK_FEAT_ZONED != 0
+    }
+
     /// Returns whether completed writes may be in a volatile cache. It changes at any time, and nobody is notified. Any context;
     /// no more than a few loads, since each write may ask. C: `bdev_write_cache()`.
     #[inline]

@@ -21,6 +21,7 @@
 use super::{
     reservations::ReservationOps,
     Limits,
+    LiveLimits,
     Operations,
     TagSet, //
 };
@@ -146,24 +147,24 @@ pub struct OpenMode {
 /// Learns of each open and close of a disk and its partitions, in order, one at a time. Both may sleep, but must not wait for
 /// I/O of the disk: the block layer's `open_mutex` of the disk is held.
 pub trait DiskOpeners: Send + Sync + 'static {
-    /// Notes that the disk is being opened; `is_claimed`: an exclusive opener has it already. If the block layer refuses the open
-    /// after this, [`Self::closed`] follows.
-    fn opened(&self, mode: OpenMode, is_claimed: bool);
+    /// Notes that the disk is being opened, while exclusive openers have `claims` claims: one for each of a partition, two for each of
+    /// the whole disk. A claim of this opener comes later. If the block layer refuses the open after this, [`Self::closed`] follows.
+    fn opened(&self, mode: OpenMode, claims: u32);
 
     /// Notes that an opener closes the disk, after cached pages were written back if it is the last one of its partition or of
-    /// the whole disk; `is_claimed`: an exclusive opener still has it. The block layer does not tell how it was opened.
-    fn closed(&self, is_claimed: bool);
+    /// the whole disk; `claims` are left. The block layer does not tell how it was opened.
+    fn closed(&self, claims: u32);
 }
 
-/// Returns whether an exclusive opener has the disk or a partition.
+/// Returns how many claims exclusive openers have on the disk and its partitions.
 ///
 /// # Safety
 ///
 /// `disk` is alive, and its `open_mutex` is held.
-unsafe fn is_claimed(disk: *mut bindings::gendisk) -> bool {
+unsafe fn claims(disk: *mut bindings::gendisk) -> u32 {
     // SAFETY: By the safety requirement; a disk keeps its whole block device, in which each claim of a partition counts, too.
     // Claims are taken and let go of under `open_mutex`.
-    unsafe { (*(*disk).part0).bd_holders != 0 }
+    unsafe { (*(*disk).part0).bd_holders as u32 }
 }
 
 /// Refuses (`fops.open`) when the disk is about to be removed, else reports the open.
@@ -184,7 +185,7 @@ unsafe extern "C" fn open(disk: *mut bindings::gendisk, mode: bindings::blk_mode
             exclusive: mode & bindings::BLK_OPEN_EXCL != 0,
         };
         // SAFETY: By the safety requirement.
-        openers.opened(mode, unsafe { is_claimed(disk) });
+        openers.opened(mode, unsafe { claims(disk) });
     }
     0
 }
@@ -199,7 +200,7 @@ unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
     let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
     if let Some(openers) = shared.openers() {
         // SAFETY: By the safety requirement.
-        openers.closed(unsafe { is_claimed(disk) });
+        openers.closed(unsafe { claims(disk) });
     }
 }
 
@@ -438,18 +439,17 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
-    /// Sets whether completed writes may be in a volatile cache, so that the disk gets flushes, and then writes with FUA if it knows
-    /// these (`fua`), between two requests: new ones wait
-    /// for those under way, `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if these take longer, or somebody else is changing
-    /// limits (any write to the queue's attributes is one, and may wait for requests); then nothing has changed.
+    /// Changes limits between two requests: new ones wait for those under way, `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if
+    /// these take longer, or somebody else is changing limits (any write to the queue's attributes is one, and may wait for requests),
+    /// and with `EINVAL` for limits that make no sense; then nothing has changed.
     ///
-    /// A request that was made before has lost its flush or FUA, if there was no cache then: that is why it is waited for.
+    /// A request that was made while there was no write cache has lost its flush or FUA: that is why it is waited for.
     ///
     /// C: `queue_limits_commit_update_frozen()`, which waits without end.
-    pub fn try_set_write_cache(&self, on: bool, fua: bool, ms: u32) -> Result {
-        let disk = self.disk.as_ptr();
-        // SAFETY: By the type invariant.
-        to_result(unsafe { bindings::hcablk_c_try_set_write_cache(disk, on, fua, ms) })
+    pub fn try_set_limits(&self, limits: &LiveLimits, ms: u32) -> Result {
+        let raw = limits.to_raw();
+        // SAFETY: By the type invariant; the limits are copied.
+        to_result(unsafe { bindings::hcablk_c_try_set_limits(self.disk.as_ptr(), &raw, ms) })
     }
 
     /// Returns a reference by which user space can be told of what happens to the disk, also while it is being

@@ -43,6 +43,33 @@ pub struct Limits {
     pub max_write_zeroes_sectors: u32,
 }
 
+/// Limits that may change while a disk is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveLimits {
+    /// As in [`Limits`].
+    pub write_cache: bool,
+    /// As in [`Limits`].
+    pub fua: bool,
+    /// As in [`Limits`].
+    pub max_discard_sectors: u32,
+    /// As in [`Limits`].
+    pub discard_granularity: u32,
+    /// As in [`Limits`].
+    pub max_write_zeroes_sectors: u32,
+}
+
+impl LiveLimits {
+    pub(super) fn to_raw(self) -> bindings::hcablk_live_limits {
+        bindings::hcablk_live_limits {
+            max_discard_sectors: self.max_discard_sectors,
+            discard_granularity: self.discard_granularity,
+            max_write_zeroes_sectors: self.max_write_zeroes_sectors,
+            write_cache: self.write_cache,
+            fua: self.fua,
+        }
+    }
+}
+
 impl Limits {
     pub(super) fn to_raw(&self) -> bindings::queue_limits {
         let mut features = 0;

@@ -24,7 +24,9 @@ writes() {
 # ---- through: the volatile drive loses what is in its cache when the target is killed
 
 add_volatile_drive
-must on target "dd if=/dev/zero of=$volatile_drive bs=64k count=16 oflag=direct conv=fsync status=none"
+must on target "tr '\\0' x < /dev/zero | dd of=$volatile_drive bs=64k count=16 iflag=fullblock oflag=direct conv=fsync status=none"
+volatile_name=$(on target "basename \$(readlink -f $volatile_drive)")
+less "the volatile drive writes zeroes by itself" 0 "$(on target "cat /sys/block/$volatile_name/queue/write_zeroes_max_bytes")"
 # fill CHARACTER: 64 KiB are written in small and in large requests, and acknowledged.
 fill() {
 	on c1 "tr '\\0' $1 < /dev/zero | dd of=$device bs=4k count=8 iflag=fullblock oflag=direct conv=notrunc status=none &&
@@ -39,14 +41,18 @@ restart() {
 	must vm start target
 }
 
+blank=1
 for mode in direct cached mixed; do
 	export_volume vol1 "$volatile_drive" --mode=$mode --write-cache=through c1
 	connect c1 vol1
 	same "$mode: clients see no volatile cache" "write through" "$(cache_of c1 "$disk")"
 	character=${mode:0:1}
 	must fill "$character"
+	must on c1 "blkdiscard -z -o $((blank * 65536)) -l 65536 $device"
 	restart
 	check "$mode: what was acknowledged outlives the target's loss of power" holds "$character"
+	same "$mode: so do zeroes" 0 "$(on target "dd if=$volatile_drive bs=64k skip=$blank count=1 iflag=direct status=none | tr -d '\\0' | wc -c")"
+	blank=$((blank + 1))
 	must wait_until c1 60 "grep -q failed $initiator/vol1/state"
 	must on c1 'hcablk disconnect vol1'
 done

@@ -59,13 +59,12 @@ use kernel::{
 const READ: BioOp = BioOp::Read;
 const WRITE: BioOp = BioOp::Write { fua: false };
 
-/// Records the first opens, each with whether there was a claim before, and how many closes there were, with whether a claim was
-/// left at the last one.
+/// Records the first opens, each with the claims before it, and how many closes there were, with the claims left at the last one.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    opened: [Option<(OpenMode, bool)>; 2],
+    opened: [Option<(OpenMode, u32)>; 2],
     closes: u32,
-    is_claimed: bool,
+    claims: u32,
 }
 
 #[pin_data]
@@ -75,17 +74,17 @@ struct Openers {
 }
 
 impl DiskOpeners for Openers {
-    fn opened(&self, mode: OpenMode, is_claimed: bool) {
+    fn opened(&self, mode: OpenMode, claims: u32) {
         let mut seen = self.seen.lock();
         if let Some(place) = seen.opened.iter_mut().find(|place| place.is_none()) {
-            *place = Some((mode, is_claimed));
+            *place = Some((mode, claims));
         }
     }
 
-    fn closed(&self, is_claimed: bool) {
+    fn closed(&self, claims: u32) {
         let mut seen = self.seen.lock();
         seen.closes += 1;
-        seen.is_claimed = is_claimed;
+        seen.claims = claims;
     }
 }
 
@@ -462,11 +461,11 @@ mod tests {
             writes,
             exclusive: true,
         };
-        let opened = [Some((claim(true), false)), Some((claim(false), true))];
+        let opened = [Some((claim(true), 0)), Some((claim(false), 2))];
         let closes = || openers.seen.lock().closes;
         eventually(|| Ok(closes() == 2))?;
         let seen = *openers.seen.lock();
-        ensure!(seen.opened == opened && !seen.is_claimed);
+        ensure!(seen.opened == opened && seen.claims == 0);
         drop(disk);
         Ok(())
     }

@@ -29,8 +29,10 @@ pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
 /// Flags of a watch, and of its answer.
 pub(super) const READ_ONLY: u32 = 1 << 0;
 pub(super) const WRITE_CACHE: u32 = 1 << 1;
-/// The initiator follows the write cache: the flag before says whether there is one.
+/// The write cache is followed: the flag before says whether there is one.
 pub(super) const FOLLOWS_CACHE: u32 = 1 << 2;
+/// A flag of a watch: the initiator's disk sends flushes.
+pub(super) const FLUSHES: u32 = 1 << 3;
 const STATE_FLAGS: u32 = READ_ONLY | WRITE_CACHE | FOLLOWS_CACHE;
 
 /// Where the number of a path is beside an epoch.
@@ -49,8 +51,7 @@ pub struct VolumeState {
     pub sectors: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// There is a volatile write cache: in a watch, that the initiator flushes. `None`: the initiator does not follow it, and does
-    /// what it was told when the session began.
+    /// There is a volatile write cache. `None`: the initiator does not follow that, and knows what it was told when the session began.
     pub write_cache: Option<bool>,
 }
 
@@ -97,6 +98,8 @@ pub enum AdminOp {
     Watch {
         /// What the initiator knows.
         known: VolumeState,
+        /// Its disk sends flushes, if the initiator follows the write cache.
+        flushes: bool,
     },
     /// Now that the session's other queue pairs are gone, since the export ends: whether all that was acknowledged
     /// outlives the drive's loss of power.
@@ -143,7 +146,10 @@ impl AdminRequest {
                 let value = u64::from(path) << PATH_SHIFT | u64::from(epoch.0);
                 (FENCE, value, 0)
             }
-            AdminOp::Watch { known } => (WATCH, known.sectors, known.flags()),
+            AdminOp::Watch { known, flushes } => {
+                let flushes = if flushes { FLUSHES } else { 0 };
+                (WATCH, known.sectors, known.flags() | flushes)
+            }
             AdminOp::Durable => (DURABLE, 0, 0),
             AdminOp::Portals { known } => (PORTALS, known.into(), 0),
             AdminOp::Reservation {
@@ -206,9 +212,12 @@ impl AdminRequest {
                 let path = path as u8;
                 good.then_some(AdminOp::Fence { path, epoch })?
             }
-            (WATCH, _) => AdminOp::Watch {
-                known: VolumeState::of(value, flags)?,
-            },
+            (WATCH, _) => {
+                let known = VolumeState::of(value, flags & !FLUSHES)?;
+                let flushes = flags & FLUSHES != 0;
+                let good = !flushes || known.write_cache.is_some();
+                good.then_some(AdminOp::Watch { known, flushes })?
+            }
             (DURABLE, 0) if value == 0 => AdminOp::Durable,
             (PORTALS, 0) => AdminOp::Portals {
                 known: u32::try_from(value).ok()?,

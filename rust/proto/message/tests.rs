@@ -81,13 +81,14 @@ fn requests_round_trip() {
     }
 }
 
-fn admin_requests() -> [AdminRequest; 7] {
-    let watch = |sectors, read_only, write_cache| AdminOp::Watch {
+fn admin_requests() -> [AdminRequest; 8] {
+    let watch = |sectors, read_only, write_cache, flushes| AdminOp::Watch {
         known: VolumeState {
             sectors,
             read_only,
             write_cache,
         },
+        flushes,
     };
     [
         AdminOp::KeepAlive {
@@ -97,11 +98,12 @@ fn admin_requests() -> [AdminRequest; 7] {
             path: PATHS_MAX - 1,
             epoch: Epoch(u32::MAX),
         },
-        watch(1, false, None),
-        watch(u64::MAX, true, None),
+        watch(1, false, None, false),
+        watch(u64::MAX, true, None, false),
         AdminOp::Durable,
-        watch(1, false, Some(true)),
-        watch(1, true, Some(false)),
+        watch(1, false, Some(true), true),
+        watch(1, true, Some(false), false),
+        watch(1, true, Some(false), true),
     ]
     .map(|op| AdminRequest { tag: TAG, op })
 }
@@ -155,12 +157,13 @@ fn every_field_of_an_admin_request_has_its_bounds() {
     assert_eq!(with(1, 12, &[PATHS_MAX]), None, "no such path");
     assert_eq!(with(1, 15, &[1]), None, "no such path");
     assert_eq!(with(2, 8, &[0; 8]), None, "no size");
-    assert_eq!(with(2, 16, &[8]), None, "an unknown flag");
+    assert_eq!(with(2, 16, &[16]), None, "an unknown flag");
     assert_eq!(
         with(2, 16, &[2]),
         None,
         "a write cache that is not followed"
     );
+    assert_eq!(with(2, 16, &[8]), None, "flushes, but it is not followed");
     for n in [0, 1] {
         assert_eq!(with(n, 16, &[1]), None, "a flag of another request");
     }

@@ -275,7 +275,7 @@ fn admin_request(bytes: &[u8]) -> bool {
     match request.op {
         AdminOp::KeepAlive { tmo_s } => assert!((1..=600).contains(&tmo_s)),
         AdminOp::Fence { path, epoch } => assert!(path < 16 && epoch.0 > 0),
-        AdminOp::Watch { known } => assert!(known.sectors > 0),
+        AdminOp::Watch { known, .. } => assert!(known.sectors > 0),
         AdminOp::Durable
         | AdminOp::Portals { .. }
         | AdminOp::Reservation { .. }
@@ -301,7 +301,10 @@ fn admin_requests() -> Vec<Vec<u8>> {
             path: 3,
             epoch: Epoch(7),
         },
-        AdminOp::Watch { known },
+        AdminOp::Watch {
+            known,
+            flushes: true,
+        },
         AdminOp::Durable,
         AdminOp::Portals { known: 77 },
         AdminOp::Reservation {
