@@ -30,7 +30,7 @@ from pathlib import Path
 PROGRAMS = (
     "blkdiscard blkid blockdev cmp dash dd dmesg fallocate fio fsck.ocfs2 ip jq losetup lsblk mkfs.ext4 mkfs.xfs e2fsck "
     "mkfs.ocfs2 mount mount.ocfs2 umount o2cb ocfs2_hb_ctl o2info rdma sfdisk partx kmod sha256sum timeout dmsetup tc udevadm script gawk xmllint "
-    "blkpr iscsi-test-cu"
+    "blkpr iscsi-test-cu mdadm"
 ).split()
 
 # Kernel modules; what they depend on comes along.
@@ -39,7 +39,7 @@ MODULES = (
     "virtio_pci virtio_net virtio_console virtio_rng "
     "bridge veth configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
-    "nvme null_blk scsi_debug sd_mod virtio_scsi brd loop dm_mod dm_flakey dm_delay raid0 "
+    "nvme null_blk scsi_debug sd_mod virtio_scsi brd loop dm_mod dm_flakey dm_delay raid0 raid1 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
     "ext4 xfs crc32c_cryptoapi nbd "
     "target_core_mod target_core_iblock iscsi_target_mod "
