@@ -33,7 +33,7 @@
 #			number
 #	HCABLK_FIRST	the first message's number; 0 when not set
 #	HCABLK_REISSUES	how many requests tests 16 and 101 have issued again
-#	HCABLK_KILLS	how often test 165 kills the target's machine; 3 when not set
+#	HCABLK_KILLS	how often tests 165 and 184 kill the target's machine; 3 and 2 when not set
 #	HCABLK_PREEMPTIONS
 #			how often test 161 preempts a host that writes; 20 when not set
 #	HCABLK_STOP_AT	a regular expression: a test is over when a point like this has failed ("not ok 1 - …")

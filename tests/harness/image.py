@@ -49,7 +49,7 @@ MODULES = (
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
-    "virtio_scsi", "dm_flakey", "dm_delay", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
+    "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
