@@ -19,9 +19,12 @@ static int judge_blocks(const struct message *m, unsigned int max)
 
 	if (m->bytes[0] != READ && read_only)
 		return READ_ONLY;
-	if (length > max)
+	/* What has no data is looked at for its length last. */
+	if (length > max && m->bytes[0] != DISCARD && m->bytes[0] != ZEROES)
 		return INVALID;
-	return offset % block || length % block || offset + length > capacity ? OUT_OF_RANGE : OK;
+	if (offset % block || length % block || offset + length > capacity)
+		return OUT_OF_RANGE;
+	return length > max ? UNSUPPORTED : OK;
 }
 
 /* A request that says that its data is in the eager ring: both sides count it, or the session ends. */

@@ -144,17 +144,22 @@ static void admin_message(struct rng *r, unsigned char *b, unsigned char op, boo
 	if (op == WATCH) {
 		put(b + 8, 8, capacity / SECTOR + (right ? 0 : 1 + below(r, 1000)));
 		b[16] = read_only;
+		/* It follows the write cache, or does not. */
+		if (!right)
+			b[16] |= (unsigned char[]){ 0, 4, 6, 12, 14 }[below(r, 5)];
 	}
 }
 
 /* What a target must say to these bytes on an admin queue pair, where no watch is kept: a status, or END. */
 static int judge_admin(const unsigned char *b, size_t n)
 {
-	uint64_t value = get(b + 8, 8);
+	uint64_t value = get(b + 8, 8), flags = get(b + 16, 4);
+	/* The second and the fourth come beside the third only. */
+	bool odd = b[0] == WATCH ? flags > 15 || (flags & 10 && !(flags & 4)) : flags;
 
 	if (n == REQUEST && b[0] >= REGISTER && b[0] <= READ_RESERVATION)
 		return judge_reservation(b);
-	if (n != REQUEST || b[1] || b[2] || b[3] || get(b + 16, 4) > (b[0] == WATCH) || !zero(b + 20, 20))
+	if (n != REQUEST || b[1] || b[2] || b[3] || odd || !zero(b + 20, 20))
 		return END;
 	if (b[0] == KEEP_ALIVE)
 		return value && value <= TMO_MAX ? OK : END;
@@ -296,7 +301,7 @@ void odd_admin(struct rng *r)
 	}
 	wanted = kind == 1 || kind == 6 ? END : judge_admin(b, n);
 	/* It is as it says, and then it is kept. */
-	if (wanted == OK && b[0] == WATCH && get(b + 8, 8) == capacity / SECTOR && b[16] == read_only)
+	if (wanted == OK && b[0] == WATCH && get(b + 8, 8) == capacity / SECTOR)
 		put(b + 8, 8, capacity / SECTOR + 1);
 	expect_answer(admin, &wr, b, n, wanted);
 	destroy(admin);
