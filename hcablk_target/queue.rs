@@ -244,6 +244,8 @@ pub(crate) struct Queue {
     /// The volume, as this queue's initiator is told.
     geometry: Geometry,
     flushes: Flushes,
+    /// See [`Backing::writes_with_fua`].
+    with_fua: bool,
     pair: QueuePair<Queue>,
     shape: Shape,
     /// Something has completed since the last keep-alive.
@@ -324,8 +326,7 @@ impl Queue {
     /// Returns whether a write that begins now is sent to the drive as one with FUA, though its initiator has not asked for that.
     #[inline]
     fn forces_fua(&self) -> bool {
-        let backing = &self.backing;
-        backing.writes_with_fua() && !self.flushes.load(Relaxed) && backing.is_volatile()
+        self.with_fua && !self.flushes.load(Relaxed) && self.backing.is_volatile()
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {

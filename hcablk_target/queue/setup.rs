@@ -279,6 +279,7 @@ impl Queue {
                 ..config.geometry
             },
             flushes: config.flushes,
+            with_fua: config.backing.writes_with_fua(),
             pd: config.pd,
             pair: parts.pair,
             shape,

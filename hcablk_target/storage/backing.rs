@@ -448,7 +448,7 @@ impl Backing {
     #[inline]
     pub(crate) fn is_volatile(&self) -> bool {
         match &self.store {
-            Store::Device(device) => self.write_route() == Route::Cache || device.write_cache(),
+            Store::Device(device) => device.write_cache() || self.write_route() == Route::Cache,
             // Blocks may have yet to be allocated when a write is done: nothing is durable before a
             // flush.
             Store::File(_) => true,

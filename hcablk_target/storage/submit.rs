@@ -177,9 +177,11 @@ impl<O: Completion> Io<O> {
     #[inline]
     fn is_unstable(&self, task: Task) -> bool {
         let owner = &self.owner;
+        if owner.initiator_flushes() || !task.replaces() || !owner.backing().is_volatile() {
+            return false;
+        }
         // What was sent with FUA needs no flush, and nothing but writes is.
-        let with_fua = self.force_fua && matches!(task.op, BioOp::Write { .. });
-        task.replaces() && !owner.initiator_flushes() && !with_fua && owner.backing().is_volatile()
+        !(self.force_fua && matches!(task.op, BioOp::Write { .. }))
     }
 
     /// Returns whether its answer says that something is durable: a flush, or a write with FUA.

@@ -69,10 +69,7 @@ impl Queue {
         if data.list.is_registered() {
             return self.keep_reachable(request);
         }
-        self.count(view, status);
-        if status == Status::Ok {
-            self.note_durability(view, data.phase);
-        }
+        self.count(view, status, data.phase);
         data.phase = Phase::Idle;
         give_back(&mut data.list);
         data.marks.end(&self.times);
@@ -80,9 +77,9 @@ impl Queue {
         round.ending.push(request.into_request(), status);
     }
 
-    /// Counts a request that ends with `status`.
+    /// Counts a request that ends with `status`, and notes what it says of flushes.
     #[inline(always)]
-    fn count(&self, view: RequestRef<'_>, status: Status) {
+    fn count(&self, view: RequestRef<'_>, status: Status, phase: Phase) {
         let bytes = view.bytes().into();
         match view.op() {
             Op::Read => {
@@ -92,6 +89,9 @@ impl Queue {
             Op::Write => {
                 self.done.writes.bump();
                 self.done.written_bytes.add(bytes);
+                if status == Status::Ok && !view.fua() {
+                    self.note_volatile_write();
+                }
             }
             Op::Discard => {
                 self.done.discards.bump();
@@ -100,40 +100,41 @@ impl Queue {
             Op::WriteZeroes => {
                 self.done.zeroes.bump();
                 self.done.zeroed_bytes.add(bytes);
+                if status == Status::Ok {
+                    self.note_volatile_write();
+                }
             }
-            _ => self.done.flushes.bump(),
+            _ => {
+                self.done.flushes.bump();
+                if status == Status::Ok {
+                    self.note_flush(phase);
+                }
+            }
         }
         if status != Status::Ok {
             self.done.errors.bump();
         }
     }
 
-    /// Notes a request that ended well and counts for what a flush covers ([`Unflushed`](crate::unflushed::Unflushed)), before
-    /// its request ends: whoever sees the end may send a flush.
-    #[inline(always)]
-    fn note_durability(&self, view: RequestRef<'_>, phase: Phase) {
-        match view.op() {
-            Op::Write if !view.fua() => self.note_volatile_write(),
-            Op::WriteZeroes => self.note_volatile_write(),
-            Op::Flush => {
-                if let Phase::Sent {
-                    transfer: Transfer::Flush { number },
-                    ..
-                } = phase
-                {
-                    self.unflushed.flushed(number);
-                }
-            }
-            _ => {}
-        }
-    }
-
+    /// Notes a write that ended well and that a flush has to cover ([`Unflushed`](crate::unflushed::Unflushed)), before its request
+    /// ends: whoever sees the end may send a flush.
     #[inline(always)]
     fn note_volatile_write(&self) {
         let now = self.unflushed.now();
         if self.reported_at.load(Relaxed) != now {
             self.unflushed.acknowledge(now);
             self.reported_at.store(now, Relaxed);
+        }
+    }
+
+    /// Notes a flush that ended well.
+    #[inline(never)]
+    fn note_flush(&self, phase: Phase) {
+        let Phase::Sent { transfer, .. } = phase else {
+            return;
+        };
+        if let Transfer::Flush { number } = transfer {
+            self.unflushed.flushed(number);
         }
     }
 
