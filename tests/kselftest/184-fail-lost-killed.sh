@@ -28,17 +28,17 @@ more() {
 		[ \$writes -ge $((writes + $1)) ] && [ \$flushes -ge $((flushes + $2)) ]; }"
 }
 
-# rounds CACHE EXPORT-OPTION…: kills the target under the writer, $kills times, and a few times more if there was nothing to lose
+# rounds LABEL CACHE EXPORT-OPTION…: kills the target under the writer, $kills times, and a few times more if there was nothing to lose
 # each time; sets $losses, how many kills lost acknowledged records, $told, after how many a flush failed, and $unflushed, how
 # many found acknowledged records that no flush covered.
 rounds() {
-	local cache=$1 round flushes uncovered found code
-	shift
+	local label=$1 cache=$2 round flushes uncovered found code
+	shift 2
 	losses=0 told=0 unflushed=0 seed=$((seed + 1))
 	must on c1 'rm -f /tmp/state'
 	export_volume vol1 "$volatile_drive" "$@" c1
 	connect c1 vol1 --ctrl-loss-tmo 600 --reconnect-delay 1
-	same "$cache: so the disk's write cache is" "write $cache" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
+	same "$label: so the disk's write cache is" "write $cache" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
 	for ((round = 1; round <= kills + (unflushed == 0 ? 4 : 0); round++)); do
 		must on c1 'rm -f /tmp/state.stop'
 		ON_SECONDS=600 spawn writer c1 "hcablk-durable write $device /tmp/state $seed"
@@ -58,19 +58,19 @@ rounds() {
 		must on c1 'touch /tmp/state.stop'
 		code=0
 		join writer || code=$?
-		same "$cache, kill $round: nothing of the loss is left when the writer has closed the disk" 0 "$(lost c1 vol1)"
+		same "$label, kill $round: nothing of the loss is left when the writer has closed the disk" 0 "$(lost c1 vol1)"
 		if found=$(on c1 "hcablk-durable check $device /tmp/state $seed $cache"); then
-			pass "$cache, kill $round: each record is there that has to be"
+			pass "$label, kill $round: each record is there that has to be"
 		else
-			fail "$cache, kill $round: each record is there that has to be"
+			fail "$label, kill $round: each record is there that has to be"
 		fi
-		echo "# $cache, kill $round: $uncovered blocks were unflushed; the writer's exit code is $code, $found" >&2
+		echo "# $label, kill $round: $uncovered blocks were unflushed; the writer's exit code is $code, $found" >&2
 		found=${found##*lost=}
 		[ "$found" = 0 ] || losses=$((losses + 1))
 		case $code in
-		0) same "$cache, kill $round: no flush failed, and nothing is lost" 0 "$found" ;;
+		0) same "$label, kill $round: no flush failed, and nothing is lost" 0 "$found" ;;
 		3) told=$((told + 1)) ;;
-		*) fail "$cache, kill $round: the writer ended with $code" ;;
+		*) fail "$label, kill $round: the writer ended with $code" ;;
 		esac
 	done
 	disconnect c1 vol1
@@ -78,16 +78,16 @@ rounds() {
 }
 
 add_volatile_drive
-rounds back
+rounds back back
 less "back: acknowledged records were lost that no flush had covered" 0 $losses
 less "back: so flushes failed" 0 $told
 
 # Of the first kill of each of these nothing is written over before it is read.
 kills=$(((kills + 1) / 2))
-rounds through --write-cache=through
+rounds through through --write-cache=through
 less "through: blocks were acknowledged that no flush had covered" 0 $unflushed
 same "through: no flush failed, and none of these blocks was lost" "0 0" "$told $losses"
 
-rounds through --mode=cached --write-cache=through
+rounds "cached, through" through --mode=cached --write-cache=through
 less "cached, through: blocks were acknowledged that no flush had covered" 0 $unflushed
 same "cached, through: no flush failed, and none of these blocks was lost" "0 0" "$told $losses"
