@@ -68,7 +68,8 @@ impl Unflushed {
         if !on {
             self.counted_at.store(0, Relaxed);
         } else if !is_on {
-            self.counted_at.store(self.next.load(Relaxed), Relaxed);
+            // Ordered before the load that follows: either that sees the number of a flush, or the flush sees this.
+            self.counted_at.xchg(self.next.load(Relaxed), Full);
             // A flush may have been sent in between.
             raise(&self.counted_at, 1, self.next.load(Acquire));
         }

@@ -66,7 +66,7 @@ pub(super) struct Shared {
     /// Who carries out reservations, as long as the driver has the disk.
     reservations: Pin<KBox<Reserver>>,
     /// Learns of opens and closes, as long as the driver has the disk.
-    openers: Pin<KBox<Mutex<Option<Arc<dyn DiskOpeners>>>>>,
+    openers: Pin<KBox<Observer>>,
 }
 
 /// Bytes of a text of a UUID, what comes before it and its end, and some more.
@@ -290,6 +290,9 @@ impl Drop for Announcer {
         unsafe { bindings::put_device(self.0) };
     }
 }
+
+/// Learns of opens and closes, until the disk is removed.
+type Observer = Mutex<Option<Arc<dyn DiskOpeners>>>;
 
 /// Who is asked for reservations, until the disk is removed.
 type Reserver = Mutex<Option<Arc<dyn ReservationOps>>>;
