@@ -45,14 +45,77 @@ void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
 	assign_bit(GD_READ_ONLY, &disk->state, read_only);
 }
 
+/* What user space has lowered of a drive's limits counts here, too. Most of these are inlines, and the flags are macros. */
+void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *out)
+{
+	const struct queue_limits *lim = bdev_limits(bdev);
+	int alignment = bdev_alignment_offset(bdev);
+
+	*out = (struct hcablk_live_limits){
+		.physical_block_size = bdev_physical_block_size(bdev),
+		/* It is -1 if the parts of a stacked device disagree. */
+		.alignment_offset = max(alignment, 0),
+		.io_min = bdev_io_min(bdev),
+		.io_opt = bdev_io_opt(bdev),
+		.max_discard_sectors = bdev_max_discard_sectors(bdev),
+		.discard_granularity = bdev_discard_granularity(bdev),
+		.discard_alignment = bdev_discard_alignment(bdev),
+		.max_write_zeroes_sectors = bdev_write_zeroes_sectors(bdev),
+		.zeroes_unmap = bdev_write_zeroes_unmap_sectors(bdev) != 0,
+		.rotational = bdev_rot(bdev),
+		.write_cache = bdev_write_cache(bdev),
+		.fua = bdev_fua(bdev),
+		.atomic_write_unit_min = bdev_atomic_write_unit_min_bytes(bdev),
+		.atomic_write_unit_max = bdev_atomic_write_unit_max_bytes(bdev),
+		.atomic_write_boundary = lim->atomic_write_boundary_sectors << SECTOR_SHIFT,
+	};
+}
+
+/* The flags of features are macros. FUA means nothing without a write cache: blk_validate_limits() takes it away then. */
+void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limits *to)
+{
+	lim->features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA | BLK_FEAT_ROTATIONAL | BLK_FEAT_ATOMIC_WRITES);
+	if (to->write_cache)
+		lim->features |= BLK_FEAT_WRITE_CACHE;
+	if (to->fua)
+		lim->features |= BLK_FEAT_FUA;
+	if (to->rotational)
+		lim->features |= BLK_FEAT_ROTATIONAL;
+	if (to->atomic_write_unit_max)
+		lim->features |= BLK_FEAT_ATOMIC_WRITES;
+	lim->physical_block_size = to->physical_block_size;
+	lim->alignment_offset = to->alignment_offset;
+	lim->io_min = to->io_min;
+	lim->io_opt = to->io_opt;
+	lim->max_hw_discard_sectors = to->max_discard_sectors;
+	lim->discard_granularity = to->discard_granularity;
+	lim->discard_alignment = to->discard_alignment;
+	lim->max_write_zeroes_sectors = to->max_write_zeroes_sectors;
+	lim->max_hw_wzeroes_unmap_sectors = to->zeroes_unmap ? to->max_write_zeroes_sectors : 0;
+	lim->atomic_write_hw_unit_min = to->atomic_write_unit_min;
+	lim->atomic_write_hw_unit_max = to->atomic_write_unit_max;
+	lim->atomic_write_hw_max = to->atomic_write_unit_max;
+	lim->atomic_write_hw_boundary = to->atomic_write_boundary;
+}
+
+/* These are inlines. They need neither a freeze nor a lock: what was made by the old limits ends as not supported. */
+void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits *to)
+{
+	if (!to->max_discard_sectors)
+		blk_queue_disable_discard(disk->queue);
+	if (!to->max_write_zeroes_sectors)
+		blk_queue_disable_write_zeroes(disk->queue);
+}
+
 /*
- * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update() unlocks, and keeps FUA only beside a write
- * cache. The flags of features are macros.
+ * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update() unlocks, and raises a read-ahead that
+ * user space has lowered: only other preferences of the drive are a reason for that.
  */
 int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to, unsigned int ms)
 {
 	struct request_queue *q = disk->queue;
 	struct queue_limits lim;
+	unsigned long read_ahead;
 	unsigned int memflags;
 	int ret = -EAGAIN;
 
@@ -61,14 +124,15 @@ int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limit
 	memflags = memalloc_noio_save();
 	blk_freeze_queue_start(q);
 	if (blk_mq_freeze_queue_wait_timeout(q, msecs_to_jiffies(ms)) > 0) {
+		bool same = q->limits.io_opt == to->io_opt &&
+			    !(q->limits.features & BLK_FEAT_ROTATIONAL) == !to->rotational;
+
 		lim = q->limits;
-		lim.features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA);
-		if (to->write_cache)
-			lim.features |= BLK_FEAT_WRITE_CACHE | (to->fua ? BLK_FEAT_FUA : 0);
-		lim.max_hw_discard_sectors = to->max_discard_sectors;
-		lim.discard_granularity = to->discard_granularity;
-		lim.max_write_zeroes_sectors = to->max_write_zeroes_sectors;
+		hcablk_c_set_limits(&lim, to);
+		read_ahead = disk->bdi->ra_pages;
 		ret = queue_limits_commit_update(q, &lim);
+		if (same)
+			disk->bdi->ra_pages = read_ahead;
 	} else {
 		mutex_unlock(&q->limits_lock);
 	}

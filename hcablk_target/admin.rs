@@ -75,7 +75,10 @@ use kernel::{
 mod owner;
 mod serve;
 
-pub(crate) use self::owner::AdminOwner;
+pub(crate) use self::owner::{
+    AdminOwner,
+    VolumeNow, //
+};
 
 /// Answers whose sends have not completed, at most: many more than an initiator waits for at a time.
 const ANSWERS: u32 = 32;
@@ -105,7 +108,8 @@ fn silence_ms(tmo_s: u16) -> u32 {
 #[derive(Clone, Copy)]
 enum Watch {
     Unwatched,
-    Kept(Tag, VolumeState),
+    /// What the initiator knows, and the generation of the limits that it does, if it follows these.
+    Kept(Tag, VolumeState, Option<u32>),
 }
 
 /// What `Admin::state` guards.

@@ -22,8 +22,10 @@
 //! that are held over an answer.
 
 use crate::{
+    deadline::Deadline,
     failure::{
         Failure,
+        Step,
         Violation, //
     },
     stats::AdminCounts,
@@ -38,6 +40,7 @@ use hcablk_core::{
             AdminOp,
             AdminRequest,
             Tag,
+            VolumeLimits,
             VolumeState,
             BUFFER_LEN, //
         },
@@ -129,17 +132,40 @@ const SENDS: u32 = 16;
 /// changes without end does not keep this host busy.
 const NOTICES: u32 = 4;
 
+/// What the target has told of the volume by its admin queue pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct News {
+    pub(crate) state: VolumeState,
+    /// Its limits, and the generation of both: `None` if the target does not tell them, or has not yet.
+    pub(crate) limits: Option<(u32, VolumeLimits)>,
+}
+
 /// The request by which the target tells what changes.
 ///
 /// ```text
 ///             SEND                     answer                    the disk follows
 ///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
 /// ```
+///
+/// A target that tells limits answers the first one at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Watch {
-    Due(VolumeState),
-    Watching(VolumeState),
-    Told(VolumeState),
+    Due(News),
+    Watching(News),
+    Told(News),
+}
+
+/// How the volume is watched.
+#[derive(Clone, Copy)]
+pub(crate) struct Watching {
+    /// What the target's reply has said.
+    pub(crate) known: VolumeState,
+    /// The disk sends flushes.
+    pub(crate) flushes: bool,
+    /// The target tells limits.
+    pub(crate) limits: bool,
+    /// It tells of its portals.
+    pub(crate) portals: bool,
 }
 
 /// What `Admin::state` guards.
@@ -155,6 +181,8 @@ struct State {
     watch: Watch,
     /// What each watch says: the disk sends flushes.
     flushes: bool,
+    /// It follows the limits.
+    follows_limits: bool,
     portals: Portals,
     /// Changes that were told since the timer's last round.
     notices: u32,
@@ -178,6 +206,9 @@ pub(crate) struct Admin {
     fencing: Mutex<()>,
     #[pin]
     fence_answered: Event,
+    /// The volume was told, or nothing comes any more.
+    #[pin]
+    told: Event,
     /// Held by who asks for a reservation.
     #[pin]
     reserver: Mutex<()>,
@@ -214,10 +245,13 @@ impl Admin {
         let receives = capacity.receives as usize;
         let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
         let outgoing = MessageBuffers::new(pd, tag::KINDS, Direction::ToDevice)?;
-        let known = VolumeState {
-            sectors: 0,
-            read_only: false,
-            write_cache: None,
+        let known = News {
+            state: VolumeState {
+                sectors: 0,
+                read_only: false,
+                write_cache: None,
+            },
+            limits: None,
         };
         let admin = Arc::pin_init(
             pin_init!(Self {
@@ -236,11 +270,13 @@ impl Admin {
                     reserving: Reserving::Nothing,
                     watch: Watch::Due(known),
                     flushes: false,
+                    follows_limits: false,
                     portals: Portals::NotTold,
                     notices: 0,
                 }, "hcablk_admin"),
                 fencing <- new_mutex!(()),
                 fence_answered <- Event::new(),
+                told <- Event::new(),
                 reserver <- new_mutex!(()),
                 reserve_answered <- Event::new(),
                 timer <- new_mutex!(None),
@@ -266,14 +302,8 @@ impl Admin {
         self.pair.id().own_qp(self.pair.number())
     }
 
-    /// Begins to send keep-alives, on `queue`, and to watch the volume, which the target's reply has said to be as `known`, and
-    /// its portals, if that has said that it `tells` of them. May sleep.
-    pub(crate) fn go_live(
-        self: &Arc<Self>,
-        queue: &Arc<WorkQueue>,
-        (known, flushes): (VolumeState, bool),
-        tells: bool,
-    ) -> Result {
+    /// Begins to send keep-alives, on `queue`, and to watch the volume. May sleep.
+    pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, watching: Watching) -> Result {
         {
             let mut state = self.state.lock();
             if state.life != Life::Connecting {
@@ -281,9 +311,13 @@ impl Admin {
                 return Ok(());
             }
             state.life = Life::Live;
-            state.watch = Watch::Due(known);
-            state.flushes = flushes;
-            if tells {
+            state.watch = Watch::Due(News {
+                state: watching.known,
+                limits: None,
+            });
+            state.flushes = watching.flushes;
+            state.follows_limits = watching.limits;
+            if watching.portals {
                 state.portals = Portals::Due(0);
             }
             let posted = self.send_keep_alive(&mut state);
@@ -317,6 +351,18 @@ impl Admin {
         drop(timer);
         self.fence_answered.set();
         self.reserve_answered.set();
+        self.told.set();
+    }
+
+    /// Returns what the target has told of the volume, for which this waits until `deadline`: it follows the session's begin at
+    /// once. Sleeps.
+    pub(crate) fn first_news(&self, deadline: Deadline) -> Result<News, Failure> {
+        let waited = self.told.wait_ms(deadline.left_ms());
+        match self.news() {
+            Some(news) => Ok(news),
+            None if waited.is_err() => Err(Failure::Timeout(Step::Answer)),
+            None => Err(Failure::Disconnected),
+        }
     }
 
     /// Begins to take the queue pair down. May sleep.
@@ -391,8 +437,13 @@ impl Admin {
         if state.life != Life::Live || state.notices >= NOTICES {
             return Ok(());
         }
-        let flushes = state.flushes;
-        match self.send(state, tag::WATCH, AdminOp::Watch { known, flushes }) {
+        let generation = known.limits.map_or(0, |(generation, _)| generation);
+        let watch = AdminOp::Watch {
+            known: known.state,
+            flushes: state.flushes,
+            generation: state.follows_limits.then_some(generation),
+        };
+        match self.send(state, tag::WATCH, watch) {
             Ok(()) => {
                 state.watch = Watch::Watching(known);
                 Ok(())
@@ -403,7 +454,7 @@ impl Admin {
     }
 
     /// Returns what the target has told, if the disk has not followed it yet.
-    pub(crate) fn news(&self) -> Option<VolumeState> {
+    pub(crate) fn news(&self) -> Option<News> {
         match self.state.lock().watch {
             Watch::Told(changed) => Some(changed),
             _ => None,

@@ -32,7 +32,10 @@
 //! kept apart, so that reading them never waits.
 
 use crate::{
-    admin::Admin,
+    admin::{
+        Admin,
+        News, //
+    },
     failure::Failure,
     head::Head,
     identity::Identities,
@@ -62,7 +65,6 @@ use hcablk_core::{
             SessionId,
             PATHS_MAX, //
         },
-        message::VolumeState,
         name::VolumeId, //
     },
 };
@@ -83,6 +85,7 @@ mod bring_up;
 mod disk;
 mod events;
 mod keys;
+mod limits;
 mod lost_writes;
 mod pace;
 mod past;
@@ -97,6 +100,7 @@ pub(crate) use self::disk::DISK_PREFIX;
 use self::{
     announce::Announcements,
     events::Told,
+    limits::FollowedLimits,
     lost_writes::LostWrites,
     past::Past,
     path::{
@@ -123,8 +127,10 @@ struct Active {
     sessions: Sessions,
     disk: Disk<Driver>,
     lost_writes: Arc<LostWrites>,
-    /// The volume has a volatile write cache, as was reported last.
-    has_cache: bool,
+    /// Its limits beside those of the drive.
+    limits: FollowedLimits,
+    /// The generation of the volume that it follows, if the target tells that.
+    generation: Option<u32>,
     volume: VolumeInfo,
     /// What users have set, with path 0's address; the numbers of queues are those of the disk.
     settings: Settings,
@@ -326,7 +332,8 @@ impl Device {
             sessions,
             disk,
             lost_writes,
-            has_cache,
+            limits,
+            generation,
             volume,
             settings,
         } = active;
@@ -343,7 +350,8 @@ impl Device {
                 sessions,
                 disk,
                 lost_writes,
-                has_cache,
+                limits,
+                generation,
                 volume,
                 settings,
             });
@@ -494,12 +502,12 @@ impl SessionOwner for Device {
         }
     }
 
-    fn follow(&self, session: &Session, now: VolumeState) -> bool {
+    fn follow(&self, session: &Session, now: News) -> bool {
         self.follow_volume(session, now)
     }
 
-    fn follow_limits(&self, session: &Session) -> bool {
-        Self::follow_limits(self, session)
+    fn follow_limits(&self, session: &Session) {
+        Self::follow_limits(self, session);
     }
 
     fn tell_portals(&self, generation: u32) -> bool {

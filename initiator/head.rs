@@ -22,6 +22,7 @@ use hcablk_core::sync::atomic::{
     Acquire,
     Atomic,
     Full,
+    Relaxed,
     Release, //
 };
 use hcablk_core::{
@@ -94,6 +95,9 @@ pub(crate) struct Head {
     /// See [`Self::set_flushes`].
     flushes: Atomic<bool>,
     unflushed: Arc<Unflushed>,
+    limits_due: Atomic<bool>,
+    /// A flush or a write with FUA was refused since the last loss.
+    loss_told: Atomic<bool>,
     /// Sessions by which requests are answered.
     open_sessions: Atomic<u32>,
     /// The export all of whose acknowledged writes are durable, while no session is open.
@@ -125,6 +129,8 @@ impl Head {
                 lost_writes: Atomic::new(false),
                 flushes: Atomic::new(false),
                 unflushed,
+                limits_due: Atomic::new(false),
+                loss_told: Atomic::new(false),
                 open_sessions: Atomic::new(0),
                 durable <- new_mutex!(None),
                 hw_queues,
@@ -267,18 +273,45 @@ impl Head {
         self.flushes.load(Acquire)
     }
 
-    /// Sets whether the target may keep writes in a volatile write cache by a session that begins, before any request goes out by
-    /// that; `others`: other sessions are live, which may have been told so.
-    pub(crate) fn begin_session(&self, write_cache: bool, others: bool) {
-        if self.flushes() && (write_cache || !others) {
+    /// Sets whether the target may keep writes in a volatile write cache by a session that was opened just now, before any request
+    /// goes out by that; `tells`: the target will tell when that changes. By other sessions writes may still be answered from a
+    /// cache, though they have ended.
+    pub(crate) fn begin_session(&self, write_cache: bool, tells: bool) {
+        let alone = self.open_sessions.load(Acquire) == 1;
+        if self.flushes() && (write_cache || tells && alone) {
             self.unflushed.count(write_cache);
         }
     }
 
-    /// Sets whether flushes and writes with FUA fail from now on, since the target has lost writes that it acknowledged. Any
-    /// context.
-    pub(crate) fn set_lost_writes(&self, lost: bool) {
-        self.lost_writes.store(lost, Release);
+    /// Sets whether the disk has yet to follow limits of its drive. Any context.
+    pub(crate) fn set_limits_due(&self, due: bool) {
+        self.limits_due.store(due, Relaxed);
+    }
+
+    /// Returns what was set. Any context.
+    pub(crate) fn limits_due(&self) -> bool {
+        self.limits_due.load(Relaxed)
+    }
+
+    /// Makes flushes and writes with FUA fail from now on, since the target has lost writes that it acknowledged. Any context.
+    pub(crate) fn set_lost_writes(&self) {
+        self.loss_told.store(false, Relaxed);
+        self.lost_writes.store(true, Release);
+    }
+
+    /// Lets them succeed again. Any context.
+    pub(crate) fn clear_lost_writes(&self) {
+        self.lost_writes.store(false, Release);
+    }
+
+    /// Records that one was refused because of that. Any context.
+    pub(crate) fn tell_loss(&self) {
+        self.loss_told.store(true, Relaxed);
+    }
+
+    /// Returns whether one was refused since the last loss. Any context.
+    pub(crate) fn was_loss_told(&self) -> bool {
+        self.loss_told.load(Relaxed)
     }
 
     /// Records that requests can be answered by one session more. Process context.

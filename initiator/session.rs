@@ -30,7 +30,10 @@
 //! first, see `session/replace.rs`.
 
 use crate::{
-    admin::Admin,
+    admin::{
+        Admin,
+        News, //
+    },
     connect::Link,
     failure::Failure,
     head::Head,
@@ -63,7 +66,10 @@ use hcablk_core::{
             Reply,
             SessionId, //
         },
-        message::VolumeState,
+        message::{
+            VolumeLimits,
+            VolumeState, //
+        },
         name::VolumeId, //
     },
     rdma::{
@@ -98,6 +104,8 @@ mod replace;
 mod teardown;
 mod watch;
 
+pub(crate) use self::watch::UNSOUND_LIMITS;
+
 use self::durable::Opened;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
@@ -110,6 +118,8 @@ pub(crate) struct VolumeInfo {
     pub(crate) wwid: Option<VolumeId>,
     /// `None`: the target may forget what it acknowledged without telling.
     pub(crate) instance: Option<ExportInstance>,
+    /// What the drive takes and prefers, if the target tells that.
+    pub(crate) limits: Option<VolumeLimits>,
 }
 
 impl VolumeInfo {
@@ -119,6 +129,7 @@ impl VolumeInfo {
             geometry: reply.geometry,
             wwid: reply.id,
             instance: reply.instance,
+            limits: None,
         }
     }
 
@@ -160,11 +171,11 @@ pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
     /// end of one.
     fn device_removed(&self, session: &Session);
 
-    /// Has the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.
-    fn follow(&self, session: &Session, now: VolumeState) -> bool;
+    /// Makes the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.
+    fn follow(&self, session: &Session, now: News) -> bool;
 
-    /// Has the disk follow the limits that `session` was told when it began; `false`: it cannot just now. Process context.
-    fn follow_limits(&self, session: &Session) -> bool;
+    /// Makes the disk follow limits of which it was told, by `session` or by another one, if it can just now. Process context.
+    fn follow_limits(&self, session: &Session);
 
     /// Tells user space that the target's portals have this generation, if that is news; `false`: not just now. Process context.
     fn tell_portals(&self, generation: u32) -> bool;
@@ -213,7 +224,6 @@ pub(crate) struct Session {
     /// It was made a path of the disk: requests may have gone by it.
     admitted: Atomic<bool>,
     /// The disk has yet to follow its limits.
-    limits_due: Atomic<bool>,
     /// Whether the disk counts it as open.
     #[pin]
     opened: Mutex<Opened>,
@@ -277,7 +287,6 @@ impl Session {
                 volume <- new_mutex!(None),
                 keep_alive_timer <- new_mutex!(None),
                 admitted: Atomic::new(false),
-                limits_due: Atomic::new(false),
                 opened <- new_mutex!(Opened::NotYet),
                 device_removed: Atomic::new(false),
                 watched <- new_mutex!(None),

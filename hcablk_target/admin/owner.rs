@@ -10,6 +10,7 @@ use hcablk_core::proto::{
         ReservationOp,
         Status,
         Tag,
+        VolumeLimits,
         VolumeState, //
     },
 };
@@ -18,11 +19,19 @@ use kernel::{
     sync::Arc, //
 };
 
+/// What a volume is at one moment.
+pub(crate) struct VolumeNow {
+    pub(crate) state: VolumeState,
+    pub(crate) limits: VolumeLimits,
+    /// A later one, modulo 2^32, when anything of both has changed. Not 0.
+    pub(crate) generation: u32,
+}
+
 /// Who has an admin queue pair.
 pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep, but does not wait for the
     /// drive.
-    fn volume_state(&self) -> Option<VolumeState>;
+    fn volume_now(&self) -> Option<VolumeNow>;
 
     /// Records that the initiator knows of a volatile write cache or of none (`None`: it knows what it was told when the session
     /// began), and whether its disk sends `flushes`. Any context.

@@ -72,7 +72,7 @@ impl Admin {
         match op {
             AdminOp::KeepAlive { tmo_s } => {
                 self.state.lock().limit_ms = silence_ms(tmo_s);
-                self.answer(tag, Status::Ok, None);
+                self.answer(tag, Status::Ok);
             }
             AdminOp::Fence { path, epoch } => {
                 // What reclaims memory may wait for this volume's requests.
@@ -81,7 +81,7 @@ impl Admin {
                     Ok(false) => Status::Draining,
                     Err(_) => Status::Invalid,
                 };
-                self.answer(tag, status, None);
+                self.answer(tag, status);
             }
             AdminOp::Durable => {
                 let status = match self.owner.durable() {
@@ -90,25 +90,29 @@ impl Admin {
                     Some(false) => Status::Invalid,
                 };
                 self.all_sent.reset();
-                self.answer(tag, status, None);
+                self.answer(tag, status);
                 if status != Status::Draining {
                     self.owner.durable_told();
                 }
             }
             AdminOp::Reservation { sequence, op } => {
                 if let Err(status) = self.owner.reserve(tag, sequence, op) {
-                    self.answer(tag, status, None);
+                    self.answer(tag, status);
                 }
             }
             AdminOp::ReadKey { index } => self.tell_reservation(tag, Some(index)),
             AdminOp::ReadReservation => self.tell_reservation(tag, None),
             AdminOp::Portals { known } => self.keep_portals(tag, known),
-            AdminOp::Watch { known, flushes } => {
+            AdminOp::Watch {
+                known,
+                flushes,
+                generation,
+            } => {
                 self.owner.set_flushes(known.write_cache, flushes);
                 let second = {
                     let mut state = self.state.lock();
                     let second = matches!(state.watch, Watch::Kept(..));
-                    state.watch = Watch::Kept(tag, known);
+                    state.watch = Watch::Kept(tag, known, generation);
                     second
                 };
                 if second {
@@ -126,6 +130,7 @@ impl Admin {
             tag,
             status: reservation.err().unwrap_or(Status::Ok),
             volume: None,
+            limits: None,
             portals: None,
             reservation: reservation.ok(),
         });
@@ -133,17 +138,34 @@ impl Admin {
 
     /// Answers the watch if there is one, and the volume is not what its initiator knows. May sleep.
     fn look_at_volume(&self) {
-        let Watch::Kept(tag, known) = self.state.lock().watch else {
+        let Watch::Kept(tag, known, generation) = self.state.lock().watch else {
             return;
         };
-        let now = self.owner.volume_state().map(|now| VolumeState {
+        let Some(now) = self.owner.volume_now() else {
+            return;
+        };
+        let state = VolumeState {
             // Not to an initiator that does not follow it.
-            write_cache: now.write_cache.filter(|_| known.write_cache.is_some()),
-            ..now
-        });
-        let now = now.filter(|now| *now != known);
-        if now.is_some() && self.take_watch(tag) {
-            self.answer(tag, Status::Ok, now);
+            write_cache: now
+                .state
+                .write_cache
+                .filter(|_| known.write_cache.is_some()),
+            ..now.state
+        };
+        let limits = generation.map(|_| (now.generation, now.limits));
+        let is_news = match generation {
+            Some(known) => known != now.generation,
+            None => state != known,
+        };
+        if is_news && self.take_watch(tag) {
+            self.respond(AdminResponse {
+                tag,
+                status: Status::Ok,
+                volume: Some(state),
+                limits,
+                portals: None,
+                reservation: None,
+            });
         }
     }
 
@@ -170,6 +192,7 @@ impl Admin {
                 tag,
                 status: Status::Ok,
                 volume: None,
+                limits: None,
                 portals: Some(generation),
                 reservation: None,
             });
@@ -179,7 +202,7 @@ impl Admin {
     /// Takes the watch of this tag, to answer it; `false`: somebody else does.
     fn take_watch(&self, tag: Tag) -> bool {
         let mut state = self.state.lock();
-        let there = matches!(state.watch, Watch::Kept(kept, _) if kept == tag);
+        let there = matches!(state.watch, Watch::Kept(kept, ..) if kept == tag);
         if there {
             state.watch = Watch::Unwatched;
         }
@@ -189,10 +212,10 @@ impl Admin {
     /// Tells the initiator that the export ends, if it watches, and gives the answer time to leave. Sleeps.
     pub(crate) fn say_gone(&self) {
         let watch = self.state.lock().watch;
-        if let Watch::Kept(tag, _) = watch {
+        if let Watch::Kept(tag, ..) = watch {
             self.all_sent.reset();
             if self.take_watch(tag) {
-                self.answer(tag, Status::Gone, None);
+                self.answer(tag, Status::Gone);
                 self.let_answers_leave();
             }
         }
@@ -205,15 +228,16 @@ impl Admin {
 
     /// Answers a request for a change of reservations: the change is made. Any context.
     pub(crate) fn answer_change(&self, tag: Tag, status: Status) {
-        self.answer(tag, status, None);
+        self.answer(tag, status);
     }
 
-    /// Sends an answer. Any context.
-    fn answer(&self, tag: Tag, status: Status, volume: Option<VolumeState>) {
+    /// Sends an answer that has nothing but a status. Any context.
+    fn answer(&self, tag: Tag, status: Status) {
         self.respond(AdminResponse {
             tag,
             status,
-            volume,
+            volume: None,
+            limits: None,
             portals: None,
             reservation: None,
         });

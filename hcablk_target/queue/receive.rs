@@ -319,7 +319,8 @@ impl Queue {
         io.op = Ok(request.op);
         io.force_fua = self.forces_fua();
         let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
-        if let Err(status) = check(&request.op, &self.geometry, size, refuses_writes) {
+        let emptied = || self.backing.emptied();
+        if let Err(status) = check(&request.op, &self.geometry, size, refuses_writes, emptied) {
             io.status = status;
         } else if let Some(status) = self.refuses(&request.op) {
             io.status = status;

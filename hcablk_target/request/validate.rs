@@ -12,15 +12,24 @@ use crate::proto::{
     },
 };
 
+/// The bytes that one request may empty at most, as the drive is at this moment; 0: it cannot.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Emptied {
+    pub(crate) by_discard: u32,
+    pub(crate) by_zeroes: u32,
+}
+
 /// Checks a request against the volume as its session was told of it, but for
-/// what may have changed since: the size, `capacity` bytes, of which a block that is not whole is none, and
-/// whether the drive `refuses_writes`, which is asked only if that matters. The block layer would let a bio pass.
+/// what may have changed since: the size, `capacity` bytes, of which a block that is not whole is none,
+/// whether the drive `refuses_writes`, and what it lets a request empty, which are asked only if they matter. The block layer would
+/// let a bio pass.
 #[inline]
 pub(crate) fn check(
     op: &Op,
     geometry: &Geometry,
     capacity: u64,
     refuses_writes: impl Fn() -> bool,
+    emptied: impl Fn() -> Emptied,
 ) -> Result<(), Status> {
     let read_only = || geometry.read_only || refuses_writes();
     match op {
@@ -29,12 +38,11 @@ pub(crate) fn check(
         | Op::WriteInline { extent, .. }
         | Op::WriteEager { extent, .. } => check_write(extent, geometry, capacity, refuses_writes),
         Op::Flush | Op::Nop => Ok(()),
-        Op::Discard(_) if geometry.max_discard == 0 => Err(Status::Unsupported),
-        Op::WriteZeroes { .. } if geometry.max_zeroes == 0 => Err(Status::Unsupported),
-        Op::Discard(_) | Op::WriteZeroes { .. } if read_only() => Err(Status::ReadOnly),
-        Op::Discard(extent) => is_emptied(extent, geometry.max_discard, geometry, capacity),
+        Op::Discard(extent) => {
+            check_emptied(extent, emptied().by_discard, geometry, capacity, read_only)
+        }
         Op::WriteZeroes { extent, .. } => {
-            is_emptied(extent, geometry.max_zeroes, geometry, capacity)
+            check_emptied(extent, emptied().by_zeroes, geometry, capacity, read_only)
         }
     }
 }
@@ -53,10 +61,22 @@ pub(crate) fn check_write(
     fits(extent, geometry, capacity)
 }
 
-/// Checks a discard or a write of zeroes, of which `max` bytes are allowed. The initiator may know a larger limit, of an earlier
-/// session, and does without for a longer one.
+/// Checks a discard or a write of zeroes, of which `max` bytes are allowed. The initiator may know a larger limit, of a moment ago,
+/// and does without for a longer one.
 #[inline]
-fn is_emptied(extent: &Extent, max: u32, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
+fn check_emptied(
+    extent: &Extent,
+    max: u32,
+    geometry: &Geometry,
+    capacity: u64,
+    read_only: impl Fn() -> bool,
+) -> Result<(), Status> {
+    if max == 0 {
+        return Err(Status::Unsupported);
+    }
+    if read_only() {
+        return Err(Status::ReadOnly);
+    }
     within(extent, u32::MAX, geometry, capacity)?;
     match extent.length > max {
         true => Err(Status::Unsupported),
@@ -94,7 +114,15 @@ mod tests {
 
     /// Checks a request whose drive takes writes at this moment.
     fn check(op: &Op, geometry: &Geometry, capacity: u64) -> Result<(), Status> {
-        super::check(op, geometry, capacity, || false)
+        super::check(op, geometry, capacity, || false, || emptied(geometry))
+    }
+
+    /// Returns what a drive lets a request empty that is as it was when the session began.
+    fn emptied(geometry: &Geometry) -> Emptied {
+        Emptied {
+            by_discard: geometry.max_discard,
+            by_zeroes: geometry.max_zeroes,
+        }
     }
 
     fn geometry() -> Geometry {
@@ -224,7 +252,13 @@ mod tests {
     fn a_drive_that_became_read_only_is_changed_by_no_operation() {
         for (offset, length) in [(0, 4096), (CAPACITY, 4096), (512, 512)] {
             for (what, changes, op) in operations(offset, length) {
-                let now = super::check(&op, &same_limits(), CAPACITY, || true);
+                let now = super::check(
+                    &op,
+                    &same_limits(),
+                    CAPACITY,
+                    || true,
+                    || emptied(&same_limits()),
+                );
                 let wanted = match changes {
                     true => Err(Status::ReadOnly),
                     false => check(&op, &same_limits(), CAPACITY),
@@ -241,7 +275,7 @@ mod tests {
             ..geometry()
         };
         assert_eq!(
-            super::check(&discard, &none, CAPACITY, || true),
+            super::check(&discard, &none, CAPACITY, || true, || emptied(&none)),
             Err(Status::Unsupported)
         );
     }
@@ -282,6 +316,27 @@ mod tests {
         };
         for op in [discard(0, 4096), zeroes] {
             assert_eq!(check(&op, &read_only, CAPACITY), Err(Status::ReadOnly));
+        }
+    }
+
+    #[test]
+    fn what_counts_of_discards_and_zeroes_is_the_drive_of_now() {
+        for (length, now, wanted) in [
+            (4096, 4096, Ok(())),
+            (8192, 4096, Err(Status::Unsupported)),
+            (4096, 0, Err(Status::Unsupported)),
+            ((1 << 16) + 4096, 1 << 17, Ok(())),
+        ] {
+            let now = || Emptied {
+                by_discard: now,
+                by_zeroes: now,
+            };
+            for (what, _, op) in operations(0, length) {
+                if matches!(op, Op::Discard(_) | Op::WriteZeroes { .. }) {
+                    let result = super::check(&op, &same_limits(), CAPACITY, || false, now);
+                    assert_eq!(result, wanted, "{what} of {length}");
+                }
+            }
         }
     }
 

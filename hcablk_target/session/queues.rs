@@ -10,7 +10,8 @@ use super::{
 use crate::{
     admin::{
         Admin,
-        AdminOwner, //
+        AdminOwner,
+        VolumeNow, //
     },
     memory::{
         Charge,
@@ -57,15 +58,18 @@ impl QueueOwner for Session {
 }
 
 impl AdminOwner for Session {
-    fn volume_state(&self) -> Option<VolumeState> {
+    fn volume_now(&self) -> Option<VolumeNow> {
         let backing = self.backing()?;
-        let blocks = backing.size_bytes() >> self.geometry.logical_block_shift;
-        let sectors = blocks << (self.geometry.logical_block_shift - 9);
-        (sectors != 0).then(|| VolumeState {
-            sectors,
-            // A session that began with a volume that refuses writes goes on so.
-            read_only: self.geometry.read_only || backing.refuses_writes(),
-            write_cache: Some(backing.wants_flushes()),
+        let (now, generation) = backing.observe()?;
+        Some(VolumeNow {
+            state: VolumeState {
+                sectors: now.sectors,
+                // A session that began with a volume that refuses writes goes on so.
+                read_only: self.geometry.read_only || now.refuses_writes,
+                write_cache: Some(now.wants_flushes),
+            },
+            limits: now.limits,
+            generation,
         })
     }
 

@@ -18,12 +18,19 @@
 //! [`submit`](super::submit), which carries this out.
 
 use crate::{
-    request::split::Split,
+    request::{
+        split::Split,
+        validate::Emptied, //
+    },
     storage::{
         cache::Cache,
         claims::{
             Claim,
             Claims, //
+        },
+        observed::{
+            Observed,
+            Observer, //
         },
         p2p::Source,
         reservations::{
@@ -37,11 +44,16 @@ use hcablk_core::{
         BlockDevice,
         FileAccess, //
         FileRef,
+        LiveLimits,
         RegularFile,
         WbErrCursor,
     },
     proto::{
         connect::Geometry,
+        message::{
+            AtomicWrites,
+            VolumeLimits, //
+        },
         TRANSFER_USUAL, //
     },
     sync::WorkQueue, //
@@ -165,6 +177,7 @@ pub(crate) struct Backing {
     fallen: Option<&'static str>,
     /// Bytes of the chunks that large requests move in, 0: none.
     chunk: u32,
+    observer: Arc<Observer>,
 }
 
 impl Backing {
@@ -218,6 +231,7 @@ impl Backing {
             fallen: None,
             chunk,
             cache: None,
+            observer: Observer::new().map_err(|e| ("memory", e))?,
         };
         backing
             .geometry(read_only)
@@ -495,63 +509,134 @@ impl Backing {
     /// Returns what goes to initiators; `None` when the block size is beyond what the protocol
     /// knows.
     pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
-        let (logical, physical) = self.block_sizes();
-        let shift = |size: u32| (size.is_power_of_two()).then(|| size.trailing_zeros() as u8);
-        let logical_block_shift = shift(logical)?;
+        let logical = self.logical_block_size();
+        let logical_block_shift = logical
+            .is_power_of_two()
+            .then(|| logical.trailing_zeros() as u8)?;
         let size = self.size_bytes();
         if !(9..=12).contains(&logical_block_shift) || size >> logical_block_shift == 0 {
             return None;
         }
         let block = 1u32 << logical_block_shift;
         let whole_blocks = !(u64::from(block) - 1);
-        let (granularity, discard, zeroes) = self.empty_limits(block);
-        let discards = granularity >= block && granularity % block == 0;
+        let limits = self.limits(logical_block_shift);
         Some(Geometry {
             capacity: size & whole_blocks,
             logical_block_shift,
-            physical_block_shift: shift(physical)
-                .unwrap_or(logical_block_shift)
-                .clamp(logical_block_shift, 24),
+            physical_block_shift: limits.physical_block_shift,
             read_only: read_only || self.refuses_writes(),
             write_cache: self.wants_flushes(),
             // The block layer or the page cache flushes after the write when
             // the device cannot.
             fua: true,
             max_transfer: TRANSFER_USUAL,
-            max_discard: if discards { discard } else { 0 },
-            discard_granularity: if discards { granularity } else { 0 },
-            max_zeroes: zeroes,
+            max_discard: limits.max_discard,
+            discard_granularity: limits.discard_granularity,
+            max_zeroes: limits.max_zeroes,
         })
     }
 
-    /// Returns the logical and the physical block size in bytes.
-    fn block_sizes(&self) -> (u32, u32) {
+    /// Returns the size of a logical block in bytes.
+    fn logical_block_size(&self) -> u32 {
         match &self.store {
-            Store::Device(device) => (device.logical_block_size(), device.physical_block_size()),
+            Store::Device(device) => device.logical_block_size(),
             // The unit of direct I/O in every mode, so that what is on it stays
             // usable in another.
-            Store::File(file) => (file.direct_unit().max(512), file.block_size()),
+            Store::File(file) => file.direct_unit().max(512),
         }
     }
 
-    /// Returns the unit of discards in bytes, and the largest discard and write of zeroes, in whole
-    /// blocks of `block` bytes; 0: there is none.
-    fn empty_limits(&self, block: u32) -> (u32, u32, u32) {
-        // What a request's length can say.
-        let longest = |bytes: u64| bytes.min(u32::MAX.into()) as u32 & !(block - 1);
-        let sectors = |sectors: u32| longest(u64::from(sectors) << 9);
-        match &self.store {
-            Store::Device(device) => (
-                device.discard_granularity(),
-                sectors(device.max_discard_sectors()),
-                sectors(device.max_write_zeroes_sectors()),
+    /// Returns what the drive takes and prefers at this moment, for logical blocks of 2^`shift` bytes. Any context.
+    pub(crate) fn limits(&self, shift: u8) -> VolumeLimits {
+        let block = 1u32 << shift;
+        let limits = match &self.store {
+            Store::Device(device) => self.limits_of(&device.live_limits(), block),
+            Store::File(file) => {
+                let longest = match file.file().can_empty() {
+                    true => longest(FILE_EMPTY_MAX, block),
+                    false => 0,
+                };
+                VolumeLimits {
+                    max_discard: longest,
+                    discard_granularity: if longest == 0 { 0 } else { file.block_size() },
+                    discard_alignment: 0,
+                    max_zeroes: longest,
+                    zeroes_unmap: false,
+                    physical_block_shift: physical_shift(file.block_size(), shift),
+                    alignment_offset: 0,
+                    io_min: file.block_size(),
+                    io_opt: 0,
+                    rotational: false,
+                    atomic: None,
+                }
+            }
+        };
+        limits.fitted()
+    }
+
+    fn limits_of(&self, drive: &LiveLimits, block: u32) -> VolumeLimits {
+        let sectors = |sectors: u32| longest(u64::from(sectors) << 9, block);
+        let granularity = drive.discard_granularity;
+        let discards = granularity >= block && granularity % block == 0;
+        let (atomic_min, atomic_max) = drive.atomic_write;
+        let atomic = AtomicWrites::of(
+            atomic_min,
+            atomic_max.min(TRANSFER_USUAL),
+            drive.atomic_write_boundary,
+        );
+        VolumeLimits {
+            max_discard: match discards {
+                true => sectors(drive.max_discard_sectors),
+                false => 0,
+            },
+            discard_granularity: if discards { granularity } else { 0 },
+            discard_alignment: drive.discard_alignment,
+            max_zeroes: sectors(drive.max_write_zeroes_sectors),
+            zeroes_unmap: drive.zeroes_unmap,
+            physical_block_shift: physical_shift(
+                drive.physical_block_size,
+                block.trailing_zeros() as u8,
             ),
-            Store::File(file) if file.file().can_empty() => (
-                file.block_size(),
-                longest(FILE_EMPTY_MAX),
-                longest(FILE_EMPTY_MAX),
-            ),
-            Store::File(_) => (0, 0, 0),
+            alignment_offset: drive.alignment_offset,
+            io_min: drive.io_min,
+            io_opt: drive.io_opt,
+            rotational: drive.rotational,
+            // Such a write goes to the drive whole, and nowhere else.
+            atomic: atomic.filter(|_| self.cache.is_none() && self.direct() == self.write_route()),
         }
     }
+
+    /// Returns how much one request may empty. Any context.
+    #[cold]
+    pub(crate) fn emptied(&self) -> Emptied {
+        let limits = self.limits(self.logical_block_size().trailing_zeros() as u8);
+        Emptied {
+            by_discard: limits.max_discard,
+            by_zeroes: limits.max_zeroes,
+        }
+    }
+
+    /// Returns the volume as it is at this moment, and its generation; `None` if there is nothing of it. May sleep.
+    pub(crate) fn observe(&self) -> Option<(Observed, u32)> {
+        let shift = self.logical_block_size().trailing_zeros() as u8;
+        self.observer.observe(|| Observed {
+            sectors: self.size_bytes() >> shift << (shift - 9),
+            refuses_writes: self.refuses_writes(),
+            wants_flushes: self.wants_flushes(),
+            limits: self.limits(shift),
+        })
+    }
+}
+
+/// Returns the most of `bytes` that a request's length can say, in whole blocks of `block` bytes.
+fn longest(bytes: u64, block: u32) -> u32 {
+    bytes.min(u32::MAX.into()) as u32 & !(block - 1)
+}
+
+/// Returns log2 of the size of a physical block, or what comes next to it, for logical blocks of 2^`logical` bytes.
+fn physical_shift(bytes: u32, logical: u8) -> u8 {
+    let shift = bytes
+        .is_power_of_two()
+        .then(|| bytes.trailing_zeros() as u8);
+    shift.unwrap_or(logical).clamp(logical, 24)
 }

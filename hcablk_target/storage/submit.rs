@@ -184,6 +184,17 @@ impl<O: Completion> Io<O> {
         !(self.force_fua && matches!(task.op, BioOp::Write { .. }))
     }
 
+    /// Returns whether the drive that has failed it has said that it cannot do such a thing: some take their limit back only then, and
+    /// `blkdev_issue_zeroout()` goes another way for those.
+    #[cold]
+    fn cannot_be_done(&self, backing: &Backing) -> bool {
+        match self.op {
+            Ok(Op::Discard(_)) => backing.emptied().by_discard == 0,
+            Ok(Op::WriteZeroes { .. }) => backing.emptied().by_zeroes == 0,
+            _ => false,
+        }
+    }
+
     /// Returns whether its answer says that something is durable: a flush, or a write with FUA.
     #[inline]
     fn makes_durable(&self) -> bool {
@@ -456,6 +467,7 @@ fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(),
         Err(DriveStatus::NoSpace) => Status::NoSpace,
         Err(DriveStatus::Medium) => Status::Medium,
         Err(DriveStatus::NotSupported) => Status::Unsupported,
+        Err(_) if io.cannot_be_done(owner.backing()) => Status::Unsupported,
         Err(_) => Status::IoError,
     };
     if io.makes_durable() {

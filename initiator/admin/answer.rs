@@ -9,6 +9,7 @@ use super::{
     tag,
     Admin,
     Life,
+    News,
     State,
     Watch, //
 };
@@ -40,6 +41,17 @@ enum Then {
     End,
 }
 
+impl News {
+    /// Returns whether `now` is nothing new.
+    fn tells(&self, now: &Self) -> bool {
+        match (self.limits, now.limits) {
+            (Some((known, _)), Some((generation, _))) => known == generation,
+            (None, Some(_)) => false,
+            _ => self.state == now.state,
+        }
+    }
+}
+
 impl State {
     /// Takes an answer. Fails with what the target broke.
     fn answered(&mut self, response: &AdminResponse) -> Result<Then, &'static str> {
@@ -47,6 +59,7 @@ impl State {
             tag,
             status,
             volume,
+            limits,
             portals,
             reservation,
         } = *response;
@@ -83,20 +96,24 @@ impl State {
                 });
                 Ok(Then::Nothing)
             }
-            (tag::WATCH, Status::Ok, Some(changed)) => match self.watch {
-                Watch::Watching(known) if known == changed => Err(NO_CHANGE),
-                Watch::Watching(known)
-                    if known.write_cache.is_some() != changed.write_cache.is_some() =>
+            (tag::WATCH, Status::Ok, Some(state)) => {
+                let Watch::Watching(known) = self.watch else {
+                    return Err(UNASKED);
+                };
+                let now = News { state, limits };
+                let follows_cache = known.state.write_cache.is_some();
+                if follows_cache != state.write_cache.is_some()
+                    || self.follows_limits != limits.is_some()
                 {
-                    Err(NONSENSE)
+                    return Err(NONSENSE);
                 }
-                Watch::Watching(_) => {
-                    self.watch = Watch::Told(changed);
-                    self.notices += 1;
-                    Ok(Then::Follow)
+                if known.tells(&now) {
+                    return Err(NO_CHANGE);
                 }
-                _ => Err(UNASKED),
-            },
+                self.watch = Watch::Told(now);
+                self.notices += 1;
+                Ok(Then::Follow)
+            }
             (tag::WATCH, Status::Gone, None) => match self.watch {
                 Watch::Watching(_) => Ok(Then::End),
                 _ => Err(UNASKED),
@@ -135,6 +152,7 @@ impl Admin {
             Ok(Then::Nothing) => {}
             Ok(Then::Follow) => {
                 self.counts.notices.bump();
+                self.told.set();
                 self.owner.clone().on_news();
             }
             Ok(Then::Tell) => {

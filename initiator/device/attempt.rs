@@ -199,13 +199,14 @@ impl Device {
                 self.tell_changes();
                 plan.head.requests().run_hw_queues();
                 // When what has waited is issued: the disk's limits change between requests.
+                self.follow_begun(session);
                 session.follow();
                 return Ok(true);
             }
         }
     }
 
-    /// Has the disk follow `volume`, as a session that begins was told of it, before the first request goes out by that;
+    /// Makes the disk follow `volume`, as a session that begins was told of it, before the first request goes out by that;
     /// returns what is true of the disk from now on. While other paths are live (`others`) they tell what changes, and may have
     /// told what is newer. Fails if they say otherwise who may write: a target refuses writes by what it said when the
     /// session began. With `control` held.
@@ -219,7 +220,10 @@ impl Device {
         let mut geometry = Geometry {
             // Requests are not larger than when the disk was made.
             max_transfer: former.max_transfer,
+            // These follow later.
+            physical_block_shift: former.physical_block_shift,
             write_cache: former.write_cache,
+            fua: former.fua,
             max_discard: former.max_discard,
             discard_granularity: former.discard_granularity,
             max_zeroes: former.max_zeroes,
@@ -233,7 +237,11 @@ impl Device {
         } else {
             self.set_size_and_access(active, geometry.capacity >> 9, geometry.read_only);
         }
-        Ok(VolumeInfo { geometry, ..volume })
+        Ok(VolumeInfo {
+            geometry,
+            limits: active.volume.limits,
+            ..volume
+        })
     }
 
     /// Makes `session` a path of the disk, and has requests go by it. With `control` held, while all other paths are fenced.
@@ -255,7 +263,11 @@ impl Device {
         }
         plan.path.set_state(PathState::Live, None);
         let is_other = volume.instance != active.volume.instance;
-        let write_cache = volume.geometry.write_cache;
+        if is_other || !others {
+            // The export counts anew.
+            active.generation = None;
+        }
+        let (write_cache, tells) = (volume.geometry.write_cache, volume.limits.is_some());
         let volume = self.agree(active, volume, others)?;
         let durable = plan.head.take_durable(active.volume.instance);
         if durable {
@@ -264,8 +276,7 @@ impl Device {
         if is_other && !durable {
             active.lost_writes.lose();
         }
-        plan.head.begin_session(write_cache, others);
-        active.has_cache = write_cache;
+        plan.head.begin_session(write_cache, tells);
         active.volume = volume;
         for queue in session
             .queues()

@@ -86,15 +86,16 @@ impl Device {
             // Whoever adds the disk waits for who reads its partitions: that can be forced off.
             self.show_session(path.number(), Some(&session));
             let first = (path.number(), epoch, session.origin(&volume)?);
-            let (disk, lost_writes) = session
+            let (disk, lost_writes, limits) = session
                 .queues()
                 .and_then(|queues| {
                     head.with_first(first, &queues, settings.policy, || {
-                        let (disk, lost_writes) = self.add_disk(&session, &head, &volume)?;
+                        let (disk, lost_writes, limits) =
+                            self.add_disk(&session, &head, &volume)?;
                         disk.set_reservations(DiskReservations::new(self.clone(), head.clone())?);
                         match session.failure() {
                             Some(failure) => Err(failure.errno()),
-                            None => Ok((disk, lost_writes)),
+                            None => Ok((disk, lost_writes, limits)),
                         }
                     })
                 })
@@ -105,10 +106,10 @@ impl Device {
             }
             // Not before: whoever reads partitions would wait, and this for them.
             head.queue_if_no_path(self.is_to_reconnect(&settings, &volume));
-            Ok((disk, lost_writes, volume))
+            Ok((disk, lost_writes, limits, volume))
         });
         match result {
-            Ok((disk, lost_writes, volume)) => {
+            Ok((disk, lost_writes, limits, volume)) => {
                 let settings = *session.settings();
                 let mut sessions = no_sessions();
                 if let Some(place) = sessions.get_mut(usize::from(path.number())) {
@@ -119,7 +120,8 @@ impl Device {
                     sessions,
                     disk,
                     lost_writes,
-                    has_cache: volume.geometry.write_cache,
+                    limits,
+                    generation: None,
                     volume,
                     settings,
                 })
@@ -227,7 +229,7 @@ impl Device {
         if lost.is_some() && volume.wwid != lost {
             return Err(Failure::Exchanged);
         }
-        session.watch(&volume, &reply)?;
+        let limits = session.watch(&volume, &reply, deadline)?;
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
@@ -241,6 +243,7 @@ impl Device {
                 .go_live(reply)
                 .map_err(|e| Failure::Setup("a queue pair", e))?;
         }
+        let volume = VolumeInfo { limits, ..volume };
         session.go_live(volume)?;
         Ok(volume)
     }

@@ -3,13 +3,18 @@
 //! The disk of a session: what the block layer is told of the volume.
 
 use super::{
-    announce::News,
+    announce,
+    limits::{
+        live_limits,
+        FollowedLimits, //
+    },
     lost_writes::LostWrites,
     path::session_of,
     Active,
     Device, //
 };
 use crate::{
+    admin::News,
     failure::{
         Failure,
         Violation, //
@@ -18,7 +23,8 @@ use crate::{
     queue::Driver,
     session::{
         Session,
-        VolumeInfo, //
+        VolumeInfo,
+        UNSOUND_LIMITS, //
     },
 };
 use core::fmt;
@@ -43,9 +49,6 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Milliseconds for which the disk takes no new requests, at most, while those under way end: its limits change in between.
-const FREEZE_MS: u32 = 200;
-
 /// Prefix of the disks' names.
 pub(crate) const DISK_PREFIX: &CStr = c"hcablk";
 
@@ -56,7 +59,7 @@ impl Device {
         session: &Arc<Session>,
         head: &Arc<Head>,
         volume: &VolumeInfo,
-    ) -> Result<(Disk<Driver>, Arc<LostWrites>)> {
+    ) -> Result<(Disk<Driver>, Arc<LostWrites>, FollowedLimits)> {
         let (settings, geometry) = (session.settings(), &volume.geometry);
         let config = TagSetConfig {
             timeout_ms: settings.io_timeout_s.saturating_mul(1000),
@@ -80,17 +83,12 @@ impl Device {
         }
         let limits = Limits {
             logical_block_size: 1 << geometry.logical_block_shift,
-            physical_block_size: 1 << geometry.physical_block_shift,
             max_hw_sectors: bytes >> 9,
             max_segments: session.shape().segments,
             // A region's pages are whole, but for the first and the last.
             virt_boundary_mask: u64::from(REGION_PAGE - 1),
             dma_alignment: 3,
-            write_cache: geometry.write_cache,
-            fua: geometry.fua,
-            max_discard_sectors: geometry.max_discard >> 9,
-            discard_granularity: geometry.discard_granularity,
-            max_write_zeroes_sectors: geometry.max_zeroes >> 9,
+            live: live_limits(volume.limits.as_ref(), geometry, geometry.write_cache),
             ..Limits::default()
         };
         let lost_writes = LostWrites::new(head, &self.announcements)?;
@@ -107,17 +105,17 @@ impl Device {
             openers: Some(lost_writes.clone()),
         };
         let disk = Disk::add(&tag_set, new, self.module)?;
-        Ok((disk, lost_writes))
+        Ok((disk, lost_writes, FollowedLimits::new(limits.live)))
     }
 
-    /// Has the disk follow the volume, as the target has told of it by `session`. Returns `false` while the device is busy with
-    /// something else, or the session is not the disk's yet: then it is to be tried again. Process context.
-    pub(super) fn follow_volume(&self, session: &Session, now: VolumeState) -> bool {
+    /// Makes the disk follow the volume, as the target has told of it by `session`. Returns `false` while the device is busy with
+    /// something else, or the session is not the disk's yet: it has to be tried again then. Process context.
+    pub(super) fn follow_volume(&self, session: &Session, now: News) -> bool {
         let VolumeState {
             sectors,
             read_only,
             write_cache,
-        } = now;
+        } = now.state;
         let Some(mut control) = self.control.try_lock() else {
             return false;
         };
@@ -129,13 +127,34 @@ impl Device {
         else {
             return false;
         };
-        if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask() != 0 {
-            session.fail(Failure::Protocol(Violation::new(
-                "the size that it told is none",
-                Some(ADMIN_QUEUE),
-            )));
+        if !session.is_live() {
+            return true;
+        }
+        let shift = active.volume.geometry.logical_block_shift;
+        let violation =
+            if sectors > (i64::MAX >> 9) as u64 || (sectors << 9) & active.block_mask() != 0 {
+                Some("the size that it told is none")
+            } else if now
+                .limits
+                .is_some_and(|(_, limits)| !limits.is_sound(shift))
+            {
+                Some(UNSOUND_LIMITS)
+            } else {
+                None
+            };
+        if let Some(what) = violation {
+            let violation = Violation::new(what, Some(ADMIN_QUEUE));
+            session.fail(Failure::Protocol(violation));
             return false;
         }
+        let generation = now.limits.map(|(generation, _)| generation);
+        if let (Some(generation), Some(followed)) = (generation, active.generation) {
+            if generation.wrapping_sub(followed) > u32::MAX / 2 {
+                // Another path has told what is newer.
+                return true;
+            }
+        }
+        active.generation = generation.or(active.generation);
         if !read_only {
             // A session that began while nobody could write has its writes refused: another one comes in its place.
             for session in active.sessions.iter().flatten() {
@@ -148,84 +167,102 @@ impl Device {
         self.set_size_and_access(active, sectors, read_only);
         active.volume.geometry.capacity = sectors << 9;
         active.volume.geometry.read_only = read_only;
-        active.has_cache = write_cache.unwrap_or(active.has_cache);
-        self.follow_cache(active)
+        let cache = write_cache.unwrap_or(active.volume.geometry.write_cache);
+        if let Some((_, limits)) = now.limits {
+            active.volume.limits = Some(limits);
+        }
+        self.follow_drive(active, cache);
+        true
     }
 
-    /// Has the disk follow that its volume has a volatile write cache now, or none. Returns `false` if that is to be tried again. By
-    /// whoever has `control`.
+    /// Makes the disk follow the limits of `active.volume`, and that it has a volatile write cache, or none; what the block layer is too
+    /// busy for is left to [`Self::follow_limits`]. With `control` held, process context.
     ///
-    /// What a disk sends does not depend on it ([`Head::set_flushes`]): one that sends no flushes shows the cache, and its target
+    /// What a disk sends does not depend on the cache ([`Head::set_flushes`]): one that sends no flushes shows the cache, and its target
     /// goes on to make each write stable; one that sends them goes on.
-    fn follow_cache(&self, active: &mut Active) -> bool {
-        let on = active.has_cache;
-        if active.head.flushes() {
-            if on {
-                // Before the target hears that this is known. It is not taken back: on another path it may still be so.
-                active.head.unflushed().count(true);
-            }
-            return true;
+    fn follow_drive(&self, active: &mut Active, cache: bool) {
+        active.volume.geometry.write_cache = cache;
+        let flushes = active.head.flushes();
+        if flushes && cache {
+            // Before the target hears that this is known. It is not taken back: on another path it may still be so.
+            active.head.unflushed().count(true);
         }
-        if active.volume.geometry.write_cache == on {
-            return true;
+        let volume = &active.volume;
+        let limits = live_limits(volume.limits.as_ref(), &volume.geometry, flushes || cache);
+        active.limits.want(&active.disk, limits);
+        self.apply_limits(active);
+    }
+
+    fn apply_limits(&self, active: &mut Active) {
+        if let Some(former) = active.limits.follow(&active.disk) {
+            self.report_limits(&former, active.limits.shown());
         }
-        let geometry = Geometry {
-            write_cache: on,
-            ..active.volume.geometry
+        active.head.set_limits_due(active.limits.is_due());
+    }
+
+    fn report_limits(&self, former: &LiveLimits, now: &LiveLimits) {
+        let emptied = |limits: &LiveLimits| {
+            (
+                limits.max_discard_sectors / 2,
+                limits.max_write_zeroes_sectors / 2,
+            )
         };
-        let followed = Self::try_limits(active, geometry);
-        if followed {
-            let has = if on { "a" } else { "no" };
+        if emptied(former) != emptied(now) {
+            let (discards, zeroes) = emptied(now);
+            pr_info!(
+                "{self}: the volume takes discards of {discards} KiB and writes of zeroes of {zeroes} KiB now\n"
+            );
+        }
+        if former.write_cache != now.write_cache {
+            let has = if now.write_cache { "a" } else { "no" };
             pr_info!("{self}: the volume has {has} volatile write cache now\n");
         }
-        followed
+        let others = |limits: &LiveLimits| LiveLimits {
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            write_cache: false,
+            fua: false,
+            ..*limits
+        };
+        if others(former) != others(now) {
+            pr_info!("{self}: the volume has other preferences now\n");
+        }
     }
 
-    /// Has the disk follow what `session`, a path of it, was told of limits when it began: of discards, writes of zeroes, and the cache. Returns `false` if
-    /// that is to be tried again; what the drive cannot do ends as not supported until then. Process context.
-    pub(super) fn follow_limits(&self, session: &Session) -> bool {
+    /// Makes the disk follow what it could not yet, if `session` is a path of it. Process context.
+    pub(super) fn follow_limits(&self, session: &Session) {
         let Some(mut control) = self.control.try_lock() else {
-            return false;
+            return;
         };
-        let Some(active) = control.active.as_mut().filter(|a| a.has(session)) else {
-            return true;
-        };
+        if let Some(active) = control.active.as_mut().filter(|a| a.has(session)) {
+            self.apply_limits(active);
+        }
+    }
+
+    /// Makes the disk follow what `session`, a path of it that begins, was told, when what has waited was issued. Process context.
+    pub(super) fn follow_begun(&self, session: &Session) {
         let Some(told) = session.volume().filter(|_| session.is_live()) else {
-            return true;
+            return;
         };
+        let mut control = self.control.lock();
+        let Some(active) = control.active.as_mut().filter(|a| a.has(session)) else {
+            return;
+        };
+        if told.limits.is_some() {
+            // It follows as news.
+            return;
+        }
         let former = active.volume.geometry;
-        let geometry = Geometry {
+        active.volume.geometry = Geometry {
+            physical_block_shift: told.geometry.physical_block_shift,
             max_discard: told.geometry.max_discard,
             discard_granularity: told.geometry.discard_granularity,
             max_zeroes: told.geometry.max_zeroes,
+            fua: told.geometry.fua,
             ..former
         };
-        let followed = geometry == former || Self::try_limits(active, geometry);
-        if followed && geometry != former {
-            pr_info!(
-                "{self}: the volume takes discards of {} KiB and writes of zeroes of {} KiB now\n",
-                geometry.max_discard >> 10,
-                geometry.max_zeroes >> 10
-            );
-        }
-        followed && self.follow_cache(active)
-    }
-
-    /// Changes the limits of the disk to those of `geometry`, if the block layer is not busy for longer than [`FREEZE_MS`]; returns
-    /// whether it has.
-    fn try_limits(active: &mut Active, geometry: Geometry) -> bool {
-        let limits = LiveLimits {
-            write_cache: geometry.write_cache,
-            fua: geometry.fua,
-            max_discard_sectors: geometry.max_discard >> 9,
-            discard_granularity: geometry.discard_granularity,
-            max_write_zeroes_sectors: geometry.max_zeroes >> 9,
-        };
-        let is_set = active.disk.try_set_limits(&limits, FREEZE_MS).is_ok();
-        if is_set {
-            active.volume.geometry = geometry;
-        }
-        is_set
+        self.follow_drive(active, told.geometry.write_cache);
     }
 
     /// Tells the block layer of the volume's size, in sectors of 512 bytes, and whether nobody may write to it, if that
@@ -234,13 +271,14 @@ impl Device {
         if active.disk.capacity() != sectors {
             pr_info!("{self}: the volume has {sectors} sectors now\n");
             active.disk.set_capacity(sectors);
-            self.announcements.announce(News::Resized);
+            self.announcements.announce(announce::News::Resized);
         }
         if active.volume.geometry.read_only != read_only {
             let what = if read_only { "read-only" } else { "writable" };
             pr_info!("{self}: the volume is {what} now\n");
             active.disk.set_read_only(read_only);
-            self.announcements.announce(News::ReadOnly(read_only));
+            self.announcements
+                .announce(announce::News::ReadOnly(read_only));
         }
     }
 }

@@ -71,7 +71,7 @@ impl LostWrites {
         let mut state = self.state.lock();
         let again = state.is_lost();
         state.lose();
-        self.head.set_lost_writes(true);
+        self.head.set_lost_writes();
         drop(state);
         let disk = self.announcements.name();
         pr_err!(
@@ -87,7 +87,7 @@ impl LostWrites {
     pub(super) fn acknowledge(&self) {
         let mut state = self.state.lock();
         let was_lost = state.acknowledge();
-        self.head.set_lost_writes(false);
+        self.head.clear_lost_writes();
         drop(state);
         if was_lost {
             pr_info!(
@@ -114,11 +114,11 @@ impl DiskOpeners for LostWrites {
 
     fn closed(&self, claims: u32) {
         let mut state = self.state.lock();
-        if !state.closed(claims) {
+        if !state.closed(claims, self.head.was_loss_told()) {
             return;
         }
         // Nobody has it open: no flush is under way that this could let succeed.
-        self.head.set_lost_writes(false);
+        self.head.clear_lost_writes();
         drop(state);
         pr_info!(
             "{}: all users have closed the disk: flushes succeed again\n",

@@ -21,7 +21,6 @@ use crate::{
         VolumeInfo, //
     },
 };
-use hcablk_core::proto::connect::Geometry;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -67,27 +66,15 @@ impl Plan {
         }
     }
 
-    /// Returns `volume` if it keeps what the block layer was told; the size may be another one, and so may be who may
-    /// write, and requests may be larger.
+    /// Returns `volume` if it keeps what nothing can follow: the logical block size. Requests may be larger.
     pub(super) fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
         let (geometry, former) = (volume.geometry, self.volume.geometry);
         if geometry.max_transfer < former.max_transfer {
             // The target has less memory left; that may pass.
             return Err(Failure::Setup("requests as large as before", ENOSPC));
         }
-        let same = Geometry {
-            capacity: former.capacity,
-            max_transfer: former.max_transfer,
-            read_only: former.read_only,
-            // The disk follows it, and until then the target makes each write stable: no other limits.
-            write_cache: former.write_cache,
-            // Neither are these.
-            max_discard: former.max_discard,
-            discard_granularity: former.discard_granularity,
-            max_zeroes: former.max_zeroes,
-            ..geometry
-        };
-        match same == former {
+        // All else the disk follows; until it does, the target makes each write stable, and what the drive cannot do ends as not supported.
+        match geometry.logical_block_shift == former.logical_block_shift {
             true => Ok(volume),
             false => Err(Failure::OtherLimits),
         }

@@ -4,15 +4,17 @@
 //! nothing but `core`: its tests run on the host.
 //!
 //! ```text
-//!            a loss, and a writer has it open           the last opener closes it
-//!  Intact ────────────────────────────────────► Writer ──────────────────────────► Intact
-//!     └── a loss, and none has ──► Unopened ── opened for writing ──► Writer
-//!                                      └──────── acknowledged ────────┴──────────► Intact
+//!            a loss, and a writer has it open          the last opener closes it, and a flush was refused
+//!  Intact ────────────────────────────────────► Writer ──────────────────────────────────────────────────► Intact
+//!     │                                          ▲   │ the last opener closes it, and none was
+//!     │                      opened for writing  │   ▼
+//!     └──────── a loss, and none has ─────────► Unopened ──────────── acknowledged, as Writer ───────────► Intact
 //! ```
 //!
 //! A flush is a promise to the writers of the disk. After a loss it cannot be kept any more, and nobody knows which of them has
 //! heard of it; so every flush and every FUA write fails until all of them have closed the disk. The last close writes cached pages
-//! back but sends no flush: if the writers were gone before the loss, the next writer is the first to flush, and gets the errors.
+//! back but sends no flush: if the writers were gone before the loss, or have sent no flush since, the next writer is the first to
+//! flush, and gets the errors.
 //!
 //! # Who writes
 //!
@@ -124,13 +126,14 @@ impl LostState {
         }
     }
 
-    /// Records that an opener closes the disk, of which exclusive openers still have `claims` claims. Returns whether this ends a loss.
-    pub(crate) fn closed(&mut self, claims: u32) -> bool {
-        let ends = self.openers.closed(claims) && self.state == State::Writer;
-        if ends {
-            self.state = State::Intact;
+    /// Records that an opener closes the disk, of which exclusive openers still have `claims` claims; `told`: a flush was refused since
+    /// the last loss. Returns whether this ends a loss.
+    pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
+        if !self.openers.closed(claims) || self.state != State::Writer {
+            return false;
         }
-        ends
+        self.state = if told { State::Intact } else { State::Unopened };
+        told
     }
 
     /// Ends a loss; returns whether there was one.
@@ -168,8 +171,21 @@ mod tests {
         state.opened(WRITE, 0);
         state.lose();
         assert!(state.is_lost());
-        assert!(state.closed(0));
+        assert!(state.closed(0, true));
         assert!(!state.is_lost());
+    }
+
+    #[test]
+    fn a_writer_that_was_not_told_ends_no_loss() {
+        let mut state = LostState::new();
+        state.opened(WRITE, 0);
+        state.lose();
+        assert!(!state.closed(0, false));
+        assert!(state.is_lost());
+        state.opened(READ, 0);
+        assert!(!state.closed(0, true));
+        state.opened(WRITE, 0);
+        assert!(state.closed(0, true));
     }
 
     #[test]
@@ -178,9 +194,9 @@ mod tests {
         state.opened(WRITE, 0);
         state.opened(READ, 0);
         state.lose();
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         assert!(state.is_lost());
-        assert!(state.closed(0));
+        assert!(state.closed(0, true));
     }
 
     #[test]
@@ -189,12 +205,12 @@ mod tests {
         state.lose();
         for _ in 0..3 {
             state.opened(READ, 0);
-            assert!(!state.closed(0));
+            assert!(!state.closed(0, true));
         }
         assert!(state.is_lost());
         state.opened(WRITE, 0);
         assert!(state.is_lost());
-        assert!(state.closed(0));
+        assert!(state.closed(0, true));
     }
 
     #[test]
@@ -202,13 +218,13 @@ mod tests {
         let mut state = LostState::new();
         state.opened(READ, 0);
         state.opened(WRITE, 0);
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         // Which of the two closed it does not show.
         state.lose();
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         assert!(state.is_lost());
         state.opened(WRITE, 0);
-        assert!(state.closed(0));
+        assert!(state.closed(0, true));
     }
 
     #[test]
@@ -217,13 +233,13 @@ mod tests {
         state.opened(MOUNT, 0);
         for _ in 0..5 {
             state.opened(READ, 2);
-            assert!(!state.closed(2));
+            assert!(!state.closed(2, true));
         }
         state.lose();
         state.opened(READ, 2);
-        assert!(!state.closed(2));
+        assert!(!state.closed(2, true));
         assert!(state.is_lost());
-        assert!(state.closed(0));
+        assert!(state.closed(0, true));
     }
 
     #[test]
@@ -231,9 +247,9 @@ mod tests {
         let mut state = LostState::new();
         state.opened(READ, 0);
         state.opened(MOUNT, 0);
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         state.lose();
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         assert!(state.is_lost());
     }
 
@@ -242,7 +258,7 @@ mod tests {
         let mut state = LostState::new();
         state.opened(MOUNT_RO, 0);
         state.lose();
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         assert!(state.is_lost());
     }
 
@@ -252,9 +268,9 @@ mod tests {
         state.opened(WRITE, 0);
         state.opened(READ, 0);
         state.lose();
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         state.lose();
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
         assert!(state.is_lost());
     }
 
@@ -266,7 +282,7 @@ mod tests {
         state.lose();
         assert!(state.acknowledge());
         assert!(!state.is_lost() && !state.acknowledge());
-        assert!(!state.closed(0));
+        assert!(!state.closed(0, true));
     }
 
     /// Whatever is opened and closed, a writer is believed to be there only while one is.
@@ -293,7 +309,7 @@ mod tests {
                 } else {
                     let place = seed as usize / 7 % open.len();
                     open.remove(place);
-                    let _ = state.closed(claims(&open));
+                    let _ = state.closed(claims(&open), true);
                 }
                 let writers = open.iter().filter(|(mode, _)| mode.writes).count();
                 let openers = &state.openers;

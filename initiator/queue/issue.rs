@@ -91,7 +91,7 @@ impl Queue {
             },
             Op::Write => {
                 if request.fua() && self.owner.has_lost_writes() {
-                    return Err(Self::not_durable(request));
+                    return Err(self.not_durable(request));
                 }
                 if let Some(eager) = EagerWrite::plan(self, request.view()) {
                     match self.submit(request, eager, last)? {
@@ -127,7 +127,7 @@ impl Queue {
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
         if request.op() == Op::Flush && self.owner.has_lost_writes() {
-            return Err(Self::not_durable(request));
+            return Err(self.not_durable(request));
         }
         match NoData::plan(request.view()) {
             Some(way) => self.submit(request, way, last).map(Submitted::sent),
@@ -137,7 +137,8 @@ impl Queue {
 
     /// Fails a flush or a write with FUA, since the target has lost writes that it acknowledged.
     #[cold]
-    fn not_durable(request: Request<Driver>) -> Rejected<Driver> {
+    fn not_durable(&self, request: Request<Driver>) -> Rejected<Driver> {
+        self.owner.tell_loss();
         Rejected::new(request, Status::IoErr)
     }
 

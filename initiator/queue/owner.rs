@@ -35,6 +35,9 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it acknowledged. Any context.
     fn has_lost_writes(&self) -> bool;
 
+    /// Tells that one was refused because of that. Any context.
+    fn tell_loss(&self);
+
     /// Returns why the session ended as a negative errno, for trace events; 0 if it has not failed.
     fn errno(&self) -> i32;
 }

@@ -164,6 +164,10 @@ impl QueueOwner for Session {
         self.head.has_lost_writes()
     }
 
+    fn tell_loss(&self) {
+        self.head.tell_loss();
+    }
+
     fn errno(&self) -> i32 {
         Self::errno(self)
     }

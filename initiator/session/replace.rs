@@ -189,6 +189,7 @@ impl Session {
             let mut now = VolumeInfo::of(reply);
             now.geometry.capacity = volume.geometry.capacity;
             now.geometry.read_only = volume.geometry.read_only;
+            now.limits = volume.limits;
             now == volume
         })
     }

@@ -10,21 +10,30 @@ use super::{
 use crate::{
     admin::{
         Admin,
-        AdminOwner, //
+        AdminOwner,
+        Watching, //
     },
-    failure::Failure, //
+    deadline::Deadline,
+    failure::{
+        Failure,
+        Violation, //
+    },
 };
 use hcablk_core::{
-    proto::connect::Reply,
-    sync::{
-        atomic::Relaxed,
-        defer::for_reclaim, //
+    proto::{
+        connect::Reply,
+        message::VolumeLimits,
+        ADMIN_QUEUE, //
     },
+    sync::defer::for_reclaim, //
 };
 use kernel::{
     sync::Arc,
     workqueue::WorkItem, //
 };
+
+/// How a target breaks the protocol whose limits contradict each other.
+pub(crate) const UNSOUND_LIMITS: &str = "the limits that it told make no sense";
 
 impl Session {
     /// Returns the admin queue pair, unless the teardown is done with it.
@@ -32,9 +41,8 @@ impl Session {
         self.admin.lock().clone()
     }
 
-    /// Has the disk follow the limits that the session was told when it began. Any context.
+    /// Makes the disk follow what the session was told of the volume when it began. Any context.
     pub(crate) fn follow(self: &Arc<Self>) {
-        self.limits_due.store(true, Relaxed);
         self.clone().on_news();
     }
 
@@ -46,9 +54,14 @@ impl Session {
     }
 
     /// Begins to watch the volume, and the target, after the admin queue pair was connected, as that has said by `reply`: its portals,
-    /// and its write cache, if it reports these. Fails if the disk sends no flushes, on which a target relies that does not report its
-    /// write cache.
-    pub(crate) fn watch(&self, volume: &VolumeInfo, reply: &Reply) -> Result<(), Failure> {
+    /// its write cache, and its limits, if it reports these. Returns the limits, which are waited for until `deadline`. Fails if the disk
+    /// sends no flushes, on which a target relies that does not report its write cache. Sleeps.
+    pub(crate) fn watch(
+        &self,
+        volume: &VolumeInfo,
+        reply: &Reply,
+        deadline: Deadline,
+    ) -> Result<Option<VolumeLimits>, Failure> {
         let flushes = match self.head.has_begun() {
             true => self.head.flushes(),
             false => volume.geometry.write_cache,
@@ -58,15 +71,27 @@ impl Session {
             return Err(Failure::OtherLimits);
         }
         let known = volume.state(reply.tells_cache.then_some(cache));
-        let flushes = flushes && reply.tells_cache;
-        self.admin()
-            .ok_or(Failure::Disconnected)?
-            .go_live(
-                self.workqueues.keep_alive(),
-                (known, flushes),
-                reply.tells_portals,
-            )
-            .map_err(|e| Failure::Setup("the admin queue pair", e))
+        let watching = Watching {
+            known,
+            flushes: flushes && reply.tells_cache,
+            limits: reply.tells_cache && reply.tells_limits,
+            portals: reply.tells_portals,
+        };
+        let admin = self.admin().ok_or(Failure::Disconnected)?;
+        admin
+            .go_live(self.workqueues.keep_alive(), watching)
+            .map_err(|e| Failure::Setup("the admin queue pair", e))?;
+        if !watching.limits {
+            return Ok(None);
+        }
+        let limits = admin.first_news(deadline)?.limits.map(|(_, limits)| limits);
+        if limits.is_some_and(|limits| !limits.is_sound(volume.geometry.logical_block_shift)) {
+            return Err(Failure::Protocol(Violation::new(
+                UNSOUND_LIMITS,
+                Some(ADMIN_QUEUE),
+            )));
+        }
+        Ok(limits)
     }
 }
 
@@ -76,7 +101,7 @@ impl AdminOwner for Session {
     }
 
     fn is_behind(&self) -> bool {
-        self.limits_due.load(Relaxed)
+        self.head.limits_due()
     }
 
     fn on_news(self: Arc<Self>) {
@@ -99,8 +124,8 @@ impl WorkItem<FOLLOW> for Session {
         if news.is_some_and(|now| for_reclaim(|| this.owner.follow(&this, now))) {
             admin.followed();
         }
-        if this.is_behind() && for_reclaim(|| this.owner.follow_limits(&this)) {
-            this.limits_due.store(false, Relaxed);
+        if this.is_behind() {
+            for_reclaim(|| this.owner.follow_limits(&this));
         }
         let portals = admin.portals_news();
         if portals.is_some_and(|generation| this.owner.tell_portals(generation)) {

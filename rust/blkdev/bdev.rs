@@ -5,7 +5,10 @@
 //! C headers: [`include/linux/blkdev.h`](srctree/include/linux/blkdev.h),
 //! [`block/bdev.c`](srctree/block/bdev.c)
 
-use super::FileRef;
+use super::{
+    FileRef,
+    LiveLimits, //
+};
 use crate::{
     bindings,
     system::errno, //
@@ -123,21 +126,6 @@ impl BlockDevice {
         limit!(self, logical_block_size)
     }
 
-    /// Returns the smallest unit that is written without reading, in bytes.
-    pub fn physical_block_size(&self) -> u32 {
-        limit!(self, physical_block_size)
-    }
-
-    /// Returns the preferred smallest I/O, in bytes.
-    pub fn io_min(&self) -> u32 {
-        limit!(self, io_min)
-    }
-
-    /// Returns the preferred I/O, in bytes; 0 if there is no preference.
-    pub fn io_opt(&self) -> u32 {
-        limit!(self, io_opt)
-    }
-
     /// Returns the bytes in a row that are on one drive, if the device deals its blocks out to
     /// several; 0 if it reports none. md and dm report it by `io_min` and `io_opt` (of one stripe
     /// and of all), NVMe drives that are several inside by `chunk_sectors`.
@@ -146,9 +134,9 @@ impl BlockDevice {
         if chunk_sectors != 0 {
             return chunk_sectors.saturating_mul(512);
         }
-        let (io_min, io_opt) = (self.io_min(), self.io_opt());
-        let striped =
-            io_min > self.physical_block_size() && io_opt > io_min && io_opt % io_min == 0;
+        let (io_min, io_opt) = (limit!(self, io_min), limit!(self, io_opt));
+        let physical = limit!(self, physical_block_size);
+        let striped = io_min > physical && io_opt > io_min && io_opt % io_min == 0;
         if striped {
             io_min
         } else {
@@ -218,19 +206,12 @@ impl BlockDevice {
         unsafe { bindings::hcablk_c_bdev_peers(self.as_raw()) }
     }
 
-    /// Returns the largest discard, in sectors of 512 bytes; 0 if the device has none.
-    pub fn max_discard_sectors(&self) -> u32 {
-        limit!(self, max_discard_sectors)
-    }
-
-    /// Returns the unit of discards, in bytes; 0 if the device has none.
-    pub fn discard_granularity(&self) -> u32 {
-        limit!(self, discard_granularity)
-    }
-
-    /// Returns the largest write of zeroes, in sectors of 512 bytes; 0 if the device has none.
-    pub fn max_write_zeroes_sectors(&self) -> u32 {
-        limit!(self, max_write_zeroes_sectors)
+    /// Returns the limits that change at any time, as user space changes them, and of which nobody is notified. Any context.
+    pub fn live_limits(&self) -> LiveLimits {
+        let mut raw = pin_init::zeroed();
+        // SAFETY: By the type invariant; `raw` is valid for the call.
+        unsafe { bindings::hcablk_c_bdev_limits(self.as_raw(), &mut raw) };
+        LiveLimits::from_raw(&raw)
     }
 }
 

@@ -455,6 +455,13 @@ impl<T: Operations> Disk<T> {
         to_result(unsafe { bindings::hcablk_c_try_set_limits(self.disk.as_ptr(), &raw, ms) })
     }
 
+    /// Takes discards and writes of zeroes away that `limits` do not have any more, at once: those under way, and those that are
+    /// made at this moment, still come. Any context. C: `blk_queue_disable_discard()`, `blk_queue_disable_write_zeroes()`.
+    pub fn lower_limits(&self, limits: &LiveLimits) {
+        // SAFETY: By the type invariant; the limits are only read.
+        unsafe { bindings::hcablk_c_lower_limits(self.disk.as_ptr(), &limits.to_raw()) };
+    }
+
     /// Returns a reference by which user space can be told of what happens to the disk, also while it is being
     /// removed.
     pub fn announcer(&self) -> Announcer {

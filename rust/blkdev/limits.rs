@@ -12,8 +12,6 @@ use crate::bindings;
 pub struct Limits {
     /// Smallest unit that can be addressed, in bytes: a power of two from 512.
     pub logical_block_size: u32,
-    /// Smallest unit that is written without reading, in bytes.
-    pub physical_block_size: u32,
     /// Largest request, in sectors of 512 bytes.
     pub max_hw_sectors: u32,
     /// Most segments in a request.
@@ -25,78 +23,104 @@ pub struct Limits {
     pub virt_boundary_mask: u64,
     /// Data in memory is aligned to this mask plus one bytes.
     pub dma_alignment: u32,
-    /// Completed writes may be in a volatile cache: the disk gets flushes.
-    pub write_cache: bool,
-    /// Writes with FUA are accepted; without a write cache it means nothing.
-    pub fua: bool,
     /// Pages under write must not change.
     pub stable_writes: bool,
+    /// The others.
+    pub live: LiveLimits,
+}
+
+/// Limits that may change while a disk is in use ([`Disk::try_set_limits`](super::Disk::try_set_limits)), and that a block device
+/// has. Sectors are of 512 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveLimits {
+    /// Smallest unit that is written without reading, in bytes.
+    pub physical_block_size: u32,
+    /// Offset of the first such unit, in bytes.
+    pub alignment_offset: u32,
     /// Preferred smallest I/O, in bytes.
     pub io_min: u32,
-    /// Preferred I/O, in bytes; read-ahead is at least twice of it.
+    /// Preferred I/O, in bytes; read-ahead is at least twice of it. 0: there is none.
     pub io_opt: u32,
     /// Largest discard, in sectors; 0 means that there is none.
     pub max_discard_sectors: u32,
     /// Unit of discards, in bytes.
     pub discard_granularity: u32,
+    /// Offset of the first such unit, in bytes.
+    pub discard_alignment: u32,
     /// Largest write of zeroes, in sectors; 0 means that there is none.
     pub max_write_zeroes_sectors: u32,
-}
-
-/// Limits that may change while a disk is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LiveLimits {
-    /// As in [`Limits`].
+    /// Writes of zeroes may deallocate blocks.
+    pub zeroes_unmap: bool,
+    /// Shortest and longest atomic write, in bytes: powers of two; 0 means that there are none.
+    pub atomic_write: (u32, u32),
+    /// No atomic write crosses a multiple of these bytes, a power of two and no less than the longest one; 0 means that each may.
+    pub atomic_write_boundary: u32,
+    /// The drive is slow to change its place.
+    pub rotational: bool,
+    /// Completed writes may be in a volatile cache: the disk gets flushes.
     pub write_cache: bool,
-    /// As in [`Limits`].
+    /// Writes with FUA are accepted; without a write cache it means nothing.
     pub fua: bool,
-    /// As in [`Limits`].
-    pub max_discard_sectors: u32,
-    /// As in [`Limits`].
-    pub discard_granularity: u32,
-    /// As in [`Limits`].
-    pub max_write_zeroes_sectors: u32,
 }
 
 impl LiveLimits {
     pub(super) fn to_raw(self) -> bindings::hcablk_live_limits {
         bindings::hcablk_live_limits {
+            physical_block_size: self.physical_block_size,
+            alignment_offset: self.alignment_offset,
+            io_min: self.io_min,
+            io_opt: self.io_opt,
             max_discard_sectors: self.max_discard_sectors,
             discard_granularity: self.discard_granularity,
+            discard_alignment: self.discard_alignment,
             max_write_zeroes_sectors: self.max_write_zeroes_sectors,
+            atomic_write_unit_min: self.atomic_write.0,
+            atomic_write_unit_max: self.atomic_write.1,
+            atomic_write_boundary: self.atomic_write_boundary,
+            zeroes_unmap: self.zeroes_unmap,
+            rotational: self.rotational,
             write_cache: self.write_cache,
             fua: self.fua,
+        }
+    }
+
+    pub(super) fn from_raw(raw: &bindings::hcablk_live_limits) -> Self {
+        Self {
+            physical_block_size: raw.physical_block_size,
+            alignment_offset: raw.alignment_offset,
+            io_min: raw.io_min,
+            io_opt: raw.io_opt,
+            max_discard_sectors: raw.max_discard_sectors,
+            discard_granularity: raw.discard_granularity,
+            discard_alignment: raw.discard_alignment,
+            max_write_zeroes_sectors: raw.max_write_zeroes_sectors,
+            zeroes_unmap: raw.zeroes_unmap,
+            atomic_write: (raw.atomic_write_unit_min, raw.atomic_write_unit_max),
+            atomic_write_boundary: raw.atomic_write_boundary,
+            rotational: raw.rotational,
+            write_cache: raw.write_cache,
+            fua: raw.fua,
         }
     }
 }
 
 impl Limits {
     pub(super) fn to_raw(&self) -> bindings::queue_limits {
-        let mut features = 0;
-        if self.write_cache {
-            features |= bindings::BLK_FEAT_WRITE_CACHE;
-        }
-        if self.fua {
-            features |= bindings::BLK_FEAT_FUA;
-        }
-        if self.stable_writes {
-            features |= bindings::BLK_FEAT_STABLE_WRITES;
-        }
-        bindings::queue_limits {
-            features,
+        let mut raw = bindings::queue_limits {
+            features: match self.stable_writes {
+                true => bindings::BLK_FEAT_STABLE_WRITES,
+                false => 0,
+            },
             logical_block_size: self.logical_block_size,
-            physical_block_size: self.physical_block_size,
             max_hw_sectors: self.max_hw_sectors,
             max_segments: self.max_segments,
             max_segment_size: self.max_segment_size,
             virt_boundary_mask: self.virt_boundary_mask as usize,
             dma_alignment: self.dma_alignment,
-            io_min: self.io_min,
-            io_opt: self.io_opt,
-            max_hw_discard_sectors: self.max_discard_sectors,
-            discard_granularity: self.discard_granularity,
-            max_write_zeroes_sectors: self.max_write_zeroes_sectors,
             ..pin_init::zeroed()
-        }
+        };
+        // SAFETY: Both are valid for the call, which only copies fields.
+        unsafe { bindings::hcablk_c_set_limits(&mut raw, &self.live.to_raw()) };
+        raw
     }
 }

@@ -3,6 +3,7 @@
 //! Messages on a connected queue pair: requests one way, responses the other.
 
 mod admin;
+mod limits;
 mod request;
 mod reservation;
 mod response;
@@ -10,7 +11,9 @@ mod response;
 pub use self::{
     admin::{
         AdminOp, AdminRequest, AdminResponse, VolumeState, ADMIN_RESPONSE_LEN, KEEP_ALIVE_TMO_MAX,
+        LIMITS_RESPONSE_LEN,
     },
+    limits::{AtomicWrites, VolumeLimits},
     request::{BadRequest, Request},
     reservation::{ReservationInfo, ReservationOp, ReservationType},
     response::Response,

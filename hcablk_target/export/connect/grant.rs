@@ -84,6 +84,7 @@ impl Connect {
             credits: ADMIN_DEPTH,
             tells_portals: true,
             tells_cache: true,
+            tells_limits: true,
             geometry: Geometry {
                 max_transfer: session.largest(),
                 ..*session.geometry()
@@ -123,6 +124,7 @@ impl Connect {
             message_batches: false,
             tells_portals: false,
             tells_cache: false,
+            tells_limits: false,
             grant: None,
             id: volume.wwid(),
             instance: session.write_errors().instance(),

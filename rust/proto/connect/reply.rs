@@ -69,6 +69,8 @@ pub(super) const MESSAGE_BATCHES: u8 = 1 << 2;
 pub(super) const PORTALS: u8 = 1 << 3;
 /// What a target can do: a bit of byte 5.
 pub(super) const FOLLOWS_CACHE: u8 = 1 << 4;
+/// What a target can do: a bit of byte 5.
+pub(super) const LIMITS: u8 = 1 << 5;
 
 const READ_ONLY: u16 = 1 << 0;
 const WRITE_CACHE: u16 = 1 << 1;
@@ -102,6 +104,8 @@ pub struct Reply {
     pub tells_portals: bool,
     /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator flushes.
     pub tells_cache: bool,
+    /// On the admin queue pair: a watch may follow the volume's limits; the first one is answered at once.
+    pub tells_limits: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,
     /// Which volume it is, whatever its name, if the target has an id for it.
@@ -136,6 +140,7 @@ impl Reply {
             (self.message_batches, MESSAGE_BATCHES),
             (self.tells_portals, PORTALS),
             (self.tells_cache, FOLLOWS_CACHE),
+            (self.tells_limits, LIMITS),
         ] {
             if set {
                 abilities |= bit;
@@ -220,6 +225,7 @@ impl Reply {
             message_batches: abilities & MESSAGE_BATCHES != 0,
             tells_portals: abilities & PORTALS != 0,
             tells_cache: abilities & FOLLOWS_CACHE != 0,
+            tells_limits: abilities & LIMITS != 0,
             grant,
             id,
             instance,

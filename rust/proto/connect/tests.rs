@@ -51,6 +51,7 @@ fn reply() -> Reply {
         message_batches: true,
         tells_portals: true,
         tells_cache: true,
+        tells_limits: true,
         no_read: false,
         grant: Some(Grant {
             bytes: 2 << 20,
@@ -87,7 +88,10 @@ fn a_message_takes_no_more_requests_than_may_follow_the_first() {
     assert_eq!(with(true, 40), 2);
     assert_eq!(with(true, 4096), message::MESSAGE_REQUESTS_MAX);
     let bytes = reply().encode();
-    assert_eq!(bytes[5], QUIET | MESSAGE_BATCHES | PORTALS | FOLLOWS_CACHE);
+    assert_eq!(
+        bytes[5],
+        QUIET | MESSAGE_BATCHES | PORTALS | FOLLOWS_CACHE | LIMITS
+    );
 }
 
 #[test]

@@ -8,12 +8,15 @@ use super::{
         connect::{Epoch, PATHS_MAX},
         wire::{prefix, Reader, Writer},
     },
+    limits::{VolumeLimits, LIMITS_LEN},
     reservation::{is_reservation, ReservationInfo, ReservationOp, READ_KEY, READ_RESERVATION},
     Status, Tag, REQUEST_LEN,
 };
 
 /// Bytes of a response on the admin queue pair.
 pub const ADMIN_RESPONSE_LEN: usize = 24;
+/// Bytes of a response that has the volume's limits.
+pub const LIMITS_RESPONSE_LEN: usize = ADMIN_RESPONSE_LEN + LIMITS_LEN;
 /// Most seconds that a keep-alive may say.
 pub const KEEP_ALIVE_TMO_MAX: u16 = 600;
 
@@ -25,6 +28,8 @@ pub(super) const PORTALS: u8 = 0x25;
 pub(super) const RESPONSE: u8 = 0x82;
 /// A response that tells of reservations.
 pub(super) const RESERVATION_RESPONSE: u8 = 0x83;
+/// A response to a watch that follows the limits.
+pub(super) const LIMITS_RESPONSE: u8 = 0x84;
 
 /// Flags of a watch, and of its answer.
 pub(super) const READ_ONLY: u32 = 1 << 0;
@@ -33,6 +38,8 @@ pub(super) const WRITE_CACHE: u32 = 1 << 1;
 pub(super) const FOLLOWS_CACHE: u32 = 1 << 2;
 /// A flag of a watch: the initiator's disk sends flushes.
 pub(super) const FLUSHES: u32 = 1 << 3;
+/// A flag of a watch: the limits are followed.
+pub(super) const FOLLOWS_LIMITS: u32 = 1 << 4;
 const STATE_FLAGS: u32 = READ_ONLY | WRITE_CACHE | FOLLOWS_CACHE;
 
 /// Where the number of a path is beside an epoch.
@@ -100,6 +107,10 @@ pub enum AdminOp {
         known: VolumeState,
         /// Its disk sends flushes, if the initiator follows the write cache.
         flushes: bool,
+        /// The generation of the volume's limits and state that the initiator was told last on this queue pair, 0 if none; `None`: it
+        /// does not follow the limits. Said only to a target that tells them
+        /// ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
+        generation: Option<u32>,
     },
     /// Now that the session's other queue pairs are gone, since the export ends: whether all that was acknowledged
     /// outlives the drive's loss of power.
@@ -146,9 +157,15 @@ impl AdminRequest {
                 let value = u64::from(path) << PATH_SHIFT | u64::from(epoch.0);
                 (FENCE, value, 0)
             }
-            AdminOp::Watch { known, flushes } => {
+            AdminOp::Watch {
+                known,
+                flushes,
+                generation,
+            } => {
                 let flushes = if flushes { FLUSHES } else { 0 };
-                (WATCH, known.sectors, known.flags() | flushes)
+                let limits = generation.map_or(0, |_| FOLLOWS_LIMITS);
+                sequence = generation.unwrap_or(0);
+                (WATCH, known.sectors, known.flags() | flushes | limits)
             }
             AdminOp::Durable => (DURABLE, 0, 0),
             AdminOp::Portals { known } => (PORTALS, known.into(), 0),
@@ -197,7 +214,8 @@ impl AdminRequest {
             let op = AdminOp::Reservation { sequence, op };
             return Some(Self { tag, op });
         }
-        if sequence != 0 || second != 0 {
+        let follows = opcode == WATCH && flags & FOLLOWS_LIMITS != 0;
+        if second != 0 || (sequence != 0 && !follows) {
             return None;
         }
         let op = match (opcode, flags) {
@@ -213,10 +231,14 @@ impl AdminRequest {
                 good.then_some(AdminOp::Fence { path, epoch })?
             }
             (WATCH, _) => {
-                let known = VolumeState::of(value, flags & !FLUSHES)?;
+                let known = VolumeState::of(value, flags & !(FLUSHES | FOLLOWS_LIMITS))?;
                 let flushes = flags & FLUSHES != 0;
                 let good = !flushes || known.write_cache.is_some();
-                good.then_some(AdminOp::Watch { known, flushes })?
+                good.then_some(AdminOp::Watch {
+                    known,
+                    flushes,
+                    generation: follows.then_some(sequence),
+                })?
             }
             (DURABLE, 0) if value == 0 => AdminOp::Durable,
             (PORTALS, 0) => AdminOp::Portals {
@@ -241,15 +263,44 @@ pub struct AdminResponse {
     pub status: Status,
     /// What the volume is now: in the answer to a watch that tells a change.
     pub volume: Option<VolumeState>,
+    /// The volume's limits beside that, and the generation of both, not 0: a later one, modulo 2^32, is news. In the answer to a watch
+    /// that follows the limits.
+    pub limits: Option<(u32, VolumeLimits)>,
     /// The generation of the target's portals, not 0: in the answer to [`AdminOp::Portals`]. There is no volume beside it.
     pub portals: Option<u32>,
     /// What was asked about the drive's reservations. There is no volume beside it.
     pub reservation: Option<ReservationInfo>,
 }
 
+/// An encoded response.
+pub struct EncodedAdminResponse {
+    bytes: [u8; LIMITS_RESPONSE_LEN],
+    len: usize,
+}
+
+impl core::ops::Deref for EncodedAdminResponse {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
 impl AdminResponse {
     /// Encodes the response.
-    pub fn encode(&self) -> [u8; ADMIN_RESPONSE_LEN] {
+    pub fn encode(&self) -> EncodedAdminResponse {
+        let mut bytes = [0; LIMITS_RESPONSE_LEN];
+        let mut len = ADMIN_RESPONSE_LEN;
+        let (head, tail) = bytes.split_at_mut(ADMIN_RESPONSE_LEN);
+        head.copy_from_slice(&self.head());
+        if let (Some((_, limits)), Some(_)) = (&self.limits, &self.volume) {
+            tail.copy_from_slice(&limits.encode());
+            len = LIMITS_RESPONSE_LEN;
+        }
+        EncodedAdminResponse { bytes, len }
+    }
+
+    fn head(&self) -> [u8; ADMIN_RESPONSE_LEN] {
         if let Some(info) = self.reservation {
             return Writer::new()
                 .u8(RESERVATION_RESPONSE)
@@ -263,24 +314,29 @@ impl AdminResponse {
                 .u64(info.key)
                 .finish();
         }
+        let (opcode, generation) = match (self.limits, self.volume) {
+            (Some((generation, _)), Some(_)) => (LIMITS_RESPONSE, generation),
+            _ => (RESPONSE, self.portals.unwrap_or(0)),
+        };
         let flags = self.volume.map_or(0, |volume| volume.flags());
         Writer::new()
-            .u8(RESPONSE)
+            .u8(opcode)
             .u8(flags as u8)
             .u16(0)
             .u16(self.tag.index)
             .u16(self.tag.generation)
             .u16(self.status as u16)
             .u16(0)
-            .u32(self.portals.unwrap_or(0))
+            .u32(generation)
             .u64(self.volume.map_or(0, |volume| volume.sectors))
             .finish()
     }
 
     /// Reads a message of `bytes.len()` bytes; `None`: the peer does not speak this protocol and the session ends.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; ADMIN_RESPONSE_LEN] = bytes.try_into().ok()?;
-        let mut r = Reader::new(bytes);
+        let (head, tail) = bytes.split_at_checked(ADMIN_RESPONSE_LEN)?;
+        let head: &[u8; ADMIN_RESPONSE_LEN] = prefix(head)?;
+        let mut r = Reader::new(head);
         let (opcode, flags, reserved) = (r.u8(), u32::from(r.u8()), r.u16());
         let tag = Tag {
             index: r.u16(),
@@ -289,34 +345,46 @@ impl AdminResponse {
         let status = Status::from_wire(r.u16())?;
         let (number, generation) = (r.u16(), r.u32());
         let sectors = r.u64();
-        if opcode == RESERVATION_RESPONSE {
-            let reservation = ReservationInfo {
-                generation,
-                number,
-                key: sectors,
-            };
-            return (flags == 0 && reserved == 0).then_some(Self {
-                tag,
-                status,
-                volume: None,
-                portals: None,
-                reservation: Some(reservation),
-            });
-        }
-        let reserved = reserved != 0 || number != 0 || (generation != 0 && sectors != 0);
-        if opcode != RESPONSE || reserved {
+        if reserved != 0 {
             return None;
         }
-        let volume = match (sectors, flags) {
-            (0, 0) => None,
-            _ => Some(VolumeState::of(sectors, flags)?),
-        };
-        Some(Self {
+        let bare = Self {
             tag,
             status,
-            volume,
-            portals: (generation != 0).then_some(generation),
+            volume: None,
+            limits: None,
+            portals: None,
             reservation: None,
-        })
+        };
+        match opcode {
+            RESERVATION_RESPONSE if flags == 0 && tail.is_empty() => Some(Self {
+                reservation: Some(ReservationInfo {
+                    generation,
+                    number,
+                    key: sectors,
+                }),
+                ..bare
+            }),
+            LIMITS_RESPONSE if number == 0 && generation != 0 => {
+                let limits = VolumeLimits::decode(tail.try_into().ok()?)?;
+                Some(Self {
+                    volume: Some(VolumeState::of(sectors, flags)?),
+                    limits: Some((generation, limits)),
+                    ..bare
+                })
+            }
+            RESPONSE if number == 0 && (generation == 0 || sectors == 0) && tail.is_empty() => {
+                let volume = match (sectors, flags) {
+                    (0, 0) => None,
+                    _ => Some(VolumeState::of(sectors, flags)?),
+                };
+                Some(Self {
+                    volume,
+                    portals: (generation != 0).then_some(generation),
+                    ..bare
+                })
+            }
+            _ => None,
+        }
     }
 }

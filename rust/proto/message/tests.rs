@@ -13,6 +13,7 @@ use super::{
     *,
 };
 
+mod limits;
 mod portals;
 
 const TAG: Tag = Tag {
@@ -89,6 +90,7 @@ fn admin_requests() -> [AdminRequest; 8] {
             write_cache,
         },
         flushes,
+        generation: None,
     };
     [
         AdminOp::KeepAlive {
@@ -157,7 +159,7 @@ fn every_field_of_an_admin_request_has_its_bounds() {
     assert_eq!(with(1, 12, &[PATHS_MAX]), None, "no such path");
     assert_eq!(with(1, 15, &[1]), None, "no such path");
     assert_eq!(with(2, 8, &[0; 8]), None, "no size");
-    assert_eq!(with(2, 16, &[16]), None, "an unknown flag");
+    assert_eq!(with(2, 16, &[32]), None, "an unknown flag");
     assert_eq!(
         with(2, 16, &[2]),
         None,
@@ -195,16 +197,17 @@ fn admin_responses_round_trip_and_are_checked() {
                 tag: TAG,
                 status,
                 volume,
+                limits: None,
                 portals: None,
                 reservation: None,
             };
-            let good = response.encode();
+            let good = response.encode().to_vec();
             assert_eq!(AdminResponse::decode(&good), Some(response));
             for len in 0..ADMIN_RESPONSE_LEN {
                 assert_eq!(AdminResponse::decode(&good[..len]), None);
             }
             for (at, value) in [(0, 0x80), (1, 2), (2, 1), (3, 1), (8, 99), (10, 1), (11, 1)] {
-                let mut bad = good;
+                let mut bad = good.clone();
                 bad[at] = value;
                 assert_eq!(AdminResponse::decode(&bad), None, "byte {at}");
             }
@@ -214,10 +217,12 @@ fn admin_responses_round_trip_and_are_checked() {
         tag: TAG,
         status: Status::Ok,
         volume: None,
+        limits: None,
         portals: None,
         reservation: None,
     }
-    .encode();
+    .encode()
+    .to_vec();
     bytes[1] = 1;
     assert_eq!(
         AdminResponse::decode(&bytes),

@@ -10,7 +10,7 @@ use crate::proto::{
     credits::Credits,
     grant::{Answers, Grant},
     message::{
-        AdminOp, AdminRequest, AdminResponse, Answer, BadRequest, Extent, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeState, MORE_OFFSET,
+        AdminOp, AdminRequest, AdminResponse, Answer, AtomicWrites, BadRequest, Extent, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeLimits, VolumeState, MORE_OFFSET,
         REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,
     },
     name::{HostId, VolumeId, VolumeName},
@@ -304,6 +304,12 @@ fn admin_requests() -> Vec<Vec<u8>> {
         AdminOp::Watch {
             known,
             flushes: true,
+            generation: None,
+        },
+        AdminOp::Watch {
+            known,
+            flushes: false,
+            generation: Some(77),
         },
         AdminOp::Durable,
         AdminOp::Portals { known: 77 },
@@ -337,6 +343,7 @@ fn admin_response(bytes: &[u8]) -> bool {
     };
     assert_eq!(response.encode()[..], *bytes);
     assert!(response.volume.is_none_or(|volume| volume.sectors > 0));
+    assert!(response.limits.is_none_or(|(generation, _)| generation > 0 && response.volume.is_some()));
     assert!(response.portals.is_none_or(|generation| generation > 0 && response.volume.is_none()));
     // On another queue pair it ends the session.
     assert_eq!(Response::decode(bytes), None);
@@ -353,11 +360,31 @@ fn admin_responses() -> Vec<Vec<u8>> {
         read_only: true,
         write_cache: Some(true),
     };
-    [(Status::Ok, Some(changed), None), (Status::Draining, None, None), (Status::Ok, None, Some(77))]
-        .map(|(status, volume, portals)| AdminResponse {
+    let limits = VolumeLimits {
+        max_discard: 1 << 30,
+        discard_granularity: 4096,
+        discard_alignment: 512,
+        max_zeroes: 1 << 20,
+        zeroes_unmap: true,
+        physical_block_shift: 12,
+        alignment_offset: 3584,
+        io_min: 1 << 17,
+        io_opt: 1 << 18,
+        rotational: true,
+        atomic: AtomicWrites::of(512, 1 << 16, 1 << 17),
+    };
+    let none = (None, None, None);
+    [
+        (Status::Ok, (Some(changed), None, None)),
+        (Status::Ok, (Some(changed), Some((78, limits)), None)),
+        (Status::Draining, none),
+        (Status::Ok, (None, None, Some(77))),
+    ]
+        .map(|(status, (volume, limits, portals))| AdminResponse {
             tag,
             status,
             volume,
+            limits,
             portals,
             reservation: None,
         })
@@ -436,6 +463,7 @@ fn replies() -> Vec<Vec<u8>> {
         message_batches: true,
         tells_portals: true,
         tells_cache: true,
+        tells_limits: true,
         no_read: true,
         grant: Some(Grant { bytes: 2 << 20, key: 0x0102_0304, base: 0xffff_fffe }),
         id: VolumeId::from_wire(*b"fedcba9876543210").ok(),

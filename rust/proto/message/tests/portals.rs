@@ -30,10 +30,11 @@ fn an_answer_tells_a_generation_and_nothing_else() {
         tag: TAG,
         status: Status::Ok,
         volume: None,
+        limits: None,
         portals,
         reservation: None,
     };
-    let good = told(Some(0x0403_0201)).encode();
+    let good = told(Some(0x0403_0201)).encode().to_vec();
     assert_eq!(good[12..16], [1, 2, 3, 4]);
     assert_eq!(AdminResponse::decode(&good), Some(told(Some(0x0403_0201))));
     // None, which is no answer to it.
@@ -42,7 +43,7 @@ fn an_answer_tells_a_generation_and_nothing_else() {
         Some(told(None))
     );
     for at in [1, 2, 10, 16, 23] {
-        let mut bad = good;
+        let mut bad = good.clone();
         bad[at] = 1;
         assert_eq!(AdminResponse::decode(&bad), None, "byte {at}");
     }
