@@ -292,9 +292,13 @@ impl Queue {
             Ok(Op::Read(extent, remote)) if remote.answer != Answer::Immediate => {
                 (extent, backing.read_route())
             }
-            Ok(Op::Write { extent, fua, .. })
-                if !(self.shape.sinks || (fua || io.force_fua) && backing.flushes_for_fua()) =>
-            {
+            // An atomic one goes to the drive whole.
+            Ok(Op::Write {
+                extent,
+                fua,
+                atomic: false,
+                ..
+            }) if !(self.shape.sinks || (fua || io.force_fua) && backing.flushes_for_fua()) => {
                 (extent, backing.write_route())
             }
             _ => return,
@@ -378,6 +382,7 @@ impl Queue {
             extent,
             remote,
             fua,
+            atomic: false,
         }) = io.op
         else {
             return self.answer(io, message::Status::IoError);

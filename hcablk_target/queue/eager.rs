@@ -249,6 +249,11 @@ impl Queue {
     pub(super) fn refuses(&self, op: &Op) -> Option<Status> {
         match op {
             Op::Write { .. } if self.shape.no_read => Some(Status::Unsupported),
+            Op::Write {
+                atomic: true,
+                extent,
+                ..
+            } if !self.backing.takes_atomic_write(extent.length) => Some(Status::Unsupported),
             _ => None,
         }
     }

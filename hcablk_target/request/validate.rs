@@ -167,6 +167,7 @@ mod tests {
                     extent,
                     remote,
                     fua,
+                    atomic: false,
                 },
             ),
             ("inline write", true, Op::WriteInline { extent, fua }),

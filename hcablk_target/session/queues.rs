@@ -17,6 +17,7 @@ use crate::{
         Charge,
         Client, //
     },
+    parameters,
     queue::{
         Fault,
         Queue,
@@ -34,6 +35,7 @@ use hcablk_core::{
             ReservationOp,
             Status,
             Tag,
+            VolumeLimits,
             VolumeState, //
         },
         ADMIN_QUEUE, //
@@ -68,7 +70,11 @@ impl AdminOwner for Session {
                 read_only: self.geometry.read_only || now.refuses_writes,
                 write_cache: Some(now.wants_flushes),
             },
-            limits: now.limits,
+            limits: VolumeLimits {
+                // They come by a key.
+                atomic: now.limits.atomic.filter(|_| parameters::rdma_read()),
+                ..now.limits
+            },
             generation,
         })
     }

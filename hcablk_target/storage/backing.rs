@@ -601,9 +601,23 @@ impl Backing {
             io_min: drive.io_min,
             io_opt: drive.io_opt,
             rotational: drive.rotational,
-            // Such a write goes to the drive whole, and nowhere else.
-            atomic: atomic.filter(|_| self.cache.is_none() && self.direct() == self.write_route()),
+            atomic: atomic.filter(|_| self.takes_atomic_writes()),
         }
+    }
+
+    /// Returns whether atomic writes go to a drive whole, and nowhere else. Any context.
+    fn takes_atomic_writes(&self) -> bool {
+        self.cache.is_none() && self.write_route() == Route::Device
+    }
+
+    /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any context.
+    #[cold]
+    pub(crate) fn takes_atomic_write(&self, length: u32) -> bool {
+        let limits = self.limits(self.logical_block_size().trailing_zeros() as u8);
+        limits.atomic.is_some_and(|atomic| {
+            let (min, max) = (1u32 << atomic.min_shift, 1u32 << atomic.max_shift);
+            length <= max && length % min == 0
+        })
     }
 
     /// Returns how much one request may empty. Any context.

@@ -100,9 +100,20 @@ struct Task {
     extent: Extent,
     op: BioOp,
     route: Route,
+    /// It is a write of all of it or nothing.
+    atomic: bool,
 }
 
 impl Task {
+    /// Returns what it is past the page cache.
+    #[inline]
+    fn bio_op(self) -> BioOp {
+        match self.op {
+            BioOp::Write { fua } if self.atomic => BioOp::AtomicWrite { fua },
+            op => op,
+        }
+    }
+
     fn file_op(self) -> FileOp {
         match self.op {
             BioOp::Write { fua } => FileOp::Write { durable: fua },
@@ -169,7 +180,13 @@ impl<O: Completion> Io<O> {
             }
             Ok(Op::Flush | Op::Nop) | Err(_) => return None,
         };
-        Some(Task { extent, op, route })
+        let atomic = matches!(self.op, Ok(Op::Write { atomic: true, .. }));
+        Some(Task {
+            extent,
+            op,
+            route,
+            atomic,
+        })
     }
 
     /// Returns whether what it has written may be lost although its initiator sends no flush: the drive's cache was switched on after
@@ -290,7 +307,7 @@ fn to_drive<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Option<Task>) {
                     return owner.read_chunks(io);
                 }
                 io.bounce_to_drive();
-                submit_here(owner, io, task.op, task.extent.offset);
+                submit_here(owner, io, task.bio_op(), task.extent.offset);
             }
             Route::Cache if task.op == BioOp::Read && backing.file().can_now() => {
                 io.cached = true;
@@ -344,6 +361,16 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
             submit_bio(owner, io, task.op, offset);
         }
         (BioOp::Discard { .. } | BioOp::WriteZeroes { .. }, _) => empty(owner, io, task),
+        (BioOp::Write { .. }, Route::Device) if io.met_pages && task.atomic => {
+            // Pages would be written back one by one. What reads them meanwhile finds it overtaken, and it is written once more: the
+            // same over itself, which nothing can tear.
+            let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
+            REWRITTEN.fetch_add(1, Full);
+            match written.and_then(|()| file.drop_pages(offset, length)) {
+                Ok(()) => submit_bio(owner, io, task.bio_op(), offset),
+                Err(e) => finish_file(owner, io, Err(e)),
+            }
+        }
         (BioOp::Write { .. }, Route::Device | Route::File) if io.met_pages => {
             write_through(owner, io, task);
         }

@@ -33,6 +33,8 @@ pub(super) const NO_CHANGE: &str = "it told a change that is none";
 /// What follows from an answer, without the lock.
 enum Then {
     Nothing,
+    /// The session knows what the volume is.
+    Begin,
     /// The disk is to follow the volume.
     Follow,
     /// User space is to be told of the portals.
@@ -112,7 +114,10 @@ impl State {
                 }
                 self.watch = Watch::Told(now);
                 self.notices += 1;
-                Ok(Then::Follow)
+                Ok(match self.follows_limits && known.limits.is_none() {
+                    true => Then::Begin,
+                    false => Then::Follow,
+                })
             }
             (tag::WATCH, Status::Gone, None) => match self.watch {
                 Watch::Watching(_) => Ok(Then::End),
@@ -150,9 +155,12 @@ impl Admin {
         let then = self.state.lock().answered(&response);
         match then {
             Ok(Then::Nothing) => {}
+            Ok(Then::Begin) => {
+                self.told.set();
+                self.owner.clone().on_news();
+            }
             Ok(Then::Follow) => {
                 self.counts.notices.bump();
-                self.told.set();
                 self.owner.clone().on_news();
             }
             Ok(Then::Tell) => {

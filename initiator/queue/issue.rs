@@ -90,8 +90,14 @@ impl Queue {
                 None => self.issue_registered(request, last),
             },
             Op::Write => {
-                if request.fua() && self.owner.has_lost_writes() {
-                    return Err(self.not_durable(request));
+                if request.promises() {
+                    if request.fua() && self.owner.has_lost_writes() {
+                        return Err(self.not_durable(request));
+                    }
+                    if request.atomic() {
+                        // By one way only, so that no other pays for it.
+                        return self.issue_registered(request, last);
+                    }
                 }
                 if let Some(eager) = EagerWrite::plan(self, request.view()) {
                     match self.submit(request, eager, last)? {

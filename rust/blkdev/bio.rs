@@ -37,6 +37,12 @@ pub enum BioOp {
         /// Whether it must be durable when it is done.
         fua: bool,
     },
+    /// Memory to device, all of it or nothing, also when the device loses its power. Fails with [`Status::IoErr`] or
+    /// [`Status::NotSupported`] if the device has no such writes of this length and place (`blk_validate_atomic_write_op_size()`).
+    AtomicWrite {
+        /// Whether it must be durable when it is done.
+        fua: bool,
+    },
     /// Make completed writes durable. No memory.
     Flush,
     /// The content is no longer needed. No memory.
@@ -66,6 +72,7 @@ impl BioOp {
             BioOp::Read => bindings::req_op_REQ_OP_READ,
             BioOp::Write { fua: false } => bindings::req_op_REQ_OP_WRITE | sync,
             BioOp::Write { fua: true } => bindings::req_op_REQ_OP_WRITE | sync | bindings::REQ_FUA,
+            BioOp::AtomicWrite { fua } => BioOp::Write { fua }.flags() | bindings::REQ_ATOMIC,
             BioOp::Flush => bindings::req_op_REQ_OP_WRITE | bindings::REQ_PREFLUSH,
             BioOp::Discard { .. } => bindings::req_op_REQ_OP_DISCARD,
             BioOp::WriteZeroes { no_unmap, .. } => {
@@ -177,7 +184,7 @@ pub fn submit<T: BioOwner>(
     // SAFETY: Set up just now.
     unsafe { (*bio).bi_iter.bi_sector = sector };
     match op {
-        BioOp::Read | BioOp::Write { .. } => {
+        BioOp::Read | BioOp::Write { .. } | BioOp::AtomicWrite { .. } => {
             let fits = match owner.piece() {
                 // SAFETY: The bio is set up; the pages are borrowed from the owner, of which there are
                 // only shared references until the bio is done.

@@ -169,6 +169,18 @@ impl<T: Operations> Request<T> {
         self.view().op()
     }
 
+    /// Returns whether a write must be done whole or not at all, as [`RequestRef::atomic`].
+    #[inline]
+    pub fn atomic(&self) -> bool {
+        self.view().atomic()
+    }
+
+    /// Returns whether a write promises more than others, as [`RequestRef::promises`].
+    #[inline]
+    pub fn promises(&self) -> bool {
+        self.view().promises()
+    }
+
     /// Returns whether a write must be durable when it ends, as [`RequestRef::fua`].
     #[inline]
     pub fn fua(&self) -> bool {
@@ -370,6 +382,18 @@ impl RequestRef<'_> {
     #[inline]
     pub fn fua(&self) -> bool {
         self.flags() & bindings::REQ_FUA != 0
+    }
+
+    /// Returns whether a write must be done whole or not at all (`REQ_ATOMIC`).
+    #[inline]
+    pub fn atomic(&self) -> bool {
+        self.flags() & bindings::REQ_ATOMIC != 0
+    }
+
+    /// Returns whether a write promises more than others: [`Self::fua`] or [`Self::atomic`].
+    #[inline]
+    pub fn promises(&self) -> bool {
+        self.flags() & (bindings::REQ_FUA | bindings::REQ_ATOMIC) != 0
     }
 
     /// Returns whether blocks must stay allocated when zeroes are written

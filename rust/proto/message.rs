@@ -70,6 +70,9 @@ pub enum Op {
         remote: Remote,
         /// Answer only when the data is on stable storage.
         fua: bool,
+        /// Write all of it or nothing, also when the drive loses its power
+        /// ([`AtomicWrites`]).
+        atomic: bool,
     },
     /// Move the data that follows in the message to the volume.
     WriteInline {

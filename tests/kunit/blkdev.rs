@@ -34,6 +34,7 @@ use hcablk_core::{
         BlockDevice,
         DiskOpeners,
         Limits,
+        LiveLimits,
         Op,
         OpenMode,
         Requests,
@@ -235,11 +236,15 @@ mod tests {
     #[test]
     fn operations_are_what_was_asked_for() -> Result {
         let desk = with(Limits {
-            write_cache: true,
-            fua: true,
-            max_discard_sectors: 256,
-            discard_granularity: 512,
-            max_write_zeroes_sectors: 256,
+            live: LiveLimits {
+                write_cache: true,
+                fua: true,
+                max_discard_sectors: 256,
+                discard_granularity: 512,
+                max_write_zeroes_sectors: 256,
+                atomic_write: (512, 4096),
+                ..LiveLimits::default()
+            },
             ..Plan::default().limits
         })?;
         let memory = Memory::new(1)?.of(&[(0, 0, 1024)])?;
@@ -261,6 +266,13 @@ mod tests {
             ensure_eq!((seen.op, seen.fua), (seen_op, fua));
             ensure_eq!((seen.sector, seen.bytes), (sector, bytes));
         }
+        for fua in [false, true] {
+            ensure_eq!(desk.run(&memory, BioOp::AtomicWrite { fua }, 8)?, Ok(()));
+            let seen = desk.next()?;
+            ensure!(seen.op == Op::Write && seen.atomic && seen.fua == fua);
+        }
+        ensure_eq!(desk.run(&memory, WRITE, 8)?, Ok(()));
+        ensure!(!desk.next()?.atomic);
         ensure_eq!(desk.run(&memory, BioOp::Flush, 0)?, Ok(()));
         let seen = desk.next()?;
         ensure_eq!((seen.op, seen.bytes, seen.segments), (Op::Flush, 0, 0));
@@ -335,17 +347,26 @@ mod tests {
 
     #[test]
     fn a_device_says_what_it_is() -> Result {
-        let mut desk = with(Limits {
-            logical_block_size: 1024,
+        let live = LiveLimits {
             physical_block_size: 4096,
+            alignment_offset: 1024,
             io_min: 8192,
             io_opt: 65_536,
+            max_discard_sectors: 128,
+            discard_granularity: 8192,
+            discard_alignment: 4096,
+            max_write_zeroes_sectors: 64,
+            zeroes_unmap: true,
+            atomic_write: (1024, 16_384),
+            atomic_write_boundary: 65_536,
+            rotational: true,
             write_cache: true,
             fua: true,
+        };
+        let mut desk = with(Limits {
+            logical_block_size: 1024,
             stable_writes: true,
-            max_discard_sectors: 128,
-            discard_granularity: 4096,
-            max_write_zeroes_sectors: 64,
+            live,
             ..Plan::default().limits
         })?;
         {
@@ -353,14 +374,23 @@ mod tests {
             ensure_eq!(device.sectors(), (SIZE / 512) as u64);
             ensure_eq!(device.size_bytes(), SIZE as u64);
             ensure_eq!(device.logical_block_size(), 1024);
-            ensure_eq!(device.physical_block_size(), 4096);
-            ensure_eq!((device.io_min(), device.io_opt()), (8192, 65_536));
             ensure!(device.write_cache() && device.fua());
             ensure!(device.writable() && !device.read_only());
-            ensure_eq!(device.max_discard_sectors(), 128);
-            ensure_eq!(device.discard_granularity(), 4096);
-            ensure_eq!(device.max_write_zeroes_sectors(), 64);
+            ensure_eq!(device.live_limits(), live);
             let disk = desk.disk.as_ref().ok_or(ENODEV)?;
+            let others = LiveLimits {
+                io_opt: 131_072,
+                max_discard_sectors: 64,
+                max_write_zeroes_sectors: 0,
+                zeroes_unmap: false,
+                atomic_write: (0, 0),
+                atomic_write_boundary: 0,
+                ..live
+            };
+            disk.lower_limits(&others);
+            ensure_eq!(device.live_limits().max_write_zeroes_sectors, 0);
+            ensure_eq!(disk.try_set_limits(&others, 1000), Ok(()));
+            ensure_eq!(device.live_limits(), others);
             ensure!(disk.is_open());
             disk.set_capacity(100);
             ensure_eq!(device.sectors(), 100);

@@ -70,6 +70,7 @@ pub(crate) enum Mode {
 pub(crate) struct Seen {
     pub(crate) op: Op,
     pub(crate) fua: bool,
+    pub(crate) atomic: bool,
     pub(crate) sector: u64,
     pub(crate) bytes: u32,
     pub(crate) segments: u16,
@@ -205,6 +206,7 @@ impl Operations for Driver {
         let seen = Seen {
             op: request.op(),
             fua: request.fua(),
+            atomic: request.atomic(),
             sector: request.sector(),
             bytes: request.bytes(),
             segments: request.segments(),
@@ -270,7 +272,6 @@ impl Default for Plan {
         Self {
             limits: Limits {
                 logical_block_size: 512,
-                physical_block_size: 512,
                 max_hw_sectors: (SIZE / 512) as u32,
                 max_segments: 64,
                 // As the initiator's disks.

@@ -26,7 +26,8 @@ use crate::{
 use hcablk_core::{
     blkdev::{
         BioOp,
-        Limits, //
+        Limits,
+        LiveLimits, //
     },
     rdma::backlog::Backlog,
     sglist::SegmentList,
@@ -185,7 +186,10 @@ mod tests {
     fn a_request_without_data_is_refused() -> Result {
         balanced(|| {
             let limits = Limits {
-                write_cache: true,
+                live: LiveLimits {
+                    write_cache: true,
+                    ..LiveLimits::default()
+                },
                 ..desk::Plan::default().limits
             };
             let mut bench = Bench::with(limits, 32, 64 * 1024)?;

@@ -64,6 +64,7 @@ pub(in crate::queue) struct Registered {
     extent: Extent,
     write: bool,
     fua: bool,
+    atomic: bool,
     /// Of what was registered.
     remote: Remote,
 }
@@ -76,6 +77,7 @@ impl Registered {
             extent: extent_of(view),
             write: view.op() == Op::Write,
             fua: view.fua(),
+            atomic: view.atomic(),
             remote: Remote {
                 address: 0,
                 key: 0,
@@ -140,6 +142,7 @@ impl Way for Registered {
             extent,
             write,
             fua,
+            atomic,
             remote,
         } = *self;
         match write {
@@ -147,6 +150,7 @@ impl Way for Registered {
                 extent,
                 remote,
                 fua,
+                atomic,
             },
             false => message::Op::Read(extent, remote),
         }

@@ -30,6 +30,8 @@ pub(super) const FLAG_FUA: u8 = 1 << 0;
 pub(super) const FLAG_INVALIDATE: u8 = 1 << 1;
 pub(super) const FLAG_KEEP: u8 = 1 << 2;
 pub(super) const FLAG_QUIET: u8 = 1 << 3;
+/// Of a keyed write.
+pub(super) const FLAG_ATOMIC: u8 = 1 << 4;
 
 /// How the data travels. 5 (in chunks) is reserved.
 pub(super) const DATA_NONE: u8 = 0;
@@ -79,7 +81,11 @@ impl Request {
                 extent,
                 remote,
                 fua,
-            } => (WRITE, DATA_KEYED, (extent, remote), durable(fua)),
+                atomic,
+            } => {
+                let atomic = if atomic { FLAG_ATOMIC } else { 0 };
+                (WRITE, DATA_KEYED, (extent, remote), durable(fua) | atomic)
+            }
             Op::WriteInline { extent, fua } => {
                 (WRITE, DATA_INLINE, (extent, NO_REMOTE), durable(fua))
             }
@@ -287,13 +293,16 @@ impl Fields {
         };
         let nothing = || self.data == DATA_NONE && (extent, remote) == NO_DATA;
         let fua = self.flags & FLAG_FUA != 0;
+        let atomic = self.flags & FLAG_ATOMIC != 0;
+        const ATOMIC_AND_FUA: u8 = FLAG_ATOMIC | FLAG_FUA;
         Some(
             match (self.opcode, self.flags & !(FLAG_INVALIDATE | FLAG_QUIET)) {
                 (READ, 0) if keyed() => Op::Read(extent, remote),
-                (WRITE, 0 | FLAG_FUA) if keyed() => Op::Write {
+                (WRITE, 0 | FLAG_FUA | FLAG_ATOMIC | ATOMIC_AND_FUA) if keyed() => Op::Write {
                     extent,
                     remote,
                     fua,
+                    atomic,
                 },
                 (WRITE, 0 | FLAG_FUA) if self.is_inline(remote, following) => {
                     Op::WriteInline { extent, fua }

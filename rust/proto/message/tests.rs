@@ -40,6 +40,7 @@ fn requests() -> [Request; 11] {
         extent: EXTENT,
         remote: REMOTE,
         fua,
+        atomic: false,
     };
     let zeroes = |keep| Op::WriteZeroes {
         extent: EXTENT,

@@ -79,7 +79,7 @@ static void response(const unsigned char *b, size_t n, bool value)
 		m = &flight[i];
 		if (m->wr.opcode != IBV_WR_RDMA_WRITE_WITH_IMM && !m->data && !m->eager &&
 		    !memcmp(m->bytes + 4, b + 4, 4) && m->verdict != END &&
-		    (m->status == (int)status) && (!value || m->bytes[32] == BY_VALUE))
+		    (m->status == (int)status || (m->may_lack && status == UNSUPPORTED)) && (!value || m->bytes[32] == BY_VALUE))
 			break;
 	}
 	if (i == flying) {

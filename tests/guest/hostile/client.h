@@ -24,6 +24,8 @@ struct message {
 	int verdict, status;
 	unsigned int slot;
 	bool replay, burst;
+	/* The answer may be UNSUPPORTED as well. */
+	bool may_lack;
 	/* A write that takes a slot of the eager ring, the number of the write, and whether an immediate value announces it. */
 	bool eager, immediate;
 	uint16_t write;

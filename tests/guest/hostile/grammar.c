@@ -52,7 +52,7 @@ void judge(struct message *m)
 	unsigned int op = b[0], flags = b[1] & ~QUIET, data = b[32];
 	bool good = false, behind;
 
-	m->eager = false;
+	m->eager = m->may_lack = false;
 	m->verdict = END;
 	if (m->length < 8 || m->length > REQUEST + INLINE)
 		return;
@@ -94,7 +94,7 @@ void judge(struct message *m)
 		return;
 	}
 	/* Only a read that invalidates nothing may ask for an answer by an immediate value. */
-	if (flags & (op == WRITE ? ~3 : ~2) || (data != KEYED && (data != BY_VALUE || op != READ || flags & 2)) || !length ||
+	if (flags & (op == WRITE ? ~(3 | ATOMIC) : ~2) || (data != KEYED && (data != BY_VALUE || op != READ || flags & 2)) || !length ||
 	    offset + length < offset || at + length < at)
 		return;
 	m->verdict = m->status = judge_blocks(m, max_transfer);
@@ -103,8 +103,15 @@ void judge(struct message *m)
 			good = granted(from, key, at, length);
 		for (unsigned int i = 0; op == READ && i < SLOTS && !good; i++)
 			good = granted(to[i], key, at, length);
-		if (!good) {
+		/* What the drive writes whole or not at all, its own limits say. */
+		if (flags & ATOMIC)
+			m->may_lack = true;
+		else if (!good) {
 			m->verdict = END;
+			return;
+		}
+		if (!good) {
+			m->verdict = MAYBE;
 			return;
 		}
 	}

@@ -87,6 +87,33 @@ static bool told(const unsigned char *got)
 	return got[0] == 0x83 && !got[1] && !get(got + 10, 2) && !get(got + 16, 8);
 }
 
+/* Whether an answer to a watch is what that asked for: the state, and with the limits their generation. */
+static bool told_volume(const unsigned char *b, const unsigned char *got, size_t n)
+{
+	bool limits = b[16] & 16, cache = b[16] & 4;
+
+	return n == (limits ? LIMITS_ANSWER : ADMIN_ANSWER) && got[0] == (limits ? 0x84 : 0x82) &&
+	       !(got[1] & ~(cache ? 7 : 1)) && !(got[1] & 4) == !cache && !get(got + 10, 2) &&
+	       !get(got + 12, 4) == !limits && get(got + 16, 8);
+}
+
+/* Whether an answer to these bytes is one. */
+static bool is_answer(const unsigned char *b, const unsigned char *got, size_t n)
+{
+	bool ok = !get(got + 8, 2);
+
+	if (get(got + 2, 2) || memcmp(got + 4, b + 4, 4))
+		return false;
+	if (b[0] == WATCH && ok)
+		return told_volume(b, got, n);
+	if (n != ADMIN_ANSWER)
+		return false;
+	if (b[0] >= READ_KEY && ok)
+		return told(got);
+	return got[0] == 0x82 && !got[1] && zero(got + 10, 2) && !get(got + 12, 4) != (b[0] == PORTALS && ok) &&
+	       zero(got + 16, 8);
+}
+
 int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned char *b, size_t n, bool fire)
 {
 	uint64_t end = now_ms() + WAIT_TIMEOUT_MS;
@@ -106,10 +133,8 @@ int ask_admin(struct connection *admin, struct ibv_send_wr *wr, const unsigned c
 				return -1;
 			if (wc.wr_id >> 63)
 				continue;
-			if (wc.opcode != IBV_WC_RECV || wc.byte_len != ADMIN_ANSWER || get(got + 2, 2) || memcmp(got + 4, b + 4, 4) ||
-			    !(b[0] >= READ_KEY && !get(got + 8, 2) ? told(got) : got[0] == 0x82 && !(got[1] & ~1) && zero(got + 10, 2) &&
-			       !get(got + 12, 4) != (b[0] == PORTALS && !get(got + 8, 2)))) {
-				tell("admin answer", got, ADMIN_ANSWER);
+			if (wc.opcode != IBV_WC_RECV || !is_answer(b, got, wc.byte_len)) {
+				tell("admin answer", got, LIMITS_ANSWER);
 				failed("an answer on an admin queue pair that is none");
 			}
 			post_receive(admin, wc.wr_id);
@@ -146,7 +171,10 @@ static void admin_message(struct rng *r, unsigned char *b, unsigned char op, boo
 		b[16] = read_only;
 		/* It follows the write cache, or does not. */
 		if (!right)
-			b[16] |= (unsigned char[]){ 0, 4, 6, 12, 14 }[below(r, 5)];
+			b[16] |= (unsigned char[]){ 0, 4, 6, 12, 14, 16, 20, 30 }[below(r, 8)];
+		/* Which generation it has nobody guesses. */
+		if (b[16] & 16)
+			put(b + 20, 4, next(r));
 	}
 }
 
@@ -155,11 +183,13 @@ static int judge_admin(const unsigned char *b, size_t n)
 {
 	uint64_t value = get(b + 8, 8), flags = get(b + 16, 4);
 	/* The second and the fourth come beside the third only. */
-	bool odd = b[0] == WATCH ? flags > 15 || (flags & 10 && !(flags & 4)) : flags;
+	bool odd = b[0] == WATCH ? flags > 31 || (flags & 10 && !(flags & 4)) : flags;
+	/* Beside the fifth is a generation. */
+	unsigned int known = b[0] == WATCH && flags & 16 ? 4 : 0;
 
 	if (n == REQUEST && b[0] >= REGISTER && b[0] <= READ_RESERVATION)
 		return judge_reservation(b);
-	if (n != REQUEST || b[1] || b[2] || b[3] || odd || !zero(b + 20, 20))
+	if (n != REQUEST || b[1] || b[2] || b[3] || odd || !zero(b + 20 + known, 20 - known))
 		return END;
 	if (b[0] == KEEP_ALIVE)
 		return value && value <= TMO_MAX ? OK : END;

@@ -197,6 +197,7 @@ fn requests() -> Vec<Vec<u8>> {
         extent,
         remote,
         fua,
+        atomic: false,
     };
     let small = Remote {
         answer: Answer::Immediate,
