@@ -39,7 +39,7 @@ MODULES = (
     "virtio_pci virtio_net virtio_console virtio_rng "
     "bridge veth configfs sch_netem "
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
-    "nvme null_blk scsi_debug sd_mod virtio_scsi brd loop dm_mod dm_flakey dm_delay raid0 raid1 "
+    "nvme null_blk scsi_debug sd_mod virtio_scsi brd loop dm_mod dm_flakey dm_delay raid0 raid1 raid456 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
     "ext4 xfs crc32c_cryptoapi nbd "
     "target_core_mod target_core_iblock iscsi_target_mod "
@@ -49,7 +49,7 @@ MODULES = (
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
-    "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
+    "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "raid456", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 
