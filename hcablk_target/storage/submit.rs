@@ -224,6 +224,16 @@ impl<O: Completion> Io<O> {
         }
     }
 
+    /// Returns whether its failure says nothing of other writes: the drive itself makes a write with FUA durable, and no flush went
+    /// with it.
+    #[cold]
+    fn fails_alone(&self, backing: &Backing) -> bool {
+        let is_write = self.task().is_some_and(|task| {
+            matches!(task.op, BioOp::Write { .. }) && task.route == Route::Device && !self.met_pages
+        });
+        is_write && !backing.flushes_for_fua()
+    }
+
     /// Returns whether the page cache has some of the blocks that it is about, or may get them.
     pub(crate) fn is_cached(&self) -> bool {
         let backing = self.owner.backing();
@@ -494,10 +504,11 @@ fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(),
         Err(DriveStatus::NoSpace) => Status::NoSpace,
         Err(DriveStatus::Medium) => Status::Medium,
         Err(DriveStatus::NotSupported) => Status::Unsupported,
+        Err(DriveStatus::Conflict) => Status::Conflict,
         Err(_) if io.cannot_be_done(owner.backing()) => Status::Unsupported,
         Err(_) => Status::IoError,
     };
-    if io.makes_durable() {
+    if io.makes_durable() && !(status != Status::Ok && io.fails_alone(owner.backing())) {
         (status, io.flush_error) = owner.write_errors().end_flush(status, owner.teller());
     }
     trace::target::drive_end(|| io.about().ended(status as i32));

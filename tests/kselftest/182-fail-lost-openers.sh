@@ -73,6 +73,17 @@ same "the last opener has closed the disk: the loss is over" 0 "$(lost c1 vol1)"
 check "a uevent reports that, and none has come between" reported 0
 same "flushes succeed" "done" "$(flush c1 "${device}p1")"
 
+# A writer that sends no flush is not told: the next one is.
+hold writer c1 w "$device"
+written "$device"
+lose "a writer without a flush"
+check "without a flush: a uevent reports it" reported 1
+release writer
+same "the last opener has closed the disk, but no flush has failed: the loss is there" 1 "$(lost c1 vol1)"
+same "the flush of the next writer fails" "$eio" "$(flush c1 "$device")"
+same "this ends the loss" 0 "$(lost c1 vol1)"
+check "a uevent reports the end, too" reported 0
+
 # The writer has gone before the loss.
 hold reader c1 r "$device"
 written "$device"

@@ -56,6 +56,23 @@ for mode in direct cached mixed; do
 	must wait_until c1 60 "grep -q failed $initiator/vol1/state"
 	must on c1 'hcablk disconnect vol1'
 done
+# A file, on a file system that comes back with the drive.
+must on target "modprobe ext4 && mkfs.ext4 -q -F $volatile_drive && mkdir -p /mnt/files && mount $volatile_drive /mnt/files &&
+	truncate -s 16M /mnt/files/image && sync -f /mnt/files"
+for mode in direct cached; do
+	export_volume vol1 /mnt/files/image --mode=$mode --write-cache=through c1
+	connect c1 vol1
+	same "file, $mode: clients see no volatile cache" "write through" "$(cache_of c1 "$disk")"
+	character=${mode:0:1}
+	must fill "$character"
+	restart
+	must on target "modprobe ext4 && mkdir -p /mnt/files && mount $volatile_drive /mnt/files"
+	check "file, $mode: what was acknowledged outlives the target's loss of power" on target "
+		[ \$(dd if=/mnt/files/image bs=64k count=1 status=none | tr -d $character | wc -c) = 0 ]"
+	must wait_until c1 60 "grep -q failed $initiator/vol1/state"
+	must on c1 'hcablk disconnect vol1'
+done
+must on target 'umount /mnt/files'
 export_volume vol1 "$volatile_drive" c1
 connect c1 vol1
 same "without it there is one" "write back" "$(cache_of c1 "$disk")"

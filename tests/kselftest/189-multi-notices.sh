@@ -24,12 +24,18 @@ grows() {
 sizes() {
 	in_log c1 "vol1: the volume has [0-9]* sectors" | grep -o "has [0-9]*" | tr -dc "0-9\n"
 }
-# What the target says by the second path takes seconds: it tells of 96 MiB when the first one has told of 128 and 160.
+# told N: the paths were told so often
+told() {
+	wait_until c1 60 "[ \$(awk '/^notices / { print \$2 }' $initiator/vol1/stats) -ge $1 ]"
+}
+# What the target says by the second path takes seconds: it tells of 128 MiB when the first one has told of 160.
 grows 96
+must told 2
 netem target path2 delay $((2000 * slow))ms
 grows 128
+must wait_until target 30 "tc -s qdisc show dev path2 | grep -q 'backlog [1-9]'"
 grows 160
-check "both paths have told all" wait_until c1 60 "[ \$(awk '/^notices / { print \$2 }' $initiator/vol1/stats) -ge 5 ]"
+check "the second path has told of 128 MiB, too" told 5
 netem target path2
 grows 192
 sizes=$(sizes)

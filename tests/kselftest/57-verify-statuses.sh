@@ -69,7 +69,7 @@ for ways in "--small-read 8192 --small-write 0 --eager-write 131072" "--small-re
 		target) local_error="Remote I/O error" ;;
 		transport) local_error="Link has been severed" ;;
 		protection) local_error="Invalid or incomplete multibyte or wide character" ;;
-		reservation) local_error="Invalid exchange" ;;
+		reservation) local_error="Invalid exchange" remote_error=$local_error ;;
 		esac
 		before=$(stat_of target $target/volumes/bad errors)
 		same "$status: what a user on the target sees" "$(same_for_all "$local_error")" \
