@@ -206,11 +206,13 @@ impl Head {
     /// Process context.
     pub(crate) fn begin_loss(&self, completed: u64, limits: LossLimits) {
         self.losses.lock().begin(completed, limits);
+        self.no_path.set_lost(true);
     }
 
     /// Records that there is a session again. Process context.
     pub(crate) fn end_loss(&self) {
         self.no_path.set_fails_fast(false);
+        self.no_path.set_lost(false);
         self.losses.lock().end();
     }
 

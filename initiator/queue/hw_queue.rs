@@ -75,9 +75,21 @@ impl HwQueue {
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        match self.queues.as_slice() {
+        let result = match self.queues.as_slice() {
             [queue] => queue.issue(request, last),
             _ => self.issue_by_policy(request, last),
+        };
+        result.map_err(|rejected| self.fail_fast(rejected))
+    }
+
+    /// Fails a request that would wait, if no session is live, and it shall not wait for another one: who stacks disks (md, dm-mpath)
+    /// has another way then.
+    #[cold]
+    fn fail_fast(&self, rejected: Rejected<Driver>) -> Rejected<Driver> {
+        let waits = rejected.status() == Status::DevResource && rejected.fails_fast();
+        match waits && self.no_path.is_lost() {
+            true => rejected.with_status(Status::Transport),
+            false => rejected,
         }
     }
 

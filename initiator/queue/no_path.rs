@@ -18,6 +18,8 @@ pub(crate) struct NoPath {
     queues: Atomic<bool>,
     /// There has been none for so long that they fail, though there may be another one.
     fails_fast: Atomic<bool>,
+    /// No session is live, and another one is to follow.
+    is_lost: Atomic<bool>,
 }
 
 impl NoPath {
@@ -26,6 +28,7 @@ impl NoPath {
         let no_path = Self {
             queues: Atomic::new(false),
             fails_fast: Atomic::new(false),
+            is_lost: Atomic::new(false),
         };
         Ok(Arc::new(no_path, GFP_KERNEL)?)
     }
@@ -49,6 +52,16 @@ impl NoPath {
     /// Sets that.
     pub(crate) fn set_fails_fast(&self, on: bool) {
         self.fails_fast.store(on, Release);
+    }
+
+    /// Returns whether no session is live, and another one is to follow.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Acquire)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_lost(&self, lost: bool) {
+        self.is_lost.store(lost, Release);
     }
 
     /// Returns whether requests wait now if there is no session, rather than fail.

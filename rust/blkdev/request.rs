@@ -323,6 +323,11 @@ impl<T: Operations> Rejected<T> {
         self.status
     }
 
+    /// Returns whether the request shall fail when the way to the device is lost, as [`RequestRef::fails_fast`].
+    pub fn fails_fast(&self) -> bool {
+        self.request.view().fails_fast()
+    }
+
     /// Returns the same for another reason.
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }
@@ -382,6 +387,15 @@ impl RequestRef<'_> {
     #[inline]
     pub fn fua(&self) -> bool {
         self.flags() & bindings::REQ_FUA != 0
+    }
+
+    /// Returns whether it shall fail when the way to the device is lost, rather than wait for another one
+    /// (`REQ_FAILFAST_TRANSPORT`). Each read-ahead has this flag, too (`blk_mq_bio_to_request()`): that waits, so that it leaves no
+    /// errors.
+    #[inline]
+    pub fn fails_fast(&self) -> bool {
+        let flags = self.flags();
+        flags & bindings::REQ_FAILFAST_TRANSPORT != 0 && flags & bindings::REQ_RAHEAD == 0
     }
 
     /// Returns whether a write must be done whole or not at all (`REQ_ATOMIC`).
