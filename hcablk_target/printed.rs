@@ -2,6 +2,7 @@
 
 //! What the kernel's printing macros take.
 
+use core::net::SocketAddr;
 use hcablk_core::{
     printable,
     proto::name::HostId, //
@@ -16,3 +17,13 @@ impl core::fmt::Display for Printed {
     }
 }
 printable!(Printed);
+
+/// An address for the kernel's printing macros.
+pub(crate) struct PrintedAddress(pub(crate) SocketAddr);
+
+impl core::fmt::Display for PrintedAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(&self.0, f)
+    }
+}
+printable!(PrintedAddress);

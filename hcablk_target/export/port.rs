@@ -3,14 +3,23 @@
 //! An address that is listened on.
 //!
 //! ```text
-//!            enable=1               enable=0, or the device goes away
-//!  Disabled ──────────► Listening ────────────────────────────────────► Disabled
+//!            enable=1                enable=0
+//!  Disabled ──────────► Listening ─────────────────► Disabled
+//!                          │ ▲                          ▲
+//!     its device goes away │ │ one has the address      │ enable=0
+//!                          ▼ │                          │
+//!                        Waiting ───────────────────────┘
 //! ```
+//!
+//! A port that waits tries again every [`RETRY_MS`]; its attribute `error` says why it does not listen.
 //!
 //! Disabling a port ends no session: it only lets nobody in any more.
 
 use super::registry::Registry;
-use crate::memory::Memory;
+use crate::{
+    memory::Memory,
+    printed::PrintedAddress, //
+};
 use core::net::{
     IpAddr,
     Ipv4Addr,
@@ -29,6 +38,11 @@ use hcablk_core::{
         Accept,
         Incoming,
         Listener, //
+    },
+    sync::{
+        Periodic,
+        Running,
+        Tick, //
     },
     system, //
 };
@@ -68,16 +82,36 @@ pub(crate) struct Settings {
 /// Short, and must not wait.
 pub(crate) type Begin = fn(&Arc<Registry>, &Arc<Port>, &mut Incoming<'_>) -> Result;
 
+/// Milliseconds between two attempts to listen again.
+const RETRY_MS: u32 = 500;
+
 struct Listening {
-    /// Dropped first: no request comes after that.
-    _listener: Listener,
+    /// Dropped first: no request comes after that. `None`: the port waits.
+    listener: Option<Listener>,
+    /// Holds a reference to the port until that is disabled.
+    retry: Running<Retry>,
     _pin: DirectoryPin,
+}
+
+/// What makes a port that waits try again.
+struct Retry(Arc<Port>);
+
+impl Tick for Retry {
+    fn tick(&self) {
+        self.0.listen_again();
+    }
 }
 
 struct State {
     settings: Settings,
     listening: Option<Listening>,
     error: Option<Error>,
+}
+
+impl State {
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.settings.address, self.settings.port)
+    }
 }
 
 /// See the module.
@@ -181,14 +215,12 @@ impl Port {
         *self.limits.lock() = settings.limits;
         let address = SocketAddr::new(settings.address, settings.port);
         let result = directory.pin().and_then(|pin| {
+            let retry = Arc::new(Retry(self.clone()), GFP_KERNEL)?;
             Ok(Listening {
-                _listener: Listener::new(&address, self.clone())?,
+                listener: Some(self.listen(&address)?),
+                retry: Periodic::start(retry, RETRY_MS)?,
                 _pin: pin,
             })
-        });
-        let result = result.and_then(|listening| {
-            self.registry.add_portal(address)?;
-            Ok(listening)
         });
         match result {
             Ok(listening) => {
@@ -203,17 +235,77 @@ impl Port {
         }
     }
 
+    fn listen(self: &Arc<Self>, address: &SocketAddr) -> Result<Listener> {
+        let listener = Listener::new(address, self.clone())?;
+        self.registry.add_portal(*address)?;
+        Ok(listener)
+    }
+
     /// Listens no longer. Waits for a request that is being taken.
     pub(crate) fn disable(&self) {
-        let (listening, settings) = {
+        let (listening, address) = {
             let mut state = self.state.lock();
-            (state.listening.take(), state.settings)
+            state.error = None;
+            (state.listening.take(), state.address())
         };
-        if listening.is_some() {
-            let portal = SocketAddr::new(settings.address, settings.port);
-            self.registry.remove_portal(portal);
+        if let Some(Listening {
+            listener, retry, ..
+        }) = listening
+        {
+            drop(retry);
+            self.stop(listener, address);
         }
-        drop(listening);
+    }
+
+    /// Waits for another RDMA device that has the address, since the one of the listener was removed.
+    fn wait_for_device(&self) {
+        let (listener, address) = {
+            let mut state = self.state.lock();
+            let listener = state.listening.as_mut().and_then(|l| l.listener.take());
+            if listener.is_some() {
+                state.error = Some(ENODEV);
+            }
+            (listener, state.address())
+        };
+        if listener.is_some() {
+            self.stop(listener, address);
+            pr_warn!(
+                "the RDMA device of {} was removed: the port waits for another one\n",
+                PrintedAddress(address)
+            );
+        }
+    }
+
+    /// Ends what [`Self::listen`] began. Waits for a request that is being taken.
+    fn stop(&self, listener: Option<Listener>, address: SocketAddr) {
+        if listener.is_some() {
+            self.registry.remove_portal(address);
+        }
+        drop(listener);
+    }
+
+    /// Listens if the port waits. May sleep.
+    fn listen_again(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let address = state.address();
+        if state
+            .listening
+            .as_ref()
+            .is_none_or(|l| l.listener.is_some())
+        {
+            return;
+        }
+        match self.listen(&address) {
+            Ok(listener) => {
+                if let Some(listening) = state.listening.as_mut() {
+                    listening.listener = Some(listener);
+                }
+                state.error = None;
+                drop(state);
+                pr_info!("a port listens at {} again\n", PrintedAddress(address));
+            }
+            Err(e) => state.error = Some(e),
+        }
     }
 }
 
@@ -234,8 +326,6 @@ impl WorkItem for Port {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.disable();
-        this.state.lock().error = Some(ENODEV);
-        pr_warn!("a port is disabled: its RDMA device was removed\n");
+        this.wait_for_device();
     }
 }
