@@ -217,6 +217,8 @@ impl Failure {
             | Self::PortDown
             // It may come back, or another one reach the target, once what refers to it is gone.
             | Self::DeviceRemoved
+            // A lesser one answers while the one that the disk began with is away.
+            | Self::Device(_)
             // What nobody has proven to say is nothing to give up for; and keys are changed.
             | Self::Unsealed(_)
             | Self::OtherKeys
@@ -241,8 +243,7 @@ impl Failure {
                 | Reason::Evicted
                 | Reason::Superseded => false,
             },
-            Self::Device(_)
-            | Self::Forced
+            Self::Forced
             | Self::Protocol(_)
             | Self::Broken(_)
             | Self::OtherVolume

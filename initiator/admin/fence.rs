@@ -82,7 +82,7 @@ impl Admin {
         let state = self.state.lock();
         match state.fence {
             Fence::Answered(Some(fenced)) => Ok(fenced),
-            Fence::Answered(None) => Err(Failure::Device("its target says that it cannot be")),
+            Fence::Answered(None) => Err(Failure::Broken("the target knows no such path to fence")),
             _ if waited.is_err() && state.life == Life::Live => Err(Failure::Timeout(Step::Answer)),
             _ => Err(Failure::Disconnected),
         }

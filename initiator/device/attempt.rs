@@ -262,7 +262,8 @@ impl Device {
             lost.let_go();
         }
         plan.path.set_state(PathState::Live, None);
-        let is_other = volume.instance != active.volume.instance;
+        // One that does not tell may have forgotten all.
+        let is_other = volume.instance.is_none() || volume.instance != active.volume.instance;
         if is_other || !others {
             // The export counts anew.
             active.generation = None;
