@@ -45,10 +45,25 @@ void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
 	assign_bit(GD_READ_ONLY, &disk->state, read_only);
 }
 
+/*
+ * bdev_discard_alignment() without a division by a granularity that becomes 0 in between: nobody holds the lock of the limits here.
+ */
+static unsigned int discard_alignment(struct block_device *bdev, unsigned int granularity)
+{
+	u64 start = (u64)get_start_sect(bdev) << SECTOR_SHIFT;
+	u32 offset;
+
+	if (!granularity)
+		return 0;
+	div_u64_rem(start, granularity, &offset);
+	return (READ_ONCE(bdev_limits(bdev)->discard_alignment) % granularity + granularity - offset) % granularity;
+}
+
 /* What user space has lowered of a drive's limits counts here, too. Most of these are inlines, and the flags are macros. */
 void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *out)
 {
 	const struct queue_limits *lim = bdev_limits(bdev);
+	unsigned int granularity = READ_ONCE(lim->discard_granularity);
 	int alignment = bdev_alignment_offset(bdev);
 
 	*out = (struct hcablk_live_limits){
@@ -58,8 +73,8 @@ void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *
 		.io_min = bdev_io_min(bdev),
 		.io_opt = bdev_io_opt(bdev),
 		.max_discard_sectors = bdev_max_discard_sectors(bdev),
-		.discard_granularity = bdev_discard_granularity(bdev),
-		.discard_alignment = bdev_discard_alignment(bdev),
+		.discard_granularity = granularity,
+		.discard_alignment = discard_alignment(bdev, granularity),
 		.max_write_zeroes_sectors = bdev_write_zeroes_sectors(bdev),
 		.zeroes_unmap = bdev_write_zeroes_unmap_sectors(bdev) != 0,
 		.rotational = bdev_rot(bdev),
@@ -105,6 +120,9 @@ void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits
 		blk_queue_disable_discard(disk->queue);
 	if (!to->max_write_zeroes_sectors)
 		blk_queue_disable_write_zeroes(disk->queue);
+	/* Else each change of the limits by user space would fail until these are followed. */
+	if (!to->max_write_zeroes_sectors)
+		disk->queue->limits.max_hw_wzeroes_unmap_sectors = 0;
 }
 
 /*

@@ -311,6 +311,11 @@ impl Head {
         self.loss_told.store(true, Relaxed);
     }
 
+    /// Records that whoever was told is no writer. Any context.
+    pub(crate) fn forget_told_loss(&self) {
+        self.loss_told.store(false, Relaxed);
+    }
+
     /// Returns whether one was refused since the last loss. Any context.
     pub(crate) fn was_loss_told(&self) -> bool {
         self.loss_told.load(Relaxed)

@@ -571,13 +571,11 @@ impl Backing {
                 }
             }
         };
-        limits.fitted()
+        limits.fitted(shift)
     }
 
     fn limits_of(&self, drive: &LiveLimits, block: u32) -> VolumeLimits {
         let sectors = |sectors: u32| longest(u64::from(sectors) << 9, block);
-        let granularity = drive.discard_granularity;
-        let discards = granularity >= block && granularity % block == 0;
         let (atomic_min, atomic_max) = drive.atomic_write;
         let atomic = AtomicWrites::of(
             atomic_min,
@@ -585,11 +583,8 @@ impl Backing {
             drive.atomic_write_boundary,
         );
         VolumeLimits {
-            max_discard: match discards {
-                true => sectors(drive.max_discard_sectors),
-                false => 0,
-            },
-            discard_granularity: if discards { granularity } else { 0 },
+            max_discard: sectors(drive.max_discard_sectors),
+            discard_granularity: drive.discard_granularity,
             discard_alignment: drive.discard_alignment,
             max_zeroes: sectors(drive.max_write_zeroes_sectors),
             zeroes_unmap: drive.zeroes_unmap,
@@ -605,9 +600,10 @@ impl Backing {
         }
     }
 
-    /// Returns whether atomic writes go to a drive whole, and nowhere else. Any context.
+    /// Returns whether atomic writes go to a drive whole, and nowhere else: an export of the same through the page cache may write
+    /// old blocks over a part of one at any time. Any context.
     fn takes_atomic_writes(&self) -> bool {
-        self.cache.is_none() && self.write_route() == Route::Device
+        self.cache.is_none() && self.write_route() == Route::Device && !self.is_also_cached()
     }
 
     /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any context.

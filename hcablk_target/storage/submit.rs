@@ -224,16 +224,6 @@ impl<O: Completion> Io<O> {
         }
     }
 
-    /// Returns whether its failure says nothing of other writes: the drive itself makes a write with FUA durable, and no flush went
-    /// with it.
-    #[cold]
-    fn fails_alone(&self, backing: &Backing) -> bool {
-        let is_write = self.task().is_some_and(|task| {
-            matches!(task.op, BioOp::Write { .. }) && task.route == Route::Device && !self.met_pages
-        });
-        is_write && !backing.flushes_for_fua()
-    }
-
     /// Returns whether the page cache has some of the blocks that it is about, or may get them.
     pub(crate) fn is_cached(&self) -> bool {
         let backing = self.owner.backing();
@@ -376,7 +366,9 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
             // same over itself, which nothing can tear.
             let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
             REWRITTEN.fetch_add(1, Full);
-            match written.and_then(|()| file.drop_pages(offset, length)) {
+            // Those that somebody uses stay: it is found overtaken then.
+            let _ = file.drop_pages(offset, length);
+            match written {
                 Ok(()) => submit_bio(owner, io, task.bio_op(), offset),
                 Err(e) => finish_file(owner, io, Err(e)),
             }
@@ -387,7 +379,7 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
         // Blocks that are lost while they go to the drive are not what was written there.
         (_, Route::Device) => {
             match file.write_back(offset, length, &mut file.new_wb_err_cursor()) {
-                Ok(()) => submit_bio(owner, io, task.op, offset),
+                Ok(()) => submit_bio(owner, io, task.bio_op(), offset),
                 Err(e) => finish_file(owner, io, Err(e)),
             }
         }
@@ -508,7 +500,7 @@ fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(),
         Err(_) if io.cannot_be_done(owner.backing()) => Status::Unsupported,
         Err(_) => Status::IoError,
     };
-    if io.makes_durable() && !(status != Status::Ok && io.fails_alone(owner.backing())) {
+    if io.makes_durable() {
         (status, io.flush_error) = owner.write_errors().end_flush(status, owner.teller());
     }
     trace::target::drive_end(|| io.about().ended(status as i32));

@@ -264,7 +264,7 @@ impl Device {
         plan.path.set_state(PathState::Live, None);
         // One that does not tell may have forgotten all.
         let is_other = volume.instance.is_none() || volume.instance != active.volume.instance;
-        if is_other || !others {
+        if is_other {
             // The export counts anew.
             active.generation = None;
         }

@@ -127,7 +127,11 @@ impl Device {
         else {
             return false;
         };
-        if !session.is_live() {
+        // What an instance has told that is gone is none of this one.
+        let is_of_former = session
+            .volume()
+            .is_some_and(|begun| begun.instance != active.volume.instance);
+        if !session.is_live() || is_of_former {
             return true;
         }
         let shift = active.volume.geometry.logical_block_shift;
@@ -150,7 +154,10 @@ impl Device {
         let generation = now.limits.map(|(generation, _)| generation);
         if let (Some(generation), Some(followed)) = (generation, active.generation) {
             if generation.wrapping_sub(followed) > u32::MAX / 2 {
-                // Another path has told what is newer.
+                // Another path has told what is newer. The target hears that this is known, too.
+                if write_cache == Some(true) && active.head.flushes() {
+                    active.head.unflushed().count(true);
+                }
                 return true;
             }
         }
@@ -253,6 +260,7 @@ impl Device {
             // It follows as news.
             return;
         }
+        active.volume.limits = None;
         let former = active.volume.geometry;
         active.volume.geometry = Geometry {
             physical_block_shift: told.geometry.physical_block_shift,

@@ -84,6 +84,8 @@ pub(super) struct FollowedLimits {
     shown: LiveLimits,
     /// Those that it shall have.
     wanted: LiveLimits,
+    /// The block layer may have less than `shown`: see [`Self::want`].
+    is_lowered: bool,
     /// When they are tried again, and how long that was put off.
     retry: Option<(Deadline, u32)>,
 }
@@ -94,6 +96,7 @@ impl FollowedLimits {
         Self {
             shown: limits,
             wanted: limits,
+            is_lowered: false,
             retry: None,
         }
     }
@@ -111,6 +114,7 @@ impl FollowedLimits {
         self.wanted = limits;
         self.retry = None;
         disk.lower_limits(&limits);
+        self.is_lowered = true;
     }
 
     /// Gives `disk` the limits that it shall have, if it does not have them, and they are due. Returns the limits before if it has
@@ -118,17 +122,20 @@ impl FollowedLimits {
     /// at most.
     pub(super) fn follow(&mut self, disk: &Disk<Driver>) -> Option<LiveLimits> {
         let is_early = self.retry.is_some_and(|(at, _)| !at.has_passed());
-        if self.shown == self.wanted || is_early {
+        if !self.is_due() || is_early {
             return None;
         }
         match disk.try_set_limits(&self.wanted, FREEZE_MS) {
             Ok(()) => {
                 self.retry = None;
-                Some(core::mem::replace(&mut self.shown, self.wanted))
+                self.is_lowered = false;
+                let former = core::mem::replace(&mut self.shown, self.wanted);
+                (former != self.shown).then_some(former)
             }
             // Nothing would ever change that.
             Err(EINVAL) => {
                 self.retry = None;
+                self.is_lowered = false;
                 self.wanted = self.shown;
                 None
             }
@@ -143,6 +150,6 @@ impl FollowedLimits {
 
     /// Returns whether the block layer has other limits than it shall have.
     pub(super) fn is_due(&self) -> bool {
-        self.shown != self.wanted
+        self.is_lowered || self.shown != self.wanted
     }
 }

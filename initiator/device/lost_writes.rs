@@ -109,7 +109,11 @@ impl LostWrites {
 
 impl DiskOpeners for LostWrites {
     fn opened(&self, mode: OpenMode, claims: u32) {
-        self.state.lock().opened(mode, claims);
+        let mut state = self.state.lock();
+        if state.opened(mode, claims) {
+            // What a reader was told, no writer was.
+            self.head.forget_told_loss();
+        }
     }
 
     fn closed(&self, claims: u32) {

@@ -118,12 +118,15 @@ impl LostState {
         };
     }
 
-    /// Records that the disk is being opened, while exclusive openers have `claims` claims.
-    pub(crate) fn opened(&mut self, mode: OpenMode, claims: u32) {
+    /// Records that the disk is being opened, while exclusive openers have `claims` claims. Returns whether it is the first writer
+    /// since a loss that no writer was told of.
+    pub(crate) fn opened(&mut self, mode: OpenMode, claims: u32) -> bool {
         self.openers.opened(mode, claims);
-        if mode.writes && self.state == State::Unopened {
+        let is_first = mode.writes && self.state == State::Unopened;
+        if is_first {
             self.state = State::Writer;
         }
+        is_first
     }
 
     /// Records that an opener closes the disk, of which exclusive openers still have `claims` claims; `told`: a flush was refused since
@@ -168,7 +171,7 @@ mod tests {
     #[test]
     fn the_writers_close_ends_a_loss() {
         let mut state = LostState::new();
-        state.opened(WRITE, 0);
+        let _ = state.opened(WRITE, 0);
         state.lose();
         assert!(state.is_lost());
         assert!(state.closed(0, true));
@@ -178,21 +181,21 @@ mod tests {
     #[test]
     fn a_writer_that_was_not_told_ends_no_loss() {
         let mut state = LostState::new();
-        state.opened(WRITE, 0);
+        let _ = state.opened(WRITE, 0);
         state.lose();
         assert!(!state.closed(0, false));
         assert!(state.is_lost());
-        state.opened(READ, 0);
+        let _ = state.opened(READ, 0);
         assert!(!state.closed(0, true));
-        state.opened(WRITE, 0);
+        let _ = state.opened(WRITE, 0);
         assert!(state.closed(0, true));
     }
 
     #[test]
     fn a_reader_that_stays_keeps_a_loss_and_ends_it_with_its_close() {
         let mut state = LostState::new();
-        state.opened(WRITE, 0);
-        state.opened(READ, 0);
+        let _ = state.opened(WRITE, 0);
+        let _ = state.opened(READ, 0);
         state.lose();
         assert!(!state.closed(0, true));
         assert!(state.is_lost());
@@ -204,11 +207,11 @@ mod tests {
         let mut state = LostState::new();
         state.lose();
         for _ in 0..3 {
-            state.opened(READ, 0);
+            let _ = state.opened(READ, 0);
             assert!(!state.closed(0, true));
         }
         assert!(state.is_lost());
-        state.opened(WRITE, 0);
+        let _ = state.opened(WRITE, 0);
         assert!(state.is_lost());
         assert!(state.closed(0, true));
     }
@@ -216,27 +219,27 @@ mod tests {
     #[test]
     fn a_loss_after_the_writer_has_gone_is_the_next_writers() {
         let mut state = LostState::new();
-        state.opened(READ, 0);
-        state.opened(WRITE, 0);
+        let _ = state.opened(READ, 0);
+        let _ = state.opened(WRITE, 0);
         assert!(!state.closed(0, true));
         // Which of the two closed it does not show.
         state.lose();
         assert!(!state.closed(0, true));
         assert!(state.is_lost());
-        state.opened(WRITE, 0);
+        let _ = state.opened(WRITE, 0);
         assert!(state.closed(0, true));
     }
 
     #[test]
     fn a_mount_is_a_writer_however_often_others_look() {
         let mut state = LostState::new();
-        state.opened(MOUNT, 0);
+        let _ = state.opened(MOUNT, 0);
         for _ in 0..5 {
-            state.opened(READ, 2);
+            let _ = state.opened(READ, 2);
             assert!(!state.closed(2, true));
         }
         state.lose();
-        state.opened(READ, 2);
+        let _ = state.opened(READ, 2);
         assert!(!state.closed(2, true));
         assert!(state.is_lost());
         assert!(state.closed(0, true));
@@ -245,8 +248,8 @@ mod tests {
     #[test]
     fn a_mount_that_has_ended_is_none() {
         let mut state = LostState::new();
-        state.opened(READ, 0);
-        state.opened(MOUNT, 0);
+        let _ = state.opened(READ, 0);
+        let _ = state.opened(MOUNT, 0);
         assert!(!state.closed(0, true));
         state.lose();
         assert!(!state.closed(0, true));
@@ -256,7 +259,7 @@ mod tests {
     #[test]
     fn a_mount_without_writing_is_no_writer() {
         let mut state = LostState::new();
-        state.opened(MOUNT_RO, 0);
+        let _ = state.opened(MOUNT_RO, 0);
         state.lose();
         assert!(!state.closed(0, true));
         assert!(state.is_lost());
@@ -265,8 +268,8 @@ mod tests {
     #[test]
     fn a_second_loss_needs_a_writer_of_its_own() {
         let mut state = LostState::new();
-        state.opened(WRITE, 0);
-        state.opened(READ, 0);
+        let _ = state.opened(WRITE, 0);
+        let _ = state.opened(READ, 0);
         state.lose();
         assert!(!state.closed(0, true));
         state.lose();
@@ -278,7 +281,7 @@ mod tests {
     fn acknowledging_ends_a_loss_and_is_idempotent() {
         let mut state = LostState::new();
         assert!(!state.acknowledge());
-        state.opened(MOUNT, 0);
+        let _ = state.opened(MOUNT, 0);
         state.lose();
         assert!(state.acknowledge());
         assert!(!state.is_lost() && !state.acknowledge());
@@ -304,7 +307,7 @@ mod tests {
                         writes: seed >> 30 & 1 == 0,
                         exclusive: seed >> 28 & 3 == 0,
                     };
-                    state.opened(mode, claims(&open));
+                    let _ = state.opened(mode, claims(&open));
                     open.push((mode, if mode.exclusive { of_each } else { 0 }));
                 } else {
                     let place = seed as usize / 7 % open.len();

@@ -103,15 +103,24 @@ impl VolumeLimits {
                 .is_none_or(|atomic| atomic.is_sound(logical_block_shift))
     }
 
-    /// Returns them without what the protocol has no place for.
-    pub fn fitted(self) -> Self {
+    /// Returns them without what the protocol has no place for, for logical blocks of 2^`shift` bytes, 9 to 12.
+    pub fn fitted(self, shift: u8) -> Self {
         let preferred = |bytes| if bytes > PREFERRED_MAX { 0 } else { bytes };
-        let has_granularity = self.discard_granularity != 0;
+        let block = 1u32 << shift;
+        let whole = |bytes: u32| bytes & !(block - 1);
+        let granularity = self.discard_granularity;
+        let discards = granularity >= block && granularity % block == 0;
         Self {
-            discard_alignment: match has_granularity {
-                true => self.discard_alignment % self.discard_granularity,
-                false => 0,
+            max_discard: if discards { whole(self.max_discard) } else { 0 },
+            discard_granularity: if discards { granularity } else { 0 },
+            discard_alignment: if discards {
+                self.discard_alignment % granularity
+            } else {
+                0
             },
+            max_zeroes: whole(self.max_zeroes),
+            physical_block_shift: self.physical_block_shift.clamp(shift, PHYSICAL_SHIFT_MAX),
+            atomic: self.atomic.filter(|atomic| atomic.is_sound(shift)),
             alignment_offset: self.alignment_offset % (1 << PHYSICAL_SHIFT_MAX),
             io_min: preferred(self.io_min),
             io_opt: preferred(self.io_opt),

@@ -182,15 +182,39 @@ fn what_a_drive_says_is_fitted_to_the_protocol() {
         ..limits()
     };
     assert!(!odd.is_sound(12));
-    assert!(odd.fitted().is_sound(12));
-    assert_eq!(odd.fitted().io_opt, 0);
-    assert_eq!(limits().fitted(), limits());
+    assert!(odd.fitted(12).is_sound(12));
+    assert_eq!(odd.fitted(12).io_opt, 0);
+    assert_eq!(limits().fitted(12), limits());
+    for odd in [
+        VolumeLimits {
+            discard_granularity: 512,
+            ..limits()
+        },
+        VolumeLimits {
+            discard_granularity: 6144,
+            ..limits()
+        },
+    ] {
+        assert!(odd.fitted(12).is_sound(12));
+        assert_eq!(odd.fitted(12).max_discard, 0);
+    }
+    let late = VolumeLimits {
+        atomic: Some(AtomicWrites {
+            min_shift: 21,
+            max_shift: 20,
+            boundary_shift: 0,
+        }),
+        physical_block_shift: 30,
+        ..limits()
+    };
+    assert!(late.fitted(12).is_sound(12));
+    assert_eq!(late.fitted(12).atomic, None);
     let none = VolumeLimits {
         max_discard: 0,
         discard_granularity: 0,
         ..odd
     };
-    assert!(none.fitted().is_sound(12));
+    assert!(none.fitted(12).is_sound(12));
     for (min, max, boundary) in [
         (0, 0, 0),
         (0, 4096, 0),
