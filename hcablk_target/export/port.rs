@@ -216,9 +216,11 @@ impl Port {
         let address = SocketAddr::new(settings.address, settings.port);
         let result = directory.pin().and_then(|pin| {
             let retry = Arc::new(Retry(self.clone()), GFP_KERNEL)?;
+            // First: after it nothing fails that would have to take the portal back.
+            let retry = Periodic::start(retry, RETRY_MS)?;
             Ok(Listening {
                 listener: Some(self.listen(&address)?),
-                retry: Periodic::start(retry, RETRY_MS)?,
+                retry,
                 _pin: pin,
             })
         });

@@ -389,9 +389,9 @@ impl RequestRef<'_> {
         self.flags() & bindings::REQ_FUA != 0
     }
 
-    /// Returns whether it shall fail when the way to the device is lost, rather than wait for another one
-    /// (`REQ_FAILFAST_TRANSPORT`). Each read-ahead has this flag, too (`blk_mq_bio_to_request()`): that waits, so that it leaves no
-    /// errors.
+    /// Returns whether the request asks to fail when the path to the device is lost (`REQ_FAILFAST_TRANSPORT`). Other requests wait
+    /// for another path. Each read-ahead has the flag, too (`blk_mq_bio_to_request()`), but waits: a failure would only leave errors
+    /// in the log.
     #[inline]
     pub fn fails_fast(&self) -> bool {
         let flags = self.flags();
