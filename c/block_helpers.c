@@ -281,6 +281,33 @@ bool hcablk_c_can_writeback(struct file *file)
 	return mapping_can_writeback(file->f_mapping);
 }
 
+/* Whose cache a flush of the file empties: the disk's, whatever of it the file is. */
+const void *hcablk_c_drive_of(const struct file *file)
+{
+	struct inode *inode = file->f_mapping->host;
+	struct block_device *bdev = S_ISBLK(inode->i_mode) ? I_BDEV(inode) :
+							     inode->i_sb->s_bdev;
+
+	return bdev ? (const void *)bdev->bd_disk : inode->i_sb;
+}
+
+/* A block device counts all who have it open, a file those who may write. */
+int hcablk_c_openers(const struct file *file)
+{
+	struct inode *inode = file->f_mapping->host;
+
+	return S_ISBLK(inode->i_mode) ? atomic_read(&I_BDEV(inode)->bd_openers) :
+					atomic_read(&inode->i_writecount);
+}
+
+/* On overlayfs, and where another file's pages are used, f_mapping is not what is written back. */
+bool hcablk_c_has_own_pages(const struct file *file)
+{
+	return !(file->f_path.dentry->d_flags & DCACHE_OP_REAL) &&
+	       file->f_mapping == file_inode(file)->i_mapping &&
+	       file->f_mapping->host == file_inode(file);
+}
+
 loff_t hcablk_c_file_size(struct file *file)
 {
 	return i_size_read(file_inode(file));

@@ -56,6 +56,9 @@ void hcablk_c_module_put(struct module *module);
 
 void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
+const void *hcablk_c_drive_of(const struct file *file);
+int hcablk_c_openers(const struct file *file);
+bool hcablk_c_has_own_pages(const struct file *file);
 loff_t hcablk_c_file_size(struct file *file);
 const struct path *hcablk_c_path_of(const struct file *file);
 bool hcablk_c_can_writeback(struct file *file);

@@ -4,9 +4,12 @@
 //! what changes.
 //!
 //! ```text
-//!              a watch, and nothing has changed                it has, or the export ends
-//!  Unwatched ─────────────────────────────────► Kept(tag) ─────────────────────────────► answer, Unwatched
-//!      └── a watch, and what it knows is not so: answer, Unwatched
+//!              a watch, and nothing has changed                it has
+//!  Unwatched ─────────────────────────────────► Kept(tag) ────────────► answer, Unwatched
+//!      ├── a watch, and what it knows is not so: answer, Unwatched       │
+//!      │ the export ends                                                 │ the export ends: answer
+//!      └──────────────────────► Ending ◄─────────────────────────────────┘
+//!                                  └── a watch: answer that the export ends
 //! ```
 //!
 //! A request to be told of the portals is kept as a watch is, beside that, until the target has begun or ceased to listen
@@ -92,6 +95,10 @@ const KEEP_ALIVE_TMO_S: u16 = 5;
 /// Milliseconds that the answer may take which tells that the export ends, or that all is durable.
 const GONE_MS: u32 = 500;
 
+/// Milliseconds for which the end of an export waits for the next watch of an initiator that has had an answer to its last: it hears
+/// nothing of the end otherwise. It may be busy with that answer.
+const NEXT_WATCH_MS: u32 = 2000;
+
 /// Kinds of work, in work ids. The index is that of a message's buffer.
 mod kind {
     pub(super) const ANSWER: u8 = 1;
@@ -108,13 +115,17 @@ fn silence_ms(tmo_s: u16) -> u32 {
 #[derive(Clone, Copy)]
 enum Watch {
     Unwatched,
-    /// What the initiator knows, and the generation of the limits that it does, if it follows these.
+    /// What the initiator knows, and the generation of the limits that it knows, if it follows these.
     Kept(Tag, VolumeState, Option<u32>),
+    /// The export ends, and each watch is answered so.
+    Ending,
 }
 
 /// What `Admin::state` guards.
 struct State {
     watch: Watch,
+    /// There was one.
+    has_watched: bool,
     /// The request to be told of the portals, and which generation of these its initiator knows.
     portals: Option<(Tag, u32)>,
     /// A bit for each answer's buffer that is not being sent.
@@ -140,6 +151,9 @@ pub(crate) struct Admin {
     /// No answer is being sent.
     #[pin]
     all_sent: Event,
+    /// A watch was answered with the end of the export.
+    #[pin]
+    told_gone: Event,
     #[pin]
     timer: Mutex<Option<Running<Admin>>>,
     /// By whose memory it is charged. Dropped last.
@@ -188,6 +202,7 @@ impl Admin {
                 outgoing,
                 state <- new_irq_lock!(State {
                     watch: Watch::Unwatched,
+                    has_watched: false,
                     portals: None,
                     free: u32::MAX,
                     silent_ms: 0,
@@ -196,6 +211,7 @@ impl Admin {
                 }, "hcablk_admin"),
                 heard: Atomic::new(false),
                 all_sent <- Event::new(),
+                told_gone <- Event::new(),
                 timer <- new_mutex!(None),
                 _client: client,
             }),

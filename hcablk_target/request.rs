@@ -43,7 +43,8 @@ use crate::{
         BUFFERS_MAX,
         MEDIUM, //
     },
-    stats::Marks, //
+    stats::Marks,
+    storage::claims::RewriteMark, //
 };
 use hcablk_core::{
     blkdev::{
@@ -127,8 +128,8 @@ pub(crate) struct Io<O: Owner> {
     pub(crate) cached: bool,
     /// What was to pass the page cache met pages there.
     pub(crate) met_pages: bool,
-    /// How often pages had been written back whole before the drive was asked.
-    pub(crate) rewritten: u32,
+    /// The moment before the drive was asked, among those at which pages are written back whole.
+    pub(crate) rewritten: RewriteMark,
     /// Up to which failed write-back of the file the errors are those of earlier writes, if it asks.
     pub(crate) wb_err: Option<WbErrCursor>,
     /// The number of the error of a flush that the answer tells of, or 0.
@@ -192,7 +193,7 @@ impl<O: Owner> Io<O> {
                 step: Step::Start,
                 cached: false,
                 met_pages: false,
-                rewritten: 0,
+                rewritten: RewriteMark::default(),
                 wb_err: None,
                 flush_error: 0,
                 visit: Visit::NONE,

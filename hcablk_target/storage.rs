@@ -10,6 +10,7 @@
 //! - [`visit`]: the part of requests in these.
 //! - [`completion`]: what all of this asks of whoever has requests, and tells it.
 //! - [`flush_errors`]: errors of flushes that an initiator has yet to be told.
+//! - [`flush_failures`]: which flushes of a drive have failed, for all who write there.
 //! - [`write_errors`]: which errors of acknowledged writes a session id has yet to be told.
 //! - [`observed`]: what a volume was when somebody looked last.
 //! - [`p2p`]: mode p2p, the memory of PCI devices; [`lease`]: what a queue pair borrows of it.
@@ -19,6 +20,7 @@ pub(crate) mod cache;
 pub(crate) mod claims;
 mod completion;
 pub(crate) mod flush_errors;
+mod flush_failures;
 pub(crate) mod lease;
 pub(crate) mod observed;
 pub(crate) mod p2p;

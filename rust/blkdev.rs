@@ -59,6 +59,7 @@ pub use self::{
     ending::Ending,
     file::{
         transfer,
+        DriveId,
         FileAccess, //
         FileId,
         FileOp,

@@ -10,7 +10,8 @@ use super::{
     Watch,
     ANSWERS,
     GONE_MS,
-    LOOK_MS, //
+    LOOK_MS,
+    NEXT_WATCH_MS, //
 };
 use crate::queue::Fault;
 use hcablk_core::sync::atomic::{
@@ -109,16 +110,23 @@ impl Admin {
                 generation,
             } => {
                 self.owner.set_flushes(known.write_cache, flushes);
-                let second = {
-                    let mut state = self.state.lock();
-                    let second = matches!(state.watch, Watch::Kept(..));
-                    state.watch = Watch::Kept(tag, known, generation);
-                    second
+                let mut state = self.state.lock();
+                state.has_watched = true;
+                let watch = match state.watch {
+                    Watch::Ending => Watch::Ending,
+                    _ => Watch::Kept(tag, known, generation),
                 };
-                if second {
-                    return self.fail(Fault::SecondWatch);
+                let former = core::mem::replace(&mut state.watch, watch);
+                drop(state);
+                match former {
+                    Watch::Unwatched => self.look_at_volume(),
+                    Watch::Kept(..) => self.fail(Fault::SecondWatch),
+                    Watch::Ending => {
+                        self.all_sent.reset();
+                        self.answer(tag, Status::Gone);
+                        self.told_gone.set();
+                    }
                 }
-                self.look_at_volume();
             }
         }
     }
@@ -209,16 +217,25 @@ impl Admin {
         there
     }
 
-    /// Tells the initiator that the export ends, if it watches, and gives the answer time to leave. Sleeps.
+    /// Tells the initiator that the export ends, if it watches or has watched, and gives the answer time to leave. Sleeps, for
+    /// [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self) {
-        let watch = self.state.lock().watch;
-        if let Watch::Kept(tag, ..) = watch {
-            self.all_sent.reset();
-            if self.take_watch(tag) {
-                self.answer(tag, Status::Gone);
-                self.let_answers_leave();
+        self.all_sent.reset();
+        let (former, has_watched) = {
+            let mut state = self.state.lock();
+            let former = core::mem::replace(&mut state.watch, Watch::Ending);
+            (former, state.has_watched)
+        };
+        match former {
+            Watch::Kept(tag, ..) => self.answer(tag, Status::Gone),
+            Watch::Unwatched if has_watched => {
+                if self.told_gone.wait_ms(NEXT_WATCH_MS).is_err() {
+                    return;
+                }
             }
+            Watch::Unwatched | Watch::Ending => return,
         }
+        self.let_answers_leave();
     }
 
     /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes in any case. Sleeps.

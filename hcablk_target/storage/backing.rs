@@ -26,8 +26,12 @@ use crate::{
         cache::Cache,
         claims::{
             Claim,
-            Claims, //
+            Claims,
+            Manner,
+            Rewrites,
+            Shared, //
         },
+        flush_failures::FlushFailures,
         observed::{
             Observed,
             Observer, //
@@ -178,6 +182,8 @@ pub(crate) struct Backing {
     /// Bytes of the chunks that large requests move in, 0: none.
     chunk: u32,
     observer: Arc<Observer>,
+    /// With other volumes that export the same, once it is claimed.
+    shared: Arc<Shared>,
 }
 
 impl Backing {
@@ -208,6 +214,12 @@ impl Backing {
             Err(e) if e == ENOTBLK => {
                 let file = RegularFile::open(path, read_only)
                     .map_err(|e| ("the file cannot be opened", e))?;
+                if !file.has_own_pages() {
+                    return Err((
+                        "on overlayfs errors of write-back are lost; export the file of the layer below, or one elsewhere",
+                        errno::eopnotsupp(),
+                    ));
+                }
                 if mode != Mode::Cached && file.direct_unit() == 0 {
                     return Err((
                         "the file system has no direct I/O for this file: only mode cached",
@@ -232,6 +244,7 @@ impl Backing {
             chunk,
             cache: None,
             observer: Observer::new().map_err(|e| ("memory", e))?,
+            shared: Shared::new().map_err(|e| ("memory", e))?,
         };
         backing
             .geometry(read_only)
@@ -297,15 +310,23 @@ impl Backing {
         if mib != 0 && !matches!(self.mode, Mode::Direct | Mode::P2p) {
             return Err(("a volume with a cache has mode direct or p2p", EINVAL));
         }
-        let cached = self.write_route() == Route::Cache;
-        let claim = Claims::claim(claims, self.file().id(), mib != 0, cached);
-        self.claim = Some(claim.map_err(|e| match e {
+        let manner = Manner {
+            alone: mib != 0,
+            cached: self.write_route() == Route::Cache,
+            counts: match &self.store {
+                Store::Device(_) => true,
+                Store::File(file) => file.writable(),
+            },
+        };
+        let claim = Claims::claim(claims, self.file(), manner).map_err(|e| match e {
             e if e == EBUSY => (
                 "another volume exports the same: neither may have a cache",
                 e,
             ),
             e => ("memory", e),
-        })?);
+        })?;
+        self.shared = claim.shared().clone();
+        self.claim = Some(claim);
         if mib != 0 {
             let lease = match (self.mode, self.device()) {
                 (Mode::P2p, Some(drive)) => match Cache::borrow(self.source, drive, mib) {
@@ -384,17 +405,52 @@ impl Backing {
     /// Makes durable what was written to the drive, or to the file's blocks. Sleeps.
     pub(crate) fn make_durable(&self) -> Result {
         match &self.store {
-            Store::Device(device) => device.flush(),
-            Store::File(file) => file.file().sync(),
+            Store::Device(device) => {
+                let flushed = device.flush();
+                if flushed.is_err() {
+                    self.flush_failures().add();
+                }
+                flushed
+            }
+            Store::File(_) => self.sync(),
         }
     }
 
     /// Makes durable what was written by any way, through the page cache, too. Sleeps.
     pub(crate) fn make_all_durable(&self) -> Result {
         match self.write_route() {
-            Route::Cache => self.file().sync(),
+            Route::Cache => self.sync(),
             Route::Device | Route::File => self.make_durable(),
         }
+    }
+
+    /// Writes back what is dirty in the page cache and makes all durable. Sleeps.
+    pub(crate) fn sync(&self) -> Result {
+        let file = self.file();
+        let mut cursor = file.wb_err_cursor();
+        let synced = file.sync();
+        // Write-backs that have failed are found by each session's own cursor. What else fails is the drive's flush.
+        if synced.is_err() && file.check_wb_err(&mut cursor).is_ok() {
+            self.flush_failures().add();
+        }
+        synced
+    }
+
+    /// Returns which flushes of the drive have failed.
+    pub(crate) fn flush_failures(&self) -> &Arc<FlushFailures> {
+        self.shared.flush_failures()
+    }
+
+    /// Returns which pages are written back whole, by any volume that exports the same.
+    #[inline]
+    pub(crate) fn rewrites(&self) -> &Rewrites {
+        self.shared.rewrites()
+    }
+
+    /// Returns whether the error of a write with FUA that went straight to the drive tells of that write alone; else a flush of the drive
+    /// may have failed. Any context.
+    pub(crate) fn fua_fails_alone(&self) -> bool {
+        self.device().is_some_and(BlockDevice::fua_fails_alone)
     }
 
     /// Returns what the page cache has lost so far.
@@ -433,10 +489,11 @@ impl Backing {
         device && !self.wants_peers() && self.cache.is_none()
     }
 
-    /// Returns whether it is exported through the page cache as well, at this moment. Any context.
+    /// Returns whether it may be written through the page cache as well at this moment: by another volume, or by somebody on this host
+    /// who has it open. Any context.
     #[inline]
     pub(crate) fn is_also_cached(&self) -> bool {
-        self.claim.as_ref().is_some_and(Claim::is_cached)
+        self.shared.is_also_cached(self.file())
     }
 
     /// Returns whether a write's data may change until the write is done. A copy of the
@@ -603,7 +660,8 @@ impl Backing {
     /// Returns whether atomic writes go to a drive whole, and nowhere else: an export of the same through the page cache may write
     /// old blocks over a part of one at any time. Any context.
     fn takes_atomic_writes(&self) -> bool {
-        self.cache.is_none() && self.write_route() == Route::Device && !self.is_also_cached()
+        let cached = self.shared.is_exported_cached();
+        self.cache.is_none() && self.write_route() == Route::Device && !cached
     }
 
     /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any context.

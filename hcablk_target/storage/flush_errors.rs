@@ -12,7 +12,8 @@
 //! does no harm.
 //!
 //! ```text
-//!         a flush fails                  an answer with it has arrived
+//!   a flush fails, or a write
+//!   with FUA whose flush may have       an answer with it has arrived
 //!  None ────────────────► Owed(status) ─────────────────────────────────► None
 //!                            │ one was sent by a session                    ▲
 //!                            ▼                                              │
@@ -50,12 +51,17 @@ impl FlushErrors {
         }
     }
 
+    /// Notes that what was acknowledged may be lost, by `error`: the next flush tells of it.
+    pub(crate) fn owe(&mut self, error: Status) {
+        self.state = State::Owed(error);
+        self.number = self.number.wrapping_add(1).max(1);
+    }
+
     /// Returns how a flush of session `by` ends for which the drive's part ended with `own`; and which error that
     /// is, for [`Self::sent`], or 0.
     pub(crate) fn end(&mut self, own: Status, by: Teller) -> (Status, u32) {
         if own != Status::Ok {
-            self.state = State::Owed(own);
-            self.number = self.number.wrapping_add(1).max(1);
+            self.owe(own);
         }
         match self.state {
             State::Sent(status, teller) if teller != by => {
@@ -158,6 +164,17 @@ mod tests {
         for session in 1..=4 {
             assert_eq!(errors.end(Status::Ok, session), (Status::Ok, 0));
         }
+    }
+
+    #[test]
+    fn what_is_owed_is_told_by_the_next_flush() {
+        let mut errors = FlushErrors::new();
+        errors.owe(Status::IoError);
+        assert!(!errors.is_empty());
+        let (status, number) = errors.end(Status::Ok, 1);
+        assert_eq!(status, Status::IoError);
+        errors.sent(number, 1, true);
+        assert_eq!(errors.end(Status::Ok, 1), (Status::Ok, 0));
     }
 
     #[test]

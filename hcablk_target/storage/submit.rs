@@ -42,9 +42,10 @@
 //! - What goes through pages is written back by whole blocks of the page cache, which can be
 //!   longer than the write: a write past the cache to the rest of such a block would be
 //!   overwritten with what was read before it, and may find no page when it is done. So each
-//!   write to a part of a page looks whether anything was written back meanwhile
-//!   ([`REWRITTEN`]), and is done again then, through the pages. What is exported through the page cache
-//!   as well is written back at any time: there such a write goes through it from the start.
+//!   write to a part of a page looks whether anything was being written back meanwhile
+//!   ([`Rewrites`](super::claims::Rewrites)), and is done again then, through the pages. What is exported through the page cache
+//!   as well, or is open on this host, is written back at any time: there such a write goes through it from the start, or is done
+//!   again if that began meanwhile.
 //!
 //! What is *not* promised: anything about two writes to the same block that
 //! are under way at the same time.
@@ -60,10 +61,6 @@ use super::{
 use crate::request::{
     Io,
     Step, //
-};
-use hcablk_core::sync::atomic::{
-    Atomic,
-    Full, //
 };
 use hcablk_core::{
     blkdev::{
@@ -84,15 +81,6 @@ use hcablk_core::{
     sync::defer::defer,
 };
 use kernel::{page::PAGE_SIZE, prelude::*};
-
-/// How often pages that a write or a discard has in part were written back whole, by any volume. It
-/// counts before the pages are dropped: who finds no page any more finds another number.
-static REWRITTEN: Atomic<u32> = Atomic::new(0);
-
-/// Returns the number, in order with what is looked at before and after.
-fn rewritten() -> u32 {
-    REWRITTEN.fetch_add(0, Full)
-}
 
 /// What a request for blocks is to the drive.
 #[derive(Clone, Copy)]
@@ -212,15 +200,16 @@ impl<O: Completion> Io<O> {
         }
     }
 
-    /// Returns whether its answer says that something is durable: a flush, or a write with FUA.
-    #[inline]
-    fn makes_durable(&self) -> bool {
-        match self.op {
-            Ok(Op::Flush) => true,
-            Ok(
-                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
-            ) => fua || self.force_fua,
-            _ => false,
+    /// Returns whether its error may be that of a flush of the drive, which concerns what others have written, too.
+    #[cold]
+    fn may_have_failed_to_flush(&self) -> bool {
+        match self.task() {
+            None => matches!(self.op, Ok(Op::Flush)),
+            Some(task) => {
+                let straight = task.route == Route::Device && !self.met_pages;
+                matches!(task.op, BioOp::Write { fua: true })
+                    && !(straight && self.owner.backing().fua_fails_alone())
+            }
         }
     }
 
@@ -234,15 +223,17 @@ impl<O: Completion> Io<O> {
     #[inline]
     pub(crate) fn look_for_rewrites(&mut self) {
         if self.task().is_some_and(Task::writes_parts) {
-            self.rewritten = rewritten();
+            self.rewritten = self.owner.backing().rewrites().mark();
         }
     }
 
     /// Returns whether what was written past the page cache must be written again, through it.
     #[inline]
     fn was_overtaken(&self, task: Task) -> bool {
-        task.is_cached_in(self.owner.backing().file())
-            || (task.shares_pages() && rewritten() != self.rewritten)
+        let backing = self.owner.backing();
+        task.is_cached_in(backing.file())
+            || (task.shares_pages()
+                && (backing.rewrites().any_since(self.rewritten) || backing.is_also_cached()))
     }
 }
 
@@ -264,6 +255,9 @@ pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), Dr
     if result.is_ok() && io.bounces() && matches!(io.op, Ok(Op::Read(..))) {
         io.step = Step::Bounce;
         return defer(io, owner.backing().io_work());
+    }
+    if result.is_err() && io.may_have_failed_to_flush() {
+        owner.backing().flush_failures().add();
     }
     finish_here(&*owner, io, result);
 }
@@ -289,7 +283,7 @@ pub(crate) fn begin_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
         task => {
             // Before it is looked whether there are pages.
             if task.is_some_and(Task::writes_parts) {
-                io.rewritten = rewritten();
+                io.rewritten = owner.backing().rewrites().mark();
             }
             trace::target::drive_start(|| io.about());
             to_drive(owner, io, task);
@@ -344,19 +338,21 @@ fn submit_here<O: Completion>(owner: &O, io: KBox<Io<O>>, op: BioOp, offset: u64
 fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
     let Some(task) = io.task() else {
         let before = owner.write_errors().seen();
-        let synced = owner.backing().file().sync();
+        let synced = owner.backing().sync();
         let result = check_wb_err(owner, before).and(synced);
         return finish_file(owner, io, result);
     };
-    let (file, offset) = (owner.backing().file(), task.extent.offset);
+    let backing = owner.backing();
+    let (file, offset) = (backing.file(), task.extent.offset);
     let length = task.extent.length as usize;
-    io.met_pages = task.route != Route::Cache && task.meets_pages(owner.backing());
+    io.met_pages = task.route != Route::Cache && task.meets_pages(backing);
     match (task.op, task.route) {
         (BioOp::Discard { .. }, Route::Device) => {
             // What is left there is as good as anything; who has written beside it is told of that.
+            // Pages that it has in part are written whole.
+            let rewriting = backing.rewrites().begin();
             let _ = file.write_back(offset, length, &mut file.new_wb_err_cursor());
-            // Pages that it has in part were written whole.
-            REWRITTEN.fetch_add(1, Full);
+            drop(rewriting);
             let _ = file.drop_pages(offset, length);
             submit_bio(owner, io, task.op, offset);
         }
@@ -364,8 +360,9 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
         (BioOp::Write { .. }, Route::Device) if io.met_pages && task.atomic => {
             // Pages would be written back one by one. What reads them meanwhile finds it overtaken, and it is written once more: the
             // same over itself, which nothing can tear.
+            let rewriting = backing.rewrites().begin();
             let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
-            REWRITTEN.fetch_add(1, Full);
+            drop(rewriting);
             // Those that somebody uses stay: it is found overtaken then.
             let _ = file.drop_pages(offset, length);
             match written {
@@ -378,7 +375,10 @@ fn run_step<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
         }
         // Blocks that are lost while they go to the drive are not what was written there.
         (_, Route::Device) => {
-            match file.write_back(offset, length, &mut file.new_wb_err_cursor()) {
+            let rewriting = backing.rewrites().begin();
+            let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
+            drop(rewriting);
+            match written {
                 Ok(()) => submit_bio(owner, io, task.bio_op(), offset),
                 Err(e) => finish_file(owner, io, Err(e)),
             }
@@ -393,9 +393,9 @@ fn empty<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
     let keep = matches!(task.op, BioOp::WriteZeroes { no_unmap: true, .. });
     let (offset, length) = (task.extent.offset, task.extent.length as usize);
     // File systems write back and drop the pages that it has in part.
-    REWRITTEN.fetch_add(1, Full);
+    let rewriting = owner.backing().rewrites().begin();
     let result = owner.backing().file().empty(offset, length, keep);
-    REWRITTEN.fetch_add(1, Full);
+    drop(rewriting);
     finish_file(owner, io, result);
 }
 
@@ -433,6 +433,10 @@ fn transferred<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Task, result
         Some(mut cursor) => owner.backing().file().check_wb_err(&mut cursor),
         None => Ok(()),
     };
+    // By `IOCB_DSYNC` the file system flushes the drive.
+    if own.is_ok() && result.is_err() && matches!(task.op, BioOp::Write { fua: true }) {
+        owner.backing().flush_failures().add();
+    }
     let result = own.and(result);
     let direct = task.route == Route::File && task.replaces();
     if result.is_ok() && direct && io.was_overtaken(task) {
@@ -448,19 +452,20 @@ fn write_through<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
     let (file, offset) = (owner.backing().file(), task.extent.offset);
     let length = task.extent.length as usize;
     let mut cursor = file.new_wb_err_cursor();
+    let rewriting = owner.backing().rewrites().begin();
     let write = FileOp::Write { durable: false };
     let Some((mut io, result)) = transfer(io, write, FileAccess::Cached, offset) else {
         return;
     };
     io.met_pages = true;
     let written = file.write_back(offset, length, &mut cursor);
+    drop(rewriting);
     let result = match task.op {
         BioOp::Write { fua: true } => result
             .and(written)
             .and_then(|()| owner.backing().make_durable()),
         _ => result.and(written),
     };
-    REWRITTEN.fetch_add(1, Full);
     // Those that somebody uses stay; they are right.
     let _ = file.drop_pages(offset, length);
     finish_file(owner, io, result);
@@ -500,8 +505,10 @@ fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(),
         Err(_) if io.cannot_be_done(owner.backing()) => Status::Unsupported,
         Err(_) => Status::IoError,
     };
-    if io.makes_durable() {
+    if matches!(io.op, Ok(Op::Flush)) {
         (status, io.flush_error) = owner.write_errors().end_flush(status, owner.teller());
+    } else if status != Status::Ok && owner.initiator_flushes() && io.may_have_failed_to_flush() {
+        owner.write_errors().owe_flush_error(status);
     }
     trace::target::drive_end(|| io.about().ended(status as i32));
     owner.drive_done(io, status);

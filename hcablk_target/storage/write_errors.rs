@@ -19,6 +19,7 @@ use super::{
         FlushErrors,
         Teller, //
     },
+    flush_failures::FlushFailures,
 };
 use hcablk_core::sync::atomic::{
     Acquire,
@@ -77,6 +78,9 @@ pub(crate) struct WriteErrors {
     seen: Mutex<Seen>,
     #[pin]
     flushes: IrqLock<FlushErrors>,
+    /// The failed flushes of the drive, and how many of them are among `flushes`.
+    failures: Arc<FlushFailures>,
+    seen_failures: Atomic<u32>,
     /// Whether there is one of these that is still to be told.
     owes_error: Atomic<bool>,
     /// Sessions that have it. It grows under the records' lock.
@@ -93,6 +97,8 @@ pub(crate) struct WriteErrors {
 impl WriteErrors {
     fn new(backing: &Backing) -> Result<Arc<Self>> {
         let cursor = backing.wb_err_cursor();
+        let failures = backing.flush_failures().clone();
+        let seen_failures = failures.count();
         Arc::pin_init(
             pin_init!(Self {
                 instance: ExportInstance::of(system::random_u64()),
@@ -102,6 +108,8 @@ impl WriteErrors {
                     last: Ok(()),
                 }),
                 flushes <- new_irq_lock!(FlushErrors::new(), "hcablk_flush_errors"),
+                failures,
+                seen_failures: Atomic::new(seen_failures),
                 owes_error: Atomic::new(false),
                 sessions: Atomic::new(0),
                 open: Atomic::new(0),
@@ -145,9 +153,15 @@ impl WriteErrors {
         let before = self.seen();
         let synced = self
             .check_wb_err(backing, before)
-            .and_then(|()| backing.file().sync())
+            .and_then(|()| backing.sync())
             .and_then(|()| self.check_wb_err(backing, before));
-        synced.is_ok() && !self.owes_error.load(Acquire)
+        synced.is_ok() && !self.owes_error.load(Acquire) && !self.misses_failure()
+    }
+
+    /// Returns whether a flush of the drive has failed that the initiator was not told of.
+    #[inline]
+    fn misses_failure(&self) -> bool {
+        self.failures.count() != self.seen_failures.load(Relaxed)
     }
 
     /// Returns the error of a write-back that has failed since this was called last, or since
@@ -166,16 +180,36 @@ impl WriteErrors {
         }
     }
 
-    /// Returns how a flush, or a write with FUA, of session `by` ends for which the drive's part ended with `own`, and
+    /// Returns how a flush of session `by` ends for which the drive's part ended with `own`, and
     /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
     pub(crate) fn end_flush(&self, own: Status, by: Teller) -> (Status, u32) {
-        if own == Status::Ok && !self.owes_error.load(Acquire) {
+        if own == Status::Ok && !self.owes_error.load(Acquire) && !self.misses_failure() {
             return (own, 0);
         }
         let mut errors = self.flushes.lock();
-        let end = errors.end(own, by);
+        let missed = self.see_failures();
+        let end = match own {
+            Status::Ok if missed => errors.end(Status::IoError, by),
+            own => errors.end(own, by),
+        };
         self.owes_error.store(!errors.is_empty(), Release);
         end
+    }
+
+    /// Records that a write with FUA ended with `error`, which may be that of a flush: the next flush tells of it. Any context.
+    #[cold]
+    pub(crate) fn owe_flush_error(&self, error: Status) {
+        let mut errors = self.flushes.lock();
+        self.see_failures();
+        errors.owe(error);
+        self.owes_error.store(true, Release);
+    }
+
+    /// Takes all failed flushes of the drive for known, and returns whether there was one that was not. To be called with the lock of
+    /// `flushes`.
+    fn see_failures(&self) -> bool {
+        let count = self.failures.count();
+        self.seen_failures.xchg(count, Relaxed) != count
     }
 
     /// Records that an answer that told of the error of a flush was sent by session `by`, and has `arrived` or may not

@@ -180,6 +180,14 @@ impl BlockDevice {
         limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
+    /// Returns whether the error of a write with FUA tells of that write alone. Elsewhere a flush of the device may have failed: the
+    /// block layer's own behind a device without FUA, or one that a device of bios (dm, md) does for it.
+    pub fn fua_fails_alone(&self) -> bool {
+        // SAFETY: By the type invariant; an open device keeps its queue, which has the same operations for its life.
+        let of_requests = unsafe { !(*(*self.as_raw()).bd_queue).mq_ops.is_null() };
+        of_requests && self.fua()
+    }
+
     /// Returns whether the device cannot be written. It changes at any time. C: `bdev_read_only()`.
     #[inline]
     pub fn read_only(&self) -> bool {

@@ -67,6 +67,11 @@ pub struct FileRef<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileId(usize);
 
+/// What tells open files apart by the drive that a flush of them empties the cache of. Good as long as one file of that drive is
+/// open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DriveId(usize);
+
 /// Write-back error cursor: up to which failed write-back of a file somebody has seen the
 /// errors. C: `errseq_t`
 #[derive(Clone, Copy)]
@@ -93,6 +98,28 @@ impl<'a> FileRef<'a> {
     pub fn id(self) -> FileId {
         // What has a page cache of its own is a file of its own.
         FileId(self.mapping().addr())
+    }
+
+    /// Returns whose cache a flush empties. Partitions have that of the whole disk, and so have files on it.
+    pub fn drive_id(self) -> DriveId {
+        // SAFETY: By the type invariant.
+        DriveId(unsafe { bindings::hcablk_c_drive_of(self.file.as_ptr()) }.addr())
+    }
+
+    /// Returns how often the block device is open, or how often the file is for writing. It changes at any time. Any context.
+    #[inline]
+    pub fn openers(self) -> u32 {
+        // SAFETY: By the type invariant.
+        let count = unsafe { bindings::hcablk_c_openers(self.file.as_ptr()) };
+        // Less than nought: nobody may write.
+        u32::try_from(count).unwrap_or(0)
+    }
+
+    /// Returns whether the pages that it is read and written through are its own. On overlayfs they are those of a file of
+    /// another file system, of which nothing can be learned here.
+    pub(super) fn has_own_pages(self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::hcablk_c_has_own_pages(self.file.as_ptr()) }
     }
 
     pub(super) fn has_mode(self, mode: bindings::fmode_t) -> bool {

@@ -115,6 +115,11 @@ impl RegularFile {
         size.unsigned_abs()
     }
 
+    /// Returns whether errors of its write-back can be found here, and its pages: not on overlayfs.
+    pub fn has_own_pages(&self) -> bool {
+        self.file().has_own_pages()
+    }
+
     /// Returns what the file system thinks good for I/O, in bytes.
     pub fn block_size(&self) -> u32 {
         self.block_size
