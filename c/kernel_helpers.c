@@ -160,6 +160,7 @@ bool hcablk_c_may_print(unsigned int kind)
 		HCABLK_C_LIMIT(3),
 		HCABLK_C_LIMIT(4),
 		HCABLK_C_LIMIT(5),
+		HCABLK_C_LIMIT(6),
 	};
 #undef HCABLK_C_LIMIT
 

@@ -19,7 +19,8 @@ use crate::{
             Mode,
             WriteCache, //
         },
-        p2p::Source, //
+        p2p::Source,
+        reservations::Keep, //
     }, //
 };
 use hcablk_core::{
@@ -203,6 +204,19 @@ impl Node for Volume {
                 volume.set_wwid(match text {
                     "" => None,
                     text => Some(VolumeId::parse(text).map_err(|_| EINVAL)?),
+                })
+            },
+        ),
+        Attribute::read_write(
+            c"keep_reservations",
+            |volume, out| {
+                let kept = volume.keep_reservations() == Keep::Always;
+                writeln!(out, "{}", u8::from(kept))
+            },
+            |volume, _, text| {
+                volume.set_keep_reservations(match boolean(text)? {
+                    true => Keep::Always,
+                    false => Keep::IfPossible,
                 })
             },
         ),

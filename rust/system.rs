@@ -52,6 +52,8 @@ pub enum Lines {
     Gone,
     /// What memory a session that begins has got: smaller requests than it asked for, no peer memory.
     Sizes,
+    /// A change of reservations was refused.
+    Reservations,
 }
 
 /// Returns whether one more line of `kind` may be printed: ten in five seconds. Says itself how

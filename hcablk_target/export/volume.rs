@@ -21,7 +21,10 @@ use crate::{
             WriteCache, //
         },
         p2p::Source,
-        reservations::Drives,
+        reservations::{
+            Drives,
+            Keep, //
+        },
         write_errors::Records, //
     }, //
 };
@@ -86,6 +89,7 @@ struct State {
     chunk_kib: u32,
     source: Source,
     wwid: Option<VolumeId>,
+    keep: Keep,
     export: Export,
     hosts: Hosts,
     error: Option<(&'static str, Error)>,
@@ -102,6 +106,7 @@ struct Opening {
     chunk: u32,
     cache_mib: u32,
     wwid: Option<VolumeId>,
+    keep: Keep,
 }
 
 impl State {
@@ -116,6 +121,7 @@ impl State {
             chunk: self.chunk_kib << 10,
             cache_mib: self.cache_mib,
             wwid: self.wwid,
+            keep: self.keep,
         })
     }
 }
@@ -158,6 +164,7 @@ impl Volume {
                     chunk_kib: CHUNK_KIB,
                     source: Source::Nearest,
                     wwid: None,
+                    keep: Keep::IfPossible,
                     export: Export::Disabled,
                     hosts: Hosts::new(),
                     error: None,
@@ -222,6 +229,15 @@ impl Volume {
     /// Sets which volume this is, `EBUSY` while it is enabled.
     pub(crate) fn set_wwid(&self, wwid: Option<VolumeId>) -> Result {
         self.change(|state| state.wwid = wwid)
+    }
+
+    pub(crate) fn keep_reservations(&self) -> Keep {
+        self.state.lock().keep
+    }
+
+    /// Sets whether it can be enabled without reservations, `EBUSY` while it is.
+    pub(crate) fn set_keep_reservations(&self, keep: Keep) -> Result {
+        self.change(|state| state.keep = keep)
     }
 
     /// Sets by what way data goes, `EBUSY` while the volume is enabled.
@@ -346,7 +362,7 @@ impl Volume {
         let ways = (it.mode, it.write_cache);
         let backing = Backing::open(name, &it.path, it.read_only, ways, it.source, it.chunk)?
             .claim(self.owner.claims(), it.cache_mib)?;
-        let drive = Drives::of(self.owner.drives(), backing.file().id(), it.wwid)?;
+        let drive = Drives::of(self.owner.drives(), backing.file().id(), it.wwid, it.keep)?;
         let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
         Ok(backing.reserved_by(drive))
     }

@@ -52,7 +52,11 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
-    system::now_ns, //
+    system::{
+        may_print,
+        now_ns,
+        Lines, //
+    },
 };
 use kernel::{
     new_mutex,
@@ -68,7 +72,8 @@ mod file;
 
 pub(crate) use self::drives::{
     DriveUse,
-    Drives, //
+    Drives,
+    Keep, //
 };
 use self::file::DriveFile;
 
@@ -99,6 +104,8 @@ type Victims = KVec<HostId>;
 pub(crate) struct Drive {
     file: FileId,
     wwid: Option<VolumeId>,
+    /// There is a file.
+    is_kept: bool,
     /// It is exported by another wwid, too. Set under `control`.
     ambiguous: Atomic<bool>,
     held: Atomic<bool>,
@@ -125,6 +132,7 @@ impl Drive {
         let drive = pin_init!(Self {
             file,
             wwid,
+            is_kept: kept.is_some(),
             ambiguous: Atomic::new(false),
             held: Atomic::new(held),
             marking: Atomic::new(false),
@@ -199,9 +207,11 @@ impl Drive {
             let mut control = self.control.lock();
             let ambiguous = self.ambiguous.load(Relaxed);
             let Some(kept) = Option::as_mut(&mut *control).filter(|_| !ambiguous) else {
-                pr_warn!(
-                    "reservations need a wwid, the same for all volumes of a drive, and the directory `reservations` when the first of these is enabled\n"
-                );
+                if may_print(Lines::Reservations) {
+                    pr_warn!(
+                        "reservations need a wwid, the same for all volumes of a drive, and the directory `reservations` when the first of these is enabled\n"
+                    );
+                }
                 return Outcome::failed(Status::Unsupported);
             };
             let Ok((next, outcome, victims)) = self.prepare(asking, op) else {
@@ -240,7 +250,9 @@ impl Drive {
                 false => "nothing is changed",
             };
             let errno = e.to_errno();
-            pr_warn!("a reservation cannot be kept in its file (error {errno}): {told}\n");
+            if may_print(Lines::Reservations) {
+                pr_warn!("a reservation cannot be kept in its file (error {errno}): {told}\n");
+            }
         })
     }
 

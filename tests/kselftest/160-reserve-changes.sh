@@ -27,7 +27,7 @@ may() {
 }
 # The directory of the files is on a drive, so that it outlives the target.
 state() {
-	must on target "modprobe -a ext4 && { blkid $drive2 | grep -q ext4 || mkfs.ext4 -q -F $drive2 64M; } && mkdir -p /mnt/state && mount $drive2 /mnt/state && mkdir -p /mnt/state/reservations && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
+	must on target "modprobe -a ext4 && { blkid $drive2 | grep -q ext4 || mkfs.ext4 -q -F $drive2 64M; } && mkdir -p /mnt/state && mount $drive2 /mnt/state && $(keep /mnt/state/reservations) && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
 }
 must on target "dd if=/dev/zero of=$drive2 bs=1M count=1 status=none"
 state
@@ -92,12 +92,21 @@ same "nobody is registered any more" "0 0 rw rw" "$(pr c2 reservation) $(may c1)
 like "nobody has a key" ":\$" "$(pr c2 keys)"
 
 must on target 'hcablk target unexport --force vol1'
+refused() {
+	on target "hcablk target export vol1 $drive --insecure 2>&1"
+}
+must on target 'umount /mnt/state && mkdir -p /mnt/state/reservations'
+like "their file system is not mounted: the volume is not exported" "no readable file .hcablk-reservations; is its file system mounted" "$(refused)"
+must on target "rmdir /mnt/state/reservations && env echo > $target/reservations"
+like "nor is it if they have no directory" "reservations cannot be kept: no directory is set" "$(refused)"
 must on target "env echo /nowhere/at/all > $target/reservations"
-export_volume vol1 "$drive" c1 c2
+like "nor if that is not there" "directory is not there; is its file system mounted" "$(refused)"
+same "nothing is left of it" 0 "$(on target "ls $target/volumes | wc -l")"
+export_volume vol1 "$drive" --no-reservations c1 c2
 must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
 same "without a directory nobody registers" "Operation not supported" "$(pr c1 register 0 11)"
 check "and the log says why" in_log target "reservations need a wwid, .* and the directory"
 for guest in c1 c2; do
 	must on $guest 'hcablk disconnect --force vol1'
 done
-must on target "hcablk target unexport vol1; umount /mnt/state"
+must on target 'hcablk target unexport vol1'

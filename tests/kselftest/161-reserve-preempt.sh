@@ -23,7 +23,7 @@ table() {
 	echo "0 $size delay $drive $(($1 * size)) 0 $drive $(($1 * size)) $2"
 }
 
-must on target "modprobe -a dm_mod dm_delay && mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
+must on target "modprobe -a dm_mod dm_delay && $(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 own=() victims=() load="" overs=""
 for ((n = 0; n < drives; n++)); do
 	# What is above counts what waits in it; itself it does not (accounts_remapped_io of dm-delay).

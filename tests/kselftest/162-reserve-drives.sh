@@ -42,7 +42,7 @@ dm kept "0 16384 linear $drive2 0"
 dm part1 "0 131072 linear $drive 0"
 dm part2 "0 131072 linear $drive 131072"
 state="/mnt/state/reservations"
-must on target "mkfs.ext4 -q -F -b 4096 -O ^has_journal /dev/mapper/kept && mkdir -p /mnt/state && mount /dev/mapper/kept /mnt/state && mkdir -p $state && modprobe hcablk_target && env echo $state > $target/reservations"
+must on target "mkfs.ext4 -q -F -b 4096 -O ^has_journal /dev/mapper/kept && mkdir -p /mnt/state && mount /dev/mapper/kept /mnt/state && $(keep $state) && modprobe hcablk_target && env echo $state > $target/reservations"
 
 # Two drives of one wwid would write the same file.
 check "a drive is exported" export_of vol1 part1 $one

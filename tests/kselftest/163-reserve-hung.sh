@@ -13,7 +13,7 @@ must on target "modprobe dm_mod && for half in 0 1; do
 		echo \"0 65536 linear $drive \$((half * 65536))\" | dmsetup create half\$half
 	done && dmsetup mknodes &&
 	printf '0 65536 linear /dev/mapper/half0 0\n65536 65536 linear /dev/mapper/half1 0\n' | dmsetup create both && dmsetup mknodes &&
-	mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
+	$(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 declare -A disks
 for volume in vol1 vol2; do
 	export_volume $volume /dev/mapper/both --wwid=$wwid c1 c2

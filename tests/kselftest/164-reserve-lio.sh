@@ -50,7 +50,7 @@ tests() {
 			END { told() }' /tmp/tests"
 }
 
-must on target "mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
+must on target "$(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 export_volume vol1 "$drive" c1 c2
 for guest in c1 c2; do
 	connect $guest vol1 --ctrl-loss-tmo -1

@@ -31,7 +31,7 @@ read_back() {
 	on c2 "echo \"\$(hcablk-pr $reader keys) | \$(hcablk-pr $reader reservation)\""
 }
 state() {
-	must on target "modprobe -a ext4 && { blkid $drive2 | grep -q ext4 || mkfs.ext4 -q -F $drive2 64M; } && mkdir -p /mnt/state && mount $drive2 /mnt/state && mkdir -p /mnt/state/reservations && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
+	must on target "modprobe -a ext4 && { blkid $drive2 | grep -q ext4 || mkfs.ext4 -q -F $drive2 64M; } && mkdir -p /mnt/state && mount $drive2 /mnt/state && $(keep /mnt/state/reservations) && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
 }
 # The same drive as two volumes, of one wwid: one for c1's hosts, and one by which c2 reads.
 wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0b65

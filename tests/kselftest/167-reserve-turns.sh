@@ -18,7 +18,7 @@ changes=6
 delay=200
 must on target "modprobe -a dm_mod dm_delay ext4 && printf '0 16384 delay $drive2 0 0 $drive2 0 $delay\n' | dmsetup create kept && dmsetup mknodes &&
 	mkfs.ext4 -q -F -b 4096 -O ^has_journal /dev/mapper/kept && mkdir -p /mnt/state && mount /dev/mapper/kept /mnt/state &&
-	mkdir /mnt/state/reservations && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
+	$(keep /mnt/state/reservations) && modprobe hcablk_target && env echo /mnt/state/reservations > $target/reservations"
 export_volume vol1 "$drive" --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0b67 c1 c2
 connect c2 vol1 --queues 1
 # changed: how many changes there were in all

@@ -7,7 +7,7 @@
 
 . "${0%/*}/lib.sh"
 
-must on target "mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
+must on target "$(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 export_volume vol1 "$drive" --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0b81 c1 c2
 export_volume vol2 "$drive2" --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0b82 c1 c2
 connect c1 vol1 --ctrl-loss-tmo 600

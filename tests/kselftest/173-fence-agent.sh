@@ -45,7 +45,7 @@ for wrong in "action=reboot plug=c2" "action=off" "action=off plug=c2 method=sho
 done
 
 must on target "modprobe -a dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
-	mkdir -p /run/reservations && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
+	$(keep /run/reservations) && modprobe hcablk_target && env echo /run/reservations > $target/reservations"
 export_volume vol1 /dev/mapper/gate c1 c2
 for guest in c1 c2; do
 	connect "$guest" vol1 --ctrl-loss-tmo -1

@@ -24,7 +24,7 @@ must on target 'modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb
 volume=/dev/small
 # It has reservations.
 wwid=--wwid=8a51c0de-63aa-4b1c-9b57-2f2c0e9d6c63
-must on target "mkdir -p /tmp/reservations && modprobe hcablk_target && env echo /tmp/reservations > $target/reservations"
+must on target "$(keep /tmp/reservations) && modprobe hcablk_target && env echo /tmp/reservations > $target/reservations"
 
 # attack MESSAGES: c1 is the hostile; sets its $output and its exit $code.
 attack() {

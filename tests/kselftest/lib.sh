@@ -260,6 +260,11 @@ target=/sys/kernel/config/hcablk_target
 # Ids of hosts that were asked for theirs.
 declare -A _host_ids
 
+# keep DIRECTORY: prints the commands that make a directory which keeps reservations, as the package does.
+keep() {
+	echo "mkdir -p $1 && : > $1/.hcablk-reservations"
+}
+
 # export_volume VOLUME PATH [--OPTION…] CLIENT…: hosts need no key, unless the test has set $with_keys.
 export_volume() {
 	local volume=$1 path=$2 arguments=()

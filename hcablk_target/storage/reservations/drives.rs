@@ -7,6 +7,10 @@
 //! another wwid, or without one, beside that of its first volume is not one whose reservations can be changed,
 //! and none that has any is exported so.
 //!
+//! An empty mount point looks like a directory without files, and a preempted host would write again. So a volume can demand that its
+//! reservations are kept ([`Keep::Always`]): then it is not enabled unless the directory has the file [`MARKER`], which is
+//! made once, when the directory is.
+//!
 //! # Locks and contexts
 //!
 //! `opening` is held by who begins to use a drive, while files are opened and read, for as long as their file system takes.
@@ -38,6 +42,18 @@ use kernel::{
         Mutex, //
     },
 };
+
+/// The file by which the directory is known from an empty mount point.
+const MARKER: &CStr = c".hcablk-reservations";
+
+/// Whether a volume does without its reservations.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// If they cannot be kept when it is enabled, nobody registers.
+    IfPossible,
+    /// It is not enabled if they cannot be kept.
+    Always,
+}
 
 /// What could not be done, and why.
 type Failed = (&'static str, Error);
@@ -117,14 +133,32 @@ impl List {
     }
 
     /// Opens the directory of the files; `None`: there is none, and no file either. Sleeps.
-    fn open(directory: Option<&CStr>) -> Result<Option<StateDirectory>, Failed> {
+    fn open(directory: Option<&CStr>, keep: Keep) -> Result<Option<StateDirectory>, Failed> {
+        let must = keep == Keep::Always;
         let Some(path) = directory else {
-            return Ok(None);
+            return match must {
+                true => Err((
+                    "its reservations cannot be kept: no directory is set",
+                    ENOENT,
+                )),
+                false => Ok(None),
+            };
         };
-        match StateDirectory::open(path) {
-            Ok(directory) => Ok(Some(directory)),
-            Err(e) if e == ENOENT => Ok(None),
-            Err(e) => Err(("the directory of reservations cannot be opened", e)),
+        let directory = match StateDirectory::open(path) {
+            Ok(directory) => directory,
+            Err(e) if e == ENOENT && !must => return Ok(None),
+            Err(e) if e == ENOENT => {
+                let what = "its reservations cannot be kept: their directory is not there; is its file system mounted?";
+                return Err((what, e));
+            }
+            Err(e) => return Err(("the directory of reservations cannot be opened", e)),
+        };
+        match directory.file(MARKER) {
+            Err(e) if must => Err((
+                "its reservations cannot be kept: their directory has no readable file .hcablk-reservations; is its file system mounted?",
+                e,
+            )),
+            _ => Ok(Some(directory)),
         }
     }
 }
@@ -188,7 +222,11 @@ impl Drives {
         this: &Arc<Self>,
         file: FileId,
         wwid: Option<VolumeId>,
+        keep: Keep,
     ) -> Result<DriveUse, Failed> {
+        if keep == Keep::Always && wwid.is_none() {
+            return Err(("reservations cannot be kept without a wwid", EINVAL));
+        }
         let _alone = this.opening.lock();
         let (known, path) = {
             let mut list = this.list.lock();
@@ -197,6 +235,10 @@ impl Drives {
             }
             let known = list.drive(file);
             if let Some(drive) = known.as_ref().filter(|drive| drive.wwid == wwid) {
+                if keep == Keep::Always && !drive.is_kept {
+                    let what = "another volume exports its drive without keeping reservations";
+                    return Err((what, EBUSY));
+                }
                 return list.add(this, drive.clone(), wwid);
             }
             let path = list.directory.as_deref().map(CString::try_from);
@@ -205,7 +247,7 @@ impl Drives {
         };
         let state = KBox::new(Reservations::new(), GFP_KERNEL);
         let mut state = state.map_err(|e| ("memory", e.into()))?;
-        let kept = match (wwid, List::open(path.as_deref())?) {
+        let kept = match (wwid, List::open(path.as_deref(), keep)?) {
             (Some(wwid), Some(directory)) => Some(DriveFile::load(directory, wwid, &mut state)?),
             _ => None,
         };

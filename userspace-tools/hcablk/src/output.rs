@@ -72,6 +72,8 @@ pub struct Volume {
     /// When writes are answered: `back` (before the data is on stable media) or `through`; `null` if the kernel module
     /// has no such setting.
     pub write_cache: Option<String>,
+    /// Whether it is not exported when its reservations cannot be kept; `null` if the kernel module has no such setting.
+    pub keep_reservations: Option<bool>,
     /// MiB of its cache; 0: none.
     pub cache_mib: u32,
     /// KiB of the chunks that large requests move in; 0: they move as a whole.

@@ -245,9 +245,45 @@ fn each_failure_of_finishing_an_export_is_undone() {
         let folder = "/sys/kernel/config/hcablk_target/volumes/data";
         hcablk::system::System::mkdir(&kernel, folder.as_ref()).unwrap();
         kernel.set_volume("data", "path", "/dev/sdb\n");
+        kernel.set_volume("data", "keep_reservations", "1\n");
         kernel
     };
     each_failure_is_undone(prepare, &format!("target export data /dev/sdb --allow {A}"));
+}
+
+#[test]
+fn reservations_are_kept_if_nothing_else_is_asked_for() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    assert_eq!(kernel.volume("data", "keep_reservations"), "1");
+    let line = format!("target export data /dev/sdb --no-reservations --allow {A}");
+    let error = fails(&kernel, &line);
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(
+        error
+            .message
+            .contains("refused if its reservations cannot be kept"),
+        "{error:?}"
+    );
+    ok(&kernel, "target unexport data");
+    ok(&kernel, &line);
+    assert_eq!(kernel.volume("data", "keep_reservations"), "0");
+}
+
+#[test]
+fn a_volume_whose_reservations_cannot_be_kept() {
+    let kernel = Kernel::loaded();
+    let snapshot = kernel.snapshot();
+    kernel.refuse(
+        "data",
+        Errno::ENOENT,
+        "its reservations cannot be kept: no directory is set",
+    );
+    let error = fails(&kernel, &format!("target export data /dev/sdb --allow {A}"));
+    let advice = error.advice.unwrap();
+    assert!(advice.contains("--no-reservations"), "{advice}");
+    assert!(advice.contains(".hcablk-reservations"), "{advice}");
+    assert_eq!(kernel.snapshot(), snapshot);
 }
 
 #[test]

@@ -157,6 +157,11 @@ pub struct ExportArgs {
     #[arg(long, value_enum, default_value_t = WriteCache::Back)]
     pub write_cache: WriteCache,
 
+    /// Export it even if reservations cannot be kept, because their directory /var/lib/hcablk/reservations is not
+    /// there. A host whose registration was preempted can then write again
+    #[arg(long)]
+    pub no_reservations: bool,
+
     /// Keep so many MiB of what clients read again and again in this machine's memory, or, with
     /// --mode p2p, in that of the PCI device; 0: none. With the modes direct and p2p only, and for
     /// a device or file that no other volume exports
@@ -205,6 +210,7 @@ impl From<&ExportArgs> for Export {
             insecure: args.insecure,
             mode: args.mode,
             write_cache: args.write_cache,
+            keep_reservations: !args.no_reservations,
             cache_mib: args.cache_mib,
             chunk_kib: args.chunk_kib,
             provider: args.provider.clone(),

@@ -95,6 +95,7 @@ fn read_export(group: &Group<'_>) -> Result<Option<Export>> {
         insecure: None,
         mode: None,
         write_cache: None,
+        keep_reservations: None,
         cache: None,
         chunk: None,
         provider: None,

@@ -171,6 +171,8 @@ table! {
         mode: Mode = "mode", Some("direct"), Disabled;
         /// When writes are answered.
         write_cache: WriteCache = "write_cache", Some("back"), Disabled;
+        /// Whether it can be enabled without its reservations.
+        keep_reservations: bool = "keep_reservations", Some("1"), Disabled;
         /// The cache.
         cache: Size<MIB, 0, 1_048_576> = "cache_mib", Some("0"), Disabled;
         /// The chunks that large requests move in; 0: they move as a whole.

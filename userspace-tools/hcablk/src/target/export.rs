@@ -26,6 +26,9 @@ use crate::output::{Done, Outcome, PortRef};
 use crate::system::{OpError, System};
 use crate::tuning::choice;
 
+/// The attribute of a volume that is not enabled if its reservations cannot be kept.
+pub(super) const KEEP_RESERVATIONS: &str = "keep_reservations";
+
 /// By what way a volume's data goes; the driver's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -81,6 +84,8 @@ pub struct Export {
     pub mode: Mode,
     /// When writes are answered.
     pub write_cache: WriteCache,
+    /// Whether it is refused if its reservations cannot be kept.
+    pub keep_reservations: bool,
     /// MiB of the volume's cache; 0: none.
     pub cache_mib: u32,
     /// KiB of the chunks that large requests move in; 0: they move as a whole.
@@ -172,6 +177,12 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
                 .to_owned(),
         );
     }
+    if wanted.keep_reservations && now_keep_reservations(&group)?.is_none() {
+        outcome.note(
+            "the kernel module cannot tell whether reservations are kept: it is older than this command"
+                .to_owned(),
+        );
+    }
     if wwid.is_none() {
         outcome.note(
             "this host has no id to derive the volume's wwid from, so it has none: give one by --wwid"
@@ -241,6 +252,10 @@ fn set_up(
         if now_write_cache(group)? != wanted.write_cache.name() {
             transaction.set(group, write_cache::ATTRIBUTE, wanted.write_cache)?;
         }
+        if now_keep_reservations(group)?.is_some_and(|now| now != wanted.keep_reservations) {
+            let keep = u8::from(wanted.keep_reservations);
+            transaction.set(group, KEEP_RESERVATIONS, keep)?;
+        }
         transaction.set(group, "cache_mib", wanted.cache_mib)?;
         transaction.set(group, "chunk_kib", wanted.chunk_kib)?;
         if wanted.mode == Mode::P2p {
@@ -286,6 +301,11 @@ pub(crate) fn enable(group: &Group<'_>, transaction: &mut Transaction<'_>) -> Re
 fn now_write_cache(group: &Group<'_>) -> Result<String> {
     let word = attribute(group, write_cache::ATTRIBUTE)?;
     Ok(word.unwrap_or_else(|| WriteCache::Back.name().to_owned()))
+}
+
+/// Returns whether the volume is refused if its reservations cannot be kept; `None` if the driver has no such setting.
+fn now_keep_reservations(group: &Group<'_>) -> Result<Option<bool>> {
+    Ok(attribute(group, KEEP_RESERVATIONS)?.map(|text| text == "1"))
 }
 
 /// Makes sure that a volume that is there is the one asked for.
@@ -385,6 +405,12 @@ fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>
             wanted.write_cache
         ));
     }
+    if now_keep_reservations(group)?.is_some_and(|now| now != wanted.keep_reservations) {
+        different.push(match wanted.keep_reservations {
+            true => "it does without reservations that cannot be kept".to_owned(),
+            false => "it is refused if its reservations cannot be kept".to_owned(),
+        });
+    }
     let cache_mib: u32 = group.value("cache_mib")?;
     if cache_mib != wanted.cache_mib {
         different.push(format!(
@@ -414,7 +440,17 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
         ),
         group.reason(),
     );
+    let reason = group.reason().unwrap_or_default();
     let advice = match error.errno {
+        _ if reason.contains("reservations cannot be kept") => {
+            "Mount the file system of /var/lib/hcablk. If the directory is new, make it:\n\
+             mkdir -p /var/lib/hcablk/reservations && touch /var/lib/hcablk/reservations/.hcablk-reservations\n\
+             A volume that needs no reservations is exported with --no-reservations."
+                .to_owned()
+        }
+        Errno::EOPNOTSUPP if reason.contains("overlayfs") => {
+            "`df` shows which file system the file is on.".to_owned()
+        }
         Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => {
             "`lsblk -p` shows the block devices of this machine.".to_owned()
         }

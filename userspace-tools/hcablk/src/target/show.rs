@@ -2,6 +2,7 @@
 
 //! `hcablk target list`, `stats` and `times`.
 
+use super::export::KEEP_RESERVATIONS;
 use super::fence::{evicted, join};
 use super::hosts::hosts;
 use super::records::Records;
@@ -143,6 +144,7 @@ fn read_volume(group: &Group<'_>) -> Result<Volume> {
         insecure: group.flag("insecure")?,
         mode: group.get("mode")?,
         write_cache: attribute(group, write_cache::ATTRIBUTE)?,
+        keep_reservations: attribute(group, KEEP_RESERVATIONS)?.map(|text| text == "1"),
         cache_mib: group.value("cache_mib")?,
         chunk_kib: group.value("chunk_kib")?,
         wwid: Some(group.get("wwid")?).filter(|wwid| !wwid.is_empty()),

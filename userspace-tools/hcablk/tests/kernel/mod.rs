@@ -59,7 +59,7 @@ pub type Tree = BTreeMap<PathBuf, Node>;
 #[derive(Default)]
 pub struct Kernel {
     pub tree: RefCell<Tree>,
-    /// Whether the modules are older than `lost_writes` and `write_cache`.
+    /// Whether the modules are older than `lost_writes`, `write_cache` and `keep_reservations`.
     pub old: Cell<bool>,
     /// Where links lead to.
     pub links: RefCell<BTreeMap<PathBuf, PathBuf>>,
@@ -219,7 +219,8 @@ impl Kernel {
     }
 
     fn fill(&self, folder: &Path, attributes: &[(&str, &str)]) {
-        let is_new = |name: &str| matches!(name, "lost_writes" | "write_cache");
+        let is_new =
+            |name: &str| matches!(name, "lost_writes" | "write_cache" | "keep_reservations");
         let known = |(name, _): &&(&str, &str)| !(self.old.get() && is_new(name));
         for (name, value) in attributes.iter().filter(known) {
             self.file(folder.join(name), &format!("{value}\n"));

@@ -14,6 +14,7 @@ const VOLUME: &[(&str, &str)] = &[
     ("insecure", "0"),
     ("mode", "direct"),
     ("write_cache", "back"),
+    ("keep_reservations", "0"),
     ("cache_mib", "0"),
     ("chunk_kib", "128"),
     ("provider", "auto"),
