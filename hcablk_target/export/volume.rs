@@ -413,7 +413,11 @@ impl Volume {
         else {
             return None;
         };
-        let geometry = backing.geometry(state.read_only)?;
+        let geometry = Geometry {
+            // Whether the drive refuses writes is asked when it matters.
+            read_only: state.read_only,
+            ..backing.geometry(state.read_only)?
+        };
         Some((backing.clone(), geometry, records.clone()))
     }
 }

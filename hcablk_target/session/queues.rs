@@ -66,7 +66,6 @@ impl AdminOwner for Session {
         Some(VolumeNow {
             state: VolumeState {
                 sectors: now.sectors,
-                // A session that began with a volume that refuses writes goes on so.
                 read_only: self.geometry.read_only || now.refuses_writes,
                 write_cache: Some(now.wants_flushes),
             },

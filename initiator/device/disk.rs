@@ -163,10 +163,12 @@ impl Device {
         }
         active.generation = generation.or(active.generation);
         if !read_only {
-            // A session that began while nobody could write has its writes refused: another one comes in its place.
+            // A target that tells no limits refuses the writes of a session that began while nobody could write: another one comes in its
+            // place.
             for session in active.sessions.iter().flatten() {
-                let began_read_only = |info: VolumeInfo| info.geometry.read_only;
-                if session.is_live() && session.volume().is_some_and(began_read_only) {
+                let stays_read_only =
+                    |info: VolumeInfo| info.geometry.read_only && info.limits.is_none();
+                if session.is_live() && session.volume().is_some_and(stays_read_only) {
                     session.fail(Failure::OtherAccess);
                 }
             }

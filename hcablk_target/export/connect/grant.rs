@@ -87,7 +87,7 @@ impl Connect {
             tells_limits: true,
             geometry: Geometry {
                 max_transfer: session.largest(),
-                ..*session.geometry()
+                ..Self::as_it_is(session, session.geometry())
             },
             ..Self::reply(request, session, volume)
         };
@@ -110,6 +110,15 @@ impl Connect {
         Ok(())
     }
 
+    /// Returns `geometry` as it is at this moment: the drive may refuse writes.
+    fn as_it_is(session: &Session, geometry: &Geometry) -> Geometry {
+        let refuses_writes = || session.backing().is_some_and(|it| it.refuses_writes());
+        Geometry {
+            read_only: geometry.read_only || refuses_writes(),
+            ..*geometry
+        }
+    }
+
     /// Returns what the replies to all queue pairs of a session have in common; nothing is granted by it.
     fn reply(request: &Request, session: &Session, volume: &Volume) -> Reply {
         Reply {
@@ -117,7 +126,7 @@ impl Connect {
             credits: 0,
             session: request.session,
             epoch: request.epoch,
-            geometry: *session.geometry(),
+            geometry: Self::as_it_is(session, session.geometry()),
             inline: 0,
             quiet: false,
             no_read: false,
@@ -163,7 +172,7 @@ impl Connect {
         };
         let reply = Reply {
             credits: queue.shape().credits,
-            geometry: *queue.geometry(),
+            geometry: Self::as_it_is(session, queue.geometry()),
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),
