@@ -9,6 +9,9 @@
  *	volatile cache. It tells of each write that comes while an earlier one of the same sectors is
  *	still held, and fails at the end: who writes each place again only when its last write was
  *	answered can cause that only by a write of the past.
+ * hcablk-reorder DEVICE MIB hold SECTOR
+ *	serves it in order, but for the first write of this sector alone: it prints "held", lets that write take effect at SIGUSR1
+ *	and answers it at SIGUSR2.
  */
 
 #define _GNU_SOURCE
@@ -43,6 +46,10 @@ static unsigned int count, overlaps;
 static unsigned char *memory;
 static uint64_t bytes, random_state;
 static int device = -1, server = -1;
+/* With `hold`: the place of the write that is held, and what the signals ask for. */
+static bool holds;
+static uint64_t held_from;
+static volatile sig_atomic_t may_take_effect, may_be_answered;
 
 static void failed(const char *what)
 {
@@ -99,9 +106,34 @@ static void answer(const char *handle, const void *data, size_t length)
 		send_all(data, length);
 }
 
+static void release(int signal)
+{
+	if (signal == SIGUSR1)
+		may_take_effect = 1;
+	else
+		may_be_answered = 1;
+}
+
+/* Carries out what the signals ask for: the held write is the only one that waits. */
+static int carry_out_held(void)
+{
+	if (may_take_effect)
+		memcpy(memory + held[0].from, held[0].data, held[0].length);
+	may_take_effect = 0;
+	if (may_be_answered) {
+		answer(held[0].handle, NULL, 0);
+		free(held[0].data);
+		count = 0;
+		holds = false;
+	}
+	return -1;
+}
+
 /* Carries out the writes whose time has come; how many milliseconds are left to the next one, -1 if there is none. */
 static int carry_out(void)
 {
+	if (holds && count == 1)
+		return carry_out_held();
 	for (;;) {
 		struct held *first = NULL;
 		uint64_t now = now_ns();
@@ -161,6 +193,19 @@ static bool take(uint64_t most_ns)
 		if (!write->data || !receive_all(write->data, length))
 			failed("a write's data");
 		memcpy(write->handle, request.handle, 8);
+		if (holds) {
+			if (count == 1 && from == held_from && length == SECTOR) {
+				puts("held");
+				fflush(stdout);
+				return true;
+			}
+			/* Before the one that is held, and after what that has done. */
+			memcpy(memory + from, write->data, length);
+			answer(write->handle, NULL, 0);
+			free(write->data);
+			count--;
+			return true;
+		}
 		look_for_overlaps();
 		if (next_random() % 8 == 0)
 			write->due += next_random() % most_ns;
@@ -177,10 +222,12 @@ int main(int words, char **word)
 	pid_t child;
 
 	if (words != 5) {
-		fprintf(stderr, "usage: hcablk-reorder DEVICE MIB SEED MS\n");
+		fprintf(stderr, "usage: hcablk-reorder DEVICE MIB SEED MS | hold SECTOR\n");
 		return 2;
 	}
 	bytes = strtoull(word[2], NULL, 0) << 20;
+	holds = !strcmp(word[3], "hold");
+	held_from = strtoull(word[4], NULL, 0) * SECTOR;
 	random_state = strtoull(word[3], NULL, 0) * 2 + 1;
 	memory = calloc(1, bytes);
 	device = open(word[1], O_RDWR);
@@ -191,6 +238,9 @@ int main(int words, char **word)
 	    ioctl(device, NBD_CLEAR_SOCK) || ioctl(device, NBD_SET_SOCK, pair[0]) ||
 	    ioctl(device, NBD_SET_FLAGS, (unsigned long)NBD_FLAG_HAS_FLAGS))
 		failed("setting the device up");
+	/* The child is called the same. */
+	signal(SIGUSR1, SIG_IGN);
+	signal(SIGUSR2, SIG_IGN);
 	child = fork();
 	if (child < 0)
 		failed("fork");
@@ -204,6 +254,8 @@ int main(int words, char **word)
 	close(pair[0]);
 	signal(SIGTERM, end);
 	signal(SIGINT, end);
+	signal(SIGUSR1, release);
+	signal(SIGUSR2, release);
 	for (;;) {
 		struct pollfd ready = { .fd = server, .events = POLLIN };
 		int left = carry_out(), n = poll(&ready, 1, left);

@@ -41,7 +41,7 @@ MODULES = (
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
     "nvme null_blk scsi_debug sd_mod virtio_scsi brd loop dm_mod dm_flakey dm_delay raid0 raid1 raid456 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
-    "ext4 xfs crc32c_cryptoapi nbd "
+    "ext4 xfs overlay crc32c_cryptoapi nbd "
     "target_core_mod target_core_iblock iscsi_target_mod "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
 ).split()
@@ -50,6 +50,7 @@ MODULES = (
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
     "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "raid456", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
+    "overlay",
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
 

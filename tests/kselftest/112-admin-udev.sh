@@ -43,6 +43,23 @@ check "the disk is back" wait_until c1 60 "grep -q live $initiator/vol1/state"
 must on c1 'udevadm settle --timeout=60'
 check "with its links" links_to by-label/shared "$device"
 
+# Nor has it reason to read when it is told of lost writes.
+must on c1 "dd if=/dev/zero of=$device bs=4k seek=1024 count=1 oflag=direct conv=notrunc"
+must vm link-down target 0
+must wait_until c1 60 "grep -q queueing $initiator/vol1/state"
+must on target 'hcablk target unexport --force vol1'
+must vm link-up target 0
+export_volume vol1 "$drive" c1
+must wait_until c1 60 "grep -q live $initiator/vol1/state && grep -qx 1 $initiator/vol1/lost_writes"
+must on c1 'udevadm settle --timeout=60'
+reads() {
+	on c1 "awk '{ print \$1 }' /sys/block/$disk/stat"
+}
+before=$(reads)
+must on c1 'hcablk acknowledge-loss vol1 && udevadm settle --timeout=60'
+same "when udev is told of lost writes it reads nothing" "$before" "$(reads)"
+check "and the links stay" links_to by-uuid/$uuid "$device"
+
 must on c1 "wipefs -a $device > /dev/null 2>&1 || dd if=/dev/zero of=$device bs=1M count=4 oflag=direct 2> /dev/null"
 check "what is wiped has no link any more" wait_until c1 30 "[ ! -e /dev/disk/by-uuid/$uuid ]"
 must on c1 "printf 'label: gpt\nsize=100M, name=first, uuid=$uuid\n' | sfdisk -q --wipe always $device"

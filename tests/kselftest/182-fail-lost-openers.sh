@@ -44,12 +44,21 @@ must wait_until c1 30 "[ -b ${device}p2 ]"
 ON_SECONDS=600 spawn monitor c1 'echo $$ > /tmp/monitor; exec udevadm monitor --kernel --property --subsystem-match=block > /tmp/uevents'
 must wait_until c1 30 'grep -q "the kernel uevent" /tmp/uevents'
 
+ON_SECONDS=600 spawn events c1 'echo $$ > /tmp/follower; exec hcablk events --json > /tmp/events 2> /dev/null'
+must wait_until c1 30 'grep -q "\"listening\"" /tmp/events'
+# told begun|ended: the newest event of lost writes comes to be this
+told() {
+	wait_until c1 30 "jq -es 'map(select(.event == \"lost-writes\" and .source != \"now\")) | last.state == \"$1\"' /tmp/events > /dev/null"
+}
+
 # A writer of one partition, a reader of the other.
 hold writer c1 w "${device}p1"
 hold reader c1 r "${device}p2"
 written "${device}p1"
 lose "partitions"
 check "a uevent reports it" reported 1
+check "an event does" told begun
+same "check finds it" lost-writes "$(on c1 'hcablk check --json; true' | jq -r '.findings[] | select(.check == "lost-writes" and .status != "ok") | .check')"
 before=$(flushes)
 same "the writer's flush fails" "$eio" "$(synced writer)"
 same "the block layer counts this flush" $((before + 1)) "$(flushes)"
@@ -71,6 +80,10 @@ same "its close is not the last one" 1 "$(lost c1 vol1)"
 release reader
 same "the last opener has closed the disk: the loss is over" 0 "$(lost c1 vol1)"
 check "a uevent reports that, and none has come between" reported 0
+check "an event does, too" told ended
+silent "check finds nothing any more" on c1 "hcablk check --json | jq -r '.findings[] | select(.check == \"lost-writes\" and .status != \"ok\") | .check'"
+must on c1 'kill $(cat /tmp/follower)'
+! join events
 same "flushes succeed" "done" "$(flush c1 "${device}p1")"
 
 # A writer that sends no flush is not told: the next one is.

@@ -9,6 +9,7 @@
 . "${0%/*}/lib.sh"
 . "${0%/*}/p2p.sh"
 
+tracing=/sys/kernel/tracing
 count() {
 	stat_of target "$target/volumes/p" "$1"
 }
@@ -57,6 +58,22 @@ for how in $ways; do
 	same "$how: what is dirty there is read" "$(on target 'sha256sum < /tmp/data')" \
 		"$(on c1 "dd if=$device bs=64k count=1 skip=200 iflag=direct | sha256sum")"
 	less "$how: requests that met pages are counted as fallbacks" 0 "$(count p2p_fallbacks)"
+	disconnect c1 p
+	must on target 'hcablk target unexport p'
+
+	# Answered when it is on stable media.
+	export_volume p "$drive" --mode=p2p --provider="$card" --write-cache=through c1
+	connect c1 p
+	same "$how, through: clients see no volatile cache" "write through" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
+	must on target "echo > $tracing/trace && echo 1 > $tracing/events/block/block_rq_issue/enable"
+	must on c1 "dd if=/dev/zero of=$device bs=64k count=8 oflag=direct && blkdiscard -z -o 1M -l 64k $device"
+	must on target "echo 0 > $tracing/events/block/block_rq_issue/enable"
+	# issued FIELD: requests of the drive by what stands before their size
+	issued() {
+		on target "grep -cE 'block_rq_issue: [0-9]+,[0-9]+ $1 ' $tracing/trace; true"
+	}
+	same "$how, through: each write has FUA" "8 0" "$(issued 'WFS') $(issued 'WS')"
+	same "$how, through: by the card's memory" "$(($(count read_bytes) + 8 * 65536)) 0" "$(count p2p_bytes) $(count p2p_fallbacks)"
 	disconnect c1 p
 	must on target 'hcablk target unexport p && hcablk target unlisten --all && modprobe -r hcablk_target'
 	same "$how: all memory is back" "$(on target "cat $(of "$card")/p2pmem/size")" \
