@@ -5,7 +5,10 @@
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 
-use crate::bindings;
+use crate::{
+    bindings,
+    system::errno, //
+};
 use core::{
     ffi::c_int,
     ptr::NonNull, //
@@ -39,13 +42,19 @@ const FLAGS: u32 = bindings::O_LARGEFILE | bindings::O_NONBLOCK;
 
 impl StateDirectory {
     /// Opens the directory at `path`, which is looked up for the process that calls. Sleeps. Errors, among others: `ENOENT`,
-    /// `ENOTDIR`. C: `filp_open()`.
+    /// `ENOTDIR`; `EOPNOTSUPP` (on overlayfs [`StateFile::drop_cached`] would not reach the pages that are written). C:
+    /// `filp_open()`.
     pub fn open(path: &CStr) -> Result<Self> {
         let flags = (FLAGS | bindings::O_RDONLY | bindings::O_DIRECTORY) as c_int;
         // SAFETY: The path is terminated.
         let file = from_err_ptr(unsafe { bindings::filp_open(path.as_char_ptr(), flags, 0) })?;
         // INVARIANT: Opened just now.
-        Ok(Self(StateFile(NonNull::new(file).ok_or(ENOENT)?)))
+        let file = StateFile(NonNull::new(file).ok_or(ENOENT)?);
+        // SAFETY: By the type invariant.
+        match unsafe { bindings::hcablk_c_has_own_pages(file.0.as_ptr()) } {
+            true => Ok(Self(file)),
+            false => Err(errno::eopnotsupp()),
+        }
     }
 
     fn open_with(&self, name: &CStr, flags: u32, mode: u16) -> Result<StateFile> {

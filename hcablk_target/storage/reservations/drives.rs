@@ -31,7 +31,8 @@ use hcablk_core::{
         HostId,
         VolumeId, //
     },
-    sync::atomic::Relaxed, //
+    sync::atomic::Relaxed,
+    system::errno, //
 };
 use kernel::{
     new_mutex,
@@ -150,6 +151,9 @@ impl List {
             Err(e) if e == ENOENT => {
                 let what = "its reservations cannot be kept: their directory is not there; is its file system mounted?";
                 return Err((what, e));
+            }
+            Err(e) if e == errno::eopnotsupp() => {
+                return Err(("the directory of reservations cannot be on overlayfs", e));
             }
             Err(e) => return Err(("the directory of reservations cannot be opened", e)),
         };
