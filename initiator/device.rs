@@ -343,8 +343,11 @@ impl Device {
             // an error if the session is lost just now.
             head.fail_waiting();
         }
+        // What has yet to be told is told while there is a disk, and none of its requests waits.
+        self.set_announcer(None);
         if let Err((e, disk)) = disk.remove_if_closed() {
             head.queue_if_no_path(queues);
+            self.set_announcer(Some(disk.announcer()));
             control.active = Some(Active {
                 head,
                 sessions,
@@ -360,7 +363,6 @@ impl Device {
         control.lost = None;
         self.set_state(State::Disconnecting);
         self.tell_changes();
-        self.set_announcer(None);
         self.end_paths(&head, &sessions);
         self.forget_session(State::New, None);
         self.tell_changes();

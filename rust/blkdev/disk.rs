@@ -67,6 +67,8 @@ pub(super) struct Shared {
     reservations: Pin<KBox<Reserver>>,
     /// Learns of opens and closes, as long as the driver has the disk.
     openers: Pin<KBox<Observer>>,
+    /// The disk is in sysfs, so that user space can be told of it. Held while it is.
+    is_shown: Pin<KBox<Mutex<bool>>>,
 }
 
 /// Bytes of a text of a UUID, what comes before it and its end, and some more.
@@ -94,6 +96,7 @@ impl Shared {
                 number: 0,
                 reservations: KBox::pin_init(new_mutex!(None), GFP_KERNEL)?,
                 openers: KBox::pin_init(new_mutex!(openers), GFP_KERNEL)?,
+                is_shown: KBox::pin_init(new_mutex!(true), GFP_KERNEL)?,
             },
             GFP_KERNEL,
         )?;
@@ -249,8 +252,8 @@ unsafe fn put_unadded(disk: *mut bindings::gendisk, shared: *mut Shared) {
 ///
 /// # Invariants
 ///
-/// It has a reference to the device.
-pub struct Announcer(*mut bindings::device);
+/// It has a reference to the whole device of the disk, whose `private_data` is a [`Shared`].
+pub struct Announcer(NonNull<bindings::gendisk>);
 
 // SAFETY: The driver core locks what it needs.
 unsafe impl Send for Announcer {}
@@ -263,7 +266,8 @@ impl Announcer {
     const VARIABLES_MAX: usize = 8;
 
     /// Tells user space, by an event `change` of the disk with these `NAME=value`, that something is new; without
-    /// effect once the disk was removed. Sleeps. Fails with `E2BIG` for too many variables, else as
+    /// effect once the disk is being removed, which waits for this: whoever removes it has its requests fail before, since who
+    /// sends uevents may wait for memory, and that for them. Sleeps. Fails with `E2BIG` for too many variables, else as
     /// `kobject_uevent_env()`, which this calls.
     pub fn announce(&self, variables: &[&CStr]) -> Result {
         let mut strings = [core::ptr::null_mut(); Self::VARIABLES_MAX + 1];
@@ -273,10 +277,18 @@ impl Announcer {
         for (place, variable) in strings.iter_mut().zip(variables) {
             *place = variable.as_char_ptr().cast_mut();
         }
+        let disk = self.0.as_ptr();
+        // SAFETY: By the type invariant the disk lives, and `private_data` until `free_disk`.
+        let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
+        let is_shown = shared.is_shown.lock();
+        // Its parents may be gone then.
+        if !*is_shown {
+            return Ok(());
+        }
         // SAFETY: By the type invariant; the strings are only read, and end with a null pointer.
         to_result(unsafe {
             bindings::kobject_uevent_env(
-                &raw mut (*self.0).kobj,
+                &raw mut (*(*disk).part0).bd_device.kobj,
                 bindings::kobject_action_KOBJ_CHANGE,
                 strings.as_mut_ptr(),
             )
@@ -287,7 +299,7 @@ impl Announcer {
 impl Drop for Announcer {
     fn drop(&mut self) {
         // SAFETY: By the type invariant.
-        unsafe { bindings::put_device(self.0) };
+        unsafe { bindings::put_device(&raw mut (*(*self.0.as_ptr()).part0).bd_device) };
     }
 }
 
@@ -462,15 +474,14 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::hcablk_c_lower_limits(self.disk.as_ptr(), &limits.to_raw()) };
     }
 
-    /// Returns a reference by which user space can be told of what happens to the disk, also while it is being
-    /// removed.
+    /// Returns a reference by which user space can be told of what happens to the disk.
     pub fn announcer(&self) -> Announcer {
         // SAFETY: By the type invariant; a disk keeps its whole block device, which it is released with.
         let device = unsafe { &raw mut (*(*self.disk.as_ptr()).part0).bd_device };
         // SAFETY: As above.
         unsafe { bindings::get_device(device) };
         // INVARIANT: The reference was taken just now.
-        Announcer(device)
+        Announcer(self.disk)
     }
 
     /// Sets whether writes are refused before they reach the driver. User space has to be told, by `DISK_RO=1` or `DISK_RO=0`
@@ -525,6 +536,7 @@ impl<T: Operations> Disk<T> {
 impl<T: Operations> Drop for Disk<T> {
     fn drop(&mut self) {
         let disk = self.disk.as_ptr();
+        *self.shared().is_shown.lock() = false;
         if !self.shared().claimed.load(Relaxed) {
             // SAFETY: By the type invariant.
             unsafe { bindings::blk_mark_disk_dead(disk) };

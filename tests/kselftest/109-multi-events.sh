@@ -18,6 +18,8 @@ must on c1 "modprobe hcablk && echo 1 > $tracing/events/hcablk/hcablk_disk/enabl
 must on c1 'cat > /tmp/listen << "END"
 [ -z "$HCABLK_STATE" ] || echo "$HCABLK_DISK $ACTION $DEVNAME $HCABLK_PATH $HCABLK_STATE: $HCABLK_ERROR" >> /tmp/uevents
 [ -z "$DISK_RO" ] || echo "$ACTION $DEVNAME DISK_RO=$DISK_RO" >> /tmp/uevents
+[ "$ACTION" != remove ] || [ "$SUBSYSTEM" != block ] || echo "remove $DEVNAME" >> /tmp/uevents
+[ "$DEVNAME" != null ] || echo marker >> /tmp/uevents
 END'
 spawn listener c1 'echo $$ > /tmp/listener; exec busybox uevent sh /tmp/listen'
 # Somebody listens for uevents: the fourth column has the groups.
@@ -75,5 +77,9 @@ same "a path is taken away" "new " "$(told c1 1)"
 disconnect c1 vol1
 must on target "blockdev --setrw $drive"
 same "the disk goes" "disconnecting new " "$(told c1 -1)"
+check "a uevent says so" wait_until c1 30 "grep -q '^remove $disk\$' /tmp/uevents"
+must on c1 'echo change > /sys/class/mem/null/uevent'
+must wait_until c1 30 'grep -q marker /tmp/uevents'
+same "after which there is none of it" "remove $disk marker " "$(on c1 'tail -n 2 /tmp/uevents' | tr '\n' ' ')"
 must on c1 'kill $(cat /tmp/listener)'
 ! join listener
