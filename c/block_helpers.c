@@ -246,6 +246,16 @@ struct module *hcablk_c_core_module(void)
 	return THIS_MODULE;
 }
 
+/*
+ * The last reference to the module may be this one. It is put by a call in tail position, which the compilers make a jump: nobody
+ * comes back to code that may be gone.
+ */
+void hcablk_c_free_disk(struct gendisk *disk)
+{
+	hcablk_rs_free_disk(disk);
+	module_put(THIS_MODULE);
+}
+
 void hcablk_c_module_get(struct module *module)
 {
 	__module_get(module);

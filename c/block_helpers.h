@@ -45,6 +45,8 @@ struct gendisk *hcablk_c_alloc_disk(struct blk_mq_tag_set *set, struct queue_lim
 				    void *queuedata);
 const struct attribute_group **hcablk_c_disk_groups(void);
 const struct pr_ops *hcablk_c_pr_ops(void);
+void hcablk_rs_free_disk(struct gendisk *disk);
+void hcablk_c_free_disk(struct gendisk *disk);
 int hcablk_rs_pr_change(struct gendisk *disk, u32 what, u64 key, u64 other, u32 how, bool flag);
 int hcablk_rs_pr_read(struct gendisk *disk, bool whole, u32 index, u32 *generation, u32 *number,
 		      u64 *key);

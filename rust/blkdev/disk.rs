@@ -86,7 +86,7 @@ impl Shared {
                 fops: bindings::block_device_operations {
                     open: Some(open),
                     release: Some(release),
-                    free_disk: Some(free_disk),
+                    free_disk: Some(bindings::hcablk_c_free_disk),
                     owner: module.as_ptr(),
                     // SAFETY: Returns a constant.
                     pr_ops: unsafe { bindings::hcablk_c_pr_ops() },
@@ -112,7 +112,7 @@ impl Shared {
         let number = unsafe { bindings::hcablk_c_disk_number_alloc() };
         to_result(number)?;
         shared.number = number as u32;
-        // `free_disk` may run after the driver's last reference on us is gone.
+        // `fops.free_disk` may run after the driver's last reference on us is gone.
         // SAFETY: Our own module is alive while this runs.
         unsafe { bindings::hcablk_c_module_get(bindings::hcablk_c_core_module()) };
         Ok(shared)
@@ -128,11 +128,16 @@ impl Shared {
         self.openers.lock().clone()
     }
 
-    /// Frees everything `new` made.
-    fn free(self: KBox<Self>) {
+    /// Frees everything `new` made, but for the reference to the module.
+    fn free_but_module(self: KBox<Self>) {
         // SAFETY: `new` allocated the number.
         unsafe { bindings::hcablk_c_disk_number_free(self.number) };
         drop(self);
+    }
+
+    /// Frees everything `new` made, for a caller who has another reference to the module.
+    fn free(self: KBox<Self>) {
+        self.free_but_module();
         // SAFETY: `new` took the reference.
         unsafe { bindings::hcablk_c_module_put(bindings::hcablk_c_core_module()) };
     }
@@ -177,7 +182,7 @@ unsafe fn claims(disk: *mut bindings::gendisk) -> u32 {
 /// Called by the block layer with `open_mutex` held, on a disk of ours.
 unsafe extern "C" fn open(disk: *mut bindings::gendisk, mode: bindings::blk_mode_t) -> c_int {
     // SAFETY: `private_data` is set before the disk can be opened and lives
-    // until `free_disk`.
+    // until `fops.free_disk`.
     let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
     if shared.claimed.load(Relaxed) {
         return ENXIO.to_errno();
@@ -207,14 +212,16 @@ unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
     }
 }
 
-/// Frees what the disk kept (`fops.free_disk`), since the last reference is gone.
+/// Frees what the disk kept (`fops.free_disk`), since the last reference is gone; but for the reference to this module, which
+/// `block_helpers.c` puts behind it.
 ///
 /// # Safety
 ///
-/// Called by the block layer once, on a disk of ours that was added.
-unsafe extern "C" fn free_disk(disk: *mut bindings::gendisk) {
+/// Called by `block_helpers.c` once, on a disk of ours that was added.
+#[no_mangle]
+unsafe extern "C" fn hcablk_rs_free_disk(disk: *mut bindings::gendisk) {
     // SAFETY: `Disk::add` left the box there; this is its last use.
-    unsafe { KBox::from_raw((*disk).private_data.cast::<Shared>()) }.free();
+    unsafe { KBox::from_raw((*disk).private_data.cast::<Shared>()) }.free_but_module();
 }
 
 /// Adds a disk of `capacity` sectors to the system.
@@ -242,7 +249,7 @@ unsafe fn show(disk: *mut bindings::gendisk, capacity: u64, read_only: bool) -> 
 ///
 /// `disk` and `shared` are the caller's alone; `shared` is from [`KBox::into_raw`].
 unsafe fn put_unadded(disk: *mut bindings::gendisk, shared: *mut Shared) {
-    // SAFETY: By the safety requirement. `free_disk` is not called for a disk that was not added.
+    // SAFETY: By the safety requirement. `fops.free_disk` is not called for a disk that was not added.
     unsafe { bindings::put_disk(disk) };
     // SAFETY: By the safety requirement; the disk that used it is gone.
     unsafe { KBox::from_raw(shared) }.free();
@@ -278,7 +285,7 @@ impl Announcer {
             *place = variable.as_char_ptr().cast_mut();
         }
         let disk = self.0.as_ptr();
-        // SAFETY: By the type invariant the disk lives, and `private_data` until `free_disk`.
+        // SAFETY: By the type invariant the disk lives, and `private_data` until `fops.free_disk`.
         let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
         let is_shown = shared.is_shown.lock();
         // Its parents may be gone then.
@@ -374,7 +381,7 @@ impl<T: Operations> Disk<T> {
         let number = shared.number;
         let shared = KBox::into_raw(shared);
         // SAFETY: The disk is new and ours alone; `shared` lives until
-        // `free_disk`.
+        // `fops.free_disk`.
         let (queue, name) = unsafe {
             (*disk).private_data = shared.cast();
             (*disk).fops = &raw const (*shared).fops;

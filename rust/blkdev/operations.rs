@@ -13,10 +13,13 @@ use super::{
     Status, //
 };
 use crate::bindings;
-use crate::sync::atomic::{
-    Atomic,
-    Full,
-    Relaxed, //
+use crate::sync::{
+    atomic::{
+        Atomic,
+        Full,
+        Relaxed, //
+    },
+    synchronize_completions, //
 };
 use core::{
     marker::PhantomData,
@@ -128,6 +131,18 @@ impl<T: Operations> Vtable<T> {
         unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
     }
 
+    /// Returns the data of a hardware queue, if it is still set up: for a function that is called without a request, which would keep
+    /// it so.
+    ///
+    /// # Safety
+    ///
+    /// `hctx` is one of `T`'s, all of `'a` is in one RCU section, and `exit_hctx` was not called before that.
+    #[inline]
+    unsafe fn queue_if_any<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> Option<&'a T::HwQueue> {
+        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and lets go of what was there after a grace period.
+        unsafe { place_of(hctx).load(Relaxed).cast::<T::HwQueue>().as_ref() }
+    }
+
     /// Takes a reference to the data of a hardware queue, for a function that sleeps.
     ///
     /// # Safety
@@ -214,8 +229,11 @@ impl<T: Operations> Vtable<T> {
     ///
     /// Called by blk-mq: `hctx` is set up.
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
-        // SAFETY: `init_hctx` set it; blk-mq dispatches in an RCU section.
-        T::commit_rqs(unsafe { Self::queue_of(hctx) });
+        // Who has issued requests may come here when they have ended, and the disk goes.
+        // SAFETY: `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that request ended.
+        if let Some(queue) = unsafe { Self::queue_if_any(hctx) } {
+            T::commit_rqs(queue);
+        }
     }
 
     /// # Safety
@@ -227,7 +245,7 @@ impl<T: Operations> Vtable<T> {
     ) -> c_int {
         let guard = rcu::read_lock();
         // SAFETY: `init_hctx` set it, and this is an RCU section.
-        let found = T::poll(unsafe { Self::queue_of(hctx) });
+        let found = unsafe { Self::queue_if_any(hctx) }.map_or(0, T::poll);
         drop(guard);
         c_int::try_from(found).unwrap_or(c_int::MAX)
     }
@@ -304,6 +322,8 @@ impl<T: Operations> Vtable<T> {
         // SAFETY: By the safety requirement the hardware queue is valid.
         let queue = unsafe { place_of(hctx) }.xchg(null_mut(), Full);
         if !queue.is_null() {
+            // A submitter whose request has ended may still be on its way to `commit_rqs`.
+            synchronize_completions();
             // SAFETY: `init_hctx` or `exchange` left an `Arc` there, taken out just now by this
             // function alone, and blk-mq calls nothing on it any more.
             drop(unsafe { Arc::from_raw(queue.cast::<T::HwQueue>().cast_const()) });

@@ -442,8 +442,12 @@ impl<H: Handler> PinnedDrop for CompletionQueue<H> {
         if let Some(cq) = NonNull::new(self.as_raw()) {
             // SAFETY: A queue pair holds a reference to its completion queue, so none is left, and
             // the device reports nothing any more. `stop` has waited for the poller, the timer and
-            // the interrupt, which nobody can start again without a reference.
-            unsafe { bindings::hcablk_c_ib_destroy_cq(cq.as_ptr()) };
+            // the interrupt, which nobody can start again without a reference, but for who was about to do so when `stop` began.
+            unsafe {
+                bindings::hcablk_c_ib_destroy_cq(cq.as_ptr());
+                // An event that came then; on PREEMPT_RT it is handled by a thread.
+                bindings::irq_work_sync(self.interrupt.get());
+            }
         }
     }
 }

@@ -80,6 +80,8 @@ pub struct QueuePair<H: Handler> {
     draining: Draining,
     /// The connection manager does not know the pair: see `qp/held.rs`.
     held: Atomic<bool>,
+    /// The peer was asked for the connection.
+    asked: Atomic<bool>,
 }
 
 // SAFETY: Verbs may be called from any thread.
@@ -119,6 +121,7 @@ impl<H: Handler> QueuePair<H> {
             id: id.clone(),
             draining: Draining::new(),
             held: Atomic::new(false),
+            asked: Atomic::new(false),
         })
     }
 
@@ -149,6 +152,10 @@ impl<H: Handler> QueuePair<H> {
     /// pair is good for nothing but draining.
     #[inline]
     pub fn post(&self, chain: &Chain<'_>) -> Result {
+        // Drivers need not bear an empty list.
+        if chain.head().is_null() {
+            return Ok(());
+        }
         // SAFETY: By `Chain`'s invariant.
         unsafe { self.post_raw(chain.head()) }
     }

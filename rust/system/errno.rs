@@ -31,6 +31,8 @@ errno! {
     ehostunreach = EHOSTUNREACH
     /// Somebody has taken it back.
     ecanceled = ECANCELED
+    /// The connection is being taken down.
+    enotconn = ENOTCONN
     /// It has been done.
     ealready = EALREADY
     /// The session or its epoch is over.

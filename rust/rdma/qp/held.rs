@@ -27,7 +27,8 @@ use crate::{
     sync::atomic::{
         Full,
         Release, //
-    }, //
+    },
+    system::errno, //
 };
 use core::ptr;
 use kernel::{
@@ -38,10 +39,15 @@ use kernel::{
 impl<H: Handler> QueuePair<H> {
     /// Asks the peer for the connection as [`Id::connect`](crate::rdma::cm::Id::connect) does, but if that grants it
     /// [`Event::Granted`](crate::rdma::cm::Event::Granted) follows: until [`Self::establish`] nothing that the peer sends comes in,
-    /// and the queue pair sends nothing. On iWARP it is established by then. To be called once; not from a handler.
+    /// and the queue pair sends nothing. On iWARP it is established by then. Fails with `EALREADY` the second time. Not from a
+    /// handler.
     pub fn connect_held(&self, parameters: Parameters, private: &[u8]) -> Result {
         if self.id.is_iwarp() {
             return self.id.connect(parameters, private);
+        }
+        // Once it is held, what the identifier has is for `establish` to set.
+        if self.asked.xchg(true, Full) {
+            return Err(errno::ealready());
         }
         let mut param = conn_param(parameters, private)?;
         param.qp_num = self.number();
@@ -62,13 +68,16 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Brings up the queue pair of a connection that the peer has granted. Fails as the device does, and with `EINVAL` when the
-    /// connection is down or the pair has failed: then the peer is refused. May sleep; not from a handler.
+    /// Brings up the queue pair of a connection that the peer has granted. Fails as the device does, with `EINVAL` when the
+    /// connection is down or the pair has failed: then the peer is refused; and with `ENOTCONN` if it is being drained. May sleep; not
+    /// from a handler.
     pub fn establish(&self) -> Result {
+        if self.draining.has_begun() {
+            return Err(errno::enotconn());
+        }
         let raw = self.id.as_raw();
-        // SAFETY: As of `connect_held`. Who drains the pair meanwhile has failed it, which the device does not undo; without
-        // parameters the function takes what the peer has granted.
-        to_result(unsafe {
+        // SAFETY: As of `connect_held`; without parameters the function takes what the peer has granted.
+        let established = to_result(unsafe {
             bindings::rdma_lock_handler(raw);
             let code = if self.held.xchg(false, Full) {
                 (*raw).qp = self.raw.as_ptr();
@@ -78,6 +87,13 @@ impl<H: Handler> QueuePair<H> {
             };
             bindings::rdma_unlock_handler(raw);
             code
-        })
+        });
+        // Who drains the pair has failed it, which the device does not undo. But if that took too long it has reset it, and a pair that
+        // was reset comes up again. Nothing was posted to it since.
+        if self.draining.has_begun() {
+            let _ = self.fail();
+            return Err(errno::enotconn());
+        }
+        established
     }
 }
