@@ -359,6 +359,13 @@ impl BioOwner for Chunk {
                 defer(self, queue.io_work());
             }
             (BioOp::Read, Ok(())) => self.post_write(),
+            (BioOp::Read, Err(status)) => {
+                // As for a read in one piece: `note_failure` of `storage/submit.rs`.
+                if self.wire_in_ram() {
+                    self.for_each_ram(|_, ram, from, length| ram.sync_for_device(from, length));
+                }
+                self.settle(false, Err(Failure::Drive(status)));
+            }
             (_, result) => self.settle(false, result.map_err(Failure::Drive)),
         }
     }

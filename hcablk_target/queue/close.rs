@@ -19,8 +19,6 @@ const IDLE_MS: u32 = 30_000;
 /// How often it is looked whether the completion handler has ended, in milliseconds.
 const HANDLER_LOOK_MS: u32 = 1000;
 
-const STILL_WAITING: &str = "still waiting for the drive to finish requests of a closed session";
-
 impl Queue {
     /// Begins to take the queue pair down: nothing new is begun, what is posted
     /// is flushed. May sleep.
@@ -80,7 +78,7 @@ impl Queue {
             self.pair.drain();
             self.give_up_all();
             while self.all_idle.wait_ms(IDLE_MS).is_err() {
-                pr_warn!("{STILL_WAITING}\n");
+                self.report_waiting();
                 // What the drive has finished since was posted to a queue pair that does not flush.
                 self.give_up_all();
             }
@@ -118,9 +116,18 @@ impl Queue {
                 return self.pair.cq().settle();
             }
             if look % u64::from(IDLE_MS / HANDLER_LOOK_MS) == 0 {
-                pr_warn!("{STILL_WAITING}\n");
+                self.report_waiting();
             }
         }
+    }
+
+    #[cold]
+    fn report_waiting(&self) {
+        pr_warn!(
+            "{}: session {:016x}: still waiting for the drive to finish requests of a closed queue pair\n",
+            self.owner.volume(),
+            self.session.0
+        );
     }
 
     /// Gives up what the queue pair has. Its completion handler does so no more.

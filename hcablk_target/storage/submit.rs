@@ -507,11 +507,27 @@ fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(),
     };
     if matches!(io.op, Ok(Op::Flush)) {
         (status, io.flush_error) = owner.write_errors().end_flush(status, owner.teller());
-    } else if status != Status::Ok && owner.initiator_flushes() && io.may_have_failed_to_flush() {
-        owner.write_errors().owe_flush_error(status);
+    } else if status != Status::Ok {
+        note_failure(owner, &io, status);
     }
     trace::target::drive_end(|| io.about().ended(status as i32));
     owner.drive_done(io, status);
+}
+
+/// Sees to what is left behind by a request, no flush, that fails with `status`. Any context.
+#[cold]
+#[inline(never)]
+fn note_failure<O: Completion>(owner: &O, io: &Io<O>, status: Status) {
+    if owner.initiator_flushes() && io.may_have_failed_to_flush() {
+        owner.write_errors().owe_flush_error(status);
+    }
+    // A processor may have written some of what was read: what its cache has of that must not be written over what the HCA puts there
+    // next.
+    if matches!(io.op, Ok(Op::Read(..))) && io.wire_in_ram() {
+        for piece in io.pieces() {
+            piece.buffer.sync_for_device(0, piece.length);
+        }
+    }
 }
 
 /// Continues with a request on the workqueue. May sleep.
