@@ -131,6 +131,10 @@ Examples:
 }
 
 /// Arguments of `target export`.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// The name that clients will ask for

@@ -406,10 +406,12 @@ fn other_data_settings(group: &Group<'_>, wanted: &Export) -> Result<Vec<String>
         ));
     }
     if now_keep_reservations(group)?.is_some_and(|now| now != wanted.keep_reservations) {
-        different.push(match wanted.keep_reservations {
-            true => "it does without reservations that cannot be kept".to_owned(),
-            false => "it is refused if its reservations cannot be kept".to_owned(),
-        });
+        let what = if wanted.keep_reservations {
+            "it does without reservations that cannot be kept"
+        } else {
+            "it is refused if its reservations cannot be kept"
+        };
+        different.push(what.to_owned());
     }
     let cache_mib: u32 = group.value("cache_mib")?;
     if cache_mib != wanted.cache_mib {
