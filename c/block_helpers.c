@@ -310,6 +310,11 @@ int hcablk_c_openers(const struct file *file)
 					atomic_read(&inode->i_writecount);
 }
 
+unsigned int hcablk_c_block_bytes(const struct file *file)
+{
+	return i_blocksize(file->f_mapping->host);
+}
+
 /* On overlayfs, and where another file's pages are used, f_mapping is not what is written back. */
 bool hcablk_c_has_own_pages(const struct file *file)
 {

@@ -59,6 +59,7 @@ void hcablk_c_module_put(struct module *module);
 void hcablk_c_follow_read_ahead(struct file *file);
 bool hcablk_c_stable_writes(struct file *file);
 const void *hcablk_c_drive_of(const struct file *file);
+unsigned int hcablk_c_block_bytes(const struct file *file);
 int hcablk_c_openers(const struct file *file);
 bool hcablk_c_has_own_pages(const struct file *file);
 loff_t hcablk_c_file_size(struct file *file);

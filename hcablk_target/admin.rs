@@ -254,6 +254,8 @@ impl Admin {
     /// Ends the session because of `fault`. Any context.
     #[cold]
     fn fail(&self, fault: Fault) {
+        // Nobody watches any more.
+        self.told_gone.set();
         self.owner.clone().admin_failed(fault);
     }
 

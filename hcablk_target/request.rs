@@ -130,6 +130,8 @@ pub(crate) struct Io<O: Owner> {
     pub(crate) met_pages: bool,
     /// The moment before the drive was asked, among those at which pages are written back whole.
     pub(crate) rewritten: RewriteMark,
+    /// How many flushes of the drive had failed by then.
+    pub(crate) flush_failures: u32,
     /// Up to which failed write-back of the file the errors are those of earlier writes, if it asks.
     pub(crate) wb_err: Option<WbErrCursor>,
     /// The number of the error of a flush that the answer tells of, or 0.
@@ -194,6 +196,7 @@ impl<O: Owner> Io<O> {
                 cached: false,
                 met_pages: false,
                 rewritten: RewriteMark::default(),
+                flush_failures: 0,
                 wb_err: None,
                 flush_error: 0,
                 visit: Visit::NONE,

@@ -122,6 +122,8 @@ pub(crate) struct Session {
     memory: Arc<Memory>,
     volume: VolumeName,
     geometry: Geometry,
+    /// What the initiator is told by all replies; the watch tells of changes.
+    began_read_only: bool,
     flushes: Flushes,
     /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
     asks_durable: Atomic<bool>,
@@ -186,6 +188,7 @@ impl Session {
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
         let write_errors = records.begin(request, &backing)?;
+        let began_read_only = geometry.read_only || backing.refuses_writes();
         let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
         let changer = Changer::new(owner.clone(), request.host, request.session)?;
         let session = Arc::pin_init(
@@ -195,6 +198,7 @@ impl Session {
                 volume: request.volume,
                 largest: Atomic::new(geometry.max_transfer),
                 geometry,
+                began_read_only,
                 flushes,
                 asks_durable: Atomic::new(false),
                 id: request.session,
@@ -249,6 +253,11 @@ impl Session {
 
     pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Returns whether the volume, or its drive, refused writes when the session began.
+    pub(crate) fn began_read_only(&self) -> bool {
+        self.began_read_only
     }
 
     /// Returns the bytes of the largest request on every queue pair.

@@ -133,6 +133,15 @@ impl VolumeInfo {
         }
     }
 
+    /// Returns whether `reply` is about the same volume, which may have another size by now, or be read-only or no longer.
+    pub(crate) fn is_in(&self, reply: &Reply) -> bool {
+        let mut now = Self::of(reply);
+        now.geometry.capacity = self.geometry.capacity;
+        now.geometry.read_only = self.geometry.read_only;
+        now.limits = self.limits;
+        now == *self
+    }
+
     /// Returns what of it may change while a disk lives, for a watch; `write_cache` if that follows it.
     pub(crate) fn state(&self, write_cache: Option<bool>) -> VolumeState {
         VolumeState {

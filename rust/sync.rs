@@ -146,7 +146,7 @@ impl Event {
         unsafe { bindings::complete_all(self.inner.get()) };
     }
 
-    /// Makes the event one that has not happened; nobody may be waiting.
+    /// Makes the event one that has not happened. Who waits at this moment may have missed it, and goes on waiting.
     pub fn reset(&self) {
         // SAFETY: `inner` is an initialised completion.
         unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };

@@ -90,7 +90,6 @@ impl Admin {
                     Some(true) => Status::Ok,
                     Some(false) => Status::Invalid,
                 };
-                self.all_sent.reset();
                 self.answer(tag, status);
                 if status != Status::Draining {
                     self.owner.durable_told();
@@ -122,7 +121,6 @@ impl Admin {
                     Watch::Unwatched => self.look_at_volume(),
                     Watch::Kept(..) => self.fail(Fault::SecondWatch),
                     Watch::Ending => {
-                        self.all_sent.reset();
                         self.answer(tag, Status::Gone);
                         self.told_gone.set();
                     }
@@ -220,7 +218,6 @@ impl Admin {
     /// Tells the initiator that the export ends, if it watches or has watched, and gives the answer time to leave. Sleeps, for
     /// [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self) {
-        self.all_sent.reset();
         let (former, has_watched) = {
             let mut state = self.state.lock();
             let former = core::mem::replace(&mut state.watch, Watch::Ending);
@@ -270,6 +267,7 @@ impl Admin {
             drop(state);
             return self.fail(Fault::Flood);
         };
+        self.all_sent.reset();
         let posted = self
             .outgoing
             .write(buffer as usize, &response.encode())

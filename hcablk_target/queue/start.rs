@@ -53,7 +53,7 @@ impl Queue {
     #[inline(never)]
     fn start_rdma_read(&self, mut io: KBox<Io>, remote: Remote) {
         if io.chunks.is_some() {
-            io.look_for_rewrites();
+            io.look_back();
             if !io.is_cached() {
                 return self.fetch_chunks(io);
             }

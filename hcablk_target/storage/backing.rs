@@ -31,7 +31,10 @@ use crate::{
             Rewrites,
             Shared, //
         },
-        flush_failures::FlushFailures,
+        flush_failures::{
+            may_be_of_flush,
+            FlushFailures, //
+        },
         observed::{
             Observed,
             Observer, //
@@ -64,6 +67,7 @@ use hcablk_core::{
     system::errno,
 };
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     str::CString,
     sync::Arc, //
@@ -182,6 +186,8 @@ pub(crate) struct Backing {
     /// Bytes of the chunks that large requests move in, 0: none.
     chunk: u32,
     observer: Arc<Observer>,
+    /// Bytes of what the page cache writes back as a whole, at least.
+    cache_unit: u64,
     /// With other volumes that export the same, once it is claimed.
     shared: Arc<Shared>,
 }
@@ -230,7 +236,12 @@ impl Backing {
             }
             Err(e) => return Err(("the device cannot be opened", e)),
         };
+        let file = match &store {
+            Store::Device(device) => device.file(),
+            Store::File(file) => file.file(),
+        };
         let backing = Self {
+            cache_unit: u64::from(file.block_bytes()).max(PAGE_SIZE as u64),
             claim: None,
             drive: None,
             io_work: Self::new_work("io", name, |name| WorkQueue::bounded(name, IO_WORK_MAX))?,
@@ -427,13 +438,24 @@ impl Backing {
     /// Writes back what is dirty in the page cache and makes all durable. Sleeps.
     pub(crate) fn sync(&self) -> Result {
         let file = self.file();
-        let mut cursor = file.wb_err_cursor();
+        if let Store::Device(_) = self.store {
+            // As `blkdev_fsync()`, which does not tell which of the two has failed.
+            let written = file.write_back(0, usize::MAX, &mut file.wb_err_cursor());
+            return self.make_durable().and(written);
+        }
         let synced = file.sync();
-        // Write-backs that have failed are found by each session's own cursor. What else fails is the drive's flush.
-        if synced.is_err() && file.check_wb_err(&mut cursor).is_ok() {
+        // That may be a write-back of the file, too, which is found by each session's own cursor besides: told twice, and by
+        // others for nothing, but not missed.
+        if synced.is_err_and(may_be_of_flush) {
             self.flush_failures().add();
         }
         synced
+    }
+
+    /// Returns the bytes that the page cache writes back as a whole, at least: a power of two.
+    #[inline]
+    pub(crate) fn cache_unit(&self) -> u64 {
+        self.cache_unit
     }
 
     /// Returns which flushes of the drive have failed.

@@ -4,14 +4,29 @@
 //! who flushed; the next flush succeeds. So each failure is counted, for all volumes on the drive, and each initiator's next
 //! flush fails once if it has not seen the latest: as `errseq_t` has it for write-backs of the page cache.
 //!
-//! One gap is left: a flush that the drive carried out after the failed one, but whose completion another processor handles
-//! before that of the failed one, succeeds; the initiator's next one fails.
+//! What is made durable by a flush for it alone, such as a write with FUA on a drive without, is not durable if another flush has failed
+//! since it was begun.
+//!
+//! One gap is left: a flush that the drive carried out after the failed one, but whose completion is handled before the failed one is
+//! counted, succeeds; the initiator's next one fails. Completions of two processors have no order, and a thread that has waited for a
+//! flush counts when it runs.
 
-use hcablk_core::sync::atomic::{
-    Acquire,
-    Atomic,
-    Full, //
+use hcablk_core::{
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full, //
+    },
+    system::errno,
 };
+use kernel::prelude::*;
+
+/// Returns whether a file system that fails a sync or a write may say by `e` that it could not flush the drive: what it refuses it has
+/// not begun.
+pub(super) fn may_be_of_flush(e: Error) -> bool {
+    let refusals = [ENOSPC, EROFS, EFBIG, EPERM, EINVAL];
+    !(refusals.contains(&e) || e == errno::edquot() || e == errno::eopnotsupp())
+}
 
 /// See the module. Shared by all volumes on a drive; any context.
 pub(crate) struct FlushFailures(Atomic<u32>);

@@ -104,7 +104,7 @@ type Victims = KVec<HostId>;
 pub(crate) struct Drive {
     file: FileId,
     wwid: Option<VolumeId>,
-    /// There is a file.
+    /// There is a file, in a directory that is known for the right one.
     is_kept: bool,
     /// It is exported by another wwid, too. Set under `control`.
     ambiguous: Atomic<bool>,
@@ -121,18 +121,21 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    /// Makes that of `file`, which is kept in `kept`, as `state`.
+    /// Makes that of `file`, which is kept in the file of `kept`, as `state`; with that, whether its directory is known for the right
+    /// one.
     fn new(
         file: FileId,
         wwid: Option<VolumeId>,
-        kept: Option<DriveFile>,
+        kept: Option<(DriveFile, bool)>,
         state: KBox<Reservations>,
     ) -> Result<Arc<Self>> {
         let held = state.is_held();
+        let is_kept = matches!(kept, Some((_, true)));
+        let kept = kept.map(|(file, _)| file);
         let drive = pin_init!(Self {
             file,
             wwid,
-            is_kept: kept.is_some(),
+            is_kept,
             ambiguous: Atomic::new(false),
             held: Atomic::new(held),
             marking: Atomic::new(false),

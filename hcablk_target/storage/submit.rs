@@ -55,6 +55,7 @@ use super::{
         Backing,
         Route, //
     },
+    flush_failures,
     visit::enter_cache,
     Completion, //
 };
@@ -80,7 +81,7 @@ use hcablk_core::{
     report::trace, //
     sync::defer::defer,
 };
-use kernel::{page::PAGE_SIZE, prelude::*};
+use kernel::prelude::*;
 
 /// What a request for blocks is to the drive.
 #[derive(Clone, Copy)]
@@ -116,15 +117,15 @@ impl Task {
 
     /// Returns whether it writes some blocks of a page of the cache that can have others.
     #[inline]
-    fn writes_parts(self) -> bool {
-        self.replaces() && self.shares_pages()
+    fn writes_parts(self, backing: &Backing) -> bool {
+        self.replaces() && self.shares_pages(backing)
     }
 
-    /// Returns whether a page of the cache can have blocks beside it.
+    /// Returns whether a page of the cache, or what it is written back in, can have blocks beside it.
     #[inline]
-    fn shares_pages(self) -> bool {
-        let page = PAGE_SIZE as u64 - 1;
-        (self.extent.offset | u64::from(self.extent.length)) & page != 0
+    fn shares_pages(self, backing: &Backing) -> bool {
+        let unit = backing.cache_unit() - 1;
+        (self.extent.offset | u64::from(self.extent.length)) & unit != 0
     }
 
     fn is_cached_in(self, file: FileRef<'_>) -> bool {
@@ -135,7 +136,7 @@ impl Task {
     /// some, of which it writes a part.
     #[inline]
     fn meets_pages(self, backing: &Backing) -> bool {
-        let shares = self.writes_parts() && backing.is_also_cached();
+        let shares = self.writes_parts(backing) && backing.is_also_cached();
         shares || self.is_cached_in(backing.file())
     }
 }
@@ -200,15 +201,14 @@ impl<O: Completion> Io<O> {
         }
     }
 
-    /// Returns whether its error may be that of a flush of the drive, which concerns what others have written, too.
+    /// Returns whether the drive is flushed for it: it is a flush, or a write with FUA that is made durable by one.
     #[cold]
-    fn may_have_failed_to_flush(&self) -> bool {
+    fn needs_flush(&self) -> bool {
         match self.task() {
             None => matches!(self.op, Ok(Op::Flush)),
             Some(task) => {
                 let straight = task.route == Route::Device && !self.met_pages;
-                matches!(task.op, BioOp::Write { fua: true })
-                    && !(straight && self.owner.backing().fua_fails_alone())
+                self.is_fua() && !(straight && self.owner.backing().fua_fails_alone())
             }
         }
     }
@@ -219,11 +219,39 @@ impl<O: Completion> Io<O> {
         self.task().is_some_and(|task| task.meets_pages(backing))
     }
 
-    /// Remembers what was written back through pages so far, for `was_overtaken`.
+    /// Remembers what was written back through pages so far, for `was_overtaken`, and which flushes have failed, for `is_undone`. To be
+    /// called before the drive gets a write, and before it is looked whether there are pages.
     #[inline]
-    pub(crate) fn look_for_rewrites(&mut self) {
-        if self.task().is_some_and(Task::writes_parts) {
-            self.rewritten = self.owner.backing().rewrites().mark();
+    pub(crate) fn look_back(&mut self) {
+        if let Some(task) = self.task().filter(|task| task.replaces()) {
+            self.note_marks(task);
+        }
+    }
+
+    #[inline(always)]
+    fn note_marks(&mut self, task: Task) {
+        let backing = self.owner.backing();
+        let flush_failures = backing.flush_failures().count();
+        let parts = task.shares_pages(backing);
+        let rewritten = parts.then(|| backing.rewrites().mark());
+        self.flush_failures = flush_failures;
+        self.rewritten = rewritten.unwrap_or_default();
+    }
+
+    /// Returns whether a flush of the drive has failed since it was begun: what it has made durable by another flush since then may be
+    /// gone all the same.
+    fn is_undone(&self) -> bool {
+        self.owner.backing().flush_failures().count() != self.flush_failures
+    }
+
+    /// Returns whether it is a write that has to be on stable media when it is answered, without another flush.
+    #[inline]
+    fn is_fua(&self) -> bool {
+        match self.op {
+            Ok(
+                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
+            ) => fua || self.force_fua,
+            _ => false,
         }
     }
 
@@ -232,7 +260,7 @@ impl<O: Completion> Io<O> {
     fn was_overtaken(&self, task: Task) -> bool {
         let backing = self.owner.backing();
         task.is_cached_in(backing.file())
-            || (task.shares_pages()
+            || (task.shares_pages(backing)
                 && (backing.rewrites().any_since(self.rewritten) || backing.is_also_cached()))
     }
 }
@@ -256,10 +284,18 @@ pub(crate) fn bio_done<O: Completion>(mut io: KBox<Io<O>>, result: Result<(), Dr
         io.step = Step::Bounce;
         return defer(io, owner.backing().io_work());
     }
-    if result.is_err() && io.may_have_failed_to_flush() {
+    if result.is_err_and(may_be_of_flush) && io.needs_flush() {
         owner.backing().flush_failures().add();
     }
     finish_here(&*owner, io, result);
+}
+
+/// Returns whether a drive that fails a flush may say so: what it refuses it has not begun.
+fn may_be_of_flush(status: DriveStatus) -> bool {
+    !matches!(
+        status,
+        DriveStatus::NoSpace | DriveStatus::NotSupported | DriveStatus::Conflict
+    )
 }
 
 /// Begins the drive's part of a request that has its buffers and, for a
@@ -281,9 +317,8 @@ pub(crate) fn begin_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>) {
             owner.drive_done(io, Status::Ok);
         }
         task => {
-            // Before it is looked whether there are pages.
-            if task.is_some_and(Task::writes_parts) {
-                io.rewritten = owner.backing().rewrites().mark();
+            if let Some(task) = task.filter(|task| task.replaces()) {
+                io.note_marks(task);
             }
             trace::target::drive_start(|| io.about());
             to_drive(owner, io, task);
@@ -402,17 +437,46 @@ fn empty<O: Completion>(owner: &O, io: KBox<Io<O>>, task: Task) {
 fn transfer_file<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Task) {
     io.cached = task.route == Route::Cache;
     io.wb_err = wants_wb_err(task).then(|| owner.backing().file().new_wb_err_cursor());
-    let before = match task.op {
-        BioOp::Write { fua: true } => owner.write_errors().seen(),
-        _ => 0,
+    let is_cached_fua = io.cached && matches!(task.op, BioOp::Write { fua: true });
+    let before = match is_cached_fua {
+        true => owner.write_errors().seen(),
+        false => 0,
     };
-    let done = transfer(io, task.file_op(), task.route.way(), task.extent.offset);
-    if let Some((io, result)) = done {
-        let result = match task.op {
-            BioOp::Write { fua: true } if io.cached => check_wb_err(owner, before).and(result),
-            _ => result,
-        };
-        transferred(owner, io, task, result);
+    // `IOCB_DSYNC` does not tell which part has failed.
+    let by_hand = is_cached_fua && owner.backing().device().is_some();
+    let op = match by_hand {
+        true => FileOp::Write { durable: false },
+        false => task.file_op(),
+    };
+    let Some((mut io, mut result)) = transfer(io, op, task.route.way(), task.extent.offset) else {
+        return;
+    };
+    if by_hand {
+        let (backing, length) = (owner.backing(), task.extent.length as usize);
+        if let Some(cursor) = io.wb_err.as_mut().filter(|_| result.is_ok()) {
+            result = backing
+                .file()
+                .write_back(task.extent.offset, length, cursor);
+        }
+        result = result.and_then(|()| backing.make_durable());
+    } else {
+        note_dsync(owner, &io, result);
+    }
+    if is_cached_fua {
+        if let Err(e) = check_wb_err(owner, before) {
+            // Of earlier writes; it is found once.
+            let status = status_of(DriveStatus::from_error(e));
+            owner.write_errors().owe_flush_error(status);
+            result = Err(e);
+        }
+    }
+    transferred(owner, io, task, result);
+}
+
+/// Counts that a write with `IOCB_DSYNC`, for which the file system flushes the drive, has failed.
+fn note_dsync<O: Completion>(owner: &O, io: &Io<O>, result: Result) {
+    if io.is_fua() && result.is_err_and(flush_failures::may_be_of_flush) {
+        owner.backing().flush_failures().add();
     }
 }
 
@@ -433,10 +497,6 @@ fn transferred<O: Completion>(owner: &O, mut io: KBox<Io<O>>, task: Task, result
         Some(mut cursor) => owner.backing().file().check_wb_err(&mut cursor),
         None => Ok(()),
     };
-    // By `IOCB_DSYNC` the file system flushes the drive.
-    if own.is_ok() && result.is_err() && matches!(task.op, BioOp::Write { fua: true }) {
-        owner.backing().flush_failures().add();
-    }
     let result = own.and(result);
     let direct = task.route == Route::File && task.replaces();
     if result.is_ok() && direct && io.was_overtaken(task) {
@@ -482,7 +542,9 @@ fn finish_file<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result) {
     let unstable = io.task().is_some_and(|task| io.is_unstable(task));
     let result = match unstable {
         // Requests that wait for this at the same time share the drive's flushes (block/blk-flush.c).
-        true => result.and_then(|()| owner.backing().make_all_durable()),
+        true => result
+            .and_then(|()| owner.backing().make_all_durable())
+            .and_then(|()| if io.is_undone() { Err(EIO) } else { Ok(()) }),
         false => result,
     };
     finish(owner, io, result.map_err(DriveStatus::from_error));
@@ -498,27 +560,52 @@ pub(crate) fn finish<O: Completion>(owner: &O, io: KBox<Io<O>>, result: Result<(
 fn finish_here<O: Completion>(owner: &O, mut io: KBox<Io<O>>, result: Result<(), DriveStatus>) {
     let mut status = match result {
         Ok(()) => Status::Ok,
-        Err(DriveStatus::NoSpace) => Status::NoSpace,
-        Err(DriveStatus::Medium) => Status::Medium,
-        Err(DriveStatus::NotSupported) => Status::Unsupported,
-        Err(DriveStatus::Conflict) => Status::Conflict,
-        Err(_) if io.cannot_be_done(owner.backing()) => Status::Unsupported,
-        Err(_) => Status::IoError,
+        Err(failed) => match status_of(failed) {
+            Status::IoError if io.cannot_be_done(owner.backing()) => Status::Unsupported,
+            status => status,
+        },
     };
     if matches!(io.op, Ok(Op::Flush)) {
         (status, io.flush_error) = owner.write_errors().end_flush(status, owner.teller());
     } else if status != Status::Ok {
         note_failure(owner, &io, status);
+    } else if io.is_fua() {
+        status = end_fua(owner, &io);
     }
     trace::target::drive_end(|| io.about().ended(status as i32));
     owner.drive_done(io, status);
+}
+
+fn status_of(failed: DriveStatus) -> Status {
+    match failed {
+        DriveStatus::NoSpace => Status::NoSpace,
+        DriveStatus::Medium => Status::Medium,
+        DriveStatus::NotSupported => Status::Unsupported,
+        DriveStatus::Conflict => Status::Conflict,
+        _ => Status::IoError,
+    }
+}
+
+/// Returns how a write with FUA ends that the drive has done well: if its data has waited in the drive's cache for a flush, another
+/// one may have failed meanwhile. Any context.
+#[inline(never)]
+fn end_fua<O: Completion>(owner: &O, io: &Io<O>) -> Status {
+    if !io.is_undone() || !io.needs_flush() {
+        return Status::Ok;
+    }
+    note_failure(owner, io, Status::IoError);
+    Status::IoError
 }
 
 /// Sees to what is left behind by a request, no flush, that fails with `status`. Any context.
 #[cold]
 #[inline(never)]
 fn note_failure<O: Completion>(owner: &O, io: &Io<O>, status: Status) {
-    if owner.initiator_flushes() && io.may_have_failed_to_flush() {
+    let may_be_of_flush = !matches!(
+        status,
+        Status::NoSpace | Status::Unsupported | Status::Conflict
+    );
+    if owner.initiator_flushes() && may_be_of_flush && io.needs_flush() {
         owner.write_errors().owe_flush_error(status);
     }
     // A processor may have written some of what was read: what its cache has of that must not be written over what the HCA puts there
@@ -539,7 +626,10 @@ pub(crate) fn run_deferred<O: Completion>(mut io: KBox<Io<O>>) {
             finish(&*owner, io, Ok(()));
         }
         (Step::Unstable, _) => finish_file(&*owner, io, Ok(())),
-        (Step::Finished(result), Some(task)) => transferred(&*owner, io, task, result),
+        (Step::Finished(result), Some(task)) => {
+            note_dsync(&*owner, &io, result);
+            transferred(&*owner, io, task, result);
+        }
         (Step::Overtaken, Some(task)) => {
             io.leave_peer();
             match task.op {

@@ -161,7 +161,7 @@ impl WriteErrors {
     /// Returns whether a flush of the drive has failed that the initiator was not told of.
     #[inline]
     fn misses_failure(&self) -> bool {
-        self.failures.count() != self.seen_failures.load(Relaxed)
+        self.failures.count() != self.seen_failures.load(Acquire)
     }
 
     /// Returns the error of a write-back that has failed since this was called last, or since
@@ -183,7 +183,8 @@ impl WriteErrors {
     /// Returns how a flush of session `by` ends for which the drive's part ended with `own`, and
     /// which error of a flush that tells of, or 0: [`FlushErrors::end`]. Any context.
     pub(crate) fn end_flush(&self, own: Status, by: Teller) -> (Status, u32) {
-        if own == Status::Ok && !self.owes_error.load(Acquire) && !self.misses_failure() {
+        // In this order: who sees the failures has the error owed before.
+        if own == Status::Ok && !self.misses_failure() && !self.owes_error.load(Acquire) {
             return (own, 0);
         }
         let mut errors = self.flushes.lock();
@@ -200,16 +201,22 @@ impl WriteErrors {
     #[cold]
     pub(crate) fn owe_flush_error(&self, error: Status) {
         let mut errors = self.flushes.lock();
-        self.see_failures();
         errors.owe(error);
         self.owes_error.store(true, Release);
+        self.see_failures();
     }
 
     /// Takes all failed flushes of the drive for known, and returns whether there was one that was not. To be called with the lock of
     /// `flushes`.
     fn see_failures(&self) -> bool {
         let count = self.failures.count();
-        self.seen_failures.xchg(count, Relaxed) != count
+        let missed = self.seen_failures.load(Relaxed) != count;
+        if missed {
+            // By who has the lock it is owed for certain, or is taken back before that is given up.
+            self.owes_error.store(true, Release);
+            self.seen_failures.store(count, Release);
+        }
+        missed
     }
 
     /// Records that an answer that told of the error of a flush was sent by session `by`, and has `arrived` or may not

@@ -233,7 +233,7 @@ impl Device {
         let count = session.queue_count();
         let queues = connect::bring_up(session, &attempt, count, &address, &request, deadline)?;
         for (queue, reply) in queues.iter() {
-            if VolumeInfo::of(reply) != volume {
+            if !volume.is_in(reply) {
                 return Err(Failure::Protocol(Violation::new(
                     "its queues disagree about the volume",
                     None,

@@ -135,7 +135,8 @@ impl FollowedLimits {
             // Nothing would ever change that.
             Err(EINVAL) => {
                 self.retry = None;
-                self.is_lowered = false;
+                // What was lowered for them comes back.
+                self.is_lowered &= self.wanted != self.shown;
                 self.wanted = self.shown;
                 None
             }

@@ -185,13 +185,7 @@ impl Session {
 
     /// Returns whether it is what the disk was made of; it may have another size by now, or be read-only.
     fn is_same_volume(&self, reply: &Reply) -> bool {
-        self.volume().is_some_and(|volume| {
-            let mut now = VolumeInfo::of(reply);
-            now.geometry.capacity = volume.geometry.capacity;
-            now.geometry.read_only = volume.geometry.read_only;
-            now.limits = volume.limits;
-            now == volume
-        })
+        self.volume().is_some_and(|volume| volume.is_in(reply))
     }
 }
 

@@ -115,6 +115,13 @@ impl<'a> FileRef<'a> {
         u32::try_from(count).unwrap_or(0)
     }
 
+    /// Returns the bytes of a block as the page cache has it, a power of two: more than a page where blocks are larger. C:
+    /// `i_blocksize()`.
+    pub fn block_bytes(self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::hcablk_c_block_bytes(self.file.as_ptr()) }
+    }
+
     /// Returns whether the pages that it is read and written through are its own. On overlayfs they are those of a file of
     /// another file system, of which nothing can be learned here.
     pub(super) fn has_own_pages(self) -> bool {

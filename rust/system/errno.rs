@@ -31,6 +31,8 @@ errno! {
     ehostunreach = EHOSTUNREACH
     /// Somebody has taken it back.
     ecanceled = ECANCELED
+    /// A quota is used up.
+    edquot = EDQUOT
     /// The connection is being taken down.
     enotconn = ENOTCONN
     /// It has been done.

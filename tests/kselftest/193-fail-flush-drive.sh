@@ -64,6 +64,20 @@ disconnect c1 vol1
 disconnect c2 vol1
 must on target 'hcablk target unexport vol1'
 
+# What is refused for want of space is no flush that failed.
+must on target "modprobe ext4 && mkfs.ext4 -q -F ${scsi}2 && mkdir -p /mnt/files && mount ${scsi}2 /mnt/files && truncate -s 1G /mnt/files/sparse"
+export_volume vol1 "${scsi}1" c1
+export_volume full /mnt/files/sparse c1
+connect c1 vol1
+own=$device
+connect c1 full
+like "a file system is full" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M count=48 oflag=direct,dsync 2>&1")"
+like "and stays so" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M seek=40 count=4 oflag=direct,dsync 2>&1")"
+check "another volume of the drive is flushed" flush c1 "$own"
+disconnect c1 full
+disconnect c1 vol1
+must on target 'hcablk target unexport full && hcablk target unexport vol1 && umount /mnt/files'
+
 # dm says that it has FUA, whatever is below.
 must on target "printf '0 32768 linear ${scsi}1 0\n' | dmsetup create above && dmsetup mknodes"
 export_volume vol1 /dev/mapper/above c1 c2

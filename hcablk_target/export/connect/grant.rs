@@ -87,7 +87,7 @@ impl Connect {
             tells_limits: true,
             geometry: Geometry {
                 max_transfer: session.largest(),
-                ..Self::as_it_is(session, session.geometry())
+                ..Self::as_told(session, session.geometry())
             },
             ..Self::reply(request, session, volume)
         };
@@ -110,11 +110,10 @@ impl Connect {
         Ok(())
     }
 
-    /// Returns `geometry` as it is at this moment: the drive may refuse writes.
-    fn as_it_is(session: &Session, geometry: &Geometry) -> Geometry {
-        let refuses_writes = || session.backing().is_some_and(|it| it.refuses_writes());
+    /// Returns `geometry` as the initiator is told of it.
+    fn as_told(session: &Session, geometry: &Geometry) -> Geometry {
         Geometry {
-            read_only: geometry.read_only || refuses_writes(),
+            read_only: session.began_read_only(),
             ..*geometry
         }
     }
@@ -126,7 +125,7 @@ impl Connect {
             credits: 0,
             session: request.session,
             epoch: request.epoch,
-            geometry: Self::as_it_is(session, session.geometry()),
+            geometry: Self::as_told(session, session.geometry()),
             inline: 0,
             quiet: false,
             no_read: false,
@@ -172,7 +171,7 @@ impl Connect {
         };
         let reply = Reply {
             credits: queue.shape().credits,
-            geometry: Self::as_it_is(session, queue.geometry()),
+            geometry: Self::as_told(session, queue.geometry()),
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),

@@ -133,8 +133,11 @@ impl List {
         drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
     }
 
-    /// Opens the directory of the files; `None`: there is none, and no file either. Sleeps.
-    fn open(directory: Option<&CStr>, keep: Keep) -> Result<Option<StateDirectory>, Failed> {
+    /// Opens the directory of the files; `None`: there is none, and no file either. Also returns whether it has [`MARKER`]. Sleeps.
+    fn open(
+        directory: Option<&CStr>,
+        keep: Keep,
+    ) -> Result<Option<(StateDirectory, bool)>, Failed> {
         let must = keep == Keep::Always;
         let Some(path) = directory else {
             return match must {
@@ -162,7 +165,7 @@ impl List {
                 "its reservations cannot be kept: their directory has no readable file .hcablk-reservations; is its file system mounted?",
                 e,
             )),
-            _ => Ok(Some(directory)),
+            marker => Ok(Some((directory, marker.is_ok()))),
         }
     }
 }
@@ -252,7 +255,9 @@ impl Drives {
         let state = KBox::new(Reservations::new(), GFP_KERNEL);
         let mut state = state.map_err(|e| ("memory", e.into()))?;
         let kept = match (wwid, List::open(path.as_deref(), keep)?) {
-            (Some(wwid), Some(directory)) => Some(DriveFile::load(directory, wwid, &mut state)?),
+            (Some(wwid), Some((directory, is_marked))) => {
+                Some((DriveFile::load(directory, wwid, &mut state)?, is_marked))
+            }
             _ => None,
         };
         if known {

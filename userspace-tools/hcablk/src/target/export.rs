@@ -444,11 +444,27 @@ fn explain_volume(error: &OpError, group: &Group<'_>) -> Error {
     );
     let reason = group.reason().unwrap_or_default();
     let advice = match error.errno {
+        _ if reason.contains("without a wwid") => {
+            "Give the volume a wwid, the same each time: --wwid UUID (`uuidgen` prints one).\n\
+             A volume that needs no reservations is exported with --no-reservations."
+                .to_owned()
+        }
+        _ if reason.contains("no directory is set") => {
+            "Write its path to /sys/kernel/config/hcablk_target/reservations.\n\
+             A volume that needs no reservations is exported with --no-reservations."
+                .to_owned()
+        }
         _ if reason.contains("reservations cannot be kept") => {
             "Mount the file system of /var/lib/hcablk. If the directory is new, make it:\n\
              mkdir -p /var/lib/hcablk/reservations && touch /var/lib/hcablk/reservations/.hcablk-reservations\n\
              A volume that needs no reservations is exported with --no-reservations."
                 .to_owned()
+        }
+        _ if reason.contains("without keeping reservations") => {
+            "Unexport that volume, or export this one with --no-reservations, too.".to_owned()
+        }
+        _ if reason.contains("directory of reservations cannot be on overlayfs") => {
+            "Keep /var/lib/hcablk on another file system.".to_owned()
         }
         Errno::EOPNOTSUPP if reason.contains("overlayfs") => {
             "`df` shows which file system the file is on.".to_owned()
