@@ -440,7 +440,7 @@ impl Backing {
         let file = self.file();
         if let Store::Device(_) = self.store {
             // As `blkdev_fsync()`, which does not tell which of the two has failed.
-            let written = file.write_back(0, usize::MAX, &mut file.wb_err_cursor());
+            let written = file.write_all_back();
             return self.make_durable().and(written);
         }
         let synced = file.sync();

@@ -177,6 +177,15 @@ impl<'a> FileRef<'a> {
         self.check_wb_err(cursor).and(begun)
     }
 
+    /// Writes all that is dirty and waits for that. Sleeps. As [`Self::sync`], and other than [`Self::write_back`], it takes the error of
+    /// the mapping's flags, which somebody else who syncs the device would find: a `dmsetup suspend` fails with it.
+    ///
+    /// C: `file_write_and_wait_range()`.
+    pub fn write_all_back(self) -> Result {
+        // SAFETY: By the type invariant.
+        to_result(unsafe { bindings::file_write_and_wait_range(self.file.as_ptr(), 0, i64::MAX) })
+    }
+
     /// Forgets the clean pages of `length` bytes at `position`. Sleeps.
     ///
     /// Errors: `EBUSY` (some are dirty or in use, and stay).
