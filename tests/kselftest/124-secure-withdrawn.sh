@@ -14,16 +14,11 @@ must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup crea
 export_volume vol1 /dev/mapper/door --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a46 c1
 connect c1 vol1
 
-# held_by_drive: a write has come to the drive, whose lower half is suspended, which does not count what waits for it.
-held_by_drive() {
-	wait_until target 30 "cat /sys/block/dm-*/inflight | awk '\$2 > 0 { n = 1 } END { exit !n }'"
-}
-
 # waiting: the drive holds a write of a session that is gone, and the next one, which has proven itself, waits for that.
 waiting() {
 	must on target 'dmsetup suspend --nolockfs gate'
 	spawn held c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct 2> /dev/null"
-	must held_by_drive
+	must drive_holds write
 	must on c1 'hcablk disconnect --force vol1'
 	join held
 	spawn again c1 "hcablk connect $target_address vol1 --ctrl-loss-tmo 0 --connect-timeout 60 > /tmp/again 2>&1"

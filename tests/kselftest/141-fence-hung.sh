@@ -21,8 +21,7 @@ hold() {
 	connect c1 vol1 --queues 2 --io-timeout "$1" --connect-timeout 60
 	must on target 'dmsetup suspend --nolockfs gate'
 	spawn held c1 "dd if=/dev/zero of=$device bs=64k count=1 oflag=direct conv=notrunc status=none"
-	# What is suspended does not count what waits for it; what is above does.
-	must wait_until target 30 "cat /sys/block/dm-*/inflight | awk '\$2 > 0 { n = 1 } END { exit !n }'"
+	must drive_holds write
 }
 
 hold $((4 * slow))

@@ -25,21 +25,17 @@ done
 mine=${disks[c1vol1]} other=${disks[c1vol2]}
 must on c1 "hcablk-pr $mine register 0 11"
 must on c2 "hcablk-pr ${disks[c2vol1]} register 0 22 && hcablk-pr ${disks[c2vol1]} reserve 22 3"
-# hung KIND: whether a read (1) or a write (2) waits in the target's drive.
-hung() {
-	wait_until target 60 "cat /sys/block/dm-*/inflight | awk '\$$1 > 0 { n = 1 } END { exit !n }'"
-}
 
 must on target 'dmsetup suspend --nolockfs half0 && dmsetup suspend --nolockfs half1'
 spawn victim c2 "dd if=/dev/zero of=${disks[c2vol1]} bs=4k count=1 oflag=direct status=none"
-must hung 2
+must drive_holds write
 spawn first c1 "hcablk-pr $mine abort 11 22 1 > /tmp/first; echo \$? >> /tmp/first"
 must wait_until c1 30 "[ \"\$(hcablk-pr $other reservation)\" = '11 1' ]"
 spawn second c1 "hcablk-pr $other abort 11 22 1 > /tmp/second; echo \$? >> /tmp/second"
 spawn keys c1 "hcablk-pr $other keys > /tmp/keys"
 # What begins after the preemption, by whomever, and does not end.
 spawn reader c2 "dd if=${disks[c2vol2]} of=/dev/null bs=1M skip=40 count=1 iflag=direct status=none"
-must hung 1
+must drive_holds read
 must on c2 'hcablk disconnect --force vol2'
 join reader && fail "the reader goes on"
 # They would be answered in far less than that.
@@ -52,7 +48,7 @@ done
 same "when it is not the preemption is" 0 "$(on c1 'cat /tmp/first')"
 same "and that of whom it had preempted" "conflict 1" "$(on c1 'echo $(cat /tmp/second)')"
 like "and who asked for the keys" ": 11\$" "$(on c1 'cat /tmp/keys')"
-must hung 1
+must drive_holds read
 must on target 'dmsetup resume half1'
 refuse "the victim's write fails" join victim
 

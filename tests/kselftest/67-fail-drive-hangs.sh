@@ -11,23 +11,25 @@
 
 # at_once FILE: it is read while the drive does no request at all. Each takes it three seconds, so one may end by chance.
 at_once() {
-	on target "for n in 1 2 3 4 5; do
+	on target "for n in \$(seq $((5 * slow))); do
 		before=\$(awk '{ print \$1 }' /sys/block/slow/stat)
 		cat $1 > /dev/null || exit 1
 		[ \$before != \$(awk '{ print \$1 }' /sys/block/slow/stat) ] || exit 0
 	done
 	exit 1"
 }
-# One request at a time, for three seconds: whoever has another one waits for it in the kernel, asleep.
+# One request at a time, for three seconds: whoever has another one waits for it in the kernel, asleep. Longer than five seconds
+# would be an error of null_blk, so that on a slow kernel there are more requests.
 must on target "modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/slow && cd /sys/kernel/config/nullb/slow &&
-	echo 64 > size && echo 2 > irqmode && echo $((3000000000 * slow)) > completion_nsec && echo 1 > hw_queue_depth &&
+	echo 64 > size && echo 2 > irqmode && echo 3000000000 > completion_nsec && echo 1 > hw_queue_depth &&
 	echo 1 > submit_queues && echo 1 > memory_backed && echo 1 > power"
 export_volume slow /dev/slow c1
 export_volume vol1 "$drive" c1 c2
 connect c1 slow --queues 1 --io-timeout $((100 * slow))
 slow_disk=$disk
 # Far enough from each other not to become one request.
-spawn load c1 "fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=read:64k --bs=4k --iodepth=10 --size=1M --io_size=40k"
+spawn load c1 "fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=read:64k --bs=4k \
+	--iodepth=$((10 * slow)) --size=${slow}M --io_size=$((40 * slow))k"
 must wait_until target 60 "awk '{ exit !(\$9 > 0) }' /sys/block/slow/stat"
 must wait_until c1 60 "awk '{ exit !(\$9 > 4) }' /sys/block/$slow_disk/stat"
 

@@ -373,14 +373,30 @@ queue_pairs() {
 # For wait_until: a peer that has ended a connection knows of that before the other end.
 no_queue_pairs="[ \$(rdma resource show qp | grep -v 'type GSI' | wc -l) = 0 ]"
 
-# rnr GUEST: how often the RDMA device saw or said "receiver not ready". soft-iWARP does not count it.
+# rnr GUEST: how often the RDMA device saw or said "receiver not ready", a device of the tests' own how often it said so, and the
+# other one saw it. soft-iWARP does not count it.
 rnr() {
-	on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n; seen = 1 } END { if (seen) print sum + 0; else if (\"$rdma\" == \"siw\") print 0 }'"
+	case $rdma in
+	hca) counted "${_link[$1]}" rnr_naks ;;
+	siw) echo 0 ;;
+	*) on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n; seen = 1 } END { if (seen) print sum + 0 }'" ;;
+	esac
 }
 
 # rxe_count GUEST COUNTER: of its RDMA device
 rxe_count() {
 	on "$1" "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$2"
+}
+
+# drive_holds read|write: waits until the target's drive has such a request and does not end it. What device-mapper has suspended
+# does not count what waits for it; a device above it does.
+drive_holds() {
+	local field
+	case $1 in
+	read) field=1 ;;
+	write) field=2 ;;
+	esac
+	wait_until target 60 "cat /sys/block/dm-*/inflight | awk '\$$field > 0 { n = 1 } END { exit !n }'"
 }
 
 # netem GUEST CARD FAULT…: what the card sends is treated so by the kernel's network emulator; no fault: as it comes. The emulator
