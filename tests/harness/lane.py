@@ -18,8 +18,9 @@ import kmsg
 from control import Server
 from guest import Guest, GuestError, Settings, Spec
 from script import Test
+from tries import Outcome, Tries, late_points
 
-SKIPPED = 4
+FAILED, SKIPPED = 1, 4
 RESET_SECONDS = 120
 
 Say = Callable[[str], None]
@@ -78,18 +79,19 @@ class Lane:
         """How long processors worked for these guests, since the run began."""
         return sum(guest.processor_seconds() for guest in self.guests.values())
 
-    def environment(self) -> dict[str, str]:
-        """What a script gets to know."""
+    def environment(self, number: int = 1) -> dict[str, str]:
+        """What a script gets to know, when it is run for the `number`th time."""
         env = dict(os.environ)
         env["HCABLK_CONTROL"] = str(self.settings.work / "control")
         env["HCABLK_ON"] = str(self.settings.on)
         env["HCABLK_LOGS"] = str(self.settings.logs)
         env["HCABLK_SLOW"] = str(self.settings.slow)
         env["HCABLK_RDMA"] = self.settings.rdma
+        env["HCABLK_TRY"] = str(number)
         env["TMPDIR"] = str(self.settings.work)
         return env
 
-    def script(self, test: Test, log: Path, say: Say) -> int:
+    def script(self, test: Test, log: Path, number: int, say: Say) -> int:
         """Run a script; its output goes to the log and, as TAP's subtest, to `say`."""
         with open(log, "wb") as errors:
             process = subprocess.Popen(
@@ -97,7 +99,7 @@ class Lane:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=self.environment(),
+                env=self.environment(number),
                 start_new_session=True,
             )
             assert process.stdout is not None
@@ -186,32 +188,45 @@ class Lane:
             marks = {name: pool.submit(self.guests[name].mark, f"begin of {test.name}") for name in names}
         self.server.begin.update({name: mark.result() for name, mark in marks.items()})
 
-    def run(self, test: Test, say: Say) -> tuple[str, list[str]]:
-        """Run one test: "passed", "failed" or "skipped", and why.
+    def run(self, test: Test, say: Say) -> Outcome:
+        """Run one test, again on fresh guests if `Tries` wants that. What failed then is shown, but is not among TAP's points."""
+        tries = Tries(only_once=bool(os.environ.get("HCABLK_STOP_AT")))
+        while True:
+            held: list[str] = []
 
-        One that failed is run once more if the kernel's RDMA stack has failed it (`kmsg.kernel_broke`), which is no fault of
-        our drivers. What failed then is shown, but is not among TAP's points.
-        """
-        held: list[str] = []
+            def hold(line: str) -> None:
+                # Shown at once until something fails.
+                if held or line.lstrip().startswith("not ok "):
+                    held.append(line)
+                else:
+                    say(line)
 
-        def hold(line: str) -> None:
-            # Shown at once until something fails.
-            if held or line.lstrip().startswith("not ok "):
-                held.append(line)
-            else:
-                say(line)
+            number = len(tries.logs) + 1
+            outcome = self.attempt(test, number, hold)
+            again = tries.again(outcome, self.kernel_broke)
+            for line in held:
+                say(f"    # before: {line.strip()}" if again else line)
+            if not again:
+                return self.as_it_must(test, outcome)
+            for line in outcome.reasons:
+                say(f"    # before: {line}")
+            say(f"# {test.name}: run again on fresh guests: {again}")
+            log = self.log(test)
+            tries.logs.append(str(log.rename(log.with_suffix(f".try{number}.log"))))
+            for name in self.needed(test):
+                self.server.kill(self.guests[name])
 
-        outcome, reasons = self.attempt(test, hold)
-        broke = self.kernel_broke
-        again = outcome == "failed" and broke
-        for line in held:
-            say(f"    # before: {line.strip()}" if again else line)
-        if not again:
-            return outcome, reasons
-        for line in reasons:
-            say(f"    # before: {line}")
-        say(f"# {test.name}: run again, since {broke}")
-        return self.attempt(test, say)
+    def as_it_must(self, test: Test, outcome: Outcome) -> Outcome:
+        """What became of a test that has to be late at first."""
+        if not test.must_be_late or outcome.result == "failed":
+            return outcome
+        if not any(re.search(test.must_be_late, point) for point in outcome.late):
+            return Outcome("failed", [f"this test has to be late at first in {test.must_be_late!r}, but: {outcome.late}"])
+        return Outcome(outcome.result)
+
+    def log(self, test: Test) -> Path:
+        """A test's log: beside the logs of all lanes, so that it is found by the test's name alone."""
+        return self.settings.logs.parent / f"{test.name}.log"
 
     def needed(self, test: Test) -> list[str]:
         """The guests for a test; when all tests are to use the tests' own RDMA devices, the one that has two."""
@@ -219,39 +234,45 @@ class Lane:
             return test.guests
         return ["hca"]
 
-    def attempt(self, test: Test, say: Say) -> tuple[str, list[str]]:
+    def attempt(self, test: Test, number: int, say: Say) -> Outcome:
         """Run a test once: see `run`."""
         self.kernel_broke = ""
+        log = self.log(test)
+        log.touch()
         try:
             self.begin(test, self.needed(test), say)
         except GuestError as err:
-            return "failed", [str(err)]
-        # Beside the logs of all lanes, so that a test's log is found by its name alone.
-        log = self.settings.logs.parent / f"{test.name}.log"
-        code = self.script(test, log, say)
+            return Outcome("failed", [str(err)])
+        code = self.script(test, log, number, say)
         reasons: list[str] = []
+        late: list[str] = []
         if code == 124:
             reasons.append(f"no end after {test.timeout * self.settings.slow:g} s")
         elif code not in (0, SKIPPED):
             reasons.append(f"exit code {code}")
         if reasons:
-            tail = [x for x in log.read_text(errors="replace").splitlines() if not re.match(r"ok |1\.\.|TAP ", x)]
+            text = log.read_text(errors="replace")
+            late = late_points(text) if code == FAILED else []
+            tail = [x for x in text.splitlines() if not re.match(r"ok |1\.\.|TAP ", x)]
             reasons += [f"| {line}" for line in tail[-25:]]
-        reasons += self.finish(test)
+        wrong = self.finish(test)
+        reasons += wrong
         if test.must_fail:
             text = "\n".join(reasons)
             missing = [pattern for pattern in test.must_fail if not re.search(pattern, text)]
             if not missing:
-                return "passed", []
-            return "failed", [f"this test has to fail with {missing!r}, too, but:", *reasons]
+                return Outcome("passed")
+            return Outcome("failed", [f"this test has to fail with {missing!r}, too, but:", *reasons])
+        if late and not wrong:
+            return Outcome("late", reasons, late)
         if reasons:
-            return "failed", reasons
+            return Outcome("failed", reasons)
         if code != SKIPPED:
-            return "passed", []
+            return Outcome("passed")
         # A feature that is gone would go unnoticed.
         if not self.settings.kinds.intersection(test.skips):
-            return "failed", [f"it may not be skipped on {' '.join(sorted(self.settings.kinds))}"]
-        return "skipped", []
+            return Outcome("failed", [f"it may not be skipped on {' '.join(sorted(self.settings.kinds))}"])
+        return Outcome("skipped")
 
     def demo(self, script: Path, say: Say) -> int:
         """Run a script that shows something on fresh guests; no TAP."""

@@ -24,6 +24,7 @@ from accel import accelerator
 from guest import GuestError, Settings
 from lane import Lane
 from script import Test, chosen, left_out, next_test, of_all, read_tests, wanted_words
+from tries import Outcome
 
 TESTS = Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
@@ -85,6 +86,7 @@ class Run:
         self.running: list[Test] = []
         self.count = {"passed": 0, "failed": 0, "skipped": 0}
         self.failed: list[str] = []
+        self.flaky: list[str] = []
 
     @staticmethod
     def packages_disk(work: Path, packages: str | None) -> Path | None:
@@ -116,13 +118,13 @@ class Run:
             told(f"# Subtest: {test.name}: {test.proves}")
             started, processor = time.monotonic(), lane.processor_seconds()
             try:
-                result, reasons = lane.run(test, told)
+                outcome = lane.run(test, told)
             except Exception as err:  # The other tests are to run, and this one is to be counted.
-                result, reasons = "failed", [f"the runner: {err!r}"]
-            lines += [f"# {reason}" for reason in reasons]
+                outcome = Outcome("failed", [f"the runner: {err!r}"])
+            lines += [f"# {reason}" for reason in outcome.reasons]
             with self.turn:
                 self.running.remove(test)
-                self.record(test, result, lines, self.times(lane, time.monotonic() - started, lane.processor_seconds() - processor))
+                self.record(test, outcome, lines, self.times(lane, time.monotonic() - started, lane.processor_seconds() - processor))
                 self.turn.notify_all()
 
     def times(self, lane: Lane, seconds: float, processor: float) -> str:
@@ -131,13 +133,17 @@ class Run:
         boot = f" boot={lane.boot_seconds:.1f}s" if lane.boot_seconds else ""
         return f"# time={seconds:.1f}s{boot} reset={lane.reset_seconds:.1f}s processor={processor:.1f}s{where}"
 
-    def record(self, test: Test, result: str, lines: list[str], times: str) -> None:
+    def record(self, test: Test, outcome: Outcome, lines: list[str], times: str) -> None:
         """Count a test that is over, and print what was kept of it."""
-        self.count[result] += 1
-        if result == "failed":
+        self.count[outcome.result] += 1
+        if outcome.result == "failed":
             self.failed.append(test.name)
-        word = "not ok" if result == "failed" else "ok"
-        skip = " # SKIP" if result == "skipped" else ""
+        elif outcome.late:
+            self.flaky.append(test.name)
+            seed = os.environ.get("HCABLK_SEED") or "not set"
+            lines.append(f"# FLAKY {test.name}: late: {', '.join(outcome.late)}; HCABLK_SEED: {seed}; {' '.join(outcome.logs)}")
+        word = "not ok" if outcome.result == "failed" else "ok"
+        skip = " # SKIP" if outcome.result == "skipped" else ""
         lines.append(f"{word} {sum(self.count.values())} - {test.name}{skip}")
         lines.append(times)
         say("\n".join(lines))
@@ -157,6 +163,7 @@ class Run:
         if self.failed:
             say(f"# failed: {' '.join(self.failed)}; logs in {self.logs}")
         say(f"# time={time.monotonic() - self.started:.0f}s in all")
+        say(" ".join([f"# {len(self.flaky)} flaky", *self.flaky]))
         skipped = f", {self.count['skipped']} skipped" if self.count["skipped"] else ""
         say(f"{self.count['passed']} passed, {self.count['failed']} failed{skipped}")
         # A lane that died without a word has left tests out.

@@ -30,6 +30,8 @@ class Test:
     expect_log: list[str] = field(default_factory=list)
     # It has to fail for each of these reasons.
     must_fail: list[str] = field(default_factory=list)
+    # Its first try has to be late in a point like this, and the others have to pass.
+    must_be_late: str = ""
     # It waits for most of its time, so that a test that computes can run beside it.
     waits: bool = False
     # Seconds that it takes with others beside it, if many: the longest begin first.
@@ -82,6 +84,8 @@ def read_test(path: Path) -> Test:
                 test.expect_log.append(value)
             case "must-fail", value:
                 test.must_fail.append(value)
+            case "must-be-late", value:
+                test.must_be_late = value
             case "waits", "yes":
                 test.waits = True
             case "takes", value:

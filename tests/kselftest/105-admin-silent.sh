@@ -40,7 +40,7 @@ for round in 1 2 3; do
 	log=$(on c1 "dmesg | sed -n '/test: silence $round/,\$p'")
 	silent=$(stamp "test: silence $round" <<< "$log") noticed=$(stamp "connection lost: " <<< "$log")
 	times+=($((noticed - silent)))
-	less "within 10 s, however busy the machine is" $((noticed - silent)) $((10000 * slow))
+	within "within 10 s, however busy the machine is" $((noticed - silent)) $((10000 * slow))
 	check "the target notices, too" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
 	netem c1 path1
 	check "it is connected again" disk_is c1 vol1 live
@@ -48,7 +48,7 @@ done
 # A guest may not run when it should: the least of three is what the driver takes.
 least=$(printf '%s\n' "${times[@]}" | sort -n | head -n 1)
 echo "# noticed after ${times[*]} ms"
-less "silence is noticed within 2 s" "$least" $((2000 * slow + 1))
+within "silence is noticed within 2 s" "$least" $((2000 * slow + 1))
 like "by the client's silence" "admin queue pair: nothing was received for [34] s" "$(on target dmesg)"
 check "and works" on c1 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct"
 disconnect c1 vol1

@@ -68,7 +68,7 @@ done
 all_are live
 took=$(($(now_ms) - begin))
 echo "# $((each * 2)) sessions, of two queue pairs and proofs for both each: all are live $took ms after the target can be reached"
-less "all are back soon" "$took" $((30000 * slow))
+within "all are back soon" "$took" $((30000 * slow))
 for guest in $clients; do
 	check "the writes of $guest's disks are done" join "writers-$guest"
 done

@@ -26,5 +26,5 @@ for guest in c1 c2; do
 done
 started=$(now_ms)
 row over
-less "that is told, and the disks are there again, within 120 s" $(($(now_ms) - started)) $((120000 * slow))
+within "that is told, and the disks are there again, within 120 s" $(($(now_ms) - started)) $((120000 * slow))
 matrix_end

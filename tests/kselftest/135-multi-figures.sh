@@ -102,11 +102,11 @@ for kind in port silent; do
 	done
 	[ $kind = port ] && what="own port down" limit=1000 || what="peer silent, keep_alive_tmo 1 s" limit=2500
 	echo "# $what: noticed after $(of "${notices[@]}")"
-	less "$what: it is noticed soon" "$(least "${notices[@]}")" "$limit"
+	within "$what: it is noticed soon" "$(least "${notices[@]}")" "$limit"
 	echo "# $what: from there to the next request by the other path $(of "${afters[@]}")"
-	less "$what: the other path is used at once" "$(least "${afters[@]}")" 1000
+	within "$what: the other path is used at once" "$(least "${afters[@]}")" 1000
 	echo "# $what: longest stall of a reader with a healthy second path $(of "${stalls[@]}")"
-	less "$what: nothing stalls for much longer than that" "$(least "${stalls[@]}")" $((limit + 1500))
+	within "$what: nothing stalls for much longer than that" "$(least "${stalls[@]}")" $((limit + 1500))
 done
 
 # The target says that it ends the connection: what the runner takes to have it do so is in that.
@@ -120,7 +120,7 @@ must on c1 "$mark"
 must on target 'true'
 must on c1 "echo end > $tracing/trace_marker"
 echo "# the target's RDMA device goes (its connection manager disconnects): noticed after $disconnected, of which a command takes $(span 'mark_write: mark' 'mark_write: end') to begin and end"
-less "disconnected: it is noticed soon" "$disconnected" 10000
+within "disconnected: it is noticed soon" "$disconnected" 10000
 must on target "rdma link add ${rdma}1 type $rdma netdev path1"
 must disk_is c1 vol1 live
 
@@ -138,7 +138,7 @@ for _ in 1 2 3; do
 	firsts+=("$(span 'mark_write: mark' "$done_")")
 done
 echo "# the only path returns, reconnect_delay 1 s: session live after $(of "${returns[@]}"), first request done after $(of "${firsts[@]}")"
-less "the first request is done soon after the path is back" "$(least "${firsts[@]}")" 3000
+within "the first request is done soon after the path is back" "$(least "${firsts[@]}")" 3000
 must on c1 'kill $(pidof fio)'
 ! join reader
 disconnect c1 vol1
@@ -169,5 +169,5 @@ for queues in 1 4; do
 	disconnect c1 vol2
 done
 echo "# four queue pairs take $((took[4] * 100 / (took[1] > 0 ? took[1] : 1)))% of the time of one"
-less "four queue pairs come up in less than four times the time of one" "${took[4]}" $((took[1] * 4 + 20))
+within "four queue pairs come up in less than four times the time of one" "${took[4]}" $((took[1] * 4 + 20))
 must on c1 "cd $tracing && echo 0 > events/enable && echo local > trace_clock && echo > trace"

@@ -49,7 +49,7 @@ waited=$(on c1 "awk '
 	/hcablk_queue:.*state=connecting/ && live { print int(at - live); exit }' $tracing/trace")
 [ -n "$waited" ] || { on c1 "cat $tracing/trace" >&2; die "no queue pair is in the trace"; }
 echo "# it was issued again with $waited ms left of $((timeout * 1000)), give or take the timer's second"
-less "it had what was left of its time" "$waited" $((timeout * 700))
+within "it had what was left of its time" "$waited" $((timeout * 700))
 less "but time to be answered" $((timeout * 200)) "$waited"
 must on c1 "echo 0 > $tracing/events/enable && echo > $tracing/trace"
 disconnect c1 v

@@ -27,7 +27,7 @@ must path_is c1 vol1 1 live
 cut path1
 started=$(now_ms)
 check "the disk has lost it" disk_is c1 vol1 degraded
-less "not only when no queue pair has come" $(($(now_ms) - started)) $((30000 * slow))
+within "not only when no queue pair has come" $(($(now_ms) - started)) $((30000 * slow))
 must on target 'dmsetup resume gate'
 check "the write is done by the other" join held
 mend path1

@@ -30,7 +30,7 @@ check "the host was started again: the target ends its old session" \
 must wait_until c1 30 "[ \$(cat $initiator/vol1/state) = connecting ]"
 # Everything that hinders it but the drive has passed when the connection manager has forgotten the old queue pairs.
 must wait_until target 60 "[ \$(rdma resource show qp | grep -v 'type GSI' | grep -c 'state RTS') = 0 ]"
-refuse "while the drive has a write of it, it is not let in" wait_until c1 4 "[ \$(cat $initiator/vol1/state) = live ]"
+refuse "while the drive has a write of it, it is not let in" becomes_true c1 4 "[ \$(cat $initiator/vol1/state) = live ]"
 same "there is the old session only" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
 must on target 'dmsetup resume gate'
 check "when the drive has finished it, it is" join again

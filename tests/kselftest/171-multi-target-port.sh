@@ -37,7 +37,7 @@ down() {
 		/hcablk_target_session:.*state=ending/ && down { print int(at - down); exit }' $tracing/trace")
 	echo "# $took ms after the card has begun to be taken down"
 	# Silence would be noticed after two minutes.
-	less "by that, and not by its silence" "$took" $((20000 * slow))
+	within "by that, and not by its silence" "$took" $((20000 * slow))
 	check "nothing of it is left" wait_until target 60 "[ \$(grep -c . $target/volumes/vol1/clients) = 1 ]"
 	check "the other path serves" on c1 "dd if=$device of=/dev/null bs=4k count=4 iflag=direct"
 	must on target "ip link set port1 up"

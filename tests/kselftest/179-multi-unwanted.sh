@@ -63,7 +63,7 @@ cut path2
 must on c1 'ip neigh flush dev path2'
 must path_is c1 vol1 1 connecting
 seconds "rdma link delete ${rdma}2"
-less "an RDMA device goes though an attempt waits" "$took" 15
+within "an RDMA device goes though an attempt waits" "$took" 15
 
 mend path2
 must on c1 "rdma link add ${rdma}2 type $rdma netdev path2"
@@ -94,4 +94,4 @@ must path_is c1 vol1 1 live
 lose
 disconnect c1 vol1
 seconds 'rmmod hcablk'
-less "the module goes though an attempt waits" "$took" 15
+within "the module goes though an attempt waits" "$took" 15

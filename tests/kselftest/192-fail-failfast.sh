@@ -20,7 +20,7 @@ must wait_until c1 30 'grep -q "(dd) D" /proc/[0-9]*/stat'
 start=$(now_ms)
 check "a write to the array goes on by the other disk" on c1 "dd if=/dev/zero of=/dev/md0 bs=4k count=1 oflag=direct"
 check "md has removed the disk" wait_until c1 30 "grep -q '(F)' /proc/mdstat"
-less "long before the disk would go" $(($(now_ms) - start)) $((60000 * slow))
+within "long before the disk would go" $(($(now_ms) - start)) $((60000 * slow))
 same "the disk waits for its path all the while" queueing "$(on c1 "cat $initiator/vol1/state")"
 check "a request that may wait still does" on c1 'grep -q "(dd) D" /proc/[0-9]*/stat'
 must vm link-up target 0

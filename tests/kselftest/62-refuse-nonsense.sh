@@ -154,7 +154,7 @@ usual() {
 	local session
 	for session in {40010..40100}; do
 		session "$(request 2 2 16 0 1 "$session" 1)" close > /dev/null
-		wait_until target 1 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" 2> /dev/null || continue
+		becomes_true target 1 "dmesg | grep -q 'session $(printf %016x "$session") of .* ended: '" 2> /dev/null || continue
 		on target "dmesg | sed -n 's/^.* vol1: session $(printf %016x "$session") of $id ended: //p'"
 		return
 	done

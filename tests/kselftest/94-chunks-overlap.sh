@@ -63,7 +63,7 @@ compare() {
 		ideal=$((drive_time > wire ? drive_time + wire * streams * kib / 1024 : wire + drive_time * streams * kib / 1024))
 		table+=("$(printf '%-18s %-5s %8s %8s %8s %8s %8s %7d %% %7d %%' "$name" $pattern "$(ms "$drive_time")" "$(ms "$wire")" \
 			"$(ms "$off")" "$(ms "$on")" "$(ms $ideal)" $(((on - ideal) * 100 / ideal)) $(((off - on) * 100 / off)))")
-		less "$name, $pattern: in chunks it takes clearly less time" $((on * 100)) $((off * 85))
+		within "$name, $pattern: in chunks it takes clearly less time" $((on * 100)) $((off * 85))
 	done
 	less "$name: most chunks went on before the last had come" $(($(stat_of target $target/volumes/on chunks) / 2)) \
 		"$(stat_of target $target/volumes/on early_chunks)"

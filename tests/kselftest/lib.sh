@@ -7,15 +7,23 @@
 #	check "DESCRIPTION" COMMAND…	one test point: ok when the command succeeds
 #	refuse "DESCRIPTION" COMMAND…	one test point: ok when it fails
 #	must COMMAND…			no test point, but without it the test cannot go on
+#	within "DESCRIPTION" TOOK LIMIT	one test point: something that has ended took less than LIMIT
 #
 # Output is TAP, the exit code is kselftest's: 0 passed, 1 failed, 4 skipped.
+#
+# How a point is written says what kind of failure it is (tests/README.md): what `wait_until` and `wait_log` wait for may come after
+# their time and before twice that, and what `within` has measured may be too long. Then the point is late ("not ok … # late"), and
+# so is what `check` and `must` call that ends with such a wait. Every other failure is wrong, and so is what has not come at all.
 
 set -uo pipefail
 
 readonly KSFT_PASS=0 KSFT_FAIL=1 KSFT_SKIP=4
+# The exit code of a wait whose event came late.
+readonly LATE=62
 
 _points=0
 _failures=0
+_lates=0
 _started=0
 _begin=${EPOCHREALTIME/[.,]/}
 
@@ -37,7 +45,8 @@ pass() {
 	echo "ok $_points - $1"
 }
 
-fail() {
+# _not_ok TEXT: a point that is not ok, for a reason that is counted where this is called
+_not_ok() {
 	_header
 	_at "$1"
 	_points=$((_points + 1))
@@ -45,6 +54,16 @@ fail() {
 	echo "not ok $_points - $1"
 	# Who injects a bug knows what it is found by.
 	[[ -z ${HCABLK_STOP_AT:-} || ! "not ok $_points - $1" =~ $HCABLK_STOP_AT ]] || exit $KSFT_FAIL
+}
+
+fail() {
+	_not_ok "$1"
+}
+
+# What was awaited has come, but not in time.
+late() {
+	_lates=$((_lates + 1))
+	_not_ok "$1 # late"
 }
 
 # Ends the test as one that cannot run here.
@@ -65,9 +84,17 @@ die() {
 }
 
 check() {
-	local what=$1
+	local what=$1 code=0
 	shift
-	if "$@" >&2; then pass "$what"; else fail "$what"; echo "# failed: $*" >&2; fi
+	"$@" >&2 || code=$?
+	case $code in
+	0) pass "$what" ;;
+	"$LATE") late "$what" ;;
+	*)
+		fail "$what"
+		echo "# failed: $*" >&2
+		;;
+	esac
 }
 
 refuse() {
@@ -77,7 +104,13 @@ refuse() {
 }
 
 must() {
-	"$@" >&2 || die "$*"
+	local code=0
+	"$@" >&2 || code=$?
+	case $code in
+	0) ;;
+	"$LATE") late "$*" ;;
+	*) die "$*" ;;
+	esac
 }
 
 # Is there no text, or only the checksum of none? Then what should have printed it may have failed.
@@ -132,9 +165,16 @@ less() {
 	if [ "$2" -lt "$3" ]; then pass "$1"; else fail "$1"; echo "# $2 is not less than $3" >&2; fi
 }
 
+# within "DESCRIPTION" TOOK LIMIT: TOOK < LIMIT, of something that has ended
+within() {
+	if [ "$2" -lt "$3" ]; then pass "$1"; else late "$1"; echo "# it took $2, which is not less than $3" >&2; fi
+}
+
 _finish() {
 	local code=$?
 	trap - EXIT
+	# Who was late has come to the script's end.
+	[ $code = 0 ] || [ $_failures != $_lates ] || fail "the script ends before its time, with the exit code $code"
 	_header
 	echo "1..$_points"
 	[ $_failures = 0 ] || exit $KSFT_FAIL
@@ -187,27 +227,54 @@ traced() {
 	_runner vm traced "${_place[$1]:-$1}" "$2"
 }
 
-# wait_until GUEST SECONDS COMMAND…: runs the command in the guest again and again until it succeeds.
-wait_until() {
-	local guest=$1 seconds=$2 said
-	shift 2
+# _poll GUEST SECONDS GRACE COMMAND…: runs the command in the guest again and again until it succeeds, so long. The exit code is
+# $LATE when it does so only in the seconds of GRACE behind these.
+_poll() {
+	local guest=$1 seconds=$2 grace=$3 said
+	shift 3
 	# The guest's shell does not know what @Q makes of several lines.
 	said=${*//\'/\'\\\'\'}
-	ON_SECONDS=$((seconds + 20)) on "$guest" "
+	ON_SECONDS=$((seconds + grace + 20)) on "$guest" "
 		{ $*; } > /dev/null 2>&1 && exit
-		end=\$((\$(cut -d. -f1 /proc/uptime) + $((seconds * slow))))
+		_began=\$(cut -d. -f1 /proc/uptime) _late=
 		until { $*; } > /dev/null 2>&1; do
-			if [ \$(cut -d. -f1 /proc/uptime) -ge \$end ]; then
-				echo \"\$(hostname): not within $seconds s:\" '$said' >&2
+			_took=\$((\$(cut -d. -f1 /proc/uptime) - _began))
+			[ \$_took -lt $((seconds * slow)) ] || _late=1
+			if [ \$_took -ge $(((seconds + grace) * slow)) ]; then
+				echo \"\$(hostname): not within $((seconds + grace)) s:\" '$said' >&2
 				exit 1
 			fi
 			usleep 50000
-		done"
+		done
+		[ \"\$_late\" ] || exit 0
+		echo \"\$(hostname): not within $seconds s, but \$_took s:\" '$said' >&2
+		exit $LATE"
+}
+
+# _grace SECONDS: for how much longer something that is to come within these is awaited, to know whether it comes at all.
+_grace() {
+	echo $(($1 > 10 ? $1 : 10))
+}
+
+# wait_until GUEST SECONDS COMMAND…: waits until the command succeeds in the guest.
+wait_until() {
+	_poll "$1" "$2" "$(_grace "$2")" "${@:3}"
+}
+
+# becomes_true GUEST SECONDS COMMAND…: whether the command comes to succeed within these seconds; no failure if it does not.
+becomes_true() {
+	_poll "$1" "$2" 0 "${@:3}"
 }
 
 # wait_log GUEST SECONDS REGEX: waits for a kernel message of this test, and prints it.
 wait_log() {
-	_runner log wait "${_place[$1]:-$1}" "${@:2}"
+	local code=0
+	_runner log wait "${_place[$1]:-$1}" "$2" "${@:3}" && return
+	# What was said while nobody asked has come late, too.
+	_runner log wait "${_place[$1]:-$1}" "$(_grace "$2")" "${@:3}" || code=$?
+	[ $code = 0 ] || return $code
+	echo "$1: not within $2 s, but then: ${*:3}" >&2
+	return $LATE
 }
 
 # in_log GUEST REGEX: prints the kernel messages of this test that match.
@@ -515,7 +582,7 @@ ends_within() {
 	else
 		pass "$3: the requests fail"
 	fi
-	less "$3: they do so within $(($2 * slow / 1000)) s" $(($(now_ms) - started)) $(($2 * slow))
+	within "$3: they do so within $(($2 * slow / 1000)) s" $(($(now_ms) - started)) $(($2 * slow))
 }
 
 # ---- OCFS2
