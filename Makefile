@@ -17,9 +17,9 @@ export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEY
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo pictures bench \
-	bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck docs-check injected-fit root kernels update install deb clean distclean shell doc
+.PHONY: modules tools all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
+	pictures bench bench-profile host-test fuzz lint fmt \
+	fmt-check clippy shellcheck docs-check tests-check injected-fit next-turn root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -29,8 +29,11 @@ tools: ## build the hcablk command
 
 all: modules tools ## both
 
-test: modules tools ## boot test guests and run the tests; T=NAME runs one test or group
-	@scripts/with-guests tests/run.sh $(T)
+test: modules tools ## boot test guests and run the heart of the tests, 15 minutes; T=NAME runs one test or group
+	@scripts/with-guests tests/run.sh $(or $(T),heart)
+
+test-all: modules tools ## all of the tests, an hour and more
+	@scripts/with-guests tests/run.sh all
 
 test-debug: tools ## the same tests on a kernel that is built to catch mistakes (made once, about 15 minutes)
 	@DEBUG=1 scripts/build-modules
@@ -49,7 +52,7 @@ test-hostile: modules tools ## every message of the tests of group hostile, for 
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile
 
 test-whole: modules tools ## all tests, each with all there is to try, for each night; HCABLK_SEED=N says what is random
-	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh
+	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh all
 
 soak: modules tools ## break connections until N=10000 requests were issued again, or, with MINUTES=60, for so long
 	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh 138; \
@@ -76,7 +79,7 @@ host-test: ## unit tests of the pure logic, on this machine, in seconds
 fuzz: ## coverage-guided fuzzing of the decoders; T=SECONDS for each (60), D=NAME for one
 	@scripts/fuzz
 
-lint: fmt-check clippy shellcheck docs-check injected-fit ## every check that needs no guest
+lint: fmt-check clippy shellcheck docs-check tests-check injected-fit ## every check that needs no guest
 
 fmt: ## format the Rust sources with the kernel's settings
 	@scripts/lint fmt
@@ -93,8 +96,14 @@ shellcheck: ## lint the shell scripts
 docs-check: ## look for dead links, broken tables and lines that are too wide in the documents
 	@scripts/lint docs
 
+tests-check: ## see whether the tests' headers say what they must, and the heart and each turn of CI are short enough
+	@scripts/lint tests
+
 injected-fit: ## see whether the bugs that test-injected injects still fit the source
 	@tests/debug/injected-bugs.sh --fit
+
+next-turn: ## go on to the next turn of CI, and commit the record of the one before (see tests/README.md)
+	@scripts/next-turn
 
 doc: ## reference of the core crate as HTML
 	@DOC=1 scripts/build-modules && ls build/*/doc/hcablk_core/index.html
@@ -134,7 +143,7 @@ help: ## this list
 	@echo "  SERIES=7.2        only this kernel series"
 	@echo "  KDIR=PATH         build the modules on this host against a prepared kernel tree,"
 	@echo "                    without a build root"
-	@echo "  T=NAME            for test: one test, or a group of them"
+	@echo "  T=NAME            for test: one test, a group of them, or a set (see tests/README.md)"
 	@echo "  T='ROW…'          for bench: only these rows (see bench/README.md)"
 	@echo "  LINK=two          for bench: two guests and a network, in real time; hca, hca-iommu: HCAs of the tests' own"
 	@echo "  SAVE=FILE         for bench: where to keep the results, too"
@@ -145,7 +154,7 @@ help: ## this list
 	@echo "                    parameters, such as hcablk_target.force_mr=1"
 	@echo "  D=NAME INPUT=FILE for fuzz: one decoder; one input once more"
 	@echo "  HCABLK_LANES=N    for test and test-debug: sets of guests that run tests side by side;"
-	@echo "                    3 for all tests, if there is memory, 1 when T= names some"
+	@echo "                    3 for a set, if there is memory, 1 when T= names some"
 	@echo "  V=1               show the output of every step"
 	@echo "  JOBS=N            parallel jobs, default: all CPUs"
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"

@@ -3,8 +3,8 @@
 #
 # run.sh [--list] [TEST…]
 #	boots guests and runs the tests of tests/kselftest with them: all, or those
-#	named by number, name, group or glob, or part I of N (I/N, from 0). TAP on
-#	standard output, logs in
+#	named by number, name, group or glob, or a set: heart, all, turn:N, short:N,
+#	or part I of N (I/N, from 0). TAP on standard output, logs in
 #	build/test-logs. Usually called by `make test T=…`.
 # run.sh --demo SCRIPT
 #	boots guests and runs the script with them.
@@ -24,13 +24,12 @@
 #	HCABLK_SYSTEM	the folder of scripts/machine-image, for the tests of group machine, and
 #	HCABLK_PACKAGES	the folder with Debian packages
 #	HCABLK_MEMORY	a guest's memory in MiB
-#	HCABLK_LANES	how many sets of guests run tests side by side; when all tests are asked for 3, or 2 without
-#			memory for so many, else 1
-#	HCABLK_TURN	a number that says which of the tests that take turns run with all others; they all do when not set
+#	HCABLK_LANES	how many sets of guests run tests side by side; when a set is asked for 3, or 2 without memory for so
+#			many, else 1
 #	HCABLK_MESSAGES	how many messages the tests of group hostile send
 #	HCABLK_WHOLE	when not empty they send ten times as many, and sweeps take all values
-#	HCABLK_SEED	what their messages come from, and which values a sweep takes; 1 when not set, in CI the commit's
-#			number
+#	HCABLK_SEED	what their messages come from, and which values a sweep takes; 1 when not set, in CI the number of
+#			the turn
 #	HCABLK_FIRST	the first message's number; 0 when not set
 #	HCABLK_REISSUES	how many requests tests 16 and 101 have issued again
 #	HCABLK_KILLS	how often tests 165 and 184 kill the target's machine; 3 and 2 when not set
@@ -48,7 +47,7 @@ if [ -z "${HCABLK_IN_ROOT:-}" ]; then
 	vars=()
 	for name in HCABLK_KREL HCABLK_MODDIR HCABLK_BIN HCABLK_ACCEL HCABLK_LOGS \
 		HCABLK_KERNELS HCABLK_SLOW HCABLK_MEMORY HCABLK_RDMA HCABLK_MESSAGES HCABLK_SEED \
-		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_TURN HCABLK_SYSTEM HCABLK_PACKAGES \
+		HCABLK_FIRST HCABLK_WHOLE HCABLK_MISSING HCABLK_PARAMETERS HCABLK_LANES HCABLK_SYSTEM HCABLK_PACKAGES \
 		HCABLK_REISSUES HCABLK_MINUTES HCABLK_KILLS HCABLK_PREEMPTIONS HCABLK_STOP_AT; do
 		[ -z "${!name:-}" ] || vars+=(-e "$name=${!name}")
 	done
@@ -68,11 +67,15 @@ arguments=(--cache "$HCABLK_CACHE" --krel "$HCABLK_KREL" --logs "$logs")
 [ -z "${HCABLK_SYSTEM:-}" ] || arguments+=(--system "$HCABLK_SYSTEM" --packages "$HCABLK_PACKAGES")
 # Three sets of three guests where there is memory for them, and they do not take their time as it is.
 available=$(awk '/^MemAvailable:/ { print int($2 / 1024) }' /proc/meminfo)
-if [ $# = 0 ] && [ "${HCABLK_SLOW:-1}" = 1 ] && [ "$available" -gt $((9 * (${HCABLK_MEMORY:-768} + 300))) ]; then
-	: "${HCABLK_LANES:=3}"
-elif [ $# = 0 ]; then
-	: "${HCABLK_LANES:=2}"
-fi
+case "$*" in
+'' | heart | all | turn:* | short:*)
+	if [ "${HCABLK_SLOW:-1}" = 1 ] && [ "$available" -gt $((9 * (${HCABLK_MEMORY:-768} + 300))) ]; then
+		: "${HCABLK_LANES:=3}"
+	else
+		: "${HCABLK_LANES:=2}"
+	fi
+	;;
+esac
 [ -z "${HCABLK_LANES:-}" ] || arguments+=(--lanes "$HCABLK_LANES")
 [ -z "${HCABLK_BIN:-}" ] || arguments+=(--command "$HCABLK_BIN")
 

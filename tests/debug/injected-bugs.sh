@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0
 #
-# injected-bugs.sh [NAME… | [usual | debug] I/N]
+# injected-bugs.sh [NAME… | [usual | debug] I/N | [usual | debug] turn:N]
 #	injects bugs and sees that the tests find them: for each patch of
-#	tests/debug/injected_bugs (or the named ones, or part I of N, from 0, of all, or
-#	of those that are found on the usual kernel or on the debug one) a copy of the
+#	tests/debug/injected_bugs (or the named ones, or part I of N, from 0, or those of
+#	turn N of CI, of all or of those that are found on the usual kernel or on the
+#	debug one) a copy of the
 #	checkout and of its modules is patched, built and tested. A patch begins with
 #	what it is:
 #		bug: in one line
 #		test: what `make test T=…` is asked to run
 #		report: a regular expression; the run has to fail with it
+#		turn: in which of CI's turns it is looked for
 #		kernel: debug, if only that kernel sees it
 # injected-bugs.sh --fit
 #	only sees whether the patches still fit the source.
@@ -68,6 +70,12 @@ elif [[ $* =~ ^((usual|debug)\ )?([0-9]+)/([1-9][0-9]*)$ ]]; then
 		[ $((n++ % parts)) != "$part" ] || patches+=("$patch")
 	done
 	[ ${#patches[@]} != 0 ] || die "no injected bug is in part $*"
+elif [[ $* =~ ^((usual|debug)\ )?turn:([0-9]+)$ ]]; then
+	which=${BASH_REMATCH[2]} turn=${BASH_REMATCH[3]} patches=()
+	for patch in "$TOP"/tests/debug/injected_bugs/*.patch; do
+		[ "${which:-$(kernel_of "$patch")}" = "$(kernel_of "$patch")" ] || continue
+		[ "$(field "$patch" turn)" != "$turn" ] || patches+=("$patch")
+	done
 else
 	patches=("${@/#/$TOP/tests/debug/injected_bugs/}")
 	patches=("${patches[@]/%/.patch}")

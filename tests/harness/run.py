@@ -23,11 +23,13 @@ import image
 from accel import accelerator
 from guest import GuestError, Settings
 from lane import Lane
-from script import Test, chosen, left_out, next_test, of_all, read_tests, wanted_words
+from script import Test, chosen, next_test, read_tests
 from tries import Outcome
 
 TESTS = Path(__file__).resolve().parent.parent
 PROCESSORS = os.cpu_count() or 1
+# So many seconds of tests, as their headers say, a second does with so many lanes.
+USUAL_SPEED = {1: 2.0, 2: 2.4, 3: 2.7}
 # An emulated processor that does not claim to have fast string instructions: QEMU does them byte by byte, and Linux would
 # clear and copy all its memory by them. Without them that takes a third of the time.
 PROCESSOR = "max,la57=off,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off"
@@ -85,6 +87,9 @@ class Run:
         self.waiting: list[Test] = []
         self.running: list[Test] = []
         self.count = {"passed": 0, "failed": 0, "skipped": 0}
+        self.begun = time.monotonic()
+        # What the tests that are over take, as their headers say.
+        self.done = 0.0
         self.failed: list[str] = []
         self.flaky: list[str] = []
 
@@ -113,6 +118,7 @@ class Run:
     def work(self, lane: Lane) -> None:
         """Run tests in a lane until there are no more."""
         while test := self.take():
+            say(f"# {self.progress(test)}")
             lines: list[str] = []
             told = say if len(self.lanes) == 1 else lines.append
             told(f"# Subtest: {test.name}: {test.proves}")
@@ -124,8 +130,18 @@ class Run:
             lines += [f"# {reason}" for reason in outcome.reasons]
             with self.turn:
                 self.running.remove(test)
+                self.done += test.takes
                 self.record(test, outcome, lines, self.times(lane, time.monotonic() - started, lane.processor_seconds() - processor))
                 self.turn.notify_all()
+
+    def progress(self, test: Test) -> str:
+        """Which test begins, how many are left then, and about how long all will take."""
+        with self.turn:
+            left = sum(test.takes for test in self.waiting) + sum(test.takes for test in self.running) / 2
+            elapsed = time.monotonic() - self.begun
+            # How many seconds of tests a second does: as it was until now, once that is known.
+            speed = self.done / elapsed if self.done > 60 * len(self.lanes) else USUAL_SPEED[min(len(self.lanes), 3)]
+            return f"{test.name} begins; {len(self.waiting)} after it, about {left / speed / 60:.0f} min left"
 
     def times(self, lane: Lane, seconds: float, processor: float) -> str:
         """Where a test's time went: all of it, and of that what was not its script's."""
@@ -152,6 +168,7 @@ class Run:
         """Run the tests; the exit code."""
         say("TAP version 14")
         say(f"1..{len(tests)}")
+        self.begun = time.monotonic()
         self.waiting = list(tests)
         # A lane more than there are tests would boot guests for nothing.
         self.lanes = self.lanes[: max(1, len(tests))]
@@ -198,12 +215,11 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, default=1, help="how many sets of guests run tests side by side")
     parser.add_argument("--demo", help="run this script instead of tests")
     parser.add_argument("--list", action="store_true", help="print the tests and what they prove")
-    parser.add_argument("tests", nargs="*", help="numbers, names, groups, globs, or a part I/N of all; all when none is given")
+    parser.add_argument("tests", nargs="*", help="numbers, names, groups, globs, or sets: see set_of() of script.py; all when none is given")
     args = parser.parse_args()
 
     # Tests with whole machines take minutes, and an image and packages of their own: `make test-machine`.
     tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.group != "machine"]
-    others = left_out(tests) if of_all(wanted_words(args.tests)) else []
     tests = chosen(tests, args.tests)
     if args.list:
         for test in tests:
@@ -213,8 +229,6 @@ def main() -> int:
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGHUP, terminated)
     run = Run(args)
-    if others:
-        say(f"# left out, since they have to be named or others have their turn: {' '.join(test.name for test in others)}")
     try:
         return run.lanes[0].demo(Path(args.demo), say) if args.demo else run.all(tests)
     except GuestError as err:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,10 @@ from pathlib import Path
 # Groups whose tests run for as long as they are told to.
 NAMED_ONLY = {"soak"}
 
-# How many turns there are, and how long a test takes of which that is not said.
-TURNS = 12
-USUAL_SECONDS = 40
+# How many turns there are in CI: see `Test.turn`.
+TURNS = 24
+# A test that takes no longer takes turns also on the oldest and on the debug kernel.
+SHORT_SECONDS = 100
 
 
 @dataclass
@@ -34,12 +34,12 @@ class Test:
     must_be_late: str = ""
     # It waits for most of its time, so that a test that computes can run beside it.
     waits: bool = False
-    # Seconds that it takes with others beside it, if many: the longest begin first.
+    # Seconds that it takes with others beside it: the longest begin first.
     takes: float = 0
-    # Of so many runs of all tests it is part of one, if turns are taken: see `has_turn`.
-    turns: int = 1
-    # Which one, from 0: see `take_turns`.
-    turn: int = 0
+    # "heart" for what `make test` has, and CI each time.
+    tier: str = ""
+    # In which of CI's turns it runs, from 0: on the usual kernel unless it is of the heart, and on the others if it is short.
+    turn: int | None = None
     # Why nothing may run beside it; empty when something may.
     alone: str = ""
     # Kinds of guests on which it may be skipped: see `kinds` of run.py.
@@ -53,9 +53,13 @@ class Test:
     def number(self) -> str:
         return self.name.split("-")[0]
 
-    def has_turn(self, turn: int | None) -> bool:
-        """Is it part of a run of all tests in this turn? Always, when no turns are taken."""
-        return turn is None or turn % self.turns == self.turn
+    @property
+    def heart(self) -> bool:
+        return self.tier == "heart"
+
+    @property
+    def short(self) -> bool:
+        return self.takes <= SHORT_SECONDS
 
     def matches(self, pattern: str) -> bool:
         """Is this what a T=… asks for: a number, a name, a group, or a glob of names?"""
@@ -90,8 +94,10 @@ def read_test(path: Path) -> Test:
                 test.waits = True
             case "takes", value:
                 test.takes = float(value)
-            case "turns", value:
-                test.turns = int(value)
+            case "tier", value:
+                test.tier = value
+            case "turn", value:
+                test.turn = int(value)
             case "alone", value:
                 test.alone = value
             case "skips", value:
@@ -101,24 +107,12 @@ def read_test(path: Path) -> Test:
     return test
 
 
-def take_turns(tests: list[Test]) -> None:
-    """Divide those that take turns among these so that each takes about as long."""
-    seconds = [0.0] * TURNS
-    for test in sorted((test for test in tests if test.turns > 1), key=lambda test: (-test.takes, int(test.number))):
-        if TURNS % test.turns:
-            raise SystemExit(f"{test.name}: {TURNS} turns cannot be divided by {test.turns}")
-        test.turn = min(range(test.turns), key=lambda turn: max(seconds[turn :: test.turns]))
-        for turn in range(test.turn, TURNS, test.turns):
-            seconds[turn] += test.takes or USUAL_SECONDS
-
-
 def read_tests(folder: Path) -> list[Test]:
     """All tests, by their numbers, of which each has its own."""
     tests = sorted((read_test(path) for path in folder.glob("[0-9]*.sh")), key=lambda test: int(test.number))
     for one, other in zip(tests, tests[1:]):
         if one.number == other.number:
             raise SystemExit(f"{one.name} and {other.name} have the same number")
-    take_turns(tests)
     return tests
 
 
@@ -132,33 +126,46 @@ def part_of(tests: list[Test], word: str) -> list[Test] | None:
     return tests[part::parts]
 
 
-def left_out(tests: list[Test]) -> list[Test]:
-    """Those of the tests that a run of all does not have: they have to be named, or it is not their turn."""
-    turn = os.environ.get("HCABLK_TURN")
-    return [test for test in tests if test.group in NAMED_ONLY or not test.has_turn(int(turn) if turn else None)]
-
-
 def wanted_words(words: list[str]) -> list[str]:
     """The numbers, names, groups, globs and parts in what was said, which may have blanks and commas."""
     return [part for word in words for part in word.replace(",", " ").split()]
 
 
-def of_all(wanted: list[str]) -> bool:
-    """Do the words ask for all tests, or for a part of all, and name none?"""
-    return not wanted or part_of([], wanted[0]) is not None
+def set_of(tests: list[Test], word: str) -> list[Test] | None:
+    """The tests of a set, if the word is one's name:
+
+    heart       what shows in a quarter of an hour that each feature works
+    all         all but those that have to be named
+    turn:N      what CI runs besides the heart in turn N
+    short:N     what CI runs on the oldest kernel and on the debug kernel in turn N
+    I/N         part I of N of all
+    """
+    tests = [test for test in tests if test.group not in NAMED_ONLY]
+    if (part := part_of(tests, word)) is not None:
+        return part
+    match word.split(":"):
+        case ["heart"]:
+            return [test for test in tests if test.heart]
+        case ["all"]:
+            return tests
+        case ["turn", turn]:
+            return [test for test in tests if test.turn == int(turn) and not test.heart]
+        case ["short", turn]:
+            return [test for test in tests if test.turn == int(turn) and test.short]
+    return None
 
 
 def chosen(tests: list[Test], words: list[str]) -> list[Test]:
-    """The tests that the words ask for; all of them without a word, but for `left_out`."""
-    wanted = wanted_words(words)
-    if of_all(wanted):
-        tests = [test for test in tests if test not in left_out(tests)]
-    if len(wanted) == 1 and (part := part_of(tests, wanted[0])) is not None:
-        return part
-    for word in wanted:
-        if not any(test.matches(word) for test in tests):
-            raise SystemExit(f"no test is called {word}; tests/run.sh --list shows them")
-    return [test for test in tests if not wanted or any(test.matches(word) for word in wanted)]
+    """The tests that the words ask for: sets, numbers, names, groups and globs; all of them without a word."""
+    found: set[str] = set()
+    for word in wanted_words(words) or ["all"]:
+        wanted = set_of(tests, word)
+        if wanted is None:
+            wanted = [test for test in tests if test.matches(word)]
+            if not wanted:
+                raise SystemExit(f"no test is called {word}; tests/run.sh --list shows them")
+        found.update(test.name for test in wanted)
+    return [test for test in tests if test.name in found]
 
 
 def next_test(waiting: list[Test], beside: list[Test], processors: int) -> Test | None:

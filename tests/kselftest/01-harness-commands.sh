@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the test system runs commands in guests, several at once, and tells how they end.
 # group: harness
+# tier: heart
+# turn: 2
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

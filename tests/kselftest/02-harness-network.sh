@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the guests reach each other, and RDMA works between them.
 # group: harness
+# turn: 17
+# takes: 15
 # expect-log: possible circular locking dependency|Call Trace:
 # (nvmet takes its configuration's lock and the listener's in both orders; nothing of ours is loaded here.)
 

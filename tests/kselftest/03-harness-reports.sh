@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a WARNING or a driver's broken invariant in a guest's kernel log, or a file where a disk's node would be, fails a test that has passed by itself.
 # group: harness
+# tier: heart
+# turn: 1
+# takes: 5
 # guests: c1
 # must-fail: c1's kernel: .*WARNING: hcablk-test asks
 # must-fail: c1's kernel: .*hcablk: BUG: hcablk-test asks

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a guest whose kernel panics fails the test at once, and the log says where.
 # group: harness
+# turn: 18
+# takes: 15
 # guests: c2
 # must-fail: c2's kernel: .*Kernel panic
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: guests can be killed, started again, paused and cut off during a test.
 # group: harness
+# turn: 22
+# takes: 20
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the helper that compares what it wrote passes on a sound drive, and notices one that loses data.
 # group: harness
+# turn: 8
+# takes: 10
 # guests: target
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: over devices that reach memory by DMA address alone, requests of every shape arrive whole and at their place.
 # group: hca
-# turns: 4
+# turn: 7
 # takes: 60
 # guests: hca
 # timeout: 480

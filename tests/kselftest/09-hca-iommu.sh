@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: so they do behind an IOMMU whose mappings go as soon as they are given up; and nvme-rdma does over the same devices, which see every access astray.
 # group: hca
-# takes: 70
+# turn: 14
+# takes: 30
 # guests: hca-iommu
 # timeout: 480
 # expect-log: WARNING: .*hca/dma.c.* at hca_dma_copy\+|Call Trace:

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the modules load, unload and load again, and leave nothing behind.
 # group: load
+# tier: heart
+# turn: 0
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

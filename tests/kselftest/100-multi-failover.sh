@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk of two paths goes on by one when the other is lost, for whatever reason, and uses that again when it is back.
 # group: multi
-# turns: 6
-# takes: 90
+# tier: heart
+# turn: 7
+# takes: 55
 # waits: yes
 # timeout: 900
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is issued again by another path comes behind what was sent by the lost one, though the drive delays what it likes.
 # group: multi
-# turns: 6
+# tier: heart
+# turn: 0
 # takes: 80
 # waits: yes
 # skips: debug
@@ -13,7 +14,6 @@
 
 # Requests that are issued again by the other path: each could be overtaken by what is left of its first issue. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 120)}
-RANDOM=${HCABLK_SEED:-1}
 # Milliseconds for which the drive holds one of eight writes back, at most: much longer than a path takes to be lost at
 # keep_alive_tmo 1, so that the drive still has some of its writes then.
 hold=6000

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is no path to the same export of the same volume never becomes one, says why, and does the disk no harm.
 # group: multi
+# turn: 19
+# takes: 20
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: while the drive hangs, what a lost path had waits for it, what it does not concern goes on by the other, and force ends it all.
 # group: multi
-# turns: 3
+# turn: 21
 # takes: 30
 # waits: yes
 # skips: siw

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target tells what changes of a volume by itself: clients that ask for nothing follow its size, whether it is read-only, and its end.
 # group: admin
-# turns: 3
+# tier: heart
+# turn: 0
 # takes: 20
 # waits: yes
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with keep_alive_tmo 1 a target that falls silent is noticed within 2 s, one whose drive hangs is not taken for that, and a target notices a silent client.
 # group: admin
-# turns: 3
+# tier: heart
+# turn: 9
 # takes: 30
 # waits: yes
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a path is fenced by another one although every credit of that one's queue pairs is taken by requests that hang.
 # group: admin
+# turn: 22
+# takes: 15
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a device that never flushes keeps a session's end up for the time of one queue pair, however many it has; and its memory is touched no more.
 # group: hca
+# turn: 9
+# takes: 170
 # guests: hca
 # timeout: 2000
 # waits: yes
-# turns: 6
-# takes: 170
 # expect-log: BUG: (send|receive) queue did not drain
 
 . "${0%/*}/lib.sh"

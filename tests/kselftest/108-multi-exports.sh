@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: only the export that a lost path was of has it fenced: another machine never becomes a path, a restarted target by any one address.
 # group: multi
-# turns: 4
+# turn: 21
 # takes: 60
 # waits: yes
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: every state of a disk and its paths is told by tracepoints, in order, and those that last by uevents of the disk.
 # group: multi
-# turns: 3
+# turn: 22
 # takes: 30
 # waits: yes
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is in use is not unloaded, goes on working, and unloads when it is in use no longer.
 # group: load
+# turn: 5
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

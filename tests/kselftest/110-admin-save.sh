@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a running system that is saved is the same again after a fresh boot and apply, in all of configfs on both sides.
 # group: admin
-# turns: 6
+# turn: 17
 # takes: 90
 # guests: target c1
 # timeout: 600

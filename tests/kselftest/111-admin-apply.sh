@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: apply says what it would do, undoes what it did when a later step fails, and ends no disk that is in use.
 # group: admin
+# tier: heart
+# turn: 0
+# takes: 25
 # guests: target c1
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with the package's rules udev makes by-id, by-uuid, by-label and partitions' links of a disk, and follows changes.
 # group: admin
-# turns: 3
+# turn: 23
 # takes: 30
 # guests: target c1
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: stats tells by intervals just what happened, metrics are OpenMetrics and say what stats says, check finds what is wrong.
 # group: admin
-# turns: 3
+# turn: 4
 # takes: 30
 # guests: target c1
 

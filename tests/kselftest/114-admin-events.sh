@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: events tell the loss and return of a path and its session on both sides, once each; top draws a screen of 80x24 and ends.
 # group: admin
-# turns: 3
+# turn: 3
 # takes: 20
 # guests: target c1
 # waits: yes

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: connecting and disconnecting again and again, with and without I/O, leaks nothing.
 # group: load
+# turn: 11
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with keys both sides prove who they are, on every queue pair, over reconnections and rotation; who has others gets nothing.
 # group: secure
-# turns: 3
+# turn: 7
 # takes: 40
 # waits: yes
 # timeout: 900

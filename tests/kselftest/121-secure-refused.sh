@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a peer that does one thing wrong in proving who it is gets nothing of the target, and learns no more than it may; nor does a false target of an initiator.
 # group: secure
-# turns: 3
+# tier: heart
+# turn: 0
 # takes: 50
 # skips: siw
 # waits: yes

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: who answers in a target's place without its keys gets nothing of the initiator, and does not end its disk.
 # group: secure
-# turns: 3
+# turn: 16
 # takes: 40
 # guests: target c1
 # skips: siw

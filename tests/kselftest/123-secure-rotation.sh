@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the keys of a host and of a target change under writes by two paths, which are lost and proven anew by the new keys, and no request sees it.
 # group: secure
-# turns: 4
+# turn: 17
 # takes: 40
 # guests: target c1
 # skips: siw

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a key that is withdrawn while a request that it has proven waits for the drive begins no session.
 # group: secure
+# turn: 19
+# takes: 10
 # guests: target c1
 # waits: yes
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: keys cost one more connection request for each session, and none for each queue pair.
 # group: secure
+# turn: 23
+# takes: 15
 # guests: target c1
 # skips: siw
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: so they do where no device reaches any memory but bounce buffers, into which all data is copied, and out of them.
 # group: hca
-# turns: 4
+# turn: 18
 # takes: 40
 # guests: hca-bounce
 # timeout: 480

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a target was started again under 32 disks of two hosts, all of them are back soon, and what was written meanwhile is done.
 # group: multi
-# waits: yes
-# turns: 6
+# turn: 21
 # takes: 100
+# waits: yes
 # timeout: 1000
 
 . "${0%/*}/lib.sh"

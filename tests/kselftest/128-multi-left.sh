@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a path whose port goes down is left for another one at once, also by a disk that would not wait for a path; and one that is taken out of use and back while it waits does not wait any more.
 # group: multi
+# turn: 13
+# takes: 10
 # guests: target c1
 # skips: siw
 

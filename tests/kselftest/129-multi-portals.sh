@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target tells of the portals that it gets and loses, and a disk that is to have a path for each gets it and stays; another is left as it is.
 # group: multi
-# turns: 4
-# takes: 60
+# turn: 22
+# takes: 45
 # guests: target c1
 # waits: yes
 # timeout: 900

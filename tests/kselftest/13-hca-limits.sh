@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with small limits, late and reordered completions, moderated interrupts and slow peers every byte is right, and nothing is asked of the device beyond its limits.
 # group: hca
-# turns: 6
+# turn: 5
 # takes: 60
 # guests: hca
 # timeout: 480

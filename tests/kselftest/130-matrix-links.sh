@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever becomes of a link or an RDMA device, a disk with one path waits for it and one with two goes on: no error, no wrong data.
 # group: matrix
-# turns: 6
-# waits: yes
+# turn: 14
 # takes: 130
+# waits: yes
 # skips: siw debug
 # timeout: 1200
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that is killed, or withdraws its export, and a client that is stopped for longer than every timeout: no error, no wrong data; and an early error when ctrl_loss_tmo is over.
 # group: matrix
-# turns: 6
+# turn: 18
+# takes: 85
 # waits: yes
-# takes: 130
 # skips: siw debug
 # timeout: 1600
 

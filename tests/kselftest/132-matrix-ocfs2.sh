@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two clients that have one OCFS2 mounted, by one path and by two, outlast a cut path, a flapping one and a target that is away for 40 s: no node fences itself, no file is wrong.
 # group: matrix
-# turns: 6
+# turn: 22
+# takes: 95
 # alone: OCFS2 fences a node that has not written for 60 s, however busy the machine is
-# takes: 150
 # skips: siw debug
 # timeout: 1600
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk that is being made, and waits for a drive that hangs to read its partitions, is forced off in bounded time.
 # group: fail
+# turn: 9
+# takes: 5
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a volume that becomes read-only, or writable, while a path is lost is the same volume: the path comes back, and the disk follows before a request goes out.
 # group: multi
+# turn: 8
+# takes: 20
 # waits: yes
 
 . "${0%/*}/lib.sh"

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a loss is noticed, the other path is used, and a path that is back is used, as soon as docs/design/reconnect.md says; it prints how soon.
 # group: multi
-# waits: yes
-# turns: 6
+# turn: 19
 # takes: 110
+# waits: yes
 # skips: siw debug
 # timeout: 1000
 

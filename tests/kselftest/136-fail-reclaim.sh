@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a client that is short of memory, whose file system and swap are on the disk, outlives an outage: all is done, all data is right.
 # group: fail
-# waits: yes
-# turns: 6
+# turn: 6
 # takes: 180
+# waits: yes
 # timeout: 2000
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when work fails on a queue pair, or a port is down, on either side, a disk with one path waits and one with two goes on: no error, no wrong data.
 # group: hca
-# turns: 6
+# turn: 4
 # takes: 190
 # guests: hca
 # timeout: 1800

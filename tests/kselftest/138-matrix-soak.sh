@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two clients at depth 128, with a fault of the matrix at least every minute, write all of their halves of the volume and read it back, again and again, without an error or a wrong byte.
 # group: soak
-# waits: yes
 # takes: 120
+# waits: yes
 # skips: siw debug
 # timeout: 7200
 
@@ -15,7 +15,6 @@
 
 # Minutes; an hour: make soak MINUTES=60.
 minutes=${HCABLK_MINUTES:-1}
-RANDOM=${HCABLK_SEED:-1}
 # MiB that each client writes, and reads, in a round.
 size=64
 # Those that a disk is to outlast.

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a port that is disabled and enabled again, at either side, is a pause for a disk with one path and none for one with two: no error, no wrong data.
 # group: matrix
-# turns: 3
-# waits: yes
+# turn: 13
 # takes: 80
+# waits: yes
 # skips: siw debug
 # timeout: 700
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a host is evicted nothing of it reaches the drive any more, until it is admitted; others do not notice.
 # group: fence
-# turns: 6
+# turn: 10
 # takes: 160
 # waits: yes
 # timeout: 1100

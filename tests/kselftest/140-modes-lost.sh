@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a write that goes through the page cache to the drive fails when one of its pages is lost, and whoever waits beside it does not take that error.
 # group: modes
+# turn: 4
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: while a drive hangs, no queue pair of a host that is evicted or forbidden works any more, also beside one that is being replaced, and other hosts are allowed and forbidden.
 # group: fence
+# turn: 7
+# takes: 15
 # waits: yes
 # skips: siw
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a machine with another one's host id that is refused for want of memory does not put that one out.
 # group: fence
+# turn: 16
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

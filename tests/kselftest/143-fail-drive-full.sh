@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a session whose requests wait until a hung drive takes them ends when it does, and its queue pair, with which nothing is wrong, is not reset before.
 # group: fail
-# turns: 3
-# takes: 50
+# turn: 11
+# takes: 75
 # waits: yes
 # timeout: 300
 

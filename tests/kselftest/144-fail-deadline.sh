@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a request's time counts from its first issue: one that is issued again has what is left, and all of it once that has run out.
 # group: fail
-# turns: 3
+# turn: 5
 # takes: 30
 # waits: yes
 # skips: siw

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: while another queue pair is waited for, a path that is lost ends at once, and an RDMA device that goes is let go of also after that failed.
 # group: multi
-# turns: 3
+# turn: 6
 # takes: 30
 # waits: yes
 # skips: siw

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that were under way when a path was lost are issued again in the order in which they were first.
 # group: multi
+# turn: 13
+# takes: 20
 # waits: yes
 # skips: siw
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whoever connects a lost disk again, replaces a queue pair or ends a session allocates no page by which the kernel might wait for that disk.
 # group: multi
-# turns: 3
+# turn: 11
 # takes: 30
 # waits: yes
 # skips: siw

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each disk has workqueues of its own, so that when memory is short no disk's work waits for another's; they go with it.
 # group: multi
+# turn: 11
+# takes: 5
 # guests: c1
 
 . "${0%/*}/lib.sh"

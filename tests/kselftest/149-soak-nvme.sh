@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the harness of test 101 sees what it looks for: nvme-rdma with two paths reissues writes by another path while the drive still has them. Prints whether readers see writes of the past.
 # group: soak
-# waits: yes
 # takes: 120
+# waits: yes
 # skips: siw debug
 # timeout: 7200
 
@@ -14,7 +14,6 @@
 
 # Cuts, at most: it ends when a reader has found a write of the past. More: make soak-nvme N=…
 wanted=${HCABLK_REISSUES:-10}
-RANDOM=${HCABLK_SEED:-1}
 # As in 101.
 hold=6000
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a host that was started again comes behind what is left of it, and of two machines with one id the later one stays.
 # group: fence
-# turns: 3
+# tier: heart
+# turn: 11
 # takes: 30
 # waits: yes
 # timeout: 480

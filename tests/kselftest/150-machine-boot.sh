@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: on Debian machines with nothing but the packages a file system of /etc/fstab is mounted at each start, and outlives reboots, power losses and upgrades.
 # group: machine
+# takes: 600
 # guests: mt m1
 # timeout: 3600
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: OCFS2 on two Debian machines, by o2cb.service and /etc/fstab, comes back after a reboot of each in turn and of all at once.
 # group: machine
+# takes: 900
 # guests: mt m1 m2
 # timeout: 4800
 

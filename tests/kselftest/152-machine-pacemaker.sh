@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: in a Pacemaker cluster by the package's example the other node mounts only after fence_hcablk has fenced the first, whose writes fail, and which comes back.
 # group: machine
+# takes: 900
 # guests: mt m1 m2
 # timeout: 4800
 

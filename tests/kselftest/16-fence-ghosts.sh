@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: over lost connections and replaced queue pairs no write comes to the drive after its retry, though the drive delays what it likes.
 # group: fence
-# turns: 6
+# turn: 5
 # takes: 180
 # waits: yes
 # skips: siw debug
@@ -15,7 +15,6 @@
 
 # Requests that are issued again: each could be overtaken by what is left of its first issue. More: make soak.
 wanted=${HCABLK_REISSUES:-$(few 300)}
-RANDOM=${HCABLK_SEED:-1}
 # Milliseconds for which the drive holds one of eight writes back, at most: longer than io_timeout.
 hold=2500
 

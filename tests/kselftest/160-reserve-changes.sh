@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two hosts register, reserve, release, preempt and clear; each type admits whom it shall; what was answered outlives the target.
 # group: reserve
-# turns: 4
-# takes: 70
+# tier: heart
+# turn: 10
+# takes: 50
 # timeout: 500
 
 . "${0%/*}/lib.sh"

@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when preempt-and-abort has returned nothing of the victim reaches the drive, at whatever moment of its writes it comes and however long the drive takes for them.
 # group: reserve
-# timeout: 7200
-# turns: 6
+# turn: 15
 # takes: 120
+# timeout: 7200
 
 . "${0%/*}/lib.sh"
 
 preemptions=${HCABLK_PREEMPTIONS:-$((slow == 1 ? 20 : 8))}
 [ -z "${HCABLK_WHOLE:-}" ] || preemptions=1000
-RANDOM=${HCABLK_SEED:-1}
 # One host is preempted on so many drives at a time, each at a moment of its own: slices of one, of so many MiB. A guest
 # runs five commands at a time.
 drives=5 slice=2

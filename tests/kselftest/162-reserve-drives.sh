@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: reservations and their file are one drive's whatever is enabled first, a change that was refused does not come back, nothing of an evicted host changes them, and a file system that hangs holds up its changes only.
 # group: reserve
-# turns: 3
+# turn: 19
 # takes: 40
 # timeout: 480
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: while writes of a preempted host are in a drive that hangs nobody is told that it is fenced, and then nothing else is waited for.
 # group: reserve
+# tier: heart
+# turn: 19
+# takes: 15
 # timeout: 480
 # waits: yes
 

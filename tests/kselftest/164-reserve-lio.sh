@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: LIO passes the reservations of iSCSI's initiators on to our disks, and of libiscsi's tests of them all pass that can on any drive.
 # group: reserve
-# turns: 3
+# turn: 12
 # takes: 30
 # timeout: 900
 # skips: debug

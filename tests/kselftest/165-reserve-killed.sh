@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a target's machine is killed at any moment of a change of reservations, what it reads back is what it had answered last, or the change that was under way; which is made once.
 # group: reserve
+# turn: 12
+# takes: 80
 # timeout: 3600
-# turns: 6
-# takes: 180
 # waits: yes
 
 . "${0%/*}/lib.sh"
 
 rounds=${HCABLK_KILLS:-3}
-RANDOM=${HCABLK_SEED:-1}
 # Two hosts of one machine, so that one shell changes and there is one order of all changes.
 hosts=(0c0ffee0-0000-4000-8000-000000000001 0c0ffee0-0000-4000-8000-000000000002)
 # The changes, again and again: register, register, reserve, preempt, clear; the generation, the keys and the reservation behind

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: 10,000 connections that prove nothing, from many addresses, take no more of the target's memory than is documented, and a host with a key connects meanwhile.
 # group: secure
-# turns: 12
-# takes: 250
+# turn: 7
+# takes: 175
 # skips: siw
 # waits: yes
 # timeout: 1800

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a host that asks for changes of reservations without a pause, by many sessions, has one made for each of another host's, not all of them.
 # group: reserve
-# turns: 3
+# turn: 2
 # takes: 30
 # waits: yes
 # skips: siw

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when an export ends whose drive cannot make durable what was acknowledged, the next flush fails, whichever of three paths hears of it last.
 # group: multi
-# turns: 4
+# turn: 19
 # takes: 60
 # waits: yes
 # timeout: 800

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a change of reservations that waits for a path fails when its disk goes, and is not made on another volume that the device has then.
 # group: reserve
+# turn: 22
+# takes: 10
 # waits: yes
 # timeout: 200
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when work requests fail, the port is down, or the device hangs, fails for good or is removed under I/O, requests end with errors or are issued again, and nothing hangs.
 # group: hca
-# turns: 6
+# turn: 16
 # takes: 110
 # guests: hca
 # timeout: 800

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: recordings of both sides become one by one clock: chunks cover a request exactly, and nothing comes before what it follows from.
 # group: verify
+# tier: heart
+# turn: 14
+# takes: 10
 # guests: target c1
 # skips: siw
 

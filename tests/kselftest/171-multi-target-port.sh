@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a port of the target's RDMA device goes down, the sessions by that port end at once, and no others.
 # group: multi
+# turn: 16
+# takes: 20
 # waits: yes
 # skips: siw
 

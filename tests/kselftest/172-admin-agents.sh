@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the resource agents for Pacemaker do what ocf-tester asks of one, and their monitors tell what is there from what works.
 # group: admin
-# turns: 4
+# turn: 12
 # takes: 50
 # guests: target c1
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the fence agent says that a node is off, by either method, nothing of it reaches the drive until it is let in again.
 # group: fence
-# waits: yes
-# turns: 6
+# turn: 2
 # takes: 250
+# waits: yes
 # timeout: 1800
 
 . "${0%/*}/lib.sh"

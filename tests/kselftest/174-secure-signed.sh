@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: where the kernel insists on signatures, modules signed by a key of the firmware's load, and no others.
 # group: secure
-# turns: 3
+# turn: 10
 # takes: 30
 # guests: uefi
 # skips: debug

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a host learns which volumes of a target it may use, and nothing of others; what is proven is told to who has the keys only.
 # group: admin
+# tier: heart
+# turn: 1
+# takes: 20
 
 . "${0%/*}/lib.sh"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever a target answers that is asked for its lists, and however a host asks for them, is refused for its own reason, and leaves nothing behind.
 # group: hostile
-# turns: 6
+# turn: 3
 # takes: 240
 # skips: siw
 # waits: yes

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whichever allocation of proving who one is, or of asking for volumes, fails on either side, it is a clean error, the next try succeeds, and nothing is left behind.
 # group: fault
+# turn: 12
+# takes: 5
 # skips: stock
 # timeout: 3600
 # expect-log: Call Trace:

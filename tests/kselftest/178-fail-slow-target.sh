@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that takes longer to let all queue pairs of a path connect than an attempt takes at first is connected again all the same, and soon.
 # group: fail
+# turn: 18
+# takes: 55
 # skips: siw
 # waits: yes
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: an attempt to connect a path that waits for a silent target ends at once when the path is taken out of use, when the RDMA device of its last session goes, and when its disk is disconnected, for which the module's removal waits; another path's attempt goes on.
 # group: multi
+# turn: 15
+# takes: 60
 # guests: target c1
 # skips: siw
-# turns: 3
-# takes: 60
 # waits: yes
 
 . "${0%/*}/lib.sh"

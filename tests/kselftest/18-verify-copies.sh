@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: no instruction of the driver touches data on its way, neither at the client nor at the target, but where a copy is meant.
 # group: verify
-# turns: 4
+# turn: 6
 # takes: 60
 # skips: debug siw
 # timeout: 480

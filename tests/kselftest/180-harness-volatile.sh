@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the volatile drive keeps what was flushed or written with FUA when the target's machine is killed, and loses everything else.
 # group: harness
+# turn: 14
+# takes: 30
 # guests: target
 # skips: debug
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: after a crash of the target took acknowledged writes of two files on ext4, fsync of every file fails each time, until the file system is unmounted.
 # group: fail
+# turn: 14
+# takes: 55
 # guests: target c1
 # skips: debug
 # timeout: 480

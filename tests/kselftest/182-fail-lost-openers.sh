@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a loss of acknowledged writes ends with the close of the last opener, if one opened the disk for writing, or when it is acknowledged, and by nothing else; it is reported, and does not concern a node that lost nothing.
 # group: fail
-# takes: 50
+# turn: 10
+# takes: 80
 # timeout: 600
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: an md mirror removes a member that has lost acknowledged writes at its next superblock write, goes on without it, and takes it back, with all data, when it was removed, cleared and added.
 # group: fail
+# turn: 23
+# takes: 45
 # guests: target c1
 # skips: debug
 # timeout: 480

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the target's machine is killed at any moment, no write that a successful fsync covers is lost; with the write cache `through` no acknowledged one.
 # group: fail
+# turn: 23
+# takes: 95
 # guests: target c1
 # skips: debug
-# turns: 4
-# takes: 95
 # timeout: 5400
 
 . "${0%/*}/lib.sh"
@@ -13,7 +13,6 @@
 
 kills=${HCABLK_KILLS:-${HCABLK_WHOLE:+20}}
 kills=${kills:-2}
-RANDOM=${HCABLK_SEED:-1}
 seed=$((${HCABLK_SEED:-1} * 16))
 
 # counts: how many writes were acknowledged, how many flushes succeeded, and how many blocks none of these covers

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: an export with the write cache `through` answers writes from stable media in every mode, and a drive's cache that is switched on while exported loses nothing either; clients follow it both ways.
 # group: modes
+# turn: 13
+# takes: 140
 # guests: target c1
-# takes: 60
 # timeout: 600
 # skips: debug
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk outlives that its drive can discard less, or more, while the connection is lost, and follows; a zoned drive and one of large blocks are refused with one clear message.
 # group: geometry
-# guests: target c1
+# turn: 15
 # takes: 30
+# guests: target c1
 # timeout: 480
 
 . "${0%/*}/lib.sh"

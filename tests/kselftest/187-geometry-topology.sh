@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: lsblk and mkfs.xfs see the same topology of a disk as of its drive: striped, RAID 5, a partition beside the physical blocks, a SCSI disk that says all.
 # group: geometry
+# tier: heart
+# turn: 11
+# takes: 20
 # guests: target c1
-# takes: 40
 # skips: debug
 # timeout: 600
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk in use follows each limit of its drive without a new connection, whoever writes to its queue's attributes meanwhile; what the drive refuses is not supported.
 # group: geometry
+# turn: 3
+# takes: 40
 # guests: target c1
-# takes: 60
 # skips: debug
 # timeout: 600
 

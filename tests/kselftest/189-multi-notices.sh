@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what a slow path tells late of a volume does not undo what another one has told since.
 # group: multi
+# turn: 9
+# takes: 15
 # guests: target c1
-# takes: 30
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/multi.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whatever the thresholds of batching and however long a burst, nobody waits for an answer that does not interrupt, also when processors go and come.
 # group: paths
-# turns: 6
+# turn: 17
 # takes: 110
 # skips: siw
 # timeout: 800

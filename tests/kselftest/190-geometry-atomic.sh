@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: RWF_ATOMIC reaches the drive as one atomic write, of the drive's own limits, also where its pages are cached; and only in a mode that can.
 # group: geometry
+# turn: 21
+# takes: 15
 # guests: target c1
-# takes: 25
 # skips: debug
 # timeout: 300
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a port that listens at one address listens again by itself when the RDMA device of the address was made anew, and a disk comes back.
 # group: admin
+# turn: 23
+# takes: 10
 # guests: target c1
-# takes: 25
 
 . "${0%/*}/lib.sh"
 

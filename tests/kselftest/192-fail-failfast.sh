@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: while no path is live, requests of those who asked to fail fast (md with failfast, dm-mpath) fail at once, and others wait.
 # group: fail
+# tier: heart
+# turn: 0
+# takes: 10
 # guests: target c1
-# takes: 40
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a flush that a drive has failed fails once for everybody who writes to that drive, by other hosts and other volumes, too; a write with FUA that has failed concerns nobody else where the drive itself has FUA.
 # group: fail
+# tier: heart
+# turn: 1
+# takes: 25
 # guests: target c1 c2
-# takes: 40
 # skips: debug
 
 . "${0%/*}/lib.sh"

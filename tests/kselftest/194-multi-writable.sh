@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk whose drive was read-only when its paths began is written as soon as the drive allows it, and none of its paths ends for that.
 # group: multi
-# turns: 3
-# takes: 20
+# turn: 2
+# takes: 10
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/multi.sh"

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: an export that ends in order right after a notice, before its client watches again, has forgotten nothing: the next flush succeeds.
 # group: fail
-# takes: 20
+# turn: 3
+# takes: 15
 # waits: yes
 
 . "${0%/*}/lib.sh"

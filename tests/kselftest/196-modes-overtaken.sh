@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a write of a part of a page is not lost when somebody on the target writes the rest of the page back with what he read before it, and the page is reclaimed before the write is answered.
 # group: modes
+# turn: 6
+# takes: 10
 # guests: target c1
-# takes: 20
 # skips: debug
 
 . "${0%/*}/lib.sh"

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk stays while only a lesser RDMA device reaches its target, says so, and goes on by the one it began with.
 # group: fail
+# turn: 17
+# takes: 5
 # guests: target c1
-# takes: 20
 # waits: yes
 # skips: rxe hca
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the disk has the drive's size, limits that fit the RDMA device, and a queue pair for every CPU.
 # group: geometry
+# tier: heart
+# turn: 1
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a test in which something ended after its time is run again on fresh guests, and passes if it is in time then.
 # group: harness
+# turn: 20
+# takes: 30
 # guests: c2
 # must-be-late: an event that comes too late$
-# takes: 30
 
 . "${0%/*}/lib.sh"
 

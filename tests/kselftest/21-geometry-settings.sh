@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: queues, depth and block size are what was asked for, also odd ones.
 # group: geometry
-# turns: 4
+# turn: 16
 # takes: 50
 
 . "${0%/*}/lib.sh"

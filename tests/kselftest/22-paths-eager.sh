@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: writes up to the size that is set go into the eager ring and others do not, they arrive, and many are answered at once.
 # group: paths
-# turns: 6
+# turn: 11
 # takes: 160
 # timeout: 900
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that posts no RDMA READ gets all data of writes all the same, of every size and from several clients.
 # group: verify
-# turns: 6
+# tier: heart
+# turn: 0
 # takes: 130
 # timeout: 700
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each request, queue and session is seen by tracepoints on both sides, in order and with the same numbers.
 # group: verify
+# tier: heart
+# turn: 6
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests beyond 1 MiB go over the wire whole, up to what was asked for and HCA and buffers hold, and their data is right.
 # group: paths
-# turns: 3
+# tier: heart
+# turn: 0
 # takes: 140
 # skips: siw
 # timeout: 1200

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a volume is known by the same id each time, and another one under its name is not taken for it.
 # group: geometry
+# turn: 12
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each request is measured in each state it goes through while that is asked for, and a slow drive is seen where it is slow.
 # group: verify
+# tier: heart
+# turn: 2
+# takes: 10
 # alone: it compares times
 # timeout: 480
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that are issued together share a doorbell, answers that come together a doorbell and a completion, and data, errors and ends are as ever.
 # group: paths
+# tier: heart
+# turn: 13
+# takes: 20
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: writes arrive whole and at their place when their data is fetched into registered memory, as on iWARP.
 # group: verify
-# turns: 6
+# turn: 16
 # takes: 90
 # timeout: 800
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests of every size, from memory of every shape, arrive whole and at their place.
 # group: verify
-# turns: 4
+# turn: 17
 # takes: 50
 # timeout: 480
 

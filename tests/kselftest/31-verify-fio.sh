@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: fio finds what it wrote, with many requests of all sizes under way on every queue.
 # group: verify
-# turns: 4
+# turn: 9
 # takes: 50
 # timeout: 480
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: memory is invalidated by the target's answer where that is allowed, and by the client where not.
 # group: verify
-# turns: 3
+# tier: heart
+# turn: 16
 # takes: 20
 
 . "${0%/*}/lib.sh"

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: no CPU copies data but that of small reads, the counters tell what went over the wire, and no receiver is ever not ready.
 # group: verify
+# tier: heart
+# turn: 17
+# takes: 20
 
 . "${0%/*}/lib.sh"
 

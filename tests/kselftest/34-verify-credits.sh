@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with fewer receive buffers than requests nothing is sent without a credit, and all of it arrives.
 # group: verify
-# turns: 4
+# tier: heart
+# turn: 4
 # takes: 60
 
 . "${0%/*}/lib.sh"

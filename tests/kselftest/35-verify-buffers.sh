@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests wait for the target's buffers when those are few, and none is lost or starves.
 # group: verify
+# tier: heart
+# turn: 14
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

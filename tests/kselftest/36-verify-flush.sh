@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: flushes and writes with FUA reach the target's drive as such, and only they.
 # group: verify
+# tier: heart
+# turn: 5
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a partition table written on one client is used by both.
 # group: verify
+# tier: heart
+# turn: 10
+# takes: 15
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a read-only volume is read, and written by nobody.
 # group: verify
+# tier: heart
+# turn: 5
+# takes: 5
 
 . "${0%/*}/lib.sh"
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: an error of the target's device is the client's error, for that request and no other.
 # group: verify
+# turn: 17
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

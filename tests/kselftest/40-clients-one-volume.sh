@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two clients use one volume at the same time, and each reads what the other wrote.
 # group: clients
+# turn: 21
+# takes: 25
 
 . "${0%/*}/lib.sh"
 

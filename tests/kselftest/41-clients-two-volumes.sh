@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: volumes do not mix: each client finds in each volume what belongs there.
 # group: clients
-# turns: 3
+# turn: 15
 # takes: 30
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that listens at one port by IPv6 and at another by IPv4 serves at both and at no other, each until it ends.
 # group: clients
-# turns: 3
+# turn: 23
 # takes: 20
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a connection comes up soon also when the neighbour is not known yet, however its answer falls.
 # group: clients
-# turns: 4
+# turn: 13
 # takes: 50
 # waits: yes
 # guests: target c1

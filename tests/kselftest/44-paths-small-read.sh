@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: reads up to the size that is set are answered by one message and no others are, and either way the data is right.
 # group: paths
-# turns: 6
+# turn: 20
 # takes: 100
 # timeout: 700
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the data of writes up to the size that is set goes with the request and that of others does not, and it arrives.
 # group: paths
-# turns: 4
+# tier: heart
+# turn: 3
 # takes: 50
 # timeout: 400
 

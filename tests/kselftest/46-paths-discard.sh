@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: discards and writes of zeroes reach the target's drive as such, change what they name and no more, and only where it can do them.
 # group: paths
+# tier: heart
+# turn: 15
+# takes: 15
 # timeout: 480
 
 . "${0%/*}/lib.sh"

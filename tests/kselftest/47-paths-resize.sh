@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the target's drive or file grows or shrinks, the disks of all clients follow while they are open and under load; one that goes ends no session.
 # group: paths
-# turns: 6
+# turn: 18
 # takes: 110
 # waits: yes
 # timeout: 480

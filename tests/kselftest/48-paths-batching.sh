@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: with many requests under way few answers interrupt, and quiet ones do not wait for those that are with a slow drive.
 # group: paths
-# turns: 3
+# tier: heart
+# turn: 3
 # takes: 40
 # skips: siw
 # alone: it counts events of a burst and of a silence

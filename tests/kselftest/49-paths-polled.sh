@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: polled I/O makes no interrupt, carries the right data, needs nobody who polls to end, and fails and unloads like any other.
 # group: paths
-# turns: 4
+# tier: heart
+# turn: 7
 # takes: 40
 # waits: yes
 # timeout: 600

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: ext4 works on the disk, and what it holds is found by another client later.
 # group: fs
-# turns: 3
+# tier: heart
+# turn: 9
 # takes: 40
 # timeout: 480
 

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: two clients have one OCFS2 file system mounted at the same time, and each reads what the other wrote.
 # group: fs
+# tier: heart
+# turn: 3
+# takes: 65
 # timeout: 480
 
 . "${0%/*}/lib.sh"

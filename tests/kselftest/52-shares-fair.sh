@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: under overload a client that wants all of the target's buffers leaves another one its fair share of them.
 # group: shares
-# turns: 4
+# tier: heart
+# turn: 1
 # takes: 40
 # alone: it compares shares of two clients
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the target's buffers never take more memory than the administrator allows, however many clients connect.
 # group: shares
-# turns: 6
-# takes: 50
+# turn: 20
+# takes: 40
 
 . "${0%/*}/lib.sh"
 . "${0%/*}/shares.sh"

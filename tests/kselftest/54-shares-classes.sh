@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests take buffers that fit their length, large ones find large ones after many small ones, and all memory comes back.
 # group: shares
-# turns: 4
+# turn: 4
 # takes: 50
 # guests: target c1
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that are issued together share messages, as many as is set, and each is carried out, answered and failed by itself.
 # group: paths
-# turns: 6
+# turn: 12
 # takes: 150
 # timeout: 900
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a write with FUA is durable when answered, whatever way its data takes to the target and from there to the drive.
 # group: verify
-# turns: 4
+# turn: 21
 # takes: 40
 # timeout: 480
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each kind of error of the drive is, for each kind of request, the error that a user on the target would see.
 # group: verify
-# turns: 4
-# takes: 40
+# turn: 9
+# takes: 65
 # skips: debug
 # timeout: 480
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what deep and many queues cost beside their data is in memory_mib, is refused before it is made, and comes back; a host has 16 sessions at most.
 # group: shares
+# turn: 18
+# takes: 10
 # guests: target c1
 
 . "${0%/*}/lib.sh"

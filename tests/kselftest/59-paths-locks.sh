@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a request takes one lock of ours when it is issued and one when it is answered; and two at the target, or three if its data is fetched.
 # group: paths
+# turn: 8
+# takes: 5
 # skips: stock
 # timeout: 480
 

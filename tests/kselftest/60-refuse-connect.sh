@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: each reason why a connection is refused has its error, one message, and leaves nothing behind.
 # group: refuse
-# turns: 4
+# tier: heart
+# turn: 1
 # takes: 70
 # timeout: 480
 

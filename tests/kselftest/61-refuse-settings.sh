@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: wrong, incomplete and late settings are refused with the right error, on both sides.
 # group: refuse
+# turn: 20
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

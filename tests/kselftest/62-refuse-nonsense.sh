@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: another version and nonsense, of a client or of a target, get their answer and harm nothing; the log has the reason.
 # group: refuse
-# turns: 4
+# turn: 22
 # takes: 60
 # skips: siw
 # timeout: 480

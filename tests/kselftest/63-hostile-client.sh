@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a client that sends nonsense gets the answers of the protocol, changes nothing but what it may, and hinders no other.
 # group: hostile
-# turns: 4
+# tier: heart
+# turn: 0
 # takes: 120
 # skips: siw
 # timeout: 7200
@@ -11,7 +12,7 @@
 
 [ "$rdma" = rxe ] || skip "the hostile client's library speaks soft-RoCE only"
 
-# Seed 1 by default, in CI one of the commit's own. Others, and more: HCABLK_SEED=2 HCABLK_MESSAGES=1000000 make test T=63.
+# Seed 1 by default, in CI the turn's number. Others, and more: HCABLK_SEED=2 HCABLK_MESSAGES=1000000 make test T=63.
 messages=$(hostile_messages 100000)
 seed=${HCABLK_SEED:-1}
 first=${HCABLK_FIRST:-0}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a target that speaks nonsense reaches no memory that it was not given; its session ends, and says why.
 # group: hostile
-# turns: 6
+# turn: 0
 # takes: 510
 # skips: siw
 # timeout: 7200

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: requests that hang on one volume's drive, however many, keep no other volume's cached I/O from being done.
 # group: modes
-# turns: 4
+# turn: 20
 # takes: 30
 # timeout: 480
 

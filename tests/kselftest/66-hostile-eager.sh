@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: false answers to eager writes, and a first request that took the only credit and is not answered, end the session; nothing hangs.
 # group: hostile
-# turns: 4
+# tier: heart
+# turn: 1
 # takes: 50
 # skips: siw
 # timeout: 1800

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: while one volume's drive hangs, or its device is being opened, its counters are read at once, and hosts connect to the others.
 # group: fail
-# turns: 3
+# turn: 8
 # takes: 50
 # waits: yes
 # timeout: 480

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a lost disk is connected again in place by the command, behind its past and to no other volume, and a hanging one is forced off.
 # group: fail
+# turn: 13
+# takes: 35
 # waits: yes
 # timeout: 480
 # expect-log: (EXT4-fs|JBD2|Buffer I/O|Aborting journal).*

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk with a ctrl_loss_tmo outlives its connection: no error, no wrong data; and it ends when it must.
 # group: fail
-# turns: 6
+# turn: 1
 # takes: 370
 # waits: yes
 # timeout: 2000

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the target dies under I/O, requests fail in time, also those of a mounted file system, which can be unmounted; the disk goes, and the module unloads.
 # group: fail
-# turns: 4
+# turn: 11
 # takes: 50
 # waits: yes
 # timeout: 480

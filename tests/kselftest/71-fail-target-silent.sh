@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the target's drive hangs, or the cable is cut, requests fail within the time that was set.
 # group: fail
-# turns: 3
+# turn: 5
 # takes: 40
 # waits: yes
 # timeout: 480

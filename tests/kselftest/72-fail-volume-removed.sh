@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: disabling or removing a volume or a host's right under I/O ends the sessions, and nothing hangs.
 # group: fail
-# turns: 3
+# turn: 6
 # takes: 40
 # waits: yes
 # timeout: 480

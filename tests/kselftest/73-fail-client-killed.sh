@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when a client dies under I/O the target cleans its sessions up, and other clients do not notice.
 # group: fail
-# turns: 6
+# turn: 8
 # takes: 170
 # waits: yes
 # timeout: 1200

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: when the RDMA device is removed under I/O, on either side, requests fail and nothing hangs.
 # group: fail
-# turns: 3
-# takes: 30
+# turn: 4
+# takes: 20
 # waits: yes
 # timeout: 480
 

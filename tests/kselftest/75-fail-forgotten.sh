@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: over a lost connection no flush succeeds that covers a write which was acknowledged and may be gone, until the disk is closed; others do.
 # group: fail
-# turns: 6
+# turn: 8
 # takes: 70
 # waits: yes
 # timeout: 900

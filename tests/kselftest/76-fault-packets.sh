@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: packets that are lost, late, sent twice or out of order, on either side, change no data, and what can be sent again is borne.
 # group: fault
-# turns: 4
+# tier: heart
+# turn: 4
 # takes: 60
 # timeout: 400
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a queue whose requests are not answered in time is replaced alone, its requests are issued again, and nobody sees an error.
 # group: fail
-# turns: 6
+# turn: 19
 # takes: 80
 # waits: yes
 # timeout: 480

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: of a bad drive exactly the bad blocks fail, each kind of error is the same at the client, and a pause is none.
 # group: fault
-# turns: 3
+# turn: 7
 # takes: 20
 # timeout: 480
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a broken queue pair, a pulled cable and hasty connecting under load lose no answered write and leave nothing behind.
 # group: fault
-# turns: 6
+# turn: 23
 # takes: 60
 # skips: siw
 # waits: yes

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the hcablk command tells as JSON what there is, can be repeated, and undoes what it did.
 # group: command
+# tier: heart
+# turn: 12
+# takes: 10
 
 . "${0%/*}/lib.sh"
 

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a drive and a sparse file serve the same data in every mode, and each mode goes its own way.
 # group: modes
-# turns: 3
+# tier: heart
+# turn: 8
+# takes: 35
 # timeout: 480
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is written in one mode, or on the target itself, is what is read next in every other.
 # group: modes
-# turns: 4
+# tier: heart
+# turn: 2
 # takes: 50
 # timeout: 480
 

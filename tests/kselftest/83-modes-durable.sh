@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: cached data is read again without the drive and is on it after a flush or with FUA; what is lost is told to each.
 # group: modes
+# tier: heart
+# turn: 18
+# takes: 20
 # timeout: 480
 
 . "${0%/*}/lib.sh"

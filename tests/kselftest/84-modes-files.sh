@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a file that cannot serve is refused; one that fills its file system, shrinks or is removed ends in errors or goes on.
 # group: modes
-# turns: 3
+# turn: 2
 # takes: 40
 # timeout: 480
 

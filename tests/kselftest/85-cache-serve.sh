@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what is read again comes out of the target's cache without its drive being asked, and is what was written last by anybody.
 # group: cache
-# turns: 6
+# turn: 15
 # takes: 80
 # timeout: 480
 

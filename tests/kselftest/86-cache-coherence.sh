@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a cache that could be wrong is refused, and one that is there survives errors, other sizes and the target's own writes.
 # group: cache
+# turn: 9
+# takes: 20
 # timeout: 400
 
 . "${0%/*}/lib.sh"

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the target's cache hits, misses and evicts exactly what the simulator says of the same requests.
 # group: cache
-# turns: 4
+# tier: heart
+# turn: 5
 # takes: 60
 # timeout: 400
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: in mode p2p every byte that the drive moves goes to or comes from a PCI device's memory, none to or from RAM.
 # group: p2p
-# turns: 3
+# tier: heart
+# turn: 0
 # takes: 30
 # timeout: 480
 

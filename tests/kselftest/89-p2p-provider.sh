@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: peer memory that is missing, out of reach, too small or taken away under I/O costs a volume nothing but the way by RAM, and is never freed with interrupts off.
 # group: p2p
-# turns: 4
+# tier: heart
+# turn: 2
 # takes: 70
 # timeout: 480
 

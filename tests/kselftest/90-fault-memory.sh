@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: whichever allocation of connecting, exporting or ending fails, it is a clean error, and nothing is left behind.
 # group: fault
+# turn: 15
+# takes: 5
 # skips: stock
 # timeout: 1800
 # expect-log: Call Trace:

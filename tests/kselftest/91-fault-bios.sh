@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: bios of the target's drive that fail at random are errors of those requests, on a connection that lives on.
 # group: fault
+# turn: 4
+# takes: 5
 # skips: stock
 
 . "${0%/*}/lib.sh"

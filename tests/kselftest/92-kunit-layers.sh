@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: the core's safe layers do what they say, and refuse what they should, on a real RDMA device and block layer.
 # group: kunit
+# turn: 7
+# takes: 5
 # skips: stock siw
 # guests: target
 # timeout: 480

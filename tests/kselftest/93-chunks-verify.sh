@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: large requests move in chunks as drive and wire have them, are right and whole, and fail or end with all of these.
 # group: chunks
-# turns: 4
+# tier: heart
+# turn: 6
 # takes: 60
 # skips: siw
 # timeout: 480

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a large request in chunks takes clearly less time than as a whole, since drive and wire work at the same time.
 # group: chunks
-# turns: 3
+# turn: 10
 # takes: 40
 # skips: siw debug
 # alone: it compares times

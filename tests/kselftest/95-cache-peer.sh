@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a cache whose lines are a PCI device's memory is filled and read without RAM, is right, and does without when that is taken away.
 # group: cache
-# turns: 4
+# turn: 14
 # takes: 80
 # guests: target c1
 # timeout: 480

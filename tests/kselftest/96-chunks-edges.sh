@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: what finds no free chunks moves whole, which is counted, and a FUA write in chunks does not flush a drive for each of them.
 # group: chunks
-# turns: 4
+# turn: 20
 # takes: 60
 # skips: siw
 # timeout: 480

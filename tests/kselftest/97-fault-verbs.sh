@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: an RDMA device that takes no work ends the connection and no more; memory that cannot be mapped is asked for again, or ends it.
 # group: fault
+# turn: 10
+# takes: 10
 # skips: stock
 # timeout: 900
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: hosts that ask for connections and never finish them, as many as may, keep no other from connecting, coming back and leaving; nor do those of a drive that hangs.
 # group: refuse
-# turns: 3
+# tier: heart
+# turn: 12
 # takes: 30
 # skips: siw
 # waits: yes

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a buffer whose fetch into registered memory failed goes to no other session that waits for buffers.
 # group: shares
-# turns: 3
+# tier: heart
+# turn: 8
+# takes: 30
 # skips: siw
 
 . "${0%/*}/lib.sh"

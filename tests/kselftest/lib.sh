@@ -11,11 +11,15 @@
 #
 # Output is TAP, the exit code is kselftest's: 0 passed, 1 failed, 4 skipped.
 #
-# How a point is written says what kind of failure it is (tests/README.md): what `wait_until` and `wait_log` wait for may come after
-# their time and before twice that, and what `within` has measured may be too long. Then the point is late ("not ok … # late"), and
-# so is what `check` and `must` call that ends with such a wait. Every other failure is wrong, and so is what has not come at all.
+# How a point is written says what kind of failure it is (tests/README.md): what `wait_until` and `wait_log` wait for may come
+# after their time and before twice that, and what `within` has measured may be too long. Then the point is late ("not ok …
+# # late"), and so is what `check` and `must` call that ends with such a wait. Every other failure is wrong, and so is what has not
+# come at all.
 
 set -uo pipefail
+
+# What a script draws comes from the run's seed.
+RANDOM=${HCABLK_SEED:-1}
 
 readonly KSFT_PASS=0 KSFT_FAIL=1 KSFT_SKIP=4
 # The exit code of a wait whose event came late.
@@ -446,7 +450,10 @@ rnr() {
 	case $rdma in
 	hca) counted "${_link[$1]}" rnr_naks ;;
 	siw) echo 0 ;;
-	*) on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' | awk '/rnr_err/ { getline n; sum += n; seen = 1 } END { if (seen) print sum + 0 }'" ;;
+	*)
+		on "$1" "rdma statistic show link $rdma_link/1 | tr ' ' '\n' |
+			awk '/rnr_err/ { getline n; sum += n; seen = 1 } END { if (seen) print sum + 0 }'"
+		;;
 	esac
 }
 
@@ -486,8 +493,8 @@ few() {
 	echo $(($1 > slow ? $1 / slow : 1))
 }
 
-# by_turns "EDGES…" "OTHERS…": what a sweep tries: the values at its edges, and one of the others, which the commit chooses; all
-# of them if HCABLK_WHOLE is set.
+# by_turns "EDGES…" "OTHERS…": what a sweep tries: the values at its edges, and one of the others, which HCABLK_SEED chooses;
+# all of them if HCABLK_WHOLE is set.
 by_turns() {
 	local _others
 	read -ra _others <<< "$2"

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0
+"""See whether what the headers of tests and injected bugs promise is so: `make tests-check`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from script import NAMED_ONLY, TURNS, Test, read_tests
+
+TESTS = Path(__file__).resolve().parent.parent
+# What `make test` may take, by the headers: with three lanes on two processors a quarter of an hour.
+HEART_SECONDS = 2000
+# The same for what a turn of CI has on the usual kernel (eight minutes, with injected bugs), and for what it has on the oldest
+# kernel and on the debug kernel (ten minutes together).
+TURN_SECONDS = 550
+SHORT_SET_SECONDS = 300
+# An injected bug is one or two minutes of a turn.
+TURN_BUGS = 2
+
+
+def of_header(tests: list[Test]) -> list[str]:
+    """What is wrong with the header of a test."""
+    wrong = []
+    for test in tests:
+        others = test.group in NAMED_ONLY | {"machine"}
+        if not test.takes:
+            wrong.append(f"{test.name}: the header does not say `takes:`")
+        if test.tier not in ("", "heart"):
+            wrong.append(f"{test.name}: there is no tier {test.tier}")
+        if test.turn is None and not others:
+            wrong.append(f"{test.name}: the header does not say in which `turn:` of CI it runs, 0 to {TURNS - 1}")
+        if test.turn is not None and (others or test.turn not in range(TURNS)):
+            wrong.append(f"{test.name}: CI has no turn {test.turn} for it")
+    return wrong
+
+
+def of_bugs(folder: Path) -> tuple[list[str], list[int]]:
+    """What is wrong with the headers of injected bugs, and the turn of each."""
+    wrong, turns = [], []
+    for patch in sorted(folder.glob("*.patch")):
+        found = re.search(r"^turn: (\d+)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
+        if found and int(found[1]) < TURNS:
+            turns.append(int(found[1]))
+        else:
+            wrong.append(f"{patch.name}: it does not say in which `turn:` of CI it is looked for, 0 to {TURNS - 1}")
+    return wrong, turns
+
+
+def main() -> int:
+    tests = read_tests(TESTS / "kselftest")
+    wrong, bugs = of_bugs(TESTS / "debug" / "injected_bugs")
+    wrong += of_header(tests)
+
+    def bound(what: str, of_them: list[Test], limit: int) -> None:
+        """What these tests take together is no more than that."""
+        seconds = sum(test.takes for test in of_them)
+        print(f"{what}: {len(of_them)} tests, {seconds:g} s by their headers")
+        if seconds > limit:
+            wrong.append(f"{what} takes {seconds:g} s by the headers, more than {limit} s")
+
+    bound("the heart", [test for test in tests if test.heart], HEART_SECONDS)
+    for turn in range(TURNS):
+        of_turn = [test for test in tests if test.turn == turn]
+        bound(f"turn {turn}, on the usual kernel", [test for test in of_turn if not test.heart], TURN_SECONDS)
+        bound(f"turn {turn}, on the oldest and the debug kernel", [test for test in of_turn if test.short], SHORT_SET_SECONDS)
+        if bugs.count(turn) > TURN_BUGS:
+            wrong.append(f"turn {turn} has {bugs.count(turn)} injected bugs, more than {TURN_BUGS}")
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
