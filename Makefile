@@ -64,8 +64,8 @@ soak-nvme: modules tools ## cut paths of nvme-rdma, N=20 times at most, until a 
 pictures: modules tools ## make the pictures of the documents, docs/pictures, from a run in guests
 	@scripts/with-guests tests/pictures.sh
 
-demo: modules tools ## three machines share one disk with OCFS2, before your eyes
-	@scripts/with-guests tests/demo.sh
+demo: ## three machines share one disk with OCFS2, before your eyes; it makes only what it needs
+	@scripts/demo
 
 bench: modules tools ## instructions per I/O, ours and the competitors'; T='ROW…' for some rows, QUICK=1 for fewer
 	@scripts/with-guests bench/run.sh $(T)
