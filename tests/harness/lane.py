@@ -17,7 +17,7 @@ from time import monotonic
 import kmsg
 from control import Server
 from guest import Guest, GuestError, Settings, Spec
-from script import Test
+from script import INTERPRETERS, Test
 from tries import Outcome, Tries, late_points
 
 FAILED, SKIPPED = 1, 4
@@ -95,7 +95,7 @@ class Lane:
         """Run a script; its output goes to the log and, as TAP's subtest, to `say`."""
         with open(log, "wb") as errors:
             process = subprocess.Popen(
-                ["bash", test.path],
+                [*INTERPRETERS[test.path.suffix], test.path],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

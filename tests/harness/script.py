@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
+# What a script is run by.
+INTERPRETERS = {".sh": ["bash"], ".py": ["python3", "-B"]}
+
 # Groups whose tests run for as long as they are told to.
 NAMED_ONLY = {"soak"}
 
@@ -63,7 +66,7 @@ class Test:
 
     def matches(self, pattern: str) -> bool:
         """Is this what a T=… asks for: a number, a name, a group, or a glob of names?"""
-        pattern = pattern.removesuffix(".sh")
+        pattern = pattern.removesuffix(self.path.suffix)
         return pattern in (self.number, self.group, self.name) or fnmatch.fnmatch(self.name, pattern)
 
 
@@ -109,7 +112,8 @@ def read_test(path: Path) -> Test:
 
 def read_tests(folder: Path) -> list[Test]:
     """All tests, by their numbers, of which each has its own."""
-    tests = sorted((read_test(path) for path in folder.glob("[0-9]*.sh")), key=lambda test: int(test.number))
+    paths = (path for path in folder.glob("[0-9]*.*") if path.suffix in INTERPRETERS)
+    tests = sorted(map(read_test, paths), key=lambda test: int(test.number))
     for one, other in zip(tests, tests[1:]):
         if one.number == other.number:
             raise SystemExit(f"{one.name} and {other.name} have the same number")
