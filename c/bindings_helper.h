@@ -4,6 +4,7 @@
 #include <linux/configfs.h>
 #include <linux/falloc.h>
 #include <linux/irq_poll.h>
+#include <linux/suspend.h>
 #include <rdma/ib_cm.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/rdma_cm.h>

@@ -145,6 +145,11 @@ void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt)
 		irq_work_queue(interrupt);
 }
 
+int hcablk_c_notifier_from_errno(int err)
+{
+	return notifier_from_errno(err);
+}
+
 /*
  * Whether one more line of a kind that a peer can cause may be printed: ten in five seconds of
  * each kind.

@@ -84,7 +84,8 @@ use hcablk_core::{
         IrqLock,
         Periodic,
         Running,
-        Tick, //
+        Tick,
+        WorkQueue, //
     },
     system::{
         may_print,
@@ -111,6 +112,16 @@ const DURABLE_ASK_MS: u32 = 10_000;
 /// How often it is looked meanwhile whether the disk's other sessions have closed their queue pairs, in milliseconds.
 const DURABLE_LOOK_MS: u32 = 20;
 
+/// What a volume exports, as a session on it knows it.
+pub(crate) struct Exported {
+    pub(crate) backing: Arc<Backing>,
+    pub(crate) geometry: Geometry,
+    /// What is remembered of session ids' writes.
+    pub(crate) records: Arc<Records>,
+    /// Where sessions on it end: on a workqueue of its own, since an end waits for the drive.
+    pub(crate) ends: Arc<WorkQueue>,
+}
+
 /// See the module's picture. A session is live from the start.
 type State = SessionState<EndReason>;
 
@@ -118,6 +129,8 @@ type State = SessionState<EndReason>;
 #[pin_data]
 pub(crate) struct Session {
     owner: Arc<dyn SessionOwner>,
+    /// See [`Exported::ends`].
+    ends: Arc<WorkQueue>,
     /// The memory of the port that it began at.
     memory: Arc<Memory>,
     volume: VolumeName,
@@ -181,12 +194,18 @@ impl Session {
     /// Makes a session without queues, on what the volume `owner` exports. May sleep.
     pub(crate) fn new(
         owner: Arc<dyn SessionOwner>,
-        (backing, geometry, records): (Arc<Backing>, Geometry, Arc<Records>),
+        exported: Exported,
         memory: &Arc<Memory>,
         request: &Request,
         proof: Option<Arc<SessionProof>>,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
+        let Exported {
+            backing,
+            geometry,
+            records,
+            ends,
+        } = exported;
         let write_errors = records.begin(request, &backing)?;
         let began_read_only = geometry.read_only || backing.refuses_writes();
         let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
@@ -194,6 +213,7 @@ impl Session {
         let session = Arc::pin_init(
             pin_init!(Self {
                 owner,
+                ends,
                 memory: memory.clone(),
                 volume: request.volume,
                 largest: Atomic::new(geometry.max_transfer),
@@ -392,7 +412,7 @@ impl Session {
         self.comes_to(trace::State::Ending);
         self.report_end(reason);
         // Queued once: the state never comes back.
-        if self.owner.teardown().enqueue(self.clone()).is_err() {
+        if self.ends.enqueue(self.clone()).is_err() {
             broken!("the teardown of a session was queued already");
         }
     }
@@ -441,8 +461,7 @@ impl Session {
             }
             looks -= 1;
         }
-        // What reclaims memory may wait for this volume's requests.
-        let durable = without_io(|| self.write_errors.is_durable(&backing));
+        let durable = self.write_errors.is_durable(&backing);
         *self.durable.lock() = Some(durable);
         if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
             admin.let_answers_leave();
@@ -518,7 +537,7 @@ impl WorkItem for Session {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.tear_down();
+        without_io(|| this.tear_down());
     }
 }
 

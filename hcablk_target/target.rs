@@ -37,6 +37,7 @@ use hcablk_core::{
         Drained,
         WorkQueue, //
     },
+    system::hibernation::NoHibernation,
 };
 use kernel::{
     prelude::*,
@@ -74,6 +75,7 @@ module! {
 /// of sessions are waited for, and then there are no requests, no volumes with
 /// workqueues of their own and no completions left.
 struct Target {
+    _no_hibernation: NoHibernation,
     _directories: Subsystem,
     _connect: Drained,
     _changes: Drained,
@@ -92,6 +94,7 @@ impl kernel::Module for Target {
         let registry = export::registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
+            _no_hibernation: NoHibernation::while_there_are(&storage::backing::EXPORTS)?,
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _connect: Drained(queues.connect),
             _changes: Drained(queues.changes),

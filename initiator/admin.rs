@@ -357,11 +357,11 @@ impl Admin {
     /// Returns what the target has told of the volume, for which this waits until `deadline`: it follows the session's begin at
     /// once. Sleeps.
     pub(crate) fn first_news(&self, deadline: Deadline) -> Result<News, Failure> {
-        let waited = self.told.wait_ms(deadline.left_ms());
-        match self.news() {
-            Some(news) => Ok(news),
-            None if waited.is_err() => Err(Failure::Timeout(Step::Answer)),
-            None => Err(Failure::Disconnected),
+        let waited = self.told.wait_interruptible_ms(deadline.left_ms());
+        match (self.news(), waited) {
+            (Some(news), _) => Ok(news),
+            (None, Err(e)) => Err(Failure::of_wait(e, Step::Answer)),
+            (None, Ok(())) => Err(Failure::Disconnected),
         }
     }
 

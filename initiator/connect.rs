@@ -102,6 +102,9 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// Tells that the target has closed a connection. Any context.
     fn connection_closed(self: Arc<Self>);
 
+    /// Tells that nobody wants the attempt any more by which a connection came up, because of `failure`. Any context.
+    fn interrupted(self: Arc<Self>, failure: Failure);
+
     /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep, but not for the end of one.
     fn device_removed(self: Arc<Self>);
 }
@@ -167,12 +170,17 @@ impl Link {
         self.state.lock().owner = Some(owner);
     }
 
-    /// Ends the wait for the step's event, or the next one, with `failure`. Any context.
+    /// Ends the wait for the step's event, or the next one, with `failure`, and the owner if the connection is up. Any context.
     pub(crate) fn interrupt(&self, failure: Failure) {
         let mut state = self.state.lock();
         // Also in place of a failure after which a step would be tried again.
         state.news = News::Failed(failure);
         self.changed.set();
+        let owner = state.owner.clone();
+        drop(state);
+        if let Some(owner) = owner {
+            owner.interrupted(failure);
+        }
     }
 
     fn report(&self, news: News) {
@@ -185,11 +193,11 @@ impl Link {
         self.changed.set();
     }
 
-    /// Waits for the step's event.
+    /// Waits for the step's event, or for a signal: whoever makes a disk for a user is a thread of theirs.
     fn wait(&self, step: Step, deadline: Deadline) -> Result<News, Failure> {
         self.changed
-            .wait_ms(deadline.left_ms())
-            .map_err(|_| Failure::Timeout(step))?;
+            .wait_interruptible_ms(deadline.left_ms())
+            .map_err(|e| Failure::of_wait(e, step))?;
         let news = {
             let mut state = self.state.lock();
             self.changed.reset();

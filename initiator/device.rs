@@ -38,7 +38,10 @@ use crate::{
     },
     failure::Failure,
     head::Head,
-    identity::Identities,
+    identity::{
+        Identities,
+        Identity, //
+    },
     keys::Keys,
     queue::{
         Driver,
@@ -62,7 +65,6 @@ use hcablk_core::{
     printable,
     proto::{
         connect::{
-            SessionId,
             PATHS_MAX, //
         },
         name::VolumeId, //
@@ -75,6 +77,10 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
+    },
+    time::{
+        delay::fsleep,
+        Delta, //
     },
     ThisModule, //
 };
@@ -113,6 +119,9 @@ use self::{
         State, //
     },
 };
+
+/// How often it is looked whether an attempt has ended that was to end.
+const ATTEMPT_LOOK: Delta = Delta::from_millis(20);
 
 /// A session for each path.
 type Sessions = [Option<Arc<Session>>; PATHS_MAX as usize];
@@ -173,7 +182,7 @@ pub(crate) struct Device {
     queues: Arc<AllQueues>,
     identities: Arc<Identities>,
     /// The same over all connections; the epoch tells them apart.
-    identity: SessionId,
+    identity: Identity,
     #[pin]
     settings: Mutex<Settings>,
     #[pin]
@@ -259,7 +268,7 @@ impl Device {
         Ok(())
     }
 
-    /// Connects and makes the disk. When that is done already nothing happens, but that path 0, which has no directory of
+    /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. When it is done already nothing happens, but that path 0, which has no directory of
     /// its own, is connected again if it was refused.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
         let mut control = self.control.lock();
@@ -392,12 +401,27 @@ impl Device {
                 // The teardown does the same; whoever comes first.
                 self.session_lost(session, session.failure().unwrap_or(Failure::Forced));
             }
+            self.end_attempts();
             // If a path is live by now the next round ends it.
             let _ = self.give_up(None, Failure::Forced);
             // Whoever connects or removes the disk has it.
             if self.control.lock().active.is_none() {
                 return Ok(());
             }
+        }
+    }
+
+    /// Ends all attempts to connect a path, and waits until nobody makes a disk by one. Sleeps.
+    fn end_attempts(&self) {
+        loop {
+            for path in self.paths.lock().iter() {
+                path.interrupt(Failure::Forced);
+            }
+            // One that has just begun is found in the next round.
+            if self.control.try_lock().is_some() {
+                return;
+            }
+            fsleep(ATTEMPT_LOOK);
         }
     }
 

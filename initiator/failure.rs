@@ -117,6 +117,8 @@ pub(crate) enum Failure {
     Disconnected,
     /// The administrator ended it, whoever used the disk.
     Forced,
+    /// Whoever made the disk has a signal.
+    Interrupted,
     /// The RDMA port went down.
     PortDown,
     /// The RDMA device went away.
@@ -180,6 +182,7 @@ impl Failure {
             | Self::Flushed
             | Self::Work(_)
             | Self::ExportEnds => errno::econnreset(),
+            Self::Interrupted => EINTR,
             Self::PortDown => errno::enetdown(),
             Self::DeviceRemoved => ENODEV,
             Self::Broken(_) => EIO,
@@ -194,6 +197,19 @@ impl Failure {
 }
 
 impl Failure {
+    /// Returns what an error of a wait for `step` tells.
+    pub(crate) fn of_wait(e: Error, step: Step) -> Self {
+        match e == EINTR {
+            true => Self::Interrupted,
+            false => Self::Timeout(step),
+        }
+    }
+
+    /// Returns whether this machine or its RDMA device has not enough of something left.
+    pub(crate) fn is_shortage(self) -> bool {
+        matches!(self, Self::Setup(_, e) if [ENOMEM, ENOSPC, EAGAIN].contains(&e))
+    }
+
     /// Returns whether another attempt to connect may succeed without anybody's doing: not if the
     /// target refuses for good, the volume is another one, or one of the two sides has a mistake.
     pub(crate) fn may_pass(self) -> bool {
@@ -244,6 +260,7 @@ impl Failure {
                 | Reason::Superseded => false,
             },
             Self::Forced
+            | Self::Interrupted
             | Self::Protocol(_)
             | Self::Broken(_)
             | Self::OtherVolume
@@ -307,6 +324,7 @@ impl fmt::Display for Failure {
             Self::Setup(what, e) => write!(f, "cannot make {what} (error {})", e.to_errno()),
             Self::Disconnected => f.write_str("the target closed the connection"),
             Self::Forced => f.write_str("it was disconnected by force"),
+            Self::Interrupted => f.write_str("it was interrupted"),
             Self::Flushed => f.write_str("the target does not answer any more"),
             Self::PortDown => f.write_str("the RDMA port went down"),
             Self::DeviceRemoved => f.write_str("the RDMA device was removed"),

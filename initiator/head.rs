@@ -32,6 +32,10 @@ use hcablk_core::{
         ExportInstance, //
     },
     sync::Event, //
+    system::hibernation::{
+        Use,
+        Uses, //
+    },
 };
 use kernel::{
     new_mutex,
@@ -111,7 +115,11 @@ pub(crate) struct Head {
     /// The disk goes. Never taken back.
     #[pin]
     going: Event,
+    _in_use: Use,
 }
+
+/// The disks of this host.
+pub(crate) static DISKS: Uses = Uses::new(c"disks of hcablk are connected");
 
 impl Head {
     /// Makes the head of a disk of `queues` hardware queues. May sleep.
@@ -137,6 +145,7 @@ impl Head {
                 losses <- new_mutex!(Losses::new()),
                 last_sessions <- new_mutex!(LastSessions::new()),
                 going <- Event::new(),
+                _in_use: DISKS.begin(),
             }),
             GFP_KERNEL,
         )

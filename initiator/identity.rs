@@ -4,8 +4,9 @@
 //!
 //! A target ends a session before it admits one of the same id and a later epoch, and waits
 //! until the drive has finished what it had begun for it. So the id belongs to the disk's
-//! name for as long as the module is loaded, and epochs only grow: also a disk that was
-//! disconnected, forgotten and configured again comes behind what is left of its past.
+//! name for as long as its number is not needed for another name, and epochs only grow, those of all disks together: also a disk
+//! that was disconnected, forgotten and configured again comes behind what is left of its past. When all numbers were used, a new
+//! name gets that of the disk that was forgotten first.
 //!
 //! Each path of a disk has its own id, which differs in the number of the path. What was issued on one path is
 //! issued again on another one only when the target has fenced the first (`head/fencing.rs`).
@@ -16,8 +17,6 @@
 //!
 //! Another name and another host are other disks to a target.
 
-#[cfg(doc)]
-use hcablk_core::proto::connect::DISK_MAX;
 use hcablk_core::sync::atomic::{
     Atomic,
     Relaxed, //
@@ -26,7 +25,8 @@ use hcablk_core::{
     proto::connect::{
         Epoch,
         HostInstance,
-        SessionId, //
+        SessionId,
+        DISK_MAX, //
     },
     system, //
 };
@@ -40,13 +40,94 @@ use kernel::{
     },
 };
 
-/// The names of all disks that the module ever had, each at the place that is its number.
+/// A disk that the module has, or had.
+struct Named {
+    name: CString,
+    /// How many [`Identity`]s of it there are.
+    users: u32,
+    /// When the last one went: another number, and a greater one, each time.
+    forgotten: u64,
+}
+
+/// The disks, each at the place that is its number.
+struct Disks {
+    list: KVec<Named>,
+    /// How many were forgotten so far.
+    forgotten: u64,
+}
+
+impl Disks {
+    /// Returns the place for the disk that is called `name`, which is used once more from now on. Fails with `ENOMEM`, and with
+    /// `EOVERFLOW` if [`DISK_MAX`] others are used.
+    fn take(&mut self, name: &str) -> Result<usize> {
+        let known = self
+            .list
+            .iter()
+            .position(|disk| disk.name.to_bytes() == name.as_bytes());
+        if let Some(disk) = known.and_then(|place| self.list.get_mut(place)) {
+            disk.users += 1;
+            return known.ok_or(EINVAL);
+        }
+        let new = Named {
+            name: CString::try_from_fmt(fmt!("{name}"))?,
+            users: 1,
+            forgotten: 0,
+        };
+        if self.list.len() < usize::from(DISK_MAX) {
+            self.list.push(new, GFP_KERNEL)?;
+            return Ok(self.list.len() - 1);
+        }
+        let unused = self
+            .list
+            .iter()
+            .enumerate()
+            .filter(|(_, disk)| disk.users == 0);
+        let (place, _) = unused
+            .min_by_key(|(_, disk)| disk.forgotten)
+            .ok_or(EOVERFLOW)?;
+        let former = self.list.get_mut(place).ok_or(EINVAL)?;
+        *former = new;
+        Ok(place)
+    }
+
+    /// Takes back one use of the disk at `place`.
+    fn give_back(&mut self, place: usize) {
+        self.forgotten += 1;
+        if let Some(disk) = self.list.get_mut(place) {
+            disk.users -= 1;
+            disk.forgotten = self.forgotten;
+        }
+    }
+}
+
+/// See the module.
 #[pin_data]
 pub(crate) struct Identities {
     instance: HostInstance,
     #[pin]
-    names: Mutex<KVec<CString>>,
+    disks: Mutex<Disks>,
     epoch: Atomic<u32>,
+}
+
+/// The ids of a disk's sessions, which no other disk has as long as this is there.
+pub(crate) struct Identity {
+    of: Arc<Identities>,
+    place: usize,
+    /// On path 0.
+    id: SessionId,
+}
+
+impl Identity {
+    /// Returns the id of the sessions on a path.
+    pub(crate) fn on_path(&self, path: u8) -> SessionId {
+        self.id.on_path(path)
+    }
+}
+
+impl Drop for Identity {
+    fn drop(&mut self) {
+        self.of.disks.lock().give_back(self.place);
+    }
 }
 
 impl Identities {
@@ -54,28 +135,32 @@ impl Identities {
         Arc::pin_init(
             pin_init!(Self {
                 instance: HostInstance::of(system::random_u64()),
-                names <- new_mutex!(KVec::new()),
+                disks <- new_mutex!(Disks {
+                    list: KVec::new(),
+                    forgotten: 0,
+                }),
                 epoch: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Returns the id of the sessions of the disk that is called `name` on its path 0; never 0. Fails with
-    /// `ENOMEM`, and with `EOVERFLOW` when there were [`DISK_MAX`] names.
-    pub(crate) fn of(&self, name: &str) -> Result<SessionId> {
-        let mut names = self.names.lock();
-        let known = names
-            .iter()
-            .position(|known| known.to_bytes() == name.as_bytes());
-        let place = known.unwrap_or(names.len());
+    /// Returns the identity of the disk that is called `name`. May sleep. Fails with `ENOMEM`, and with `EOVERFLOW` if
+    /// [`DISK_MAX`] others have one.
+    pub(crate) fn of(self: &Arc<Self>, name: &str) -> Result<Identity> {
+        let place = self.disks.lock().take(name)?;
         // Disks are counted from 1, so that no id is 0.
-        let disk = u16::try_from(place + 1).map_err(|_| EOVERFLOW)?;
-        let id = SessionId::new(self.instance, disk).ok_or(EOVERFLOW)?;
-        if known.is_none() {
-            names.push(CString::try_from_fmt(fmt!("{name}"))?, GFP_KERNEL)?;
-        }
-        Ok(id)
+        let disk = u16::try_from(place + 1).ok();
+        let id = disk.and_then(|disk| SessionId::new(self.instance, disk));
+        let Some(id) = id else {
+            self.disks.lock().give_back(place);
+            return Err(EOVERFLOW);
+        };
+        Ok(Identity {
+            of: self.clone(),
+            place,
+            id,
+        })
     }
 
     /// Returns an epoch above all that there were. Fails with `EOVERFLOW` when there is none left.

@@ -49,6 +49,7 @@ mod workqueues;
 use hcablk_core::{
     configfs::Subsystem,
     proto, // `last_sessions` names it from the root, as its tests do.
+    system::hibernation::NoHibernation,
 };
 use kernel::{
     prelude::*,
@@ -70,6 +71,7 @@ module! {
 /// What the module holds, dropped in this order: when the directories are gone no new session begins; attempts to connect
 /// again, and then the ends of sessions, are waited for.
 struct Initiator {
+    _no_hibernation: NoHibernation,
     _directories: Subsystem,
     _discovery: Subsystem,
     _queues: AllGone,
@@ -80,6 +82,7 @@ impl kernel::Module for Initiator {
         let queues = AllQueues::new()?;
         let root = Arc::new(config::Root::new(queues.clone(), module)?, GFP_KERNEL)?;
         Ok(Self {
+            _no_hibernation: NoHibernation::while_there_are(&head::DISKS)?,
             _discovery: {
                 let root = Arc::new(discovery::Root, GFP_KERNEL)?;
                 Subsystem::register(c"hcablk_discovery", root, module)?

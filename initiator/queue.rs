@@ -139,7 +139,10 @@ mod wr_seq;
 
 pub(crate) use driver::Driver;
 use hw_queue::HwQueue;
-pub(crate) use hw_queue::HwQueues;
+pub(crate) use hw_queue::{
+    HwQueues,
+    Retired, //
+};
 pub(crate) use no_path::NoPath;
 pub(crate) use owner::{
     QueueConfig,
@@ -200,6 +203,10 @@ pub(crate) struct Queue {
     granted: Atomic<bool>,
     /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
     timed_out: Atomic<bool>,
+    /// It failed in itself meanwhile.
+    failed: Atomic<bool>,
+    /// A request was turned away for want of credits, and no answer has come since: for who may choose another path.
+    starved: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
     remote_invalidate: bool,
     /// The slots into which the target puts the data of small reads.
@@ -295,6 +302,12 @@ impl Queue {
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Acquire)
+    }
+
+    /// Returns whether its credits were used up a moment ago.
+    #[inline]
+    fn is_starved(&self) -> bool {
+        self.starved.load(Relaxed)
     }
 
     /// Returns how far its RDMA device is from the processor that this runs on.

@@ -87,7 +87,11 @@ pub use self::{
         Request,
         RequestRef, //
     },
-    requests::Requests,
+    requests::{
+        Formers,
+        Parked,
+        Requests, //
+    },
     reservations::ReservationOps,
     state_file::{
         StateDirectory,

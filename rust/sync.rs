@@ -9,6 +9,7 @@ pub mod defer;
 pub mod embedded;
 pub mod unordered;
 
+use self::defer::without_io;
 use crate::{
     bindings,
     ffi, //
@@ -167,6 +168,22 @@ impl Event {
             Ok(())
         }
     }
+
+    /// Sleeps as [`Self::wait_ms`] does, or until the thread has a signal: `EINTR`.
+    pub fn wait_interruptible_ms(&self, ms: u32) -> Result {
+        // SAFETY: `inner` is an initialised completion; the conversion has no requirements.
+        let left = unsafe {
+            bindings::wait_for_completion_interruptible_timeout(
+                self.inner.get(),
+                bindings::hcablk_c_msecs_to_jiffies(ms),
+            )
+        };
+        match left {
+            0 => Err(ETIMEDOUT),
+            ..0 => Err(EINTR),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A workqueue of one module's. Dropping it waits for the work queued on it, so
@@ -265,7 +282,7 @@ pub fn synchronize_completions() {
 
 /// What a [`Periodic`] task does.
 pub trait Tick: Send + Sync + 'static {
-    /// Does one round. Process context; may sleep.
+    /// Does one round. Process context; may sleep. Runs [without I/O](without_io).
     fn tick(&self);
 }
 
@@ -343,7 +360,7 @@ impl<T: Tick> Periodic<T> {
             let opaque: *mut Opaque<bindings::delayed_work> = delayed.cast();
             &*kernel::container_of!(opaque, Self, work)
         };
-        this.of.tick();
+        without_io(|| this.of.tick());
         // `cancel_delayed_work_sync()` also cancels work that queues itself.
         this.queue();
     }

@@ -3,6 +3,7 @@
 //! Facts about the machine, and chance.
 
 pub mod errno;
+pub mod hibernation;
 
 use crate::bindings;
 use kernel::page::PAGE_SHIFT;

@@ -66,7 +66,7 @@ impl Admin {
         if self.post_receive(buffer).is_err() {
             return self.fail(Fault::Unposted("a receive buffer", None));
         }
-        self.serve(request);
+        without_io(|| self.serve(request));
     }
 
     fn serve(&self, AdminRequest { tag, op }: AdminRequest) {
@@ -76,8 +76,7 @@ impl Admin {
                 self.answer(tag, Status::Ok);
             }
             AdminOp::Fence { path, epoch } => {
-                // What reclaims memory may wait for this volume's requests.
-                let status = match without_io(|| self.owner.fence(path, epoch)) {
+                let status = match self.owner.fence(path, epoch) {
                     Ok(true) => Status::Ok,
                     Ok(false) => Status::Draining,
                     Err(_) => Status::Invalid,

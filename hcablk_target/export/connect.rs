@@ -46,6 +46,7 @@ use hcablk_core::{
     },
     report::broken::keep,
     sync::{
+        defer::without_io,
         new_irq_lock,
         IrqLock, //
     },
@@ -443,6 +444,6 @@ impl WorkItem for Connect {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.carry_out();
+        without_io(|| this.carry_out());
     }
 }

@@ -40,6 +40,7 @@ use hcablk_core::{
         Listener, //
     },
     sync::{
+        defer::without_io,
         Periodic,
         Running,
         Tick, //
@@ -328,6 +329,6 @@ impl WorkItem for Port {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        this.wait_for_device();
+        without_io(|| this.wait_for_device());
     }
 }

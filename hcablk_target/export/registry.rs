@@ -90,7 +90,7 @@ impl Lists {
 /// The module's workqueues.
 #[derive(Clone)]
 pub(crate) struct WorkQueues {
-    /// Where sessions end.
+    /// Where ports and their memory look for what they wait for.
     pub(crate) control: Arc<WorkQueue>,
     /// Where connections come up: what they wait for are the ends of sessions, which must find workers.
     pub(crate) connect: Arc<WorkQueue>,
@@ -190,7 +190,7 @@ impl Registry {
         )
     }
 
-    /// Returns where sessions end.
+    /// Returns where ports and their memory look for what they wait for.
     pub(crate) fn work(&self) -> &Arc<WorkQueue> {
         &self.queues.control
     }
@@ -381,10 +381,6 @@ impl Registry {
 }
 
 impl VolumeOwner for Registry {
-    fn work(&self) -> &Arc<WorkQueue> {
-        Self::work(self)
-    }
-
     fn admin_completions(&self) -> &Arc<WorkQueue> {
         &self.queues.admin
     }

@@ -3,7 +3,7 @@
 //! An exported device or file, and who may use it.
 //!
 //! ```text
-//!             enable=1             it is open            enable=0                sessions gone
+//!             enable=1             it is open            enable=0               it is closed
 //!  Disabled ────────────► Opening ────────────► Exported ──────────► Withdrawn ───────────────► Disabled
 //!                            └── cannot be opened ──► Disabled
 //! ```
@@ -12,6 +12,7 @@ use crate::{
     export::hosts::Hosts,
     session::{
         end_reason::EndReason,
+        Exported,
         Session, //
     },
     storage::{
@@ -42,6 +43,10 @@ use hcablk_core::{
             VolumeName, //
         },
     },
+    sync::{
+        Event,
+        WorkQueue, //
+    },
 };
 use kernel::{
     new_mutex,
@@ -62,6 +67,9 @@ mod sessions;
 use self::counters::Past;
 pub(crate) use self::owner::VolumeOwner;
 
+/// How often it is logged that a device or file is still open after its export has ended, in milliseconds.
+const CLOSE_LOG_MS: u32 = 60_000;
+
 /// Chunks that large requests move in, in KiB, if nobody says otherwise.
 const CHUNK_KIB: u32 = 128;
 
@@ -72,6 +80,10 @@ enum Export {
     Exported {
         backing: Arc<Backing>,
         records: Arc<Records>,
+        /// See [`Exported::ends`].
+        ends: Arc<WorkQueue>,
+        /// The device or file is closed: of no `backing` is there a reference any more.
+        closed: Arc<Event>,
         /// Keeps the directory.
         _pin: DirectoryPin,
     },
@@ -327,13 +339,16 @@ impl Volume {
         };
         let result = self.open(&opening).and_then(|backing| {
             let pin = directory.pin().map_err(|e| ("the directory", e))?;
-            let backing = Arc::new(backing, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
             let records = Records::new().map_err(|e| ("memory", e))?;
-            Ok((backing, records, pin))
+            let ends = Backing::new_shared_work("ends", self.name.as_str(), WorkQueue::new)?;
+            let closed = Arc::pin_init(Event::new(), GFP_KERNEL).map_err(|e| ("memory", e))?;
+            let backing = Arc::new(backing.tells(closed.clone()), GFP_KERNEL)
+                .map_err(|e| ("memory", e.into()))?;
+            Ok((backing, records, (ends, closed), pin))
         });
         let mut state = self.state.lock();
         match result {
-            Ok((backing, records, pin)) => {
+            Ok((backing, records, (ends, closed), pin)) => {
                 if state.insecure {
                     pr_warn!("{self}: exported INSECURELY: hosts without a key need not prove who they are\n");
                 } else {
@@ -345,6 +360,8 @@ impl Volume {
                 state.export = Export::Exported {
                     backing,
                     records,
+                    ends,
+                    closed,
                     _pin: pin,
                 };
                 Ok(())
@@ -367,7 +384,7 @@ impl Volume {
         Ok(backing.reserved_by(drive))
     }
 
-    /// Ends the export and every session on it, and waits for that. Nothing
+    /// Ends the export and every session on it, and waits until the device or file is closed. Nothing
     /// happens when there is none.
     pub(crate) fn disable(&self) -> Result {
         let exported = {
@@ -383,8 +400,22 @@ impl Volume {
         let of_volume = |session: &Session| session.is_of(self);
         self.owner.end_sessions(EndReason::Withdrawn, &of_volume);
         self.owner.wait_for_ends(&of_volume);
+        if let Export::Exported {
+            backing,
+            ends,
+            closed,
+            ..
+        } = exported
+        {
+            drop(backing);
+            // A session that was refused to be listed may have it still.
+            while closed.wait_ms(CLOSE_LOG_MS).is_err() {
+                pr_warn!("{self}: still waiting until nobody has the device open\n");
+            }
+            // So its end has begun. From here on none is queued, and this is not dropped by its own work.
+            ends.drain();
+        }
         self.state.lock().export = Export::Disabled;
-        drop(exported);
         pr_info!("{self}: no longer exported\n");
         Ok(())
     }
@@ -400,15 +431,20 @@ impl Volume {
 
     /// Returns what it is made of and what that can do, while it is exported.
     pub(crate) fn backing(&self) -> Option<(Arc<Backing>, Geometry)> {
-        let (backing, geometry, _) = self.export()?;
+        let Exported {
+            backing, geometry, ..
+        } = self.export()?;
         Some((backing, geometry))
     }
 
-    /// Returns the same, and what is remembered of session ids' writes.
-    pub(crate) fn export(&self) -> Option<(Arc<Backing>, Geometry, Arc<Records>)> {
+    /// Returns what a session needs to know of it, while it is exported.
+    pub(crate) fn export(&self) -> Option<Exported> {
         let state = self.state.lock();
         let Export::Exported {
-            backing, records, ..
+            backing,
+            records,
+            ends,
+            ..
         } = &state.export
         else {
             return None;
@@ -418,6 +454,11 @@ impl Volume {
             read_only: state.read_only,
             ..backing.geometry(state.read_only)?
         };
-        Some((backing.clone(), geometry, records.clone()))
+        Some(Exported {
+            backing: backing.clone(),
+            geometry,
+            records: records.clone(),
+            ends: ends.clone(),
+        })
     }
 }

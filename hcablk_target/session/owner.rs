@@ -38,9 +38,6 @@ pub(crate) trait SessionOwner: Send + Sync + 'static {
     /// Returns the name of the volume, for messages.
     fn volume(&self) -> &dyn kernel::fmt::Display;
 
-    /// Returns the workqueue on which sessions end.
-    fn teardown(&self) -> &Arc<WorkQueue>;
-
     /// Returns where completions of admin queue pairs are handled.
     fn admin_completions(&self) -> &Arc<WorkQueue>;
 

@@ -63,8 +63,17 @@ use hcablk_core::{
         },
         TRANSFER_USUAL, //
     },
-    sync::WorkQueue, //
-    system::errno,
+    sync::{
+        Event,
+        WorkQueue, //
+    },
+    system::{
+        errno,
+        hibernation::{
+            Use,
+            Uses, //
+        },
+    },
 };
 use kernel::{
     page::PAGE_SIZE,
@@ -190,6 +199,21 @@ pub(crate) struct Backing {
     cache_unit: u64,
     /// With other volumes that export the same, once it is claimed.
     shared: Arc<Shared>,
+    _in_use: Use,
+    /// The last to go: then the device or file is closed.
+    closed: Option<Closed>,
+}
+
+/// What this host exports.
+pub(crate) static EXPORTS: Uses = Uses::new(c"volumes of hcablk are exported");
+
+/// Tells when it is dropped.
+struct Closed(Arc<Event>);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.set();
+    }
 }
 
 impl Backing {
@@ -256,6 +280,8 @@ impl Backing {
             cache: None,
             observer: Observer::new().map_err(|e| ("memory", e))?,
             shared: Shared::new().map_err(|e| ("memory", e))?,
+            _in_use: EXPORTS.begin(),
+            closed: None,
         };
         backing
             .geometry(read_only)
@@ -274,7 +300,7 @@ impl Backing {
             .map_err(|e| ("the workqueue", e))
     }
 
-    fn new_shared_work(
+    pub(crate) fn new_shared_work(
         what: &str,
         name: &str,
         make: impl Fn(&CStr) -> Result<WorkQueue>,
@@ -352,6 +378,12 @@ impl Backing {
             self.cache = Some(Cache::new(mib, lease)?);
         }
         Ok(self)
+    }
+
+    /// Says what is to happen when it is closed.
+    pub(crate) fn tells(mut self, closed: Arc<Event>) -> Self {
+        self.closed = Some(Closed(closed));
+        self
     }
 
     /// Says whose reservations its drive has.

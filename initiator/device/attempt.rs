@@ -18,6 +18,7 @@ use crate::{
     connect::AttemptLinks,
     deadline::Deadline,
     failure::Failure,
+    queue::Retired,
     session::{
         Session,
         VolumeInfo, //
@@ -180,6 +181,8 @@ impl Device {
                 plan.goes_on(deadline)?;
                 session.failure().map_or(Ok(()), Err)
             })?;
+            // Dropped with nothing locked, after requests go by what is new.
+            let mut retired = Retired::new();
             let mut control = self.control.lock();
             if !self.is_wanted(&control, plan) {
                 return Ok(false);
@@ -189,7 +192,7 @@ impl Device {
             };
             let (path, epoch) = (session.path(), session.epoch());
             let installed = plan.head.try_admit(path, epoch, origin, || {
-                self.install(session, plan, active, volume)
+                self.install((session, &mut retired), plan, active, volume)
             });
             if let Some(Err(failure)) = installed {
                 session.fail(failure);
@@ -248,7 +251,7 @@ impl Device {
     /// Sleeps. If it fails some may go by it already: the session has to end, before the path has another one.
     fn install(
         &self,
-        session: &Arc<Session>,
+        (session, retired): (&Arc<Session>, &mut Retired),
         plan: &Plan,
         active: &mut Active,
         volume: VolumeInfo,
@@ -285,7 +288,7 @@ impl Device {
         {
             plan.head
                 .hw_queues()
-                .put(&queue)
+                .put(&queue, retired)
                 .map_err(|e| Failure::Setup("the disk's queues", e))?;
         }
         plan.head.end_loss();

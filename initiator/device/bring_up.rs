@@ -75,7 +75,7 @@ impl Device {
         lost: Option<VolumeId>,
         deadline: Deadline,
     ) -> Result<Active, Failure> {
-        let attempt = AttemptLinks::new()?;
+        let attempt = path.begin_attempt()?;
         let (session, first, head) =
             self.begin_session((path, attempt), settings, epoch, None, deadline)?;
         let begun = Deadline::new(u32::MAX);

@@ -19,6 +19,12 @@ const PATIENT: u32 = 8;
 /// So often the time of an attempt is doubled at most: from half of the connect timeout to twice that.
 const DOUBLINGS: u32 = 2;
 
+/// After so many losses in a row a path is set aside while others work.
+const LOSSES: u32 = 3;
+
+/// A path is set aside for no longer than this, in milliseconds.
+const ASIDE_MAX_MS: u32 = 300_000;
+
 /// How an attempt that made no session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -57,6 +63,15 @@ impl Pace {
     /// half of that by `random`, so that the clients of a target do not come all at once.
     pub(crate) fn delay_ms(&self, random: u64) -> u32 {
         down_to_half(self.reconnect_delay_s.saturating_mul(1000), random)
+    }
+
+    /// Returns the milliseconds for which a path is set aside that was lost `losses` times in a row, each time soon after it was
+    /// connected: twice as long each time, [`ASIDE_MAX_MS`] at most. `None`: it is not yet. Each time requests that go by it wait
+    /// until it is lost again, as on a way by which only small packets pass.
+    pub(crate) fn aside_ms(&self, losses: u32) -> Option<u32> {
+        let doublings = losses.checked_sub(LOSSES)?.min(16) + 1;
+        let delay = u64::from(self.reconnect_delay_s.max(1)) * 1000 << doublings;
+        Some(u32::try_from(delay).map_or(ASIDE_MAX_MS, |ms| ms.min(ASIDE_MAX_MS)))
     }
 
     /// Returns the milliseconds for which nothing is done between the end of the last attempt and the begin of the next one:
@@ -147,6 +162,20 @@ mod tests {
             pace.ended(*outcome);
         }
         pace
+    }
+
+    #[test]
+    fn a_path_that_is_lost_again_and_again_is_set_aside() {
+        let pace = Pace::new(10, 2);
+        assert_eq!(pace.aside_ms(0), None);
+        assert_eq!(pace.aside_ms(2), None);
+        assert_eq!(pace.aside_ms(3), Some(4000));
+        assert_eq!(pace.aside_ms(4), Some(8000));
+        assert_eq!(pace.aside_ms(9), Some(256_000));
+        assert_eq!(pace.aside_ms(10), Some(300_000));
+        assert_eq!(pace.aside_ms(u32::MAX), Some(300_000));
+        assert_eq!(Pace::new(10, 0).aside_ms(3), Some(2000));
+        assert_eq!(Pace::new(10, u32::MAX).aside_ms(3), Some(300_000));
     }
 
     #[test]

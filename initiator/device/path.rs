@@ -62,6 +62,9 @@ use kernel::{
 /// Milliseconds for which a path's session must live so that the next attempt after its loss comes at once.
 const STABLE_MS: u32 = 10_000;
 
+/// Milliseconds for which a path's session must live so that its loss is not one of several in a row.
+const SOUND_MS: u32 = 60_000;
+
 /// See the module's picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathState {
@@ -120,6 +123,10 @@ pub(crate) struct PathInfo {
     pub(crate) failure: Option<Failure>,
     /// When its session has lived long enough.
     stable: Option<Deadline>,
+    /// When it has lived so long that the losses in a row are over.
+    sound: Option<Deadline>,
+    /// Losses in a row.
+    losses: u32,
     /// How many milliseconds it took to connect it last.
     usual_ms: u32,
 }
@@ -169,6 +176,8 @@ impl Path {
                     state: PathState::New,
                     failure: None,
                     stable: None,
+                    sound: None,
+                    losses: 0,
                     usual_ms: 0,
                 }),
                 woken <- Event::new(),
@@ -211,6 +220,7 @@ impl Path {
             info.usage = info.usage.wrapping_add(1);
             // Who takes it out of use and back wants it now.
             info.stable = None;
+            info.losses = 0;
         }
         let former = core::mem::replace(&mut *self.pin.lock(), pin);
         drop(former);
@@ -234,6 +244,7 @@ impl Path {
         let mut info = self.info.lock();
         if state == PathState::Live && info.state != state {
             info.stable = Some(Deadline::new(STABLE_MS));
+            info.sound = Some(Deadline::new(SOUND_MS));
         }
         info.state = state;
         info.failure = failure;
@@ -245,6 +256,10 @@ impl Path {
         if info.state == PathState::Live {
             info.state = PathState::Lost;
             info.failure = Some(failure);
+            info.losses = match info.sound.is_some_and(Deadline::has_passed) {
+                true => 1,
+                false => info.losses.saturating_add(1),
+            };
         }
     }
 
@@ -260,6 +275,11 @@ impl Path {
     pub(super) fn was_lost_soon(&self) -> bool {
         let stable = self.info.lock().stable;
         stable.is_some_and(|stable| !stable.has_passed())
+    }
+
+    /// Returns how often it was lost in a row, each time soon after it was connected.
+    pub(super) fn losses(&self) -> u32 {
+        self.info.lock().losses
     }
 
     /// Returns how many milliseconds it took to connect it last; 0: it never was.

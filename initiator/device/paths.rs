@@ -115,6 +115,9 @@ impl Device {
                 }
                 Err(failure) => {
                     next.set_state(PathState::New, Some(failure));
+                    if matches!(failure, Failure::Forced | Failure::Interrupted) {
+                        return Err(failure);
+                    }
                     first_failure = first_failure.or(Some(failure));
                     epoch = self.identities.next_epoch();
                 }
@@ -123,7 +126,7 @@ impl Device {
         Err(first_failure.unwrap_or(Failure::Unset("address")))
     }
 
-    /// Connects a path, and makes the disk. Sleeps.
+    /// Connects a path, and makes the disk. Sleeps, until [`Path::interrupt`] or a signal ends it.
     fn connect_path(
         self: &Arc<Self>,
         path: &Path,
@@ -134,7 +137,9 @@ impl Device {
         let settings = path.settings(settings);
         let deadline = Deadline::new(settings.connect_timeout_s.saturating_mul(1000));
         loop {
-            match self.connect(path, settings, epoch, lost, deadline) {
+            let connected = self.connect(path, settings, epoch, lost, deadline);
+            path.attempt_over();
+            match connected {
                 // The target's connection manager ends what it has left as soon as it has refused.
                 Err(Failure::StaleConnection) if !deadline.has_passed() => {
                     pr_info!("{}: {}; trying again\n", **self, Failure::StaleConnection);

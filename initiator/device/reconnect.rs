@@ -28,6 +28,7 @@ use super::{
         PathState, //
     },
     plan::Plan,
+    Active,
     Control,
     Device,
     Settings,
@@ -160,10 +161,25 @@ impl Device {
         let mut failure = last.unwrap_or(Failure::Disconnected);
         let settings = &plan.settings;
         let mut pace = Pace::new(settings.connect_timeout_s, settings.reconnect_delay_s);
+        let aside = pace
+            .aside_ms(path.losses())
+            .filter(|_| !plan.lacks_device() && self.has_live_path());
         let mut next = Deadline::new(match path.was_lost_soon() && !plan.lacks_device() {
             true => pace.delay_ms(system::random_u64()),
             false => 0,
         });
+        if let Some(ms) = aside {
+            pr_warn!(
+                "{self}: path {} was lost {} times in a row: it is set aside for {} s while requests go by others\n",
+                path.number(),
+                path.losses(),
+                ms / 1000
+            );
+            self.set_aside(&plan, Deadline::new(ms));
+            if !self.still_waits(&plan, failure) {
+                return;
+            }
+        }
         loop {
             if !next.has_passed() {
                 self.wait_between_attempts(&plan, next.left_ms());
@@ -172,7 +188,9 @@ impl Device {
                 }
                 self.fail_fast_if_due(&plan);
             }
-            self.release_device(&mut plan);
+            if plan.lacks_device() {
+                self.release_lost(&mut plan);
+            }
             path.set_connecting();
             self.tell_changes();
             let delay = pace.delay_ms(system::random_u64());
@@ -182,6 +200,10 @@ impl Device {
                 Attempt::Failed(reason, outcome) => {
                     failure = reason;
                     pace.ended(outcome);
+                    // A device with a quota, or a machine without memory, may have enough for one session only.
+                    if reason.is_shortage() && self.release_lost(&mut plan) {
+                        next = Deadline::new(0);
+                    }
                 }
             }
             // If it is not wanted any more the others' attempts may go on.
@@ -209,18 +231,37 @@ impl Device {
         }
     }
 
-    /// Lets go of what the lost session still has of its RDMA device if that goes away, which waits for it.
-    fn release_device(&self, plan: &mut Plan) {
-        if !plan.lacks_device() {
-            return;
-        }
+    /// Lets go of what the lost session still has of its RDMA device and of memory: the device goes away, and waits for it, or there
+    /// is not enough for another session beside it. Returns whether there was something.
+    fn release_lost(&self, plan: &mut Plan) -> bool {
         let mut control = self.control.lock();
-        if !self.is_wanted(&control, plan) {
-            return;
+        if plan.lost.is_none() || !self.is_wanted(&control, plan) {
+            return false;
         }
         plan.lost = None;
         if let Some(active) = control.active.as_mut() {
             self.release_path(active, plan.path.number());
+        }
+        true
+    }
+
+    /// Returns whether requests go by some path. Sleeps.
+    fn has_live_path(&self) -> bool {
+        let control = self.control.lock();
+        control.active.as_ref().is_some_and(Active::has_live)
+    }
+
+    /// Waits until `end`. It ends at once when no other path is live, or when the path, its device or the disk goes.
+    fn set_aside(&self, plan: &Plan, end: Deadline) {
+        while !end.has_passed() {
+            if plan.path.woken.wait_ms(end.left_ms()).is_err() {
+                return;
+            }
+            plan.path.woken.reset();
+            let is_over = plan.lacks_device() || plan.head.goes_within(0) || !self.has_live_path();
+            if is_over || !self.is_wanted(&self.control.lock(), plan) {
+                return;
+            }
         }
     }
 

@@ -27,10 +27,11 @@ use hcablk_core::{
     system::errno,
 };
 use kernel::{
-    new_mutex,
+    new_condvar, new_mutex,
     prelude::*,
     sync::{
         Arc,
+        CondVar,
         Mutex, //
     },
 };
@@ -51,9 +52,21 @@ static SEQUENCE: Atomic<u32> = Atomic::new(0);
 pub(super) struct DiskReservations {
     device: Arc<Device>,
     head: Arc<Head>,
-    /// Held while a change is asked for: a later sequence number says that an earlier one was given up.
+    /// Somebody asks for a change: a later sequence number says that an earlier one was given up.
     #[pin]
-    reserving: Mutex<()>,
+    reserving: Mutex<bool>,
+    #[pin]
+    reserved: CondVar,
+}
+
+/// Whose turn it is to ask for a change.
+struct Turn<'a>(&'a DiskReservations);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.reserving.lock() = false;
+        self.0.reserved.notify_one();
+    }
 }
 
 impl DiskReservations {
@@ -62,9 +75,22 @@ impl DiskReservations {
         let new = pin_init!(Self {
             device,
             head,
-            reserving <- new_mutex!(()),
+            reserving <- new_mutex!(false),
+            reserved <- new_condvar!(),
         });
         Arc::pin_init(new, GFP_KERNEL)
+    }
+
+    /// Waits until nobody else asks for a change, which may take long. Sleeps. Fails with `EINTR` at a signal.
+    fn turn(&self) -> Result<Turn<'_>> {
+        let mut reserving = self.reserving.lock();
+        while *reserving {
+            if self.reserved.wait_interruptible(&mut reserving) {
+                return Err(EINTR);
+            }
+        }
+        *reserving = true;
+        Ok(Turn(self))
     }
 
     /// Asks the target by a path that works, again and again as the module tells. Sleeps, [`ASK_MS`] and the time of one answer
@@ -95,7 +121,7 @@ impl DiskReservations {
 
 impl ReservationOps for DiskReservations {
     fn change(&self, op: ReservationOp) -> Result<Status> {
-        let _alone = self.reserving.lock();
+        let _turn = self.turn()?;
         let sequence = SEQUENCE.fetch_add(1, Relaxed).wrapping_add(1);
         let (status, _) = self.ask(AdminOp::Reservation { sequence, op })?;
         Ok(status)

@@ -26,7 +26,10 @@ use super::{
 use crate::{
     admin::Admin,
     failure::Failure,
-    queue::Queue, //
+    queue::{
+        Queue,
+        Retired, //
+    },
 };
 use hcablk_core::proto::connect::Epoch;
 use kernel::{
@@ -53,12 +56,17 @@ impl Head {
 
     /// Has requests go by `queue`, which takes another one's place in the session of this epoch on `path`; `false`: that is
     /// ending, and what is to be fenced may have been given back already. As [`HwQueues::put`].
-    pub(crate) fn put_instead(&self, path: u8, epoch: Epoch, queue: &Arc<Queue>) -> Result<bool> {
+    pub(crate) fn put_instead(
+        &self,
+        (path, epoch): (u8, Epoch),
+        queue: &Arc<Queue>,
+        retired: &mut Retired,
+    ) -> Result<bool> {
         let last_sessions = self.last_sessions.lock();
         if !last_sessions.is_live(path, epoch) {
             return Ok(false);
         }
-        self.hw_queues.put(queue).map(|()| true)
+        self.hw_queues.put(queue, retired).map(|()| true)
     }
 
     /// Waits until nothing of an ended session of `path` can reach the drive, or no path is live, or the

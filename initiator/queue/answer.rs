@@ -38,7 +38,10 @@ use hcablk_core::{
     },
     rdma::cq::Completion,
     report::trace,
-    sync::IrqGuard, //
+    sync::{
+        atomic::Relaxed,
+        IrqGuard, //
+    },
 };
 use kernel::prelude::*;
 
@@ -332,6 +335,7 @@ impl Queue {
             return self.violation("it leaves no credit to ask with");
         }
         if hungry {
+            self.starved.store(false, Relaxed);
             self.requests.run_hw_queue(self.index.into());
         }
     }

@@ -22,6 +22,7 @@ use crate::{
     settings::Policy, //
 };
 use hcablk_core::blkdev::{
+    Formers,
     Rejected,
     Request,
     Requests,
@@ -101,6 +102,20 @@ impl HwQueue {
         let Some(queue) = self.plugged().or_else(|| self.choose()) else {
             return Err(Rejected::new(request, self.refusal()));
         };
+        match self.issue_by(queue, request, last) {
+            Err(rejected) if rejected.status() == Status::Resource => {
+                self.issue_by_another(rejected, last)
+            }
+            result => result,
+        }
+    }
+
+    fn issue_by(
+        &self,
+        queue: &Arc<Queue>,
+        request: Request<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
         let path = if last { NO_PLUG } else { queue.path.into() };
         self.plug.store(path, Relaxed);
         let result = queue.issue(request, last);
@@ -118,19 +133,47 @@ impl HwQueue {
         })
     }
 
+    /// Gives a request to the target that was turned away for want of credits, by a path that has some. If there is none it waits
+    /// for an answer.
+    #[cold]
+    fn issue_by_another(
+        &self,
+        mut rejected: Rejected<Driver>,
+        last: bool,
+    ) -> Result<(), Rejected<Driver>> {
+        for _ in self.queues.iter() {
+            let Some(queue) = self.choose().filter(|queue| !queue.is_starved()) else {
+                break;
+            };
+            match self.issue_by(queue, rejected.into_request(), last) {
+                Err(again) if again.status() == Status::Resource => rejected = again,
+                result => return result,
+            }
+        }
+        Err(rejected)
+    }
+
     /// Returns the queue on which requests of this plug wait for their doorbell.
     fn plugged(&self) -> Option<&Arc<Queue>> {
         let path = u8::try_from(self.plug.load(Relaxed)).ok()?;
-        self.of_path(path).filter(|queue| queue.is_live())
+        self.of_path(path)
+            .filter(|queue| queue.is_live() && !queue.is_starved())
     }
 
-    /// Returns the queue by which the next request goes, by the policy; `None`: no path accepts any.
+    /// Returns the queue by which the next request goes, by the policy; `None`: no path accepts any. One whose credits are used
+    /// up is chosen only if all are.
     fn choose(&self) -> Option<&Arc<Queue>> {
-        let mut live = self.queues.iter().filter(|queue| queue.is_live());
+        self.choose_among(|queue| queue.is_live() && !queue.is_starved())
+            .or_else(|| self.choose_among(|queue| queue.is_live()))
+    }
+
+    #[inline]
+    fn choose_among(&self, is_usable: impl Fn(&Queue) -> bool) -> Option<&Arc<Queue>> {
+        let mut live = self.queues.iter().filter(|queue| is_usable(queue));
         match self.policy {
             Policy::QueueDepth => live.min_by_key(|queue| queue.in_flight()),
             Policy::RoundRobin => {
-                let count = live.clone().count();
+                let count = self.queues.iter().filter(|queue| is_usable(queue)).count();
                 let turn = self.turn.fetch_add(1, Relaxed) as usize;
                 live.nth(turn.checked_rem(count)?)
             }
@@ -185,6 +228,28 @@ impl HwQueue {
             settled = true;
         }
         settled
+    }
+}
+
+/// Hardware queues that others have the place of. Dropping them waits until the block layer uses them no more, for all of them at
+/// once, and may destroy queue pairs: not under a lock for which requests wait. Sleeps.
+pub(crate) struct Retired(Formers<Driver>);
+
+impl Retired {
+    pub(crate) const fn new() -> Self {
+        Self(Formers::new())
+    }
+}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        for former in self.0.wait() {
+            // A plug may have begun on the one and ended on the other.
+            for queue in former.queues.iter() {
+                queue.unrung.store(false, Relaxed);
+                queue.commit();
+            }
+        }
     }
 }
 
@@ -260,18 +325,19 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Gives its hardware queue the queue, in place of that of the same path if there is one. When this
-    /// returns nothing of the block layer uses that any more. Sleeps. Fails with `ENODEV` if there is no disk, or it is being
-    /// removed, and with `ENOMEM`; then nothing has changed.
-    pub(crate) fn put(&self, queue: &Arc<Queue>) -> Result {
-        self.change(queue.index.into(), |queues| {
+    /// Gives its hardware queue the queue, in place of that of the same path if there is one, which is among the `retired` then.
+    /// May sleep. Fails with `ENODEV` if there is no disk, or it is being removed, and with `ENOMEM`; then nothing has changed.
+    pub(crate) fn put(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
+        self.change(queue.index.into(), retired, |queues| {
             queues.retain(|old| old.path != queue.path);
             Ok(queues.push(queue.clone(), GFP_KERNEL)?)
         })
     }
 
-    /// Takes the queues of a path away. As [`Self::put`].
+    /// Takes the queues of a path away. When this returns nothing of the block layer uses them any more. Sleeps. Fails as
+    /// [`Self::put`].
     pub(crate) fn remove(&self, path: u8) -> Result {
+        let mut retired = Retired::new();
         for index in 0..self.requests.hw_queues() {
             let has_it = self
                 .list
@@ -283,7 +349,7 @@ impl HwQueues {
                     hw_queue.is_some_and(|hw_queue| hw_queue.of_path(path).is_some())
                 });
             if has_it {
-                self.change(index, |queues| {
+                self.change(index, &mut retired, |queues| {
                     queues.retain(|queue| queue.path != path);
                     Ok(())
                 })?;
@@ -303,17 +369,23 @@ impl HwQueues {
         })
     }
 
-    /// Sets by which policy requests go from now on. As [`Self::put`].
+    /// Sets by which policy requests go from now on. Sleeps. Fails as [`Self::put`].
     pub(crate) fn set_policy(&self, policy: Policy) -> Result {
+        let mut retired = Retired::new();
         self.list.lock().policy = policy;
         for index in 0..self.requests.hw_queues() {
-            self.change(index, |_| Ok(()))?;
+            self.change(index, &mut retired, |_| Ok(()))?;
         }
         Ok(())
     }
 
     /// Puts a hardware queue in the place of `index` that has the queues of now as `f` changes them.
-    fn change(&self, index: u32, f: impl FnOnce(&mut KVec<Arc<Queue>>) -> Result) -> Result {
+    fn change(
+        &self,
+        index: u32,
+        retired: &mut Retired,
+        f: impl FnOnce(&mut KVec<Arc<Queue>>) -> Result,
+    ) -> Result {
         let mut list = self.list.lock();
         let policy = list.policy;
         let place = list.queues.get_mut(index as usize).ok_or(ENXIO)?;
@@ -325,14 +397,8 @@ impl HwQueues {
         }
         f(&mut queues)?;
         let new = self.make(queues, policy)?;
-        let former = self.requests.exchange(index, new.clone())?;
+        self.requests.exchange(index, new.clone(), &mut retired.0)?;
         *place = Some(new);
-        // A plug may have begun on the one and ended on the other.
-        for queue in former.queues.iter() {
-            queue.unrung.store(false, Relaxed);
-            queue.commit();
-        }
-        drop(former);
         Ok(())
     }
 

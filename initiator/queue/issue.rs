@@ -242,6 +242,7 @@ impl Queue {
         request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Rejected<Driver> {
+        self.starved.store(true, Relaxed);
         // What is issued already may be what brings it.
         let posted = self.ring(&mut send, &Chain::new());
         drop(send);

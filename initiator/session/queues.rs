@@ -22,6 +22,7 @@ use crate::{
     },
 };
 use hcablk_core::{
+    blkdev::Parked,
     rdma::{
         cm::Id,
         pd::ProtectionDomain, //
@@ -122,6 +123,10 @@ impl ConnectionOwner for Session {
         self.fail(Failure::Disconnected);
     }
 
+    fn interrupted(self: Arc<Self>, failure: Failure) {
+        self.fail(failure);
+    }
+
     fn device_removed(self: Arc<Self>) {
         self.device_removed.store(true, Release);
         self.fail(Failure::DeviceRemoved);
@@ -139,11 +144,11 @@ impl QueueOwner for Session {
     }
 
     /// Starts replacing the queue pair of `queue`.
-    fn queue_timed_out(self: Arc<Self>, queue: &Queue) {
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue, late: Option<Parked>) {
         if !self.is_admitted() {
             // Its replacement would be a path of the disk without having been admitted.
             self.fail(Failure::RequestTimeout);
-        } else if queue.mark_timed_out() {
+        } else if queue.mark_timed_out(late) {
             // If that is queued already it has yet to look.
             let _ = self
                 .workqueues

@@ -12,8 +12,8 @@
 //!                       └── the session ends, or no other queue pair in time: the session fails
 //! ```
 //!
-//! 1. The queue accepts nothing: the block layer keeps what it has for it. What the target
-//!    answers still ends as ever.
+//! 1. The queue accepts nothing, at once: the block layer keeps what it has for it. What the target
+//!    answers still ends as ever. If what was late is answered before its turn comes, the queue is live again and that is all.
 //! 2. A queue pair that says whose place it takes is connected. The target takes its side
 //!    of the old one down, and grants the new one when the drive has finished what it had begun for
 //!    that: nothing of it comes after what is issued again.
@@ -39,7 +39,10 @@ use crate::{
         Violation, //
     },
     head::Origin,
-    queue::Queue,
+    queue::{
+        Queue,
+        Retired, //
+    },
 };
 use core::net::SocketAddr;
 use hcablk_core::{
@@ -72,6 +75,14 @@ impl Session {
             if *self.state.lock() != State::Live {
                 // The teardown waits, and will see to it.
                 return;
+            }
+            if old.is_well_again() {
+                pr_info!(
+                    "{}: queue {index} did not answer in time, but has since\n",
+                    *self.owner
+                );
+                self.requests.run_hw_queue(index.into());
+                continue;
             }
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
@@ -133,11 +144,13 @@ impl Session {
         // The teardown has it from here on.
         self.owner
             .queue_replaced(&self.queues, index.into(), new.clone());
-        // Who was refused by the old queue is waiting when this returns.
+        let mut retired = Retired::new();
         let put = self
             .head
-            .put_instead(self.path(), self.epoch, &new)
+            .put_instead((self.path(), self.epoch), &new, &mut retired)
             .map_err(|e| Failure::Setup("yet another queue pair", e))?;
+        // Who was refused by the old queue is waiting then.
+        drop(retired);
         if !put {
             return Err(self.failure().unwrap_or(Failure::Disconnected));
         }

@@ -328,6 +328,11 @@ impl<T: Operations> Rejected<T> {
         self.request.view().fails_fast()
     }
 
+    /// Returns the request, which is accepted then.
+    pub fn into_request(self) -> Request<T> {
+        self.request
+    }
+
     /// Returns the same for another reason.
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }

@@ -190,6 +190,56 @@ impl Slot {
     }
 }
 
+/// A request that was parked at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parked {
+    hw_queue: u32,
+    tag: u16,
+    /// Of its slot: its generation and its path, too.
+    word: u32,
+}
+
+impl Parked {
+    /// Returns on which path.
+    pub fn path(self) -> u8 {
+        (self.word >> PATH_SHIFT) as u8
+    }
+}
+
+/// Data of hardware queues in whose place [`Requests::exchange`] has put other. Functions of [`Operations`] that began before may
+/// still run on it: it is dropped after an RCU grace period, one for all. Dropping it sleeps.
+pub struct Formers<T: Operations>(KVec<Arc<T::HwQueue>>);
+
+impl<T: Operations> Formers<T> {
+    /// Makes it without any.
+    pub const fn new() -> Self {
+        Self(KVec::new())
+    }
+
+    /// Waits until no function of [`Operations`] runs on any of them, but for a `timeout`, which has a reference of its own, and
+    /// returns them. Sleeps if there are any.
+    pub fn wait(&mut self) -> KVec<Arc<T::HwQueue>> {
+        if !self.0.is_empty() {
+            // Whoever has read a pointer to one did so in an RCU section.
+            // SAFETY: The caller may sleep.
+            unsafe { bindings::synchronize_rcu() };
+        }
+        core::mem::take(&mut self.0)
+    }
+}
+
+impl<T: Operations> Default for Formers<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Operations> Drop for Formers<T> {
+    fn drop(&mut self) {
+        drop(self.wait());
+    }
+}
+
 /// The started requests of one tag set, by hardware queue and tag.
 ///
 /// It is made before the [`TagSet`](super::TagSet) and does not own it, so that
@@ -303,10 +353,21 @@ impl<T: Operations> Requests<T> {
             .is_none_or(|slot| slot.word.load(Acquire) & STATE_MASK == IDLE)
     }
 
-    /// Returns on which path the request with this tag is parked, at some moment during the call.
-    pub fn path_of(&self, hw_queue: u32, tag: u16) -> Option<u8> {
+    /// Returns which request with this tag is parked, at some moment during the call.
+    pub fn parked(&self, hw_queue: u32, tag: u16) -> Option<Parked> {
         let word = self.slot(hw_queue, tag.into())?.word.load(Acquire);
-        (word & STATE_MASK == PARKED).then_some((word >> PATH_SHIFT) as u8)
+        let parked = Parked {
+            hw_queue,
+            tag,
+            word,
+        };
+        (word & STATE_MASK == PARKED).then_some(parked)
+    }
+
+    /// Returns whether a request that was parked still is, on the same path, at some moment during the call.
+    pub fn is_parked(&self, parked: Parked) -> bool {
+        self.slot(parked.hw_queue, parked.tag.into())
+            .is_some_and(|slot| slot.word.load(Acquire) == parked.word)
     }
 
     /// Takes every request of one hardware queue that is parked on `path` and gives it to `f`.
@@ -367,13 +428,16 @@ impl<T: Operations> Requests<T> {
         }
     }
 
-    /// Puts `new` in the place of a hardware queue's data, and returns what was there once no
-    /// function of [`Operations`] runs on it any more, but for a `timeout`, which has a reference
-    /// of its own.
+    /// Puts `new` in the place of a hardware queue's data, and what was there among `formers`.
     ///
-    /// Sleeps: waits for an RCU grace period. Errors: `ENODEV` (there is no disk, or it is being
-    /// removed), then nothing has changed.
-    pub fn exchange(&self, hw_queue: u32, new: Arc<T::HwQueue>) -> Result<Arc<T::HwQueue>> {
+    /// May sleep. Errors: `ENODEV` (there is no disk, or it is being removed) and `ENOMEM`, then nothing has changed.
+    pub fn exchange(
+        &self,
+        hw_queue: u32,
+        new: Arc<T::HwQueue>,
+        formers: &mut Formers<T>,
+    ) -> Result {
+        formers.0.reserve(1, GFP_KERNEL)?;
         let new = Arc::into_raw(new);
         let result = self.put(hw_queue, new.cast_mut().cast());
         if result.is_err() {
@@ -381,10 +445,7 @@ impl<T: Operations> Requests<T> {
             // SAFETY: From `into_raw` above, and nobody was given it.
             drop(unsafe { Arc::from_raw(new) });
         }
-        let old = result?;
-        // Whoever has read the pointer of it did so in an RCU section.
-        self.synchronize();
-        Ok(old)
+        Ok(formers.0.push(result?, GFP_KERNEL)?)
     }
 
     /// Puts `new`, from `Arc::into_raw()`, in its place, and returns what was there; on error `new`

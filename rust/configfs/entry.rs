@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     bindings,
-    crypto::wipe, //
+    crypto::wipe,
+    sync::defer::without_io, //
 };
 use core::{
     marker::PhantomData,
@@ -206,7 +207,7 @@ impl<T: Node> Callbacks<T> {
         // SAFETY: By the safety requirement.
         let entry = unsafe { Entry::<T>::of(item) };
         let mut output = Output::new(page);
-        match show(&entry.data, &mut output) {
+        match without_io(|| show(&entry.data, &mut output)) {
             Ok(()) => output.finish() as isize,
             Err(e) => e.to_errno() as isize,
         }
@@ -260,7 +261,7 @@ impl<T: Node> Callbacks<T> {
             by_mkdir: entry.by_mkdir,
             _attached: PhantomData,
         };
-        match store(&entry.data, &directory, text.trim()) {
+        match without_io(|| store(&entry.data, &directory, text.trim())) {
             Ok(()) => count as isize,
             Err(e) => e.to_errno() as isize,
         }
@@ -281,7 +282,7 @@ impl<T: Node> Callbacks<T> {
             // What making the child has changed is undone if there is no directory to remove.
             Entry::make(name, child.clone(), true, entry.module).inspect_err(|_| child.removed())
         };
-        match make() {
+        match without_io(make) {
             Ok(group) => group.as_ptr(),
             Err(e) => e.to_ptr(),
         }
@@ -295,7 +296,8 @@ impl<T: Node> Callbacks<T> {
         item: *mut bindings::config_item,
     ) {
         // SAFETY: By the safety requirement.
-        unsafe { Entry::<T::Child>::of(item) }.data.removed();
+        let child = unsafe { Entry::<T::Child>::of(item) };
+        without_io(|| child.data.removed());
         // SAFETY: The reference that `make_group` returned.
         unsafe { bindings::config_item_put(item) };
     }

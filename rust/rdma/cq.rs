@@ -130,10 +130,12 @@ pub struct CompletionQueue<H: Handler> {
     handed_over: Atomic<u64>,
     /// The queue is armed for any completion, whatever the handler says.
     notify_all: Atomic<bool>,
-    /// Polls the queue if no event comes: see [`CqNotify::SolicitedOrTimer`].
+    /// Polls the queue if no event comes: see [`CqNotify::SolicitedOrTimer`] and [`Self::watch`].
     #[pin]
     guard: Opaque<bindings::timer_list>,
     guards: Counter,
+    /// The guard starts again each time: see [`Self::watch`].
+    watched: Atomic<bool>,
     #[pin]
     pub(super) sends_drained: Event,
     #[pin]
@@ -191,6 +193,7 @@ impl<H: Handler> CompletionQueue<H> {
                     unsafe { bindings::hcablk_c_timer_setup(slot, Some(Self::on_guard)) };
                 }),
                 guards: Counter::new(),
+                watched: Atomic::new(false),
                 sends_drained <- Event::new(),
                 receives_drained <- Event::new(),
             }),

@@ -61,6 +61,7 @@ int hca_create_cq(struct ib_cq *ib_cq, const struct ib_cq_init_attr *attr, struc
 	INIT_LIST_HEAD(&cq->free);
 	INIT_LIST_HEAD(&cq->delayed);
 	INIT_LIST_HEAD(&cq->ready);
+	INIT_LIST_HEAD(&cq->late);
 	for (i = 0; i < attr->cqe; i++)
 		list_add_tail(&cq->entries[i].entry, &cq->free);
 	cq->irq = IRQ_WORK_INIT_HARD(cq_irq);
@@ -115,7 +116,11 @@ static void cq_tell(struct hca_dev *dev, struct hca_cq *cq)
 	}
 }
 
-/* The engine has completed a work request. */
+/*
+ * The engine has completed a work request. The one that drains a queue after a fatal error, where
+ * own_drain is 3, is late: it is put where its event finds it only when the poller has looked for
+ * the last time, with an event at that moment, as it can happen to the drains of mlx5.
+ */
 void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, bool solicited)
 {
 	struct hca_cq *cq = to_hca_cq(recv ? qp->ib_qp.recv_cq : qp->ib_qp.send_cq);
@@ -149,7 +154,11 @@ void hca_complete(struct hca_qp *qp, struct ib_wc *wc, u32 until, bool recv, boo
 	cqe->recv = recv;
 	cqe->solicited = solicited;
 	cqe->due = due;
-	if (!ktime_after(due, now)) {
+	if (wc->wr_cqe && wc->wr_cqe == READ_ONCE(qp->late)) {
+		due = now;
+		list_move_tail(&cqe->entry, &cq->late);
+		tell = true;
+	} else if (!ktime_after(due, now)) {
 		tell = hca_cq_announce(cq, cqe);
 	} else {
 		list_for_each_entry_reverse(before, &cq->delayed, entry)
@@ -200,6 +209,7 @@ int hca_poll_cq(struct ib_cq *ib_cq, int num, struct ib_wc *wc)
 	struct hca_cq *cq = to_hca_cq(ib_cq);
 	struct hca_cqe *cqe, *next;
 	unsigned long flags;
+	bool late;
 	int n = 0;
 
 	spin_lock_irqsave(&cq->lock, flags);
@@ -215,12 +225,18 @@ int hca_poll_cq(struct ib_cq *ib_cq, int num, struct ib_wc *wc)
 			WRITE_ONCE(cqe->qp->sq_free, cqe->until);
 		list_move(&cqe->entry, &cq->free);
 	}
+	late = n < num && !list_empty(&cq->late);
+	if (late)
+		list_splice_tail_init(&cq->late, &cq->ready);
 	spin_unlock_irqrestore(&cq->lock, flags);
+	if (late)
+		ib_cq->comp_handler(ib_cq, ib_cq->cq_context);
 	return n;
 }
 
 int hca_req_notify_cq(struct ib_cq *ib_cq, enum ib_cq_notify_flags flags)
 {
+	struct hca_dev *dev = to_hca(ib_cq->device);
 	struct hca_cq *cq = to_hca_cq(ib_cq);
 	unsigned long irq;
 	int missed;
@@ -229,7 +245,8 @@ int hca_req_notify_cq(struct ib_cq *ib_cq, enum ib_cq_notify_flags flags)
 	/* For any completion stays so when one that is solicited is asked for. */
 	if (cq->armed != IB_CQ_NEXT_COMP)
 		cq->armed = flags & IB_CQ_SOLICITED_MASK;
-	missed = (flags & IB_CQ_REPORT_MISSED_EVENTS) && !list_empty(&cq->ready);
+	missed = (flags & IB_CQ_REPORT_MISSED_EVENTS) && !list_empty(&cq->ready) &&
+		 !(dev->own_drain == 3 && READ_ONCE(dev->fatal));
 	spin_unlock_irqrestore(&cq->lock, irq);
 	return missed;
 }
@@ -250,7 +267,7 @@ bool hca_cq_has(struct hca_cq *cq, struct hca_qp *qp, bool recv)
 	bool has;
 
 	spin_lock_irq(&cq->lock);
-	has = is_in(&cq->ready, qp, recv) || is_in(&cq->delayed, qp, recv);
+	has = is_in(&cq->ready, qp, recv) || is_in(&cq->delayed, qp, recv) || is_in(&cq->late, qp, recv);
 	spin_unlock_irq(&cq->lock);
 	return has;
 }
@@ -265,6 +282,9 @@ void hca_cq_forget(struct hca_cq *cq, struct hca_qp *qp)
 		if (cqe->qp == qp)
 			list_move(&cqe->entry, &cq->free);
 	list_for_each_entry_safe(cqe, next, &cq->delayed, entry)
+		if (cqe->qp == qp)
+			list_move(&cqe->entry, &cq->free);
+	list_for_each_entry_safe(cqe, next, &cq->late, entry)
 		if (cqe->qp == qp)
 			list_move(&cqe->entry, &cq->free);
 	spin_unlock_irq(&cq->lock);

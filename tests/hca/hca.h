@@ -133,6 +133,7 @@ struct hca_cq {
 	spinlock_t lock;
 	struct hca_cqe *entries;
 	struct list_head free, delayed, ready;
+	struct list_head late;		/* polled by who polls once more; see hca_complete() */
 	u32 count;
 	u8 armed;			/* IB_CQ_NEXT_COMP, IB_CQ_SOLICITED or 0 */
 	bool overrun;
@@ -201,6 +202,7 @@ struct hca_qp {
 	enum ib_qp_state state;
 	bool dying;
 	bool draining;			/* what is posted now is the device's own */
+	struct ib_cqe *late;		/* of the work request whose completion comes late */
 	struct ib_qp_attr attr;
 	struct ib_qp_cap cap;
 	bool sig_all;

@@ -37,7 +37,7 @@ module_param(dma_lkey, bool, 0644);
 MODULE_PARM_DESC(dma_lkey, "whether a new device has a local DMA key of its own");
 static int own_drain;
 module_param(own_drain, int, 0644);
-MODULE_PARM_DESC(own_drain, "whether a new device drains its queues by operations of its own; 2: they post nothing");
+MODULE_PARM_DESC(own_drain, "whether a new device drains its queues by operations of its own; 2: they post nothing, 3: the event of what they post comes late");
 static unsigned int vectors;
 module_param(vectors, uint, 0644);
 MODULE_PARM_DESC(vectors, "completion vectors of a new device; 0: as many as processors");

@@ -300,6 +300,8 @@ static void drain(struct hca_qp *qp, bool recv)
 		return;
 	}
 	if (!err) {
+		if (qp->dev->own_drain == 3 && READ_ONCE(qp->dev->fatal))
+			WRITE_ONCE(qp->late, &last.cqe);
 		WRITE_ONCE(qp->draining, true);
 		err = recv ? hca_post_recv(&qp->ib_qp, &receive, &bad_receive) :
 			     hca_post_send(&qp->ib_qp, &send.wr, &bad_send);
@@ -312,6 +314,7 @@ static void drain(struct hca_qp *qp, bool recv)
 	else
 		while (!wait_for_completion_timeout(&last.done, HZ / 10))
 			ib_process_cq_direct(cq, -1);
+	WRITE_ONCE(qp->late, NULL);
 }
 
 void hca_drain_sq(struct ib_qp *qp)

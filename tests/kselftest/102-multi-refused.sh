@@ -86,7 +86,7 @@ must on c1 "echo 0 > $initiator/vol1/enable"
 remove_path vol1 1
 must on c1 "rmdir $initiator/vol1"
 
-must on target "cd $target/volumes/vol2 && echo 0 > enable && echo > wwid && echo 1 > enable"
+must on target "cd $target/volumes/vol2 && echo 0 > enable && echo > wwid && echo 0 > keep_reservations && echo 1 > enable"
 connect c1 vol2 --ctrl-loss-tmo 600
 silent "a volume has no wwid" on c1 "cat $initiator/vol2/wwid"
 add_path c1 vol2 1 $target_address

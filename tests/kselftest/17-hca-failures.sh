@@ -92,8 +92,9 @@ for dev in hca0 hca1; do
 	anew "$dev is reset"
 done
 
-# Nothing can be posted after that; the device drains by itself, with a completion for who asked or without.
-for hca_parameters in own_drain=1 own_drain=2; do
+# Nothing can be posted after that; the device drains by itself, with a completion for who asked or without; or the event of that
+# completion comes when the poller has looked for the last time.
+for hca_parameters in own_drain=1 own_drain=2 own_drain=3; do
 	for dev in hca0 hca1; do
 		on target 'hcablk target unexport vol1; hcablk target unlisten --all' >&2
 		hca_pair

@@ -53,7 +53,8 @@ same "an id can be given" "uuid.$two" "$(on c1 "cat /sys/block/$disk/wwid")"
 must on target 'hcablk target unexport --force vol1'
 must wait_until c1 30 "grep -q failed $initiator/vol1/state"
 export_volume vol1 "$drive" c1
-must on target "echo 0 > $target/volumes/vol1/enable && env echo > $target/volumes/vol1/wwid && echo 1 > $target/volumes/vol1/enable"
+must on target "echo 0 > $target/volumes/vol1/enable && env echo > $target/volumes/vol1/wwid &&
+	echo 0 > $target/volumes/vol1/keep_reservations && echo 1 > $target/volumes/vol1/enable"
 refuse "one without an id is not taken for one with it" on c1 "env echo > $initiator/vol1/expect_wwid; env echo 1 > $initiator/vol1/enable"
 check "until that is forgotten" on c1 "env echo 0 > $initiator/vol1/enable && env echo 1 > $initiator/vol1/enable"
 silent "its disk has none" on c1 "cat /sys/block/\$(cat $initiator/vol1/device)/wwid"

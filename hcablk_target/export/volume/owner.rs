@@ -21,9 +21,6 @@ use kernel::{
 
 /// Who lists volumes and the sessions on them.
 pub(crate) trait VolumeOwner: Send + Sync + 'static {
-    /// Returns where sessions end.
-    fn work(&self) -> &Arc<WorkQueue>;
-
     /// Returns where completions of admin queue pairs are handled.
     fn admin_completions(&self) -> &Arc<WorkQueue>;
 

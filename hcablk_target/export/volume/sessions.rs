@@ -50,10 +50,6 @@ impl SessionOwner for Volume {
         self
     }
 
-    fn teardown(&self) -> &Arc<WorkQueue> {
-        self.owner.work()
-    }
-
     fn admin_completions(&self) -> &Arc<WorkQueue> {
         self.owner.admin_completions()
     }

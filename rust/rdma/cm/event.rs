@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     bindings,
+    sync::defer::without_io,
     system::errno, //
 };
 use core::{
@@ -102,7 +103,7 @@ const REJECTED_AS_STALE: i32 = bindings::ib_cm_rej_reason_IB_CM_REJ_STALE_CONN a
 
 /// Handles an identifier's events.
 pub trait Handler: Send + Sync + 'static {
-    /// Handles an event. Process context, one call at a time.
+    /// Handles an event. Process context, one call at a time; runs [without I/O](without_io).
     fn event(&self, event: Event<'_>);
 }
 
@@ -219,6 +220,6 @@ pub(super) unsafe extern "C" fn on_event(
         bindings::rdma_cm_event_type_RDMA_CM_EVENT_DEVICE_REMOVAL => Event::DeviceRemoval,
         _ => return 0,
     };
-    handler.event(event);
+    without_io(|| handler.event(event));
     0
 }

@@ -21,6 +21,7 @@ use crate::{
         address::RawAddress,
         paired::Paired, //
     },
+    sync::defer::without_io,
     system::errno, //
 };
 use core::{
@@ -191,7 +192,7 @@ unsafe extern "C" fn on_request(
                 event,
                 claimed: false,
             };
-            accept.clone().request(&mut incoming);
+            without_io(|| accept.clone().request(&mut incoming));
             if incoming.claimed {
                 0
             } else {

@@ -10,7 +10,10 @@ use super::{
     GUARD_MS, //
 };
 use crate::bindings;
-use crate::sync::atomic::Acquire;
+use crate::sync::atomic::{
+    Acquire,
+    Relaxed, //
+};
 impl<H: Handler> CompletionQueue<H> {
     /// Starts the timer that polls the queue after [`GUARD_MS`] and a tick, whether there is an
     /// event or not. For a caller that turns [`CqNotify::SolicitedOnly`] into
@@ -27,6 +30,17 @@ impl<H: Handler> CompletionQueue<H> {
         // SAFETY: The timer was initialised; all it does is to schedule. The queue was started,
         // so `stop` will shut the timer down, or has: then this does nothing.
         unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
+    }
+
+    /// Runs `wait`, which waits for a completion, and meanwhile has the queue polled every [`GUARD_MS`] and a tick. For a device
+    /// that may raise its event while the poller, in softirq context, has looked for the last time: irq_poll loses such an event,
+    /// and the device does not say while it is armed that it has a completion. May sleep. Calls for one queue do not overlap.
+    pub(in crate::rdma) fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.watched.store(true, Relaxed);
+        self.guard();
+        let waited = wait();
+        self.watched.store(false, Relaxed);
+        waited
     }
 
     /// Asks for an event at the next completion, or the next solicited one. Returns whether

@@ -8,6 +8,7 @@ use super::{
     BUDGET_PROCESS, //
 };
 use crate::bindings;
+use crate::sync::atomic::Relaxed;
 use core::ffi::c_int;
 use kernel::types::Opaque;
 
@@ -48,6 +49,9 @@ impl<H: Handler> CompletionQueue<H> {
         // Only a statistic: a timer runs on one processor at a time.
         this.guards.bump();
         this.schedule();
+        if this.watched.load(Relaxed) {
+            this.guard();
+        }
     }
 
     /// # Safety

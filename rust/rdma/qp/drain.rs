@@ -197,7 +197,8 @@ impl<H: Handler> QueuePair<H> {
     /// it cannot tell: `false`, and a reset ends whatever there is.
     ///
     /// This is used only where the device refuses our requests, in a state in which the driver makes
-    /// completions itself; on a device that works it would do what we do. Not for
+    /// completions itself; on a device that works it would do what we do. The event of such a completion may be lost, so that the
+    /// queue is polled by a timer meanwhile ([`CompletionQueue::watch`](crate::rdma::cq::CompletionQueue::watch)). Not for
     /// a queue that is polled by whoever asks: nobody would while it waits.
     ///
     /// C: `ib_drain_sq()`, `ib_drain_rq()`.
@@ -214,7 +215,8 @@ impl<H: Handler> QueuePair<H> {
                 Side::Receives => ops.drain_rq,
             };
             let before = self.cq.handed_over();
-            drain?(qp);
+            let drain = drain?;
+            self.cq.watch(|| drain(qp));
             Some(self.cq.handed_over() != before)
         }
     }

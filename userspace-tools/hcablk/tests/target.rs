@@ -277,7 +277,7 @@ fn a_volume_whose_reservations_cannot_be_kept() {
     kernel.refuse(
         "data",
         Errno::ENOENT,
-        "its reservations cannot be kept: no directory is set",
+        "its reservations cannot be kept: their directory is not there; is its file system mounted?",
     );
     let error = fails(&kernel, &format!("target export data /dev/sdb --allow {A}"));
     let advice = error.advice.unwrap();
