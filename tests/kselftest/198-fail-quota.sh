@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a disk comes back by an RDMA device that has not enough memory regions for the lost session and the new one together.
 # group: hca
-# guests: hca
+# turn: 1
 # takes: 40
+# guests: hca
 # timeout: 300
 
 . "${0%/*}/lib.sh"

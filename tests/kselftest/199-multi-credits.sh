@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a path whose credits are used up is not chosen while another one has some, whatever the policy.
 # group: multi
+# turn: 8
 # takes: 40
 # timeout: 300
 

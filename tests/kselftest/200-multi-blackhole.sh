@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a path by which only small packets pass is set aside after a few losses while another one works, and is used again when it is whole.
 # group: multi
-# waits: yes
+# turn: 13
 # takes: 90
+# waits: yes
 # timeout: 600
 
 . "${0%/*}/lib.sh"

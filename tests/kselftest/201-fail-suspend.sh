@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a client that is suspended under load for longer than the target waits goes on without an error; hibernation is refused while there is a disk or an export, and says why.
 # group: fail
-# waits: yes
+# turn: 5
 # takes: 90
+# waits: yes
 # timeout: 600
 
 . "${0%/*}/lib.sh"
