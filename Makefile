@@ -19,7 +19,7 @@ unexport MAKEFLAGS MFLAGS
 .DEFAULT_GOAL := modules
 .PHONY: modules tools all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck docs-check tests-check injected-fit next-turn root kernels update install deb clean distclean shell doc
+	fmt-check clippy shellcheck docs-check tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -29,7 +29,7 @@ tools: ## build the hcablk command
 
 all: modules tools ## both
 
-test: modules tools ## boot test guests and run the heart of the tests, 15 minutes; T=NAME runs one test or group
+test: modules tools ## boot test guests and run the heart of the tests, 15 minutes; T=NAME runs one test or feature
 	@scripts/with-guests tests/run.sh $(or $(T),heart)
 
 test-all: modules tools ## all of the tests, an hour and more
@@ -48,18 +48,18 @@ test-machine: deb ## boot whole Debian machines, install the packages and use th
 test-dkms: deb ## install the package hcablk-dkms on a Debian with a kernel's headers, and test what it builds there
 	@scripts/with-guests tests/dkms.sh $(T)
 
-test-hostile: modules tools ## every message of the tests of group hostile, for each night; HCABLK_SEED=N says which
+test-hostile: modules tools ## every message of the tests of feature hostile, for each night; HCABLK_SEED=N says which
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh hostile
 
 test-whole: modules tools ## all tests, each with all there is to try, for each night; HCABLK_SEED=N says what is random
 	@HCABLK_WHOLE=1 HCABLK_SEED=$${HCABLK_SEED:-$$(scripts/commit-seed)} scripts/with-guests tests/run.sh all
 
 soak: modules tools ## break connections until N=10000 requests were issued again, or, with MINUTES=60, for so long
-	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh 138; \
-	else HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh 16 101; fi
+	@if [ -n "$(MINUTES)" ]; then HCABLK_MINUTES=$(MINUTES) scripts/with-guests tests/run.sh soak/faults; \
+	else HCABLK_REISSUES=$${N:-10000} scripts/with-guests tests/run.sh fencing/ghost-writes failover/ghost-writes; fi
 
 soak-nvme: modules tools ## cut paths of nvme-rdma, N=20 times at most, until a write of the past is seen
-	@HCABLK_REISSUES=$${N:-20} scripts/with-guests tests/run.sh 149
+	@HCABLK_REISSUES=$${N:-20} scripts/with-guests tests/run.sh soak/nvme
 
 pictures: modules tools ## make the pictures of the documents, docs/pictures, from a run in guests
 	@scripts/with-guests tests/pictures.sh
@@ -98,6 +98,9 @@ docs-check: ## look for dead links, broken tables and lines that are too wide in
 
 tests-check: ## see whether the tests' headers say what they must, and the heart and each turn of CI are short enough
 	@scripts/lint tests
+
+tests-list: ## enter the list of tests in tests/README.md, from their headers
+	@scripts/lint tests-list
 
 injected-fit: ## see whether the bugs that test-injected injects still fit the source
 	@tests/debug/injected-bugs.sh --fit
@@ -143,7 +146,7 @@ help: ## this list
 	@echo "  SERIES=7.2        only this kernel series"
 	@echo "  KDIR=PATH         build the modules on this host against a prepared kernel tree,"
 	@echo "                    without a build root"
-	@echo "  T=NAME            for test: one test, a group of them, or a set (see tests/README.md)"
+	@echo "  T=FEATURE/NAME    for test: one test; a FEATURE, or a set (see tests/README.md)"
 	@echo "  T='ROW…'          for bench: only these rows (see bench/README.md)"
 	@echo "  LINK=two          for bench: two guests and a network, in real time; hca, hca-iommu: HCAs of the tests' own"
 	@echo "  SAVE=FILE         for bench: where to keep the results, too"

@@ -9,8 +9,8 @@ if [ -z "${HCABLK_CONTROL:-}" ]; then
 	exec "$(dirname -- "${BASH_SOURCE[0]}")/run.sh" --demo "$(realpath -- "${BASH_SOURCE[0]}")"
 fi
 
-. "${0%/*}/kselftest/lib.sh"
-. "${0%/*}/kselftest/p2p.sh"
+. "${0%/*}/kselftest/lib/lib.sh"
+. "${0%/*}/kselftest/lib/p2p.sh"
 trap - EXIT
 
 if [ -t 1 ]; then

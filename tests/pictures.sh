@@ -9,9 +9,9 @@ if [ -z "${HCABLK_CONTROL:-}" ]; then
 	exec "$(dirname -- "${BASH_SOURCE[0]}")/run.sh" --demo "$(realpath -- "${BASH_SOURCE[0]}")"
 fi
 
-. "${0%/*}/kselftest/lib.sh"
-. "${0%/*}/kselftest/chunks.sh"
-. "${0%/*}/kselftest/trace.sh"
+. "${0%/*}/kselftest/lib/lib.sh"
+. "${0%/*}/kselftest/lib/chunks.sh"
+. "${0%/*}/kselftest/lib/trace.sh"
 
 harness=${0%/*}/harness
 pictures=${0%/*}/../docs/pictures

@@ -3,7 +3,7 @@
 #
 # run.sh [--list] [TEST…]
 #	boots guests and runs the tests of tests/kselftest with them: all, or those
-#	named by number, name, group or glob, or a set: heart, all, turn:N, short:N,
+#	named by feature, feature/name or glob, or a set: heart, all, turn:N, short:N,
 #	or part I of N (I/N, from 0). TAP on standard output, logs in
 #	build/test-logs. Usually called by `make test T=…`.
 # run.sh --demo SCRIPT
@@ -21,22 +21,23 @@
 #			rxe-large: soft-RoCE with memory regions of 8 MiB, not of 2; hca: the tests' own, in one guest
 #	HCABLK_PARAMETERS	parameters of modules in the guests: MODULE.NAME=VALUE, separated by blanks
 #	HCABLK_MISSING	folder with modules of Linux that the kernel lacks, or that go before its own
-#	HCABLK_SYSTEM	the folder of scripts/machine-image, for the tests of group machine, and
+#	HCABLK_SYSTEM	the folder of scripts/machine-image, for the tests of feature machine, and
 #	HCABLK_PACKAGES	the folder with Debian packages
 #	HCABLK_MEMORY	a guest's memory in MiB
 #	HCABLK_LANES	how many sets of guests run tests side by side; when a set is asked for 3, or 2 without memory for so
 #			many, else 1
-#	HCABLK_MESSAGES	how many messages the tests of group hostile send
+#	HCABLK_MESSAGES	how many messages the tests of feature hostile send
 #	HCABLK_WHOLE	when not empty they send ten times as many, and sweeps take all values
 #	HCABLK_SEED	what their messages come from, and which values a sweep takes; 1 when not set, in CI the number of
 #			the turn
 #	HCABLK_FIRST	the first message's number; 0 when not set
-#	HCABLK_REISSUES	how many requests tests 16 and 101 have issued again
-#	HCABLK_KILLS	how often tests 165 and 184 kill the target's machine; 3 and 2 when not set
+#	HCABLK_REISSUES	how many requests tests fencing/ghost-writes and failover/ghost-writes have issued again
+#	HCABLK_KILLS	how often tests reservations/target-killed and lost-writes/target-killed kill the target's machine; 3 and 2
+#			when not set
 #	HCABLK_PREEMPTIONS
-#			how often test 161 preempts a host that writes; 20 when not set
+#			how often test reservations/preempt-drains preempts a host that writes; 20 when not set
 #	HCABLK_STOP_AT	a regular expression: a test is over when a point like this has failed ("not ok 1 - …")
-#	HCABLK_MINUTES	for how long test 138 breaks paths under load; 1 when not set
+#	HCABLK_MINUTES	for how long test soak/faults breaks paths under load; 1 when not set
 
 set -euo pipefail
 

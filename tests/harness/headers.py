@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""See whether what the headers of tests and injected bugs promise is so: `make tests-check`."""
+"""See whether what the headers of tests and injected bugs promise is so: `make tests-check`. With --list, enter the list of tests in
+tests/README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def of_header(tests: list[Test]) -> list[str]:
     """What is wrong with the header of a test."""
     wrong = []
     for test in tests:
-        others = test.group in NAMED_ONLY | {"machine"}
+        others = test.feature in NAMED_ONLY | {"machine"}
         if not test.takes:
             wrong.append(f"{test.name}: the header does not say `takes:`")
         if test.tier not in ("", "heart"):
@@ -48,10 +49,32 @@ def of_bugs(folder: Path) -> tuple[list[str], list[int]]:
     return wrong, turns
 
 
+def with_list(readme: str, tests: list[Test]) -> str:
+    """The text of tests/README.md with the list of these tests."""
+    head, begin, rest = readme.partition("<!-- made by make tests-list -->\n")
+    _, end, tail = rest.partition("<!-- end of the list -->\n")
+    lines = []
+    for feature in sorted({test.feature for test in tests}):
+        lines += [f"### {feature}", "", "| test | proves: |", "|---|---|"]
+        for test in tests:
+            if test.feature == feature:
+                name = f"**`{test.path.stem}`**" if test.heart else f"`{test.path.stem}`"
+                lines.append(f"| {name} | {test.proves} |")
+        lines.append("")
+    return head + begin + "\n" + "\n".join(lines) + "\n" + end + tail
+
+
 def main() -> int:
     tests = read_tests(TESTS / "kselftest")
+    readme = TESTS / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    if sys.argv[1:] == ["--list"]:
+        readme.write_text(with_list(text, tests), encoding="utf-8")
+        return 0
     wrong, bugs = of_bugs(TESTS / "debug" / "injected_bugs")
     wrong += of_header(tests)
+    if text != with_list(text, tests):
+        wrong.append("the list of tests in tests/README.md is not that of their headers: make tests-list")
 
     def bound(what: str, of_them: list[Test], limit: int) -> None:
         """What these tests take together is no more than that."""

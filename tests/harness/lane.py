@@ -17,9 +17,10 @@ from time import monotonic
 import kmsg
 from control import Server
 from guest import Guest, GuestError, Settings, Spec
-from script import INTERPRETERS, Test
+from script import INTERPRETERS, LIBRARIES, Test
 from tries import Outcome, Tries, late_points
 
+TESTS = Path(__file__).resolve().parent.parent
 FAILED, SKIPPED = 1, 4
 RESET_SECONDS = 120
 
@@ -87,6 +88,8 @@ class Lane:
         env["HCABLK_LOGS"] = str(self.settings.logs)
         env["HCABLK_SLOW"] = str(self.settings.slow)
         env["HCABLK_RDMA"] = self.settings.rdma
+        # Where those in Python find what they share.
+        env["PYTHONPATH"] = str(TESTS / "kselftest" / LIBRARIES)
         env["HCABLK_TRY"] = str(number)
         env["TMPDIR"] = str(self.settings.work)
         return env
@@ -126,7 +129,7 @@ class Lane:
         if not guest.booted:
             return []
         # The search for leaks takes 5 to 15 s: only where our modules may have been.
-        leaks = "leaks" if guest.name in self.needed(test) and test.group != "harness" else ""
+        leaks = "leaks" if guest.name in self.needed(test) and test.feature != "harness" else ""
         try:
             # A whole machine is not brought back, but made anew for the next test.
             reset = "true" if guest.spec.machine else f"hcablk-reset {leaks}"
@@ -226,7 +229,9 @@ class Lane:
 
     def log(self, test: Test) -> Path:
         """A test's log: beside the logs of all lanes, so that it is found by the test's name alone."""
-        return self.settings.logs.parent / f"{test.name}.log"
+        log = self.settings.logs.parent / f"{test.name}.log"
+        log.parent.mkdir(exist_ok=True)
+        return log
 
     def needed(self, test: Test) -> list[str]:
         """The guests for a test; when all tests are to use the tests' own RDMA devices, the one that has two."""

@@ -209,21 +209,21 @@ def main() -> int:
     parser.add_argument("--modules", help="folder with hcablk*.ko")
     parser.add_argument("--missing", help="folder with modules of Linux that the kernel lacks")
     parser.add_argument("--command", help="the hcablk program")
-    parser.add_argument("--system", help="folder of scripts/machine-image, for the tests of group machine")
+    parser.add_argument("--system", help="folder of scripts/machine-image, for the tests of feature machine")
     parser.add_argument("--packages", help="folder with the Debian packages, for these tests")
     parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=1, help="how many sets of guests run tests side by side")
     parser.add_argument("--demo", help="run this script instead of tests")
     parser.add_argument("--list", action="store_true", help="print the tests and what they prove")
-    parser.add_argument("tests", nargs="*", help="numbers, names, groups, globs, or sets: see set_of() of script.py; all when none is given")
+    parser.add_argument("tests", nargs="*", help="features, names, globs, or sets: see set_of() of script.py; all when none is given")
     args = parser.parse_args()
 
     # Tests with whole machines take minutes, and an image and packages of their own: `make test-machine`.
-    tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.group != "machine"]
+    tests = [test for test in read_tests(TESTS / "kselftest") if args.system or args.list or test.feature != "machine"]
     tests = chosen(tests, args.tests)
     if args.list:
         for test in tests:
-            print(f"{test.group:10} {test.name:28} {test.proves}")
+            print(f"{test.name:36} {test.proves}")
         return 0
 
     signal.signal(signal.SIGTERM, terminated)

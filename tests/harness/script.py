@@ -12,7 +12,10 @@ from pathlib import Path
 # What a script is run by.
 INTERPRETERS = {".sh": ["bash"], ".py": ["python3", "-B"]}
 
-# Groups whose tests run for as long as they are told to.
+# The folder of what tests share.
+LIBRARIES = "lib"
+
+# Features whose tests run for as long as they are told to.
 NAMED_ONLY = {"soak"}
 
 # How many turns there are in CI: see `Test.turn`.
@@ -23,11 +26,10 @@ SHORT_SECONDS = 100
 
 @dataclass
 class Test:
-    """One script of tests/kselftest."""
+    """One script of tests/kselftest: FEATURE/NAME.sh, or .py."""
 
     path: Path
     proves: str = ""
-    group: str = ""
     guests: list[str] = field(default_factory=lambda: ["target", "c1", "c2"])
     timeout: float = 480
     expect_log: list[str] = field(default_factory=list)
@@ -49,12 +51,12 @@ class Test:
     skips: list[str] = field(default_factory=list)
 
     @property
-    def name(self) -> str:
-        return self.path.stem
+    def feature(self) -> str:
+        return self.path.parent.name
 
     @property
-    def number(self) -> str:
-        return self.name.split("-")[0]
+    def name(self) -> str:
+        return f"{self.feature}/{self.path.stem}"
 
     @property
     def heart(self) -> bool:
@@ -65,9 +67,9 @@ class Test:
         return self.takes <= SHORT_SECONDS
 
     def matches(self, pattern: str) -> bool:
-        """Is this what a T=… asks for: a number, a name, a group, or a glob of names?"""
-        pattern = pattern.removesuffix(self.path.suffix)
-        return pattern in (self.number, self.group, self.name) or fnmatch.fnmatch(self.name, pattern)
+        """Is this what a T=… asks for: a feature, a name, or a glob of names?"""
+        pattern = pattern.removesuffix(self.path.suffix).rstrip("/")
+        return pattern == self.feature or fnmatch.fnmatch(self.name, pattern)
 
 
 def read_test(path: Path) -> Test:
@@ -81,8 +83,6 @@ def read_test(path: Path) -> Test:
         match found[1], found[2].strip():
             case "Proves", value:
                 test.proves = value
-            case "group", value:
-                test.group = value
             case "guests", value:
                 test.guests = value.split()
             case "timeout", value:
@@ -105,18 +105,18 @@ def read_test(path: Path) -> Test:
                 test.alone = value
             case "skips", value:
                 test.skips = value.split()
-    if not test.proves or not test.group:
-        raise SystemExit(f"{path}: the header lacks 'Proves:' or 'group:'")
+    if not test.proves:
+        raise SystemExit(f"{path}: the header lacks 'Proves:'")
     return test
 
 
 def read_tests(folder: Path) -> list[Test]:
-    """All tests, by their numbers, of which each has its own."""
-    paths = (path for path in folder.glob("[0-9]*.*") if path.suffix in INTERPRETERS)
-    tests = sorted(map(read_test, paths), key=lambda test: int(test.number))
+    """All tests, by their names."""
+    paths = (path for path in folder.glob("*/*") if path.suffix in INTERPRETERS and path.parent.name != LIBRARIES)
+    tests = sorted(map(read_test, paths), key=lambda test: test.name)
     for one, other in zip(tests, tests[1:]):
-        if one.number == other.number:
-            raise SystemExit(f"{one.name} and {other.name} have the same number")
+        if one.name == other.name:
+            raise SystemExit(f"there are two tests {one.name}")
     return tests
 
 
@@ -131,7 +131,7 @@ def part_of(tests: list[Test], word: str) -> list[Test] | None:
 
 
 def wanted_words(words: list[str]) -> list[str]:
-    """The numbers, names, groups, globs and parts in what was said, which may have blanks and commas."""
+    """The features, names, globs and sets in what was said, which may have blanks and commas."""
     return [part for word in words for part in word.replace(",", " ").split()]
 
 
@@ -144,7 +144,7 @@ def set_of(tests: list[Test], word: str) -> list[Test] | None:
     short:N     what CI runs on the oldest kernel and on the debug kernel in turn N
     I/N         part I of N of all
     """
-    tests = [test for test in tests if test.group not in NAMED_ONLY]
+    tests = [test for test in tests if test.feature not in NAMED_ONLY]
     if (part := part_of(tests, word)) is not None:
         return part
     match word.split(":"):
@@ -160,7 +160,7 @@ def set_of(tests: list[Test], word: str) -> list[Test] | None:
 
 
 def chosen(tests: list[Test], words: list[str]) -> list[Test]:
-    """The tests that the words ask for: sets, numbers, names, groups and globs; all of them without a word."""
+    """The tests that the words ask for: sets, features, names and globs; all of them without a word."""
     found: set[str] = set()
     for word in wanted_words(words) or ["all"]:
         wanted = set_of(tests, word)

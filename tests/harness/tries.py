@@ -25,7 +25,7 @@ class Outcome:
 
 
 def late_points(log: str) -> list[str]:
-    """The points of a script that were late, if no other point failed: see `late` of kselftest/lib.sh."""
+    """The points of a script that were late, if no other point failed: see `late` of kselftest/lib/lib.sh."""
     failed = re.findall(r"^not ok \d+ - (.*)$", log, re.MULTILINE)
     late = [point.removesuffix(" # late") for point in failed if point.endswith(" # late")]
     return late if len(late) == len(failed) else []

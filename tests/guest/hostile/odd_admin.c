@@ -37,7 +37,7 @@ static void any_reservation(struct rng *r, unsigned char *b)
 }
 
 /*
- * Whether these bytes could make a registrant of this host: what others may do then depends on it, and is test 160's. All other
+ * Whether these bytes could make a registrant of this host: what others may do then depends on it: test reservations/changes. All other
  * changes need a key that it does not have.
  */
 static bool registers(const unsigned char *b)

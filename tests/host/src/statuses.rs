@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What the initiator's block layer is told of each status on the wire, as the table in
-//! `docs/reference/protocol.md` has it. Test 57 sees those that a drive can cause.
+//! `docs/reference/protocol.md` has it. Test data/error-kinds sees those that a drive can cause.
 
 use crate::proto::message;
 use blkdev::Status;

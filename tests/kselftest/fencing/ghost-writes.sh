@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: over lost connections and replaced queue pairs no write comes to the drive after its retry, though the drive delays what it likes.
+# turn: 5
+# takes: 180
+# waits: yes
+# skips: siw debug
+# timeout: 7200
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/peer.sh"
+
+[ "$rdma" = rxe ] || skip "the library of the peer that takes sessions over speaks soft-RoCE only"
+
+# Requests that are issued again: each could be overtaken by what is left of its first issue. More: make soak.
+wanted=${HCABLK_REISSUES:-$(few 300)}
+# Milliseconds for which the drive holds one of eight writes back, at most: longer than io_timeout.
+hold=2500
+
+on target 'modprobe -q -n nbd' || skip "this kernel has no nbd"
+must on target 'modprobe nbd nbds_max=1'
+ON_SECONDS=7000 spawn drive target "exec hcablk-reorder /dev/nbd0 16 ${HCABLK_SEED:-1} $hold"
+must wait_until target 30 '[ "$(cat /sys/block/nbd0/size)" = 32768 ]'
+export_volume vol1 /dev/nbd0 c1
+connect c1 vol1 --ctrl-loss-tmo -1 --io-timeout 1 --connect-timeout 30 --queues 2
+same "the drive has no volatile cache" "write through" "$(on c1 "cat /sys/block/$disk/queue/write_cache")"
+ON_SECONDS=7000 spawn writers c1 "exec hcablk-versions write $device 32 > /tmp/versions"
+
+reissued() {
+	stat_of c1 $initiator/vol1 retries
+}
+is_live() {
+	wait_until c1 120 "[ \$(cat $initiator/vol1/state) = live ]"
+}
+# Somebody comes with the session's next epoch: the target takes the session down while the drive has its writes.
+take_over() {
+	local session epoch
+	read -r session epoch <<< "$(on c1 "cat $initiator/vol1/session")"
+	[ -n "$epoch" ] || return
+	on c2 "hcablk-peer connect $target_address 7744 $(request 2 2 16 $admin 1 $((16#$session)) $((epoch + 1))) close" > /dev/null 2>&1
+}
+cut() {
+	must vm link-down target 0
+	must wait_until c1 60 "[ \$(cat $initiator/vol1/state) = queueing ]"
+	must vm link-up target 0
+}
+faults=0 cuts=0
+while must is_live && [ "$(reissued)" -lt "$wanted" ] && kill -0 "${_jobs[writers]}" 2> /dev/null; do
+	# The writers have something under way again.
+	before=$(on c1 "awk '{ print \$5 }' /sys/block/$disk/stat")
+	wait_until c1 20 "awk '{ exit !(\$5 > $before + 16) }' /sys/block/$disk/stat" || break
+	faults=$((faults + 1))
+	if [ $((RANDOM % 12)) = 0 ] || [ $faults = 3 ]; then
+		cuts=$((cuts + 1))
+		cut
+	else
+		take_over
+	fi
+done
+echo "# $faults faults, $cuts of them cuts, $(reissued) requests issued again"
+less "connections were lost, and requests issued again" $((wanted - 1)) "$(reissued)"
+# The drive holds a write for longer than io_timeout often enough.
+check "queue pairs were replaced, too" wait_until c1 120 "awk '\$1 == \"replaced_queues\" { exit !(\$2 > 0) }' $initiator/vol1/stats"
+must on c1 'touch /tmp/stop'
+check "whoever reads what was acknowledged finds nothing older" join writers
+same "no request has failed" 0 "$(stat_of c1 $initiator/vol1 errors)"
+versions=$(on c1 'cat /tmp/versions; rm /tmp/versions /tmp/stop')
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1'
+check "nor has the drive anything older" on target "echo '$versions' | hcablk-versions check /dev/nbd0"
+must on target 'killall hcablk-reorder'
+check "no write came to the drive while it still had an earlier one of the same place" join drive
+must wait_until target 30 'rmmod nbd'

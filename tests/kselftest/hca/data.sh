@@ -1,0 +1,14 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: over devices that reach memory by DMA address alone, requests of every shape arrive whole and at their place.
+# turn: 7
+# takes: 60
+# guests: hca
+# timeout: 480
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/hca.sh"
+
+hca_pair
+hca_verify
+hca_end

@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a disk comes back by an RDMA device that has not enough memory regions for the lost session and the new one together.
+# turn: 1
+# takes: 40
+# guests: hca
+# timeout: 300
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/hca.sh"
+
+# regions: memory regions that hca0 has
+regions() {
+	on c1 "rdma resource show" | awk '$2 == "hca0:" { for (n = 3; n < NF; n++) if ($n == "mr") print $(n + 1) }'
+}
+
+hca_pair
+share c1
+needed=$(regions)
+less "a disk has regions" 16 "$needed"
+hca_end
+
+# As a virtual function with a quota: not twice as many.
+hca_parameters=max_mr=$((needed * 3 / 2))
+hca_pair
+export_volume vol1 "$drive" c1
+connect c1 vol1 --ctrl-loss-tmo 600
+spawn load c1 "fio --output-format=terse --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bs=16k \
+	--iodepth=16 --size=24M --verify=crc32c --verify_fatal=1"
+must wait_until c1 30 "awk '{ exit !(\$1 + \$5 > 100) }' /sys/block/$disk/stat"
+for turn in 1 2; do
+	knob hca0 port 0
+	check "$turn: the connection is lost" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = queueing ]"
+	knob hca0 port 1
+	check "$turn: the disk comes back with what the lost session had" wait_until c1 60 "[ \$(cat $initiator/vol1/state) = live ]"
+done
+check "what was written is what is read" join load
+same "nobody saw an error" 0 "$(stat_of c1 $initiator/vol1 errors)"
+check "memory of every shape" on c1 "hcablk-scatter $device random $RANDOM 12"
+hca_end

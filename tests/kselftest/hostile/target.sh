@@ -1,0 +1,82 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a target that speaks nonsense reaches no memory that it was not given; its session ends, and says why.
+# turn: 0
+# takes: 510
+# skips: siw
+# timeout: 7200
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/hostile.sh"
+
+# As in hostile/client. An initiator takes longer to connect than the hostile client.
+messages=$(hostile_messages 10000)
+first=${HCABLK_FIRST:-0}
+
+duel "$messages" --first "$first"
+echo "# $(tail -n 1 <<< "$target_output")"
+echo "# $(tail -n 1 <<< "$victim_output")"
+same "$messages messages by seed $seed: the initiator ends what breaks the protocol, and grants nothing else" 0 $target_code
+same "every read that succeeded gave what was sent, and no memory was touched out of turn" 0 $victim_code
+like "something was read and written" " [1-9][0-9]* reads compared.* [1-9][0-9]* writes" "$victim_output"
+like "and breaches of the protocol were told" "times: the target broke the protocol" "$victim_output"
+early=$(sed -n 's/.* \([0-9]*\) answers before the data.*/\1/p' <<< "$target_output")
+stale=$(sed -n 's/.* \([0-9]*\) without data.*/\1/p' <<< "$victim_output")
+values=$(sed -n 's/.* \([0-9]*\) answers by a value.*/\1/p' <<< "$target_output")
+less "small reads were answered by a value" 0 "${values:-0}"
+several=$(sed -n 's/.* \([0-9]*\) times several in a message.*/\1/p' <<< "$target_output")
+less "requests came several in a message" 0 "${several:-0}"
+like "eager writes came by an immediate value and by a request" " [1-9][0-9]* eager writes by an immediate value, [1-9][0-9]* by a request" "$target_output"
+like "messages came by admin queue pairs" " [1-9][0-9]* messages on admin queue pairs" "$target_output"
+less "no read ended before its answer" "${stale:-1}" $((${early:--1} + 1))
+
+refused="not an hcablk target|no target listens|the target (does not|did not|speaks|exports|is|holds|ended)"
+trick refuse "$refused"
+trick hang-up "$refused"
+trick reply "not an hcablk target|disagree about the volume"
+trick eager "broke the protocol|$broken"
+trick vanish "$broken"
+trick reach "$broken"
+trick leave "$broken"
+trick early "$broken" 60
+trick short "$nonsense"
+trick long "$broken"
+trick opcode "$nonsense"
+trick flags "$nonsense"
+trick unknown "$nonsense"
+trick reserved "$nonsense"
+which="queue [0-9]+, tag [0-9]+, generation [0-9]+"
+trick tag "it answered what was not asked \($which\)"
+# Only what follows an answer can repeat it.
+trick replay "it answered what was not asked" 60
+trick twice "it answered what was not asked|it answered twice"
+trick overdraw "it granted more credits than it has \(queue [0-9]+\)"
+trick miser "it leaves no credit to ask with" 60
+trick key "$broken"
+trick other-key "it invalidated a key that it was not given \($which, key 0x[0-9a-f]+\)" 60
+trick empty "it answered what was not asked|it sent data that was not asked for|$broken"
+trick unasked "it sent data that was not asked for" 60
+trick other-length "it sent data that was not asked for" 60
+trick other-value "it answered what was not asked"
+trick admin-length "$nonsense \(admin queue pair\)"
+trick admin-opcode "$nonsense \(admin queue pair\)"
+trick admin-reserved "$nonsense \(admin queue pair\)"
+trick admin-status "$nonsense \(admin queue pair"
+trick admin-tag "it answered what was not asked \(admin queue pair, tag [0-9]+, generation [0-9]+\)"
+trick admin-twice "it answered what was not asked \(admin queue pair, tag 0|$nonsense \(admin queue pair, tag 2"
+trick admin-same "it told a change that is none \(admin queue pair, tag 2"
+trick admin-size "the size that it told is none \(admin queue pair"
+trick admin-value "it sent data that was not asked for \(admin queue pair\)|$broken"
+trick admin-leave "$broken"
+trick admin-gone "the target ends the export of the volume"
+for trick in fair partial late status immediate lean; do
+	harmless $trick
+done
+must on c1 "echo 1 > $initiator/dev/keep_alive_tmo"
+trick admin-silent "the target has not answered a keep-alive for 1 s"
+must on c1 "cd $initiator/dev && echo 5 > keep_alive_tmo && echo 2 > io_timeout && echo 2 > connect_timeout"
+trick silent "a request was not answered in time"
+# Each waits for as long as it takes.
+trick ignore "waiting for the target's answer took too long" 4
+same "no queue pair is left" 0 "$(queue_pairs c1)"
+must on c1 "rmdir $initiator/dev"

@@ -1,0 +1,100 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: the core's safe layers do what they say, and refuse what they should, on a real RDMA device and block layer.
+# turn: 7
+# takes: 5
+# skips: stock siw
+# guests: target
+# timeout: 480
+# expect-log: BUG: a completion queue was started twice
+# expect-log: BUG: a request was dropped by its owner
+
+. "${0%/*}/../lib/lib.sh"
+
+on target 'modinfo hcablk_kunit > /dev/null 2>&1 && [ -d /sys/kernel/debug/kunit ]' ||
+	skip "the kernel has no KUnit built in: these tests are made for the debug kernel only"
+[ "$rdma" = rxe ] || skip "iWARP wants a registered region for every RDMA READ; these tests read into plain memory"
+
+# The tests let allocations fail, of every kind and silently; by themselves none does. vmalloc() is left out: it complains.
+must on target 'set -- $(sort /proc/kallsyms | grep -A 1 " __vmalloc_node_range_noprof$" | cut -d " " -f 1)
+for f in failslab fail_page_alloc; do
+	cd /sys/kernel/debug/$f && echo 0 > probability && echo 0 > verbose && echo N > ignore-gfp-wait &&
+		echo 0x$1 > reject-start && echo 0x$2 > reject-end && echo 32 > stacktrace-depth || exit 1
+	[ ! -e cache-filter ] || echo N > cache-filter
+	[ ! -e min-order ] || echo 0 > min-order
+	[ ! -e ignore-gfp-highmem ] || echo N > ignore-gfp-highmem
+done'
+
+# The suites run while the module is loaded.
+ON_SECONDS=280 must on target "modprobe hcablk_kunit address=$(
+	IFS=. read -r a b c d <<< $target_address
+	printf '0x%02x%02x%02x%02x' "$a" "$b" "$c" "$d"
+)"
+suites="blkdev buffers completions configfs direct exposed queues regions requests sglist sinks small"
+total=0
+for suite in $suites; do
+	suite=hcablk_$suite
+	results=$(on target "cat /sys/kernel/debug/kunit/$suite/results")
+	count=$(grep -cE '^    (not )?ok ' <<< "$results")
+	bad=$(grep -E '^    not ok |# SKIP' <<< "$results")
+	less "$suite has tests" 0 "$count"
+	same "$suite: all that it announced" "$(sed -nE 's/^    1\.\.([0-9]+)$/\1/p' <<< "$results")" "$count"
+	if [ -z "$bad" ] && grep -q "^ok 1 $suite" <<< "$results"; then
+		pass "$suite: $count tests"
+	else
+		fail "$suite: $count tests"
+		printf '# %s\n' "$results" >&2
+		# Which they are is to be seen without the log: the injected bugs are told by them.
+		[ -z "$bad" ] || awk '{ $1 = $1; print "# " $0 }' <<< "$bad"
+		in_log target 'hcablk_kunit: ' | sed 's/^/# /'
+	fi
+	total=$((total + count))
+done
+same "there are no other suites" "$(wc -w <<< "$suites")" "$(on target 'ls -d /sys/kernel/debug/kunit/hcablk_*' | wc -l)"
+echo "# $total tests"
+
+# The module's directories, through the file system. fails "WHY" COMMAND: with that error's text.
+tree=/sys/kernel/config/hcablk_kunit
+fails() {
+	local output
+	if output=$(on target "cd $tree && $2" 2>&1); then
+		fail "refused: $2"
+	else
+		like "refused: $2" "$1" "$output"
+	fi
+}
+shows() {
+	same "$1 shows what it should" "$2" "$(on target "cat $tree/$1")"
+}
+same "text that just fits is all there" 64 "$(on target "wc -l < $tree/texts/full")"
+same "of longer text whole lines are" "4036 $(printf '%063d' 62) ..." \
+	"$(on target "cd $tree/texts && echo \$(wc -c < long) \$(tail -n 2 long)")"
+same "of a longer line as much as fits" 4096 "$(on target "tr -d -c y < $tree/texts/line | wc -c")"
+fails 'No such device' 'cat texts/fails'
+fails 'out of range' 'env echo 1 > texts/fails'
+fails 'Invalid argument' 'env echo 1 > pin'
+fails 'Invalid argument' 'env echo 1 > texts/pin'
+fails 'No space' 'mkdir bad'
+shows removed 0
+fails 'No space' 'mkdir halfway'
+shows removed 1
+fails 'Invalid argument' "mkdir \$(printf '\\377')"
+fails 'not permitted' 'mkdir texts/one'
+check "a directory is made" on target "mkdir $tree/one"
+fails 'exists' 'mkdir one'
+same "every attribute is itself" "$(seq -s ' ' 0 37)" "$(on target "cd $tree/one && echo \$(cat a??)")"
+must on target "printf ' \t two words \n\n' > $tree/one/echo"
+shows one/echo '[two words]'
+fails 'Invalid argument' "printf 'x\\377' | env dd of=one/echo status=none"
+shows one/echo '[two words]'
+must on target "env echo 1 > $tree/one/pin"
+fails 'busy' 'rmdir one'
+fails 'in use' 'rmmod hcablk_kunit'
+fails 'not permitted' 'rmdir one/inner'
+must on target "env echo 0 > $tree/one/pin"
+shows removed 1
+refuse "a directory keeps the module" on target 'rmmod hcablk_kunit'
+check "it is removed" on target "rmdir $tree/one"
+shows removed 2
+check "the module unloads" on target 'rmmod hcablk_kunit'
+check "the core unloads" on target 'rmmod hcablk_core'

@@ -1,0 +1,96 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a flush that a drive has failed fails once for everybody who writes to that drive, by other hosts and other volumes, too; a write with FUA that has failed concerns nobody else where the drive itself has FUA.
+# tier: heart
+# turn: 1
+# takes: 25
+# guests: target c1 c2
+# skips: debug
+
+. "${0%/*}/../lib/lib.sh"
+
+must on target "modprobe -a sd_mod dm_mod && modprobe scsi_debug dev_size_mb=64 num_parts=2 delay=0 &&
+	until name=\$(ls /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block) && [ -b /dev/\${name}2 ]; do usleep 50000; done 2> /dev/null
+	ln -s \$name /dev/scsi"
+scsi=/dev/$(on target 'readlink /dev/scsi')
+errors=/sys/kernel/debug/scsi_debug/$(on target "basename \$(readlink /sys/block/${scsi#/dev/}/device)")/error
+# fails COMMAND: the next such command of SCSI fails: a medium error that nobody tries again.
+fails() {
+	must on target "echo 2 -1 $1 0 0 2 3 11 0 > $errors"
+}
+write() {
+	on "$1" "dd if=/dev/zero of=$2 bs=4k count=4 oflag=direct 2> /dev/null"
+}
+flush() {
+	on "$1" "dd if=/dev/null of=$2 conv=notrunc,fsync 2> /dev/null"
+}
+flush_command=35 write_command=2a
+same "the drive has FUA" 1 "$(on target "cat /sys/block/${scsi#/dev/}/queue/fua")"
+
+for mode in direct cached; do
+	export_volume vol1 "${scsi}1" --mode=$mode c1 c2
+	export_volume beside "${scsi}2" --mode=$mode c2
+	connect c1 vol1
+	own=$device
+	connect c2 vol1
+	same "$mode: the disk has a write cache" "write back" "$(on c2 "cat /sys/block/$disk/queue/write_cache")"
+	other=$device
+	connect c2 beside
+	beside=$device
+	check "$mode: a host writes" write c1 "$own"
+	check "$mode: another one does" write c2 "$other"
+	check "$mode: and does to another part of the drive" write c2 "$beside"
+	fails $flush_command
+	refuse "$mode: a flush fails" flush c1 "$own"
+	refuse "$mode: so does the other host's next one" flush c2 "$other"
+	refuse "$mode: and one of the other part of the drive" flush c2 "$beside"
+	check "$mode: it is told once" flush c1 "$own"
+	check "$mode: to the other host, too" flush c2 "$other"
+	check "$mode: and for the other part" flush c2 "$beside"
+	disconnect c2 beside
+	disconnect c2 vol1
+	disconnect c1 vol1
+	must on target 'hcablk target unexport --all'
+done
+
+export_volume vol1 "${scsi}1" c1 c2
+connect c2 vol1
+other=$device
+connect c1 vol1
+fails $write_command
+refuse "a write with FUA fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct,dsync"
+check "which is no flush that failed" flush c1 "$device"
+check "for the other host neither" flush c2 "$other"
+disconnect c1 vol1
+disconnect c2 vol1
+must on target 'hcablk target unexport vol1'
+
+# What is refused for want of space is no flush that failed.
+must on target "modprobe ext4 && mkfs.ext4 -q -F ${scsi}2 && mkdir -p /mnt/files && mount ${scsi}2 /mnt/files && truncate -s 1G /mnt/files/sparse"
+export_volume vol1 "${scsi}1" c1
+export_volume full /mnt/files/sparse c1
+connect c1 vol1
+own=$device
+connect c1 full
+like "a file system is full" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M count=48 oflag=direct,dsync 2>&1")"
+like "and stays so" "No space left" "$(on c1 "dd if=/dev/zero of=$device bs=1M seek=40 count=4 oflag=direct,dsync 2>&1")"
+check "another volume of the drive is flushed" flush c1 "$own"
+disconnect c1 full
+disconnect c1 vol1
+must on target 'hcablk target unexport full && hcablk target unexport vol1 && umount /mnt/files'
+
+# dm says that it has FUA, whatever is below.
+must on target "printf '0 32768 linear ${scsi}1 0\n' | dmsetup create above && dmsetup mknodes"
+export_volume vol1 /dev/mapper/above c1 c2
+connect c2 vol1
+other=$device
+connect c1 vol1
+fails $write_command
+refuse "behind dm: a write with FUA fails" on c1 "dd if=/dev/zero of=$device bs=4k count=1 oflag=direct,dsync"
+refuse "a flush below may have: so the next one does" flush c1 "$device"
+refuse "the other host's, too" flush c2 "$other"
+check "once" flush c1 "$device"
+check "for the other host, too" flush c2 "$other"
+disconnect c1 vol1
+disconnect c2 vol1
+must on target "hcablk target unexport vol1 && dmsetup remove above && rm /dev/scsi && rmmod scsi_debug"

@@ -1,0 +1,19 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a port that is disabled and enabled again, at either side, is a pause for a disk with one path and none for one with two: no error, no wrong data.
+# turn: 13
+# takes: 80
+# waits: yes
+# skips: siw debug
+# timeout: 700
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/multi.sh"
+. "${0%/*}/../lib/matrix.sh"
+
+[ "$rdma" = rxe ] || skip "TCP notices a silent peer only when a request is not answered in time"
+
+matrix_begin
+row port
+row their_port
+matrix_end

@@ -1,0 +1,98 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: each request, queue and session is seen by tracepoints on both sides, in order and with the same numbers.
+# tier: heart
+# turn: 6
+# takes: 15
+
+. "${0%/*}/../lib/lib.sh"
+
+tracing=/sys/kernel/tracing
+# listen GUEST SYSTEM 0|1
+listen() {
+	must on "$1" "echo $3 > $tracing/events/$2/enable"
+}
+# seen GUEST PATTERN: events whose line has it, as "NAME FIELDS"
+seen() {
+	on "$1" "sed -n '/^#/d; s/.*: \\(hcablk[a-z_]*\\): \\(.*\\)/\\1 \\2/p' $tracing/trace" | grep -E -- "$2"
+}
+# names LINES: the events' names, in order
+names() {
+	awk '{ printf "%s ", $1 }' <<< "$1"
+}
+# field NAME LINES: the different values that it has, in order of appearance
+field() {
+	awk -v f="$1=" '{ for (i = 2; i <= NF; i++) if (index($i, f) == 1 && !seen[$i]++) printf "%s ", substr($i, length(f) + 1) }' <<< "$2"
+}
+
+export_volume vol1 "$drive" c1
+must on c1 'modprobe hcablk'
+listen c1 hcablk 1
+listen target hcablk_target 1
+connect c1 vol1 --queues 1 --small-write 0
+must on c1 "echo none > /sys/block/$disk/queue/scheduler"
+
+for guest in c1 target; do
+	[ $guest = c1 ] && event=hcablk || event=hcablk_target
+	same "$guest's queues come up and go live" "connecting live " "$(field state "$(seen $guest "^${event}_queue .* queue=0 ")")"
+	like "$guest's session does" '^(connecting )?live $' "$(field state "$(seen $guest "^${event}_session ")")"
+done
+session=$(field session "$(seen c1 '^hcablk_session ')")
+same "both sides name the session alike" "$session" "$(field session "$(seen target '^hcablk_target_session ')")"
+
+# request WHAT SECTOR BYTES WAY: what one request has left on both sides
+request() {
+	local what=$1 sector=$2 bytes=$3 way=$4 here there
+	# A target finds the completion of an answer's send when it looks for something else.
+	must wait_until target 60 "grep -q 'hcablk_target_completed: .* sector=$sector ' $tracing/trace"
+	here=$(seen c1 " sector=$sector ")
+	# What becomes of its chunks is for test observe/pictures.
+	there=$(seen target " sector=$sector " | grep -v '^hcablk_target_chunk_')
+	same "a $what of $bytes is seen at the client" "hcablk_queued hcablk_sent hcablk_answered hcablk_completed " "$(names "$here")"
+	same "and at the target" "hcablk_target_received hcablk_target_drive_start hcablk_target_drive_end hcablk_target_answered hcablk_target_completed " "$(names "$there")"
+	same "as $what, with its length and its end" "$what $bytes 0 " "$(field op "$here")$(field bytes "$here")$(field status "$here")"
+	same "on both sides" "$what $bytes 0 " "$(field op "$there")$(field bytes "$there")$(field status "$there")"
+	same "in the same session and queue" "$session$(field queue "$here")" "$(field session "$there")$(field queue "$there")"
+	same "its data went so" "$way " "$(field way "$there")"
+	same "as the client says" "$way " "$(field way "$(grep '^hcablk_sent ' <<< "$here")")"
+	same "by the same number" "$(field number "$(grep '^hcablk_sent ' <<< "$here")")" "$(field number "$there")"
+	[ "$way" = eager ] ||
+		same "by the same name" "$(field tag "$here")$(field generation "$here")" "$(field tag "$there")$(field generation "$there")"
+}
+
+# The target grants memory with its first answer.
+must on c1 "dd if=/dev/zero of=$device bs=64k seek=3 count=1 oflag=direct"
+must on c1 "dd if=/dev/zero of=$device bs=4k seek=1001 count=1 oflag=direct"
+must on c1 "dd if=$device of=/dev/null bs=64k skip=5 count=1 iflag=direct"
+must on c1 "dd if=$device of=/dev/null bs=512k skip=7 count=1 iflag=direct"
+must on c1 "dd if=/dev/zero of=$device bs=512k seek=9 count=1 oflag=direct"
+must on c1 "dd if=$device of=/dev/null bs=4k skip=1003 count=1 iflag=direct"
+# Answered on the same queue, after them.
+for ((i = 0; i < 4; i++)); do
+	must on c1 "dd if=$device of=/dev/null bs=4k skip=$((5000 + i)) count=1 iflag=direct"
+done
+request write 384 65536 key
+request write 8008 4096 eager
+request read 640 65536 key
+request read 7168 524288 key
+request write 9216 524288 key
+small=key
+[ "$rdma" = siw ] || small=immediate
+request read 8024 4096 $small
+
+before=$(seen c1 . | grep -c sector=)
+listen c1 hcablk 0
+must on c1 "dd if=$device of=/dev/null bs=64k count=20 iflag=direct"
+same "who does not listen is told nothing" "$before" "$(seen c1 . | grep -c sector=)"
+listen c1 hcablk 1
+
+# An end that nobody asked for.
+must on target "hcablk target unexport --force vol1"
+must wait_until c1 30 "grep -q failed $initiator/vol1/state"
+must wait_until target 30 "grep -q 'hcablk_target_session: .* state=ended' $tracing/trace"
+here=$(seen c1 '^hcablk_session ')
+same "the client's session ends" "connecting live ending ended " "$(field state "$here")"
+like "and says why" "^0 -[0-9]+ $" "$(field error "$here")"
+same "its queues, too" "connecting live ending ended " "$(field state "$(seen c1 '^hcablk_queue .* queue=0 ')")"
+same "the target's session" "live ending ended " "$(field state "$(seen target '^hcablk_target_session ')")"
+same "and its queues" "connecting live ending ended " "$(field state "$(seen target '^hcablk_target_queue .* queue=0 ')")"

@@ -1,0 +1,140 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a queue whose requests are not answered in time is replaced alone, its requests are issued again, and nobody sees an error.
+# turn: 19
+# takes: 80
+# waits: yes
+# timeout: 480
+
+. "${0%/*}/../lib/lib.sh"
+
+# The volume's first half can be held up, as by a drive that hangs; the second cannot.
+must on target "modprobe dm_mod && echo '0 65536 linear $drive 0' | dmsetup create gate && dmsetup mknodes &&
+	printf '0 65536 linear /dev/mapper/gate 0\n65536 65536 linear $drive2 0\n' | dmsetup create both && dmsetup mknodes"
+export_volume v /dev/mapper/both c1
+
+# replaced: queue pairs of the initiator and of the target that were
+replaced() {
+	echo "$(stat_of c1 $initiator/v replaced_queues) $(stat_of target $target/volumes/v replaced_queues)"
+}
+# writing CPU BLOCK TEXT: the command that writes a block of 64 KiB on this processor, so by its queue
+writing() {
+	echo "yes $3 | head -c 64k > /tmp/data.$2 && taskset -c $1 dd if=/tmp/data.$2 of=$device bs=64k seek=$2 count=1 oflag=direct conv=notrunc"
+}
+# holds BLOCK: what was written is there, at the target too
+holds() {
+	on c1 "dd if=$device bs=64k skip=$1 count=1 iflag=direct | cmp - /tmp/data.$1" &&
+		[ "$(on c1 "sha256sum < /tmp/data.$1")" = "$(on target "dd if=/dev/mapper/both bs=64k skip=$1 count=1 iflag=direct | sha256sum")" ]
+}
+# hold, let_go: the drive of the first half stops, and goes on
+hold() {
+	must on target 'dmsetup suspend --nolockfs gate'
+}
+let_go() {
+	must on target 'dmsetup resume gate'
+}
+# is_replaced PAIRS: a queue pair is made beside these, in place of one
+is_replaced() {
+	wait_until c1 30 "[ \$(rdma resource show qp | grep -vc 'type GSI') -gt $1 ]"
+}
+# is_freed PAIRS: what was replaced is gone, these are left
+is_freed() {
+	wait_until c1 30 "[ \$(rdma resource show qp | grep -vc 'type GSI') = $1 ]"
+}
+
+connect c1 v --queues 2 --io-timeout 4 --connect-timeout 40
+first=$disk session=$(on c1 "cat $initiator/v/session") pairs=$(queue_pairs c1)
+# Two, and the admin queue pair.
+[ "$pairs" = 3 ] || die "$pairs queue pairs"
+hold
+spawn held c1 "$(writing 0 3 held)"
+spawn more c1 "taskset -c 0 dd if=$device of=/dev/null bs=4k skip=64 count=4 iflag=direct"
+check "a queue pair is made for one that has timed out" is_replaced "$pairs"
+for n in 513 514 515 516; do
+	check "meanwhile the other queue goes on ($n)" on c1 "$(writing 1 $n on$n)"
+done
+same "nothing is replaced while the drive has something of the old one" "0 0" "$(replaced)"
+let_go
+check "the write is done after all" join held
+check "so is the read" join more
+same "one queue was replaced" "1 1" "$(replaced)"
+less "its requests were issued again" 1 "$(stat_of c1 $initiator/v retries)"
+same "nobody saw an error" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of target $target/volumes/v errors)"
+for n in 3 513 516; do
+	check "the data is there ($n)" holds $n
+done
+same "the session is the same" "$first $session" "$(on c1 "cat $initiator/v/device $initiator/v/session" | xargs)"
+check "the log says so" wait_log c1 60 'v: queue [01] did not answer in time and was replaced'
+check "the target's, too" wait_log target 60 'has queue [01] anew'
+
+check "what was replaced is freed while the disk lives" is_freed "$pairs"
+
+# Both queues time out; the second waits for the first one's replacement, and is answered meanwhile.
+read -r before _ <<< "$(replaced)"
+hold
+spawn first c1 "$(writing 1 5 first)"
+check "a queue times out" is_replaced "$pairs"
+spawn second c1 "$(writing 0 6 second)"
+# waiting QUEUE: requests that the block layer keeps, since the driver takes none
+waiting() {
+	echo "[ -s /sys/kernel/debug/block/$disk/hctx$1/dispatch ]"
+}
+spawn well c1 "until $(waiting 0); do taskset -c 0 timeout 60 dd if=$device of=/dev/null bs=4k skip=16384 count=1 iflag=direct; done"
+check "the other one accepts nothing from its own time-out on, though it is not its turn" wait_until c1 60 "$(waiting 0)"
+let_go
+for one in first second well; do
+	check "all is done after all ($one)" join $one
+done
+read -r after _ <<< "$(replaced)"
+same "only the first was replaced" 1 $((after - before))
+check "the log says why" wait_log c1 60 'v: queue [01] did not answer in time, but has since'
+check "both queues work" on c1 "taskset -c 0 dd if=$device of=/dev/null bs=64k count=4 iflag=direct &&
+	taskset -c 1 dd if=$device of=/dev/null bs=64k count=4 iflag=direct"
+check "what was replaced is freed" is_freed "$pairs"
+
+# Many at a time, on both queues.
+read -r before _ <<< "$(replaced)"
+spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-128k --size=12M \
+	--iodepth=16 --numjobs=2 --offset_increment=16M --verify=crc32c --verify_fatal=1"
+must wait_until c1 30 "awk '{ exit !(\$5 > 20) }' /sys/block/$disk/stat"
+hold
+check "under load a queue times out, too" is_replaced "$pairs"
+let_go
+check "the load reads what it has written" join load
+read -r after _ <<< "$(replaced)"
+less "queues were replaced" "$before" "$after"
+check "memory of every shape" on c1 "hcablk-scatter $device random 77 8"
+same "without errors" "0 0" "$(stat_of c1 $initiator/v errors) $(stat_of c1 $initiator/v protocol_errors)"
+disconnect c1 v
+same "no queue pair is left" 0 "$(queue_pairs c1)"
+check "nor at the target" wait_until target 60 "$no_queue_pairs"
+
+# When the drive does not come back in time the session fails, as it must.
+connect c1 v --queues 2 --io-timeout 4 --connect-timeout 5
+hold
+spawn lost c1 "$(writing 0 3 lost)"
+refuse "a request fails when no queue pair comes in its queue's place" join lost
+check "the disk goes" wait_until c1 30 "[ ! -e /sys/block/$disk ]"
+like "the reason is told" "not answered in time" "$(on c1 "cat $initiator/v/error")"
+let_go
+check "the target forgets the session" wait_until target 60 "[ -z \"\$(cat $target/volumes/v/clients)\" ]"
+must on c1 'hcablk disconnect v'
+
+# What was replaced is freed while the disk lives, so there is no bound.
+connect c1 v --queues 1 --io-timeout 1 --connect-timeout 40
+pairs=$(queue_pairs c1)
+read -r before _ <<< "$(replaced)"
+for n in $(seq 17); do
+	hold
+	spawn held c1 "$(writing 0 "$n" "again$n")"
+	must is_replaced "$pairs"
+	let_go
+	must join held
+	must is_freed "$pairs"
+done
+read -r after _ <<< "$(replaced)"
+# On a busy machine a request may time out although the drive is not.
+less "a queue is replaced as often as it times out" 16 $((after - before))
+disconnect c1 v
+check "the target forgets that session, too" wait_until target 60 "[ -z \"\$(cat $target/volumes/v/clients)\" ]"
+must on target 'hcablk target unexport v && dmsetup remove both && dmsetup remove gate'

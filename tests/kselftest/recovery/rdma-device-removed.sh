@@ -1,0 +1,52 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: when the RDMA device is removed under I/O, on either side, requests fail and nothing hangs.
+# turn: 4
+# takes: 20
+# waits: yes
+# timeout: 480
+
+. "${0%/*}/../lib/lib.sh"
+
+export_volume vol1 "$drive" c1 c2
+connect c1 vol1 --io-timeout 5
+start_load one c1 "$device"
+check "the client's RDMA device is removed" on c1 "rdma link delete $rdma_link"
+ends_within one 40000 "client's RDMA device removed"
+check "the client disconnects" wait_until c1 30 'hcablk disconnect --if-exists vol1'
+check "the client unloads" on c1 'rmmod hcablk hcablk_core'
+must on c1 "rdma link add $rdma_link type $rdma netdev eth0"
+check "the target ends the session" wait_until target 60 "[ -z \"\$(cat $target/volumes/vol1/clients)\" ]"
+
+must wait_until c1 60 "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
+connect c1 vol1 --io-timeout 5
+start_load two c1 "$device"
+check "the target's RDMA device is removed" on target "rdma link delete $rdma_link"
+ends_within two 40000 "target's RDMA device removed"
+check "the target unloads" on target 'hcablk target unexport --force vol1; hcablk target unlisten --all;
+	rmmod hcablk_target hcablk_core'
+must on target "rdma link add $rdma_link type $rdma netdev br0"
+check "the client disconnects again" wait_until c1 30 'hcablk disconnect --if-exists vol1'
+export_volume vol1 "$drive" c1
+connect c1 vol1
+check "all works again" on c1 "hcablk-scatter $device random 74 16"
+disconnect c1 vol1
+
+# Connections of soft-iWARP are TCP's.
+[ "$rdma" = rxe ] || exit 0
+# A device that is made anew numbers its queue pairs from the beginning, and the target still has those numbers of before: its
+# connection manager refuses.
+device_anew() {
+	must on c1 "ip link set eth0 down && rdma link delete $rdma_link"
+	must wait_until c1 30 'hcablk disconnect --if-exists vol1'
+	must on c1 "ip link set eth0 up && rdma link add $rdma_link type $rdma netdev eth0"
+	must wait_until c1 60 "ping -c 1 -W 1 $target_address"
+	must wait_until c1 60 "rdma link show $rdma_link/1 | grep 'state ACTIVE'"
+}
+device_anew
+connect c1 vol1 --keep-alive-tmo 600
+device_anew
+same "the target has not noticed" 1 "$(on target "wc -l < $target/volumes/vol1/clients")"
+check "a client whose connections are taken for those of before connects" \
+	on c1 "hcablk connect $target_address vol1 --connect-timeout 60"
+check "since it tries again" wait_log c1 60 'from before this host started again; trying again'

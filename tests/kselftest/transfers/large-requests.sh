@@ -1,0 +1,142 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: requests beyond 1 MiB go over the wire whole, up to what was asked for and HCA and buffers hold, and their data is right.
+# tier: heart
+# turn: 0
+# takes: 140
+# skips: siw
+# timeout: 1200
+
+. "${0%/*}/../lib/lib.sh"
+. "${0%/*}/../lib/p2p.sh"
+
+# limit: KiB of the largest request of the disk
+limit() {
+	on c1 "cat /sys/block/$disk/queue/max_hw_sectors_kb"
+}
+# moved COUNTER: at the target
+moved() {
+	stat_of target $target/volumes/vol1 "$1"
+}
+seed=$RANDOM
+echo "# seed $seed"
+
+# whole "DESCRIPTION": requests of the largest size, verified, none of which is split. Each pass writes data of its own, so
+# that what an earlier one left at the same place is wrong.
+round=0
+whole() {
+	local what=$1 kib writes reads verify
+	round=$((round + 1))
+	verify="--verify=pattern --verify_pattern=$(printf '0x%02x%08x' $round $((seed * 65537 % 4294967295)))%o --verify_interval=4k"
+	kib=$(limit)
+	must on c1 "echo none > /sys/block/$disk/queue/scheduler"
+	writes=$(moved writes)
+	check "$what: $kib KiB are written" fio c1 "--name=v --filename=$device --rw=write --bs=${kib}k --size=$((kib * 4))k \
+		--iodepth=2 --offset=64k $verify --do_verify=0"
+	# The block layer makes two bios of each and puts them together, if nothing comes between.
+	less "$what: they are not split" $(($(moved writes) - writes)) 8
+	reads=$(moved reads)
+	check "$what: and read back" fio c1 "--name=v --filename=$device --rw=read --bs=${kib}k --size=$((kib * 4))k \
+		--iodepth=2 --offset=64k $verify --verify_fatal=1"
+	less "$what: nor are reads" $(($(moved reads) - reads)) 8
+	check "$what: from memory of every shape" on c1 "hcablk-scatter $device random $((seed + round)) 8"
+	same "$what: no errors" "0 0" "$(stat_of c1 $initiator/vol1 errors) $(stat_of c1 $initiator/vol1 protocol_errors)"
+}
+
+export_volume vol1 "$drive" c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+largest=$(limit)
+[ "$largest" -gt 1024 ] || skip "the RDMA device's memory regions hold no more than 1 MiB"
+# Built for the tests, with large regions.
+[[ $(on c1 'modinfo -n rdma_rxe') != */updates/* ]] || same "4 MiB where a region holds them" 4096 "$largest"
+disconnect c1 vol1
+connect c1 vol1 --queues 1
+same "1 MiB unless more is asked for" 1024 "$(limit)"
+disconnect c1 vol1
+connect c1 vol1 --queues 1 --max-io-kib 256
+same "or less" 256 "$(limit)"
+disconnect c1 vol1
+
+connect c1 vol1 --queues 1 --max-io-kib 4096
+echo "# $largest KiB"
+whole "in chunks"
+less "chunks were moved" 0 "$(moved chunks)"
+same "all of them were" 0 "$(moved unchunked)"
+disconnect c1 vol1
+
+must on target 'hcablk target unexport vol1'
+export_volume vol1 "$drive" --chunk-kib=64 c1
+connect c1 vol1 --queues 1 --max-io-kib 1536
+same "as much as was asked for" 1536 "$(limit)"
+whole "in many chunks"
+disconnect c1 vol1
+
+must on target 'hcablk target unexport vol1'
+export_volume vol1 "$drive" --chunk-kib=0 c1
+connect c1 vol1 --queues 1 --max-io-kib 4096 --no-remote-invalidate
+whole "in one piece"
+disconnect c1 vol1
+
+must on target "hcablk target unexport vol1 && truncate -s 64M /tmp/image"
+export_volume vol1 /tmp/image --mode=cached c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "no less for a file" "$largest" "$(limit)"
+whole "through the page cache"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1 && rm /tmp/image'
+
+export_volume vol1 "$drive" --cache-mib=16 c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "no less beside a cache" "$largest" "$(limit)"
+whole "with a cache"
+small="dd if=$device of=/tmp/small bs=4k count=8 skip=100 iflag=direct"
+must on c1 "$small"
+hits=$(moved cache_hits)
+must on c1 "$small"
+same "small reads are served from it" $((hits + 8)) "$(moved cache_hits)"
+check "large ones go past it" on c1 "dd if=$device of=/dev/null bs=${largest}k count=2 iflag=direct"
+same "all of them" $((hits + 8)) "$(moved cache_hits)"
+check "a large write drops what it covers" on c1 "dd if=/dev/zero of=$device bs=${largest}k count=1 oflag=direct && $small &&
+	cmp -n 32768 /tmp/small /dev/zero"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1'
+
+lend "$card"
+export_volume vol1 "$drive" --mode=p2p --provider="$card" c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "no less by peer memory" "$largest" "$(limit)"
+whole "peer to peer"
+same "all of it was" "$(($(moved read_bytes) + $(moved written_bytes))) 0" "$(moved p2p_bytes) $(moved p2p_fallbacks)"
+disconnect c1 vol1
+must on target 'hcablk target unexport vol1'
+
+# As much as there are transfer buffers for.
+must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 2'
+export_volume vol1 "$drive" c1
+connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
+same "three quarters of 2 MiB are for it" 1536 "$(limit)"
+check "which the target says" wait_log target 60 "requests of 1536 KiB at most, not of $largest KiB"
+check "and the client" wait_log c1 60 'requests of 1536 KiB at most, not of 4096 KiB: the target has no more'
+like "and the command" "requests have 1536 KiB at most, not 4096" \
+	"$(on c1 "hcablk connect $target_address vol1 --queues 1 --queue-depth 8 --max-io-kib 4096" 2>&1)"
+check "several take turns" fio c1 "--name=v --filename=$device --rw=randrw --bs=1536k --size=12M --iodepth=4 \
+	--verify=crc32c --verify_fatal=1"
+disconnect c1 vol1
+connect c1 vol1 --queues 2 --max-io-kib 4096
+[ "$(queue_pairs c1)" = 2 ] || same "never less than 1 MiB" 1024 "$(limit)"
+check "which it does" on c1 "hcablk-scatter $device random $((seed + 1)) 4"
+disconnect c1 vol1
+
+# A limit of all sessions that has no room for buffers of that size.
+must on target 'hcablk target unlisten --all && hcablk target listen --buffer-mib 4 --memory-mib 3'
+connect c1 vol1 --queues 1 --queue-depth 8 --max-io-kib 4096
+same "1 MiB where there is no memory for more" 1024 "$(limit)"
+check "which the target says" wait_log target 60 'no memory for requests larger than 1024 KiB'
+check "and works" on c1 "hcablk-scatter $device random $((seed + 3)) 4"
+disconnect c1 vol1
+
+must on target 'hcablk target unexport vol1; hcablk target unlisten --all; rmmod hcablk_target && modprobe hcablk_target rdma_read=0'
+export_volume vol1 "$drive" c1
+connect c1 vol1 --queues 1 --max-io-kib 4096
+same "1 MiB where nothing is fetched" 1024 "$(limit)"
+check "which still works" on c1 "hcablk-scatter $device random $((seed + 2)) 4"
