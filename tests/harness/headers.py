@@ -16,7 +16,7 @@ HEART_SECONDS = 2000
 # The same for what a turn of CI has on the usual kernel (eight minutes, with injected bugs), and for what it has on the oldest
 # kernel and on the debug kernel (ten minutes together).
 TURN_SECONDS = 550
-SHORT_SET_SECONDS = 320
+SHORT_SET_SECONDS = 270
 # An injected bug is one or two minutes of a turn.
 TURN_BUGS = 2
 

@@ -21,7 +21,7 @@ NAMED_ONLY = {"soak"}
 # How many turns there are in CI: see `Test.turn`.
 TURNS = 24
 # A test that takes no longer takes turns also on the oldest and on the debug kernel.
-SHORT_SECONDS = 100
+SHORT_SECONDS = 80
 
 
 @dataclass
