@@ -1,0 +1,45 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a host that uses a volume of its own, cached, and makes twice as many pages dirty as it has memory comes to an end, also when its connection is lost and volumes come and go meanwhile.
+# group: fail
+# guests: target
+# waits: yes
+# turns: 6
+# takes: 120
+# timeout: 1200
+
+. "${0%/*}/lib.sh"
+
+# Whoever reclaims memory here waits for the disk, the disk for a fence of its lost session, and that for locks of the target, which
+# are held by whoever exports a volume: these allocate without I/O, or nothing ends.
+left=$((96 * slow)) written=$((2 * left))
+must on target "modprobe ext4; mkfs.ext4 -q -F $drive && mkdir -p /mnt/volumes && mount $drive /mnt/volumes && truncate -s ${written}M /mnt/volumes/own"
+export_volume own /mnt/volumes/own --mode=cached target
+connect target own --queue-depth 32 --ctrl-loss-tmo 600 --reconnect-delay 1
+must on target 'echo 70 > /proc/sys/vm/dirty_ratio && echo 1 > /proc/sys/vm/dirty_background_ratio'
+# Huge pages are memory that nobody can have.
+must on target "sync && echo 3 > /proc/sys/vm/drop_caches &&
+	echo \$(((\$(awk '/MemAvailable/ { print \$2 }' /proc/meminfo) / 1024 - $left) / 2)) > /proc/sys/vm/nr_hugepages &&
+	grep -E 'MemAvailable|MemFree' /proc/meminfo"
+ON_SECONDS=900 spawn writer target "dd if=/dev/zero bs=64k count=$((written * 16)) | tr '\\0' 'x' > $device; sync $device"
+ON_SECONDS=900 spawn exports target "modprobe brd rd_nr=1 rd_size=4096; n=0
+	until [ -e /tmp/enough ]; do
+		n=\$((n + 1))
+		mkdir $target/volumes/v\$n && cd $target/volumes/v\$n && echo /dev/ram0 > path && echo 1 > enable && mkdir hosts/\$(cat /proc/sys/kernel/random/uuid) &&
+			rmdir hosts/* && echo 0 > enable && cd / && rmdir $target/volumes/v\$n || exit
+	done; echo \$n volumes >&2"
+must wait_until target 120 "awk '{ is[\$1] = \$2 } END { exit !(is[\"nr_dirtied\"] > 5000) }' /proc/vmstat"
+for turn in 1 2; do
+	must on target "rdma link delete ${rdma}0"
+	check "$turn: the connection is lost" wait_until target 60 "[ \$(cat $initiator/own/state) != live ]"
+	must on target "rdma link add ${rdma}0 type $rdma netdev eth0"
+	check "$turn: it is back, though memory is short" wait_until target 120 "[ \$(cat $initiator/own/state) = live ]"
+done
+check "all is written" join writer
+must on target 'touch /tmp/enough'
+check "volumes were exported meanwhile" join exports
+must on target 'echo 0 > /proc/sys/vm/nr_hugepages && rm /tmp/enough'
+same "it is what was written" 0 "$(on target "tr -d x < $device | wc -c")"
+same "nobody saw an error" 0 "$(stat_of target $initiator/own errors)"
+disconnect target own
+must on target 'hcablk target unexport own && umount /mnt/volumes'
