@@ -84,6 +84,8 @@ void hcablk_c_init_irq_work(struct irq_work *work, void (*function)(struct irq_w
 void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt);
 bool hcablk_c_may_print(unsigned int kind);
 int hcablk_c_notifier_from_errno(int err);
+int hcablk_c_register_pm_notifier(struct notifier_block *notifier);
+void hcablk_c_unregister_pm_notifier(struct notifier_block *notifier);
 void hcablk_c_local_bh_disable(void);
 void hcablk_c_local_bh_enable(void);
 void hcablk_c_init_deferred(struct work_struct *work, work_func_t func);

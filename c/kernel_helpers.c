@@ -3,6 +3,7 @@
 #include <linux/random.h>
 #include <linux/ratelimit.h>
 #include <linux/sched/mm.h>
+#include <linux/suspend.h>
 
 #include "helpers.h"
 
@@ -148,6 +149,17 @@ void hcablk_c_irq_poll_sched(struct irq_poll *poll, struct irq_work *interrupt)
 int hcablk_c_notifier_from_errno(int err)
 {
 	return notifier_from_errno(err);
+}
+
+/* Without CONFIG_PM_SLEEP nothing happens, nor does hibernation. */
+int hcablk_c_register_pm_notifier(struct notifier_block *notifier)
+{
+	return register_pm_notifier(notifier);
+}
+
+void hcablk_c_unregister_pm_notifier(struct notifier_block *notifier)
+{
+	unregister_pm_notifier(notifier);
 }
 
 /*

@@ -396,12 +396,12 @@ impl Device {
                 session.requests().synchronize();
                 session.head().go();
             }
+            self.end_attempts();
             for session in sessions.iter().flatten() {
                 session.wait();
                 // The teardown does the same; whoever comes first.
                 self.session_lost(session, session.failure().unwrap_or(Failure::Forced));
             }
-            self.end_attempts();
             // If a path is live by now the next round ends it.
             let _ = self.give_up(None, Failure::Forced);
             // Whoever connects or removes the disk has it.

@@ -203,8 +203,6 @@ pub(crate) struct Queue {
     granted: Atomic<bool>,
     /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
     timed_out: Atomic<bool>,
-    /// It failed in itself meanwhile.
-    failed: Atomic<bool>,
     /// A request was turned away for want of credits, and no answer has come since: for who may choose another path.
     starved: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.

@@ -89,7 +89,6 @@ pub use self::{
     },
     requests::{
         Formers,
-        Parked,
         Requests, //
     },
     reservations::ReservationOps,

@@ -181,7 +181,7 @@ impl Device {
                 plan.goes_on(deadline)?;
                 session.failure().map_or(Ok(()), Err)
             })?;
-            // Dropped with nothing locked, after requests go by what is new.
+            // Dropped with nothing locked, when requests go by what is new.
             let mut retired = Retired::new();
             let mut control = self.control.lock();
             if !self.is_wanted(&control, plan) {
@@ -198,6 +198,7 @@ impl Device {
                 session.fail(failure);
             }
             drop(control);
+            retired.settle();
             if installed.is_some() {
                 self.tell_changes();
                 plan.head.requests().run_hw_queues();

@@ -86,6 +86,10 @@ impl DiskReservations {
         let mut reserving = self.reserving.lock();
         while *reserving {
             if self.reserved.wait_interruptible(&mut reserving) {
+                if !*reserving {
+                    // It may have been for this one that another was not woken.
+                    self.reserved.notify_one();
+                }
                 return Err(EINTR);
             }
         }

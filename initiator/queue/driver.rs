@@ -63,9 +63,9 @@ impl Operations for Driver {
             return Timeout::Done;
         }
         // The end of the queue pair, or of the session, ends the request.
-        let late = requests.parked(index, tag);
-        if let Some(queue) = late.and_then(|late| hw_queue.of_path(late.path())) {
-            queue.owner.clone().queue_timed_out(queue, late);
+        let path = requests.path_of(index, tag);
+        if let Some(queue) = path.and_then(|path| hw_queue.of_path(path)) {
+            queue.owner.clone().queue_timed_out(queue);
         }
         Timeout::ResetTimer
     }

@@ -11,8 +11,7 @@
 use super::{
     Driver,
     Phase,
-    Queue,
-    SendState, //
+    Queue, //
 };
 use crate::failure::Failure;
 use hcablk_core::sync::atomic::{
@@ -23,7 +22,6 @@ use hcablk_core::sync::atomic::{
 use hcablk_core::{
     blkdev::{
         ByAge,
-        Parked,
         Request,
         Status, //
     },
@@ -48,47 +46,13 @@ impl Queue {
         }
     }
 
-    /// Marks the queue as one of whose requests was not answered in time, `late`, or, if that is `None`, the one for nothing; it
-    /// accepts no requests from here on. Returns `false` if it was marked before, or is stopped. Any context.
-    pub(crate) fn mark_timed_out(&self, late: Option<Parked>) -> bool {
-        let mut send = self.send.lock();
-        if send.stopped {
-            return false;
-        }
-        let news = !self.timed_out.xchg(true, Full);
-        if news || !self.is_late(&send) {
-            send.late = late;
-        }
-        self.live.store(false, Release);
-        news
-    }
-
-    /// Returns whether what it was marked for is still not answered.
-    fn is_late(&self, send: &SendState) -> bool {
-        match send.late {
-            Some(late) => self.requests.is_parked(late),
-            None => self.is_unanswered(send),
-        }
-    }
-
-    /// Clears the mark, and accepts requests again, if what was late has been answered since. Process context.
-    pub(crate) fn is_well_again(&self) -> bool {
-        if self.polled {
-            // Perhaps nobody has looked.
-            self.pair.cq().settle();
-        }
+    /// Marks the queue as one of whose requests was not answered in time. Returns `false` if it
+    /// was marked before, or accepts no requests any more. Any context.
+    pub(crate) fn mark_timed_out(&self) -> bool {
         let send = self.send.lock();
-        if send.stopped || self.is_late(&send) {
-            return false;
-        }
-        let _ = self.timed_out.xchg(false, Full);
-        // Who fails it sets this first: one of both sees what the other did.
-        if self.failed.load(Acquire) {
-            self.timed_out.store(true, Release);
-            return false;
-        }
-        self.live.store(true, Release);
-        true
+        let news = !send.stopped && !self.timed_out.xchg(true, Full);
+        drop(send);
+        news
     }
 
     /// Returns whether a request was not answered in time, so that another queue pair shall
@@ -118,7 +82,6 @@ impl Queue {
     /// context.
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
-        let _ = self.failed.xchg(true, Full);
         if !self.is_timed_out() {
             self.end_session(failure);
         }

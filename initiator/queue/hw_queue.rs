@@ -231,25 +231,39 @@ impl HwQueue {
     }
 }
 
-/// Hardware queues that others have the place of. Dropping them waits until the block layer uses them no more, for all of them at
-/// once, and may destroy queue pairs: not under a lock for which requests wait. Sleeps.
-pub(crate) struct Retired(Formers<Driver>);
+/// Hardware queues that others have the place of. Dropping them waits as [`Self::settle`] does, and may destroy queue pairs: not
+/// under a lock for which requests wait. Sleeps.
+pub(crate) struct Retired {
+    formers: Formers<Driver>,
+    settled: KVec<Arc<HwQueue>>,
+}
 
 impl Retired {
     pub(crate) const fn new() -> Self {
-        Self(Formers::new())
+        Self {
+            formers: Formers::new(),
+            settled: KVec::new(),
+        }
+    }
+
+    /// Waits until the block layer uses them no more, for all of them at once: a request that one of them refused has been put
+    /// back, so that whoever runs the hardware queue after this finds it. To be called once, when all are there. Sleeps.
+    pub(crate) fn settle(&mut self) {
+        let formers = self.formers.wait();
+        // A plug may have begun on the one and ended on the other.
+        for queue in formers.iter().flat_map(|former| former.queues.iter()) {
+            queue.unrung.store(false, Relaxed);
+            queue.commit();
+        }
+        if !formers.is_empty() {
+            self.settled = formers;
+        }
     }
 }
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        for former in self.0.wait() {
-            // A plug may have begun on the one and ended on the other.
-            for queue in former.queues.iter() {
-                queue.unrung.store(false, Relaxed);
-                queue.commit();
-            }
-        }
+        self.settle();
     }
 }
 
@@ -397,7 +411,8 @@ impl HwQueues {
         }
         f(&mut queues)?;
         let new = self.make(queues, policy)?;
-        self.requests.exchange(index, new.clone(), &mut retired.0)?;
+        self.requests
+            .exchange(index, new.clone(), &mut retired.formers)?;
         *place = Some(new);
         Ok(())
     }

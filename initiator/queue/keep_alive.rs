@@ -60,7 +60,7 @@ impl Queue {
         }
         if self.live.load(Acquire) && self.is_unanswered(&send) {
             drop(send);
-            return self.owner.clone().queue_timed_out(self, None);
+            return self.owner.clone().queue_timed_out(self);
         }
         if !self.live.load(Acquire)
             || self.keep_alive_pending.load(Acquire)
@@ -110,7 +110,7 @@ impl Queue {
     }
 
     /// Returns whether the request for nothing was not answered in time. No other timeout covers it.
-    pub(super) fn is_unanswered(&self, send: &SendState) -> bool {
+    fn is_unanswered(&self, send: &SendState) -> bool {
         let periods = self.settings.io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
         matches!(send.nop, Nop::Asked(n) if n > periods)
     }

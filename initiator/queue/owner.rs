@@ -9,12 +9,9 @@ use crate::{
     settings::Settings, //
     unflushed::Unflushed,
 };
-use hcablk_core::{
-    blkdev::Parked,
-    proto::connect::{
-        Epoch,
-        SessionId, //
-    }, //
+use hcablk_core::proto::connect::{
+    Epoch,
+    SessionId, //
 };
 use kernel::sync::Arc;
 
@@ -26,8 +23,8 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     /// Ends the session because of `failure`. Any context.
     fn queue_failed(self: Arc<Self>, failure: Failure);
 
-    /// Tells that a request of `queue` was not answered in time, `late` or that for nothing. Any context.
-    fn queue_timed_out(self: Arc<Self>, queue: &Queue, late: Option<Parked>);
+    /// Tells that a request of `queue` was not answered in time. Any context.
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue);
 
     /// Returns whether requests wait for another session when this one has ended.
     fn requests_wait(&self) -> bool;

@@ -18,7 +18,6 @@ use crate::{
     },
 };
 use hcablk_core::{
-    blkdev::Parked,
     broken,
     proto::{
         credits::Credits,
@@ -43,8 +42,6 @@ pub(super) struct SendState {
     pub(super) starved: bool,
     /// See [`Queue::stop`].
     pub(super) stopped: bool,
-    /// The request that was not answered in time, if the queue is marked because of one.
-    pub(super) late: Option<Parked>,
     pub(super) nop: Nop,
     pub(super) batching: Batching,
     pub(super) eager_state: EagerState,
@@ -72,7 +69,6 @@ impl SendState {
             credits: Credits::new(0),
             starved: false,
             stopped: false,
-            late: None,
             nop: Nop::Nothing,
             batching: Batching::new(0, 0),
             eager_state: EagerState::Never,

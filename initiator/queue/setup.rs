@@ -165,7 +165,6 @@ impl Queue {
             live: Atomic::new(false),
             granted: Atomic::new(false),
             timed_out: Atomic::new(false),
-            failed: Atomic::new(false),
             starved: Atomic::new(false),
             remote_invalidate: settings.remote_invalidate,
             read_bounce: parts.read_bounce,

@@ -22,7 +22,6 @@ use crate::{
     },
 };
 use hcablk_core::{
-    blkdev::Parked,
     rdma::{
         cm::Id,
         pd::ProtectionDomain, //
@@ -144,11 +143,11 @@ impl QueueOwner for Session {
     }
 
     /// Starts replacing the queue pair of `queue`.
-    fn queue_timed_out(self: Arc<Self>, queue: &Queue, late: Option<Parked>) {
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue) {
         if !self.is_admitted() {
             // Its replacement would be a path of the disk without having been admitted.
             self.fail(Failure::RequestTimeout);
-        } else if queue.mark_timed_out(late) {
+        } else if queue.mark_timed_out() {
             // If that is queued already it has yet to look.
             let _ = self
                 .workqueues

@@ -12,8 +12,8 @@
 //!                       └── the session ends, or no other queue pair in time: the session fails
 //! ```
 //!
-//! 1. The queue accepts nothing, at once: the block layer keeps what it has for it. What the target
-//!    answers still ends as ever. If what was late is answered before its turn comes, the queue is live again and that is all.
+//! 1. The queue accepts nothing: the block layer keeps what it has for it. What the target
+//!    answers still ends as ever.
 //! 2. A queue pair that says whose place it takes is connected. The target takes its side
 //!    of the old one down, and grants the new one when the drive has finished what it had begun for
 //!    that: nothing of it comes after what is issued again.
@@ -75,14 +75,6 @@ impl Session {
             if *self.state.lock() != State::Live {
                 // The teardown waits, and will see to it.
                 return;
-            }
-            if old.is_well_again() {
-                pr_info!(
-                    "{}: queue {index} did not answer in time, but has since\n",
-                    *self.owner
-                );
-                self.requests.run_hw_queue(index.into());
-                continue;
             }
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(

@@ -190,22 +190,6 @@ impl Slot {
     }
 }
 
-/// A request that was parked at some moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parked {
-    hw_queue: u32,
-    tag: u16,
-    /// Of its slot: its generation and its path, too.
-    word: u32,
-}
-
-impl Parked {
-    /// Returns on which path.
-    pub fn path(self) -> u8 {
-        (self.word >> PATH_SHIFT) as u8
-    }
-}
-
 /// Data of hardware queues in whose place [`Requests::exchange`] has put other. Functions of [`Operations`] that began before may
 /// still run on it: it is dropped after an RCU grace period, one for all. Dropping it sleeps.
 pub struct Formers<T: Operations>(KVec<Arc<T::HwQueue>>);
@@ -353,21 +337,10 @@ impl<T: Operations> Requests<T> {
             .is_none_or(|slot| slot.word.load(Acquire) & STATE_MASK == IDLE)
     }
 
-    /// Returns which request with this tag is parked, at some moment during the call.
-    pub fn parked(&self, hw_queue: u32, tag: u16) -> Option<Parked> {
+    /// Returns on which path the request with this tag is parked, at some moment during the call.
+    pub fn path_of(&self, hw_queue: u32, tag: u16) -> Option<u8> {
         let word = self.slot(hw_queue, tag.into())?.word.load(Acquire);
-        let parked = Parked {
-            hw_queue,
-            tag,
-            word,
-        };
-        (word & STATE_MASK == PARKED).then_some(parked)
-    }
-
-    /// Returns whether a request that was parked still is, on the same path, at some moment during the call.
-    pub fn is_parked(&self, parked: Parked) -> bool {
-        self.slot(parked.hw_queue, parked.tag.into())
-            .is_some_and(|slot| slot.word.load(Acquire) == parked.word)
+        (word & STATE_MASK == PARKED).then_some((word >> PATH_SHIFT) as u8)
     }
 
     /// Takes every request of one hardware queue that is parked on `path` and gives it to `f`.

@@ -89,7 +89,7 @@ impl NoHibernation {
                 },
                 uses,
             });
-            bindings::register_pm_notifier(&raw mut (*raw).notifier)
+            bindings::hcablk_c_register_pm_notifier(&raw mut (*raw).notifier)
         })?;
         // INVARIANT: As done just now.
         Ok(Self { inner })
@@ -98,8 +98,8 @@ impl NoHibernation {
 
 impl Drop for NoHibernation {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant it is registered. Nothing runs once that is taken back. An error says that it was not.
-        let _ = unsafe { bindings::unregister_pm_notifier(&raw mut (*self.inner.get()).notifier) };
+        // SAFETY: By the type invariant it is registered. Nothing runs once that is taken back.
+        unsafe { bindings::hcablk_c_unregister_pm_notifier(&raw mut (*self.inner.get()).notifier) };
     }
 }
 

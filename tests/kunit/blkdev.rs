@@ -33,6 +33,7 @@ use hcablk_core::{
         BioSlot,
         BlockDevice,
         DiskOpeners,
+        Formers,
         Limits,
         LiveLimits,
         Op,
@@ -174,7 +175,11 @@ mod tests {
         // Whether the former one has no other user left.
         let exchange = |hw_queue| -> Result<bool> {
             let new = HwQueue::new(&other, hw_queue)?;
-            let former = desk.requests.exchange(hw_queue, new)?;
+            let mut formers = Formers::new();
+            desk.requests.exchange(hw_queue, new, &mut formers)?;
+            let mut formers = formers.wait();
+            let former = formers.pop().ok_or(EINVAL)?;
+            ensure!(formers.is_empty());
             Ok(Arc::into_unique_or_drop(former).is_some())
         };
         let queues = desk
@@ -206,7 +211,8 @@ mod tests {
     fn a_hardware_queue_that_blk_mq_gives_up_gets_no_other_data() -> Result {
         let mut desk = Desk::new(&Plan::default())?;
         let (_, other) = desk::shared(&desk.requests)?;
-        drop(desk.requests.exchange(0, HwQueue::new(&other, 0)?)?);
+        let new = HwQueue::new(&other, 0)?;
+        desk.requests.exchange(0, new, &mut Formers::new())?;
         other.at_exit.store(AT_EXIT_TRY, Relaxed);
         desk.device = None;
         if let Some(disk) = desk.disk.take() {

@@ -19,6 +19,7 @@ use hcablk_core::blkdev::{
     BlockDevice,
     Disk,
     DiskOpeners,
+    Formers,
     Limits,
     NewDisk,
     Op,
@@ -168,11 +169,13 @@ impl Drop for HwQueue {
         {
             return;
         }
+        let mut formers = Formers::new();
+        let requests = &self.shared.requests;
         let done = Self::new(&self.shared, self.index)
-            .and_then(|other| self.shared.requests.exchange(self.index, other));
+            .and_then(|other| requests.exchange(self.index, other, &mut formers));
         at_exit.store(
             match done {
-                Ok(_) => AT_EXIT_DONE,
+                Ok(()) => AT_EXIT_DONE,
                 Err(_) => AT_EXIT_REFUSED,
             },
             Relaxed,

@@ -12,6 +12,7 @@ use super::{
 use crate::bindings;
 use crate::sync::atomic::{
     Acquire,
+    Full,
     Relaxed, //
 };
 impl<H: Handler> CompletionQueue<H> {
@@ -36,7 +37,8 @@ impl<H: Handler> CompletionQueue<H> {
     /// that may raise its event while the poller, in softirq context, has looked for the last time: irq_poll loses such an event,
     /// and the device does not say while it is armed that it has a completion. May sleep. Calls for one queue do not overlap.
     pub(in crate::rdma) fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.watched.store(true, Relaxed);
+        // With a barrier: a timer that is found pending sees it when it expires.
+        self.watched.xchg(true, Full);
         self.guard();
         let waited = wait();
         self.watched.store(false, Relaxed);

@@ -69,29 +69,6 @@ check "the target's, too" wait_log target 60 'has queue [01] anew'
 
 check "what was replaced is freed while the disk lives" is_freed "$pairs"
 
-# Both queues time out; the second waits for the first one's replacement, and is answered meanwhile.
-read -r before _ <<< "$(replaced)"
-hold
-spawn first c1 "$(writing 1 5 first)"
-check "a queue times out" is_replaced "$pairs"
-spawn second c1 "$(writing 0 6 second)"
-# waiting QUEUE: requests that the block layer keeps, since the driver takes none
-waiting() {
-	echo "[ -s /sys/kernel/debug/block/$disk/hctx$1/dispatch ]"
-}
-spawn well c1 "until $(waiting 0); do taskset -c 0 timeout 60 dd if=$device of=/dev/null bs=4k skip=16384 count=1 iflag=direct; done"
-check "the other one accepts nothing from its own time-out on, though it is not its turn" wait_until c1 60 "$(waiting 0)"
-let_go
-for one in first second well; do
-	check "all is done after all ($one)" join $one
-done
-read -r after _ <<< "$(replaced)"
-same "only the first was replaced" 1 $((after - before))
-check "the log says why" wait_log c1 60 'v: queue [01] did not answer in time, but has since'
-check "both queues work" on c1 "taskset -c 0 dd if=$device of=/dev/null bs=64k count=4 iflag=direct &&
-	taskset -c 1 dd if=$device of=/dev/null bs=64k count=4 iflag=direct"
-check "what was replaced is freed" is_freed "$pairs"
-
 # Many at a time, on both queues.
 read -r before _ <<< "$(replaced)"
 spawn load c1 "fio --name=v --filename=$device --direct=1 --ioengine=libaio --rw=randrw --bsrange=4k-128k --size=12M \

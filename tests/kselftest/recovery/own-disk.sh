@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Proves: a host that uses a volume of its own, cached, and makes twice as many pages dirty as it has memory comes to an end, also when its connection is lost and volumes come and go meanwhile.
-# group: fail
+# turn: 16
 # guests: target
 # waits: yes
-# turns: 6
-# takes: 120
+# takes: 20
 # timeout: 1200
 
-. "${0%/*}/lib.sh"
+. "${0%/*}/../lib/lib.sh"
 
 # Whoever reclaims memory here waits for the disk, the disk for a fence of its lost session, and that for locks of the target, which
 # are held by whoever exports a volume: these allocate without I/O, or nothing ends.
@@ -16,6 +15,7 @@ left=$((96 * slow)) written=$((2 * left))
 must on target "modprobe ext4; mkfs.ext4 -q -F $drive && mkdir -p /mnt/volumes && mount $drive /mnt/volumes && truncate -s ${written}M /mnt/volumes/own"
 export_volume own /mnt/volumes/own --mode=cached target
 connect target own --queue-depth 32 --ctrl-loss-tmo 600 --reconnect-delay 1
+netdev=$(on target "rdma link show" | sed -n "s/^link $rdma_link\\/1 .*netdev \\([^ ]*\\).*/\\1/p")
 must on target 'echo 70 > /proc/sys/vm/dirty_ratio && echo 1 > /proc/sys/vm/dirty_background_ratio'
 # Huge pages are memory that nobody can have.
 must on target "sync && echo 3 > /proc/sys/vm/drop_caches &&
@@ -30,9 +30,9 @@ ON_SECONDS=900 spawn exports target "modprobe brd rd_nr=1 rd_size=4096; n=0
 	done; echo \$n volumes >&2"
 must wait_until target 120 "awk '{ is[\$1] = \$2 } END { exit !(is[\"nr_dirtied\"] > 5000) }' /proc/vmstat"
 for turn in 1 2; do
-	must on target "rdma link delete ${rdma}0"
+	must on target "rdma link delete $rdma_link"
 	check "$turn: the connection is lost" wait_until target 60 "[ \$(cat $initiator/own/state) != live ]"
-	must on target "rdma link add ${rdma}0 type $rdma netdev eth0"
+	must on target "rdma link add $rdma_link type $rdma netdev $netdev"
 	check "$turn: it is back, though memory is short" wait_until target 120 "[ \$(cat $initiator/own/state) = live ]"
 done
 check "all is written" join writer
