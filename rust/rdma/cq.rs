@@ -148,6 +148,13 @@ unsafe impl<H: Handler> Send for CompletionQueue<H> {}
 // SAFETY: As above.
 unsafe impl<H: Handler> Sync for CompletionQueue<H> {}
 
+/// Makes the lock of a queue that is polled by who asks. Not generic: its class is one for all modules, and so has to be its name,
+/// of which each module that has a generic function gets a copy of its own.
+#[inline(never)]
+fn direct_lock() -> impl PinInit<SpinLock<()>> {
+    new_spinlock!((), "hcablk_direct")
+}
+
 impl<H: Handler> CompletionQueue<H> {
     /// Makes a queue with room for exactly `entries` completions: a queue that
     /// overflows loses some. `vector` chooses the interrupt. May sleep.
@@ -181,7 +188,7 @@ impl<H: Handler> CompletionQueue<H> {
                     // SAFETY: `slot` is writable memory that stays pinned.
                     unsafe { bindings::hcablk_c_init_work(slot, Some(Self::on_work)) };
                 }),
-                direct <- new_spinlock!((), "hcablk_direct"),
+                direct <- direct_lock(),
                 batch: UnsafeCell::new([const { bindings::zeroed() }; BATCH]),
                 events: Counter::new(),
                 handed_over: Atomic::new(0),
