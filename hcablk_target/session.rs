@@ -135,7 +135,7 @@ pub(crate) struct Session {
     memory: Arc<Memory>,
     volume: VolumeName,
     geometry: Geometry,
-    /// What the initiator is told by all replies; the watch tells of changes.
+    /// The volume or its drive refused writes when the session began. All replies carry this; the watch reports changes.
     began_read_only: bool,
     flushes: Flushes,
     /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].

@@ -147,7 +147,7 @@ impl Event {
         unsafe { bindings::complete_all(self.inner.get()) };
     }
 
-    /// Makes the event one that has not happened. Who waits at this moment may have missed it, and goes on waiting.
+    /// Resets the event: it has not happened. A thread that has not yet returned from its wait may go on waiting. Any context.
     pub fn reset(&self) {
         // SAFETY: `inner` is an initialised completion.
         unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };

@@ -244,7 +244,7 @@ impl<O: Completion> Io<O> {
         self.owner.backing().flush_failures().count() != self.flush_failures
     }
 
-    /// Returns whether it is a write that has to be on stable media when it is answered, without another flush.
+    /// Returns whether this is a write with FUA, asked for or [forced](Self::force_fua): its data must be on stable media before the answer. Any context.
     #[inline]
     fn is_fua(&self) -> bool {
         match self.op {

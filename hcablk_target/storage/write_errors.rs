@@ -212,7 +212,7 @@ impl WriteErrors {
         let count = self.failures.count();
         let missed = self.seen_failures.load(Relaxed) != count;
         if missed {
-            // By who has the lock it is owed for certain, or is taken back before that is given up.
+            // The holder of the lock records the error as owed, or clears this, before it releases the lock.
             self.owes_error.store(true, Release);
             self.seen_failures.store(count, Release);
         }

@@ -110,7 +110,8 @@ impl Connect {
         Ok(())
     }
 
-    /// Returns `geometry` as the initiator is told of it.
+    /// Returns `geometry` with the read-only flag that every reply of this session carries: whether the volume or its drive
+    /// refused writes when the session began. Any context.
     fn as_told(session: &Session, geometry: &Geometry) -> Geometry {
         Geometry {
             read_only: session.began_read_only(),

@@ -133,7 +133,9 @@ impl List {
         drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
     }
 
-    /// Opens the directory of the files; `None`: there is none, and no file either. Also returns whether it has [`MARKER`]. Sleeps.
+    /// Opens the directory that keeps the files of reservations, and returns it with whether it has [`MARKER`]. Returns `None` if
+    /// none is set or it does not exist, and `keep` allows that. Sleeps. Fails with `ENOENT` if `keep` does not, and with what
+    /// could not be done.
     fn open(
         directory: Option<&CStr>,
         keep: Keep,
