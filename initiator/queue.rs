@@ -127,6 +127,7 @@ mod events;
 mod hw_queue;
 mod issue;
 mod keep_alive;
+mod late;
 mod message_batch;
 mod no_path;
 mod owner;
@@ -203,6 +204,8 @@ pub(crate) struct Queue {
     granted: Atomic<bool>,
     /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
     timed_out: Atomic<bool>,
+    /// Its queue pair has failed meanwhile.
+    is_unfit: Atomic<bool>,
     /// A request was turned away for want of credits, and no answer has come since: for who may choose another path.
     starved: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
@@ -306,6 +309,10 @@ impl Queue {
     #[inline]
     fn is_starved(&self) -> bool {
         self.starved.load(Relaxed)
+    }
+
+    pub(crate) fn index(&self) -> u8 {
+        self.index
     }
 
     /// Returns how far its RDMA device is from the processor that this runs on.

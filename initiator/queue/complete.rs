@@ -231,7 +231,7 @@ impl Handler for Queue {
         let Some(proof) = completion.success() else {
             if !completion.is_flushed() {
                 self.fail(Failure::Work(completion.status()));
-            } else if self.live.load(Acquire) {
+            } else if self.is_live() || self.is_timed_out() {
                 self.fail(Failure::Flushed);
             }
             // While connecting, a refusal flushes the receives before its

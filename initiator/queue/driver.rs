@@ -65,7 +65,7 @@ impl Operations for Driver {
         // The end of the queue pair, or of the session, ends the request.
         let path = requests.path_of(index, tag);
         if let Some(queue) = path.and_then(|path| hw_queue.of_path(path)) {
-            queue.owner.clone().queue_timed_out(queue);
+            queue.owner.clone().queue_timed_out(queue, tag);
         }
         Timeout::ResetTimer
     }

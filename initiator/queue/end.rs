@@ -9,6 +9,7 @@
 //! goes on (`session/replace.rs`).
 
 use super::{
+    keep_alive::Nop,
     Driver,
     Phase,
     Queue, //
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 use hcablk_core::sync::atomic::{
     Acquire,
     Full,
+    Relaxed,
     Release, //
 };
 use hcablk_core::{
@@ -46,13 +48,40 @@ impl Queue {
         }
     }
 
-    /// Marks the queue as one of whose requests was not answered in time. Returns `false` if it
-    /// was marked before, or accepts no requests any more. Any context.
-    pub(crate) fn mark_timed_out(&self) -> bool {
-        let send = self.send.lock();
-        let news = !send.stopped && !self.timed_out.xchg(true, Full);
+    /// Marks the queue as one whose request with this tag was not answered in time: it accepts none from here on. Returns
+    /// `false` if it was marked before, or is stopped. Any context.
+    pub(crate) fn mark_timed_out(&self, tag: u16) -> bool {
+        let mut send = self.send.lock();
+        if send.stopped {
+            return false;
+        }
+        send.late.insert(tag);
+        let news = !self.timed_out.xchg(true, Full);
+        // Behind the mark: see `refusal()`.
+        self.live.store(false, Release);
         drop(send);
         news
+    }
+
+    /// Takes the mark away if all was answered by now that was not in time, so that the queue accepts requests again; returns
+    /// whether it does. Those that were refused meanwhile wait for a run of the hardware queue, after a grace period.
+    pub(crate) fn has_caught_up(&self) -> bool {
+        let mut send = self.send.lock();
+        let asks_nothing = send.nop != Nop::Nothing;
+        if send.stopped || self.is_behind(&send.late, asks_nothing) {
+            return false;
+        }
+        self.live.store(true, Release);
+        // Behind that: see `refusal()`.
+        self.timed_out.xchg(false, Full);
+        // Behind that: see `fail()`.
+        if self.is_unfit.load(Relaxed) {
+            self.timed_out.store(true, Relaxed);
+            self.live.store(false, Release);
+            return false;
+        }
+        send.late.clear();
+        true
     }
 
     /// Returns whether a request was not answered in time, so that another queue pair shall
@@ -71,20 +100,26 @@ impl Queue {
     /// another session, or fail.
     #[cold]
     pub(super) fn refusal(&self) -> Status {
-        if self.is_timed_out() || self.owner.requests_wait() {
+        // In this order: a queue that has caught up is live before it loses its mark.
+        if self.is_timed_out() || self.is_live() || self.owner.requests_wait() {
             Status::DevResource
         } else {
             Status::Transport
         }
     }
 
-    /// Ends the session because of `failure`, unless this queue pair is given up anyway. Any
-    /// context.
+    /// Ends the session because of `failure`, unless another queue pair comes in place of this one: then it does, whatever
+    /// is answered still. Any context.
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
-        if !self.is_timed_out() {
-            self.end_session(failure);
+        if self.is_timed_out() {
+            self.is_unfit.xchg(true, Full);
+            // If the queue has lost its mark by now, nobody may have seen that.
+            if self.is_timed_out() {
+                return;
+            }
         }
+        self.end_session(failure);
     }
 
     /// Fails the queue pair, so that it begins to drain. For who closes several; nothing new may be

@@ -187,7 +187,9 @@ impl HwQueue {
 
     /// Returns the status of requests while no path accepts any.
     fn refusal(&self) -> Status {
-        if self.no_path.requests_wait() || self.queues.iter().any(|queue| queue.is_timed_out()) {
+        let is_timed_out = self.queues.iter().any(|queue| queue.is_timed_out());
+        // Behind that, as `Queue::refusal()`.
+        if is_timed_out || self.has_live() || self.no_path.requests_wait() {
             Status::DevResource
         } else {
             Status::Transport

@@ -60,7 +60,7 @@ impl Queue {
         }
         if self.live.load(Acquire) && self.is_unanswered(&send) {
             drop(send);
-            return self.owner.clone().queue_timed_out(self);
+            return self.owner.clone().queue_timed_out(self, self.depth);
         }
         if !self.live.load(Acquire)
             || self.keep_alive_pending.load(Acquire)

@@ -23,8 +23,8 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     /// Ends the session because of `failure`. Any context.
     fn queue_failed(self: Arc<Self>, failure: Failure);
 
-    /// Tells that a request of `queue` was not answered in time. Any context.
-    fn queue_timed_out(self: Arc<Self>, queue: &Queue);
+    /// Tells that the request of `queue` with this tag was not answered in time. Any context.
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16);
 
     /// Returns whether requests wait for another session when this one has ended.
     fn requests_wait(&self) -> bool;

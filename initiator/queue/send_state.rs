@@ -5,6 +5,7 @@
 
 use super::{
     keep_alive::Nop,
+    late::Late,
     message_batch::MessageBatch,
     transfer::EagerState,
     wr_seq,
@@ -43,6 +44,8 @@ pub(super) struct SendState {
     /// See [`Queue::stop`].
     pub(super) stopped: bool,
     pub(super) nop: Nop,
+    /// Those that were not answered in time, while the queue is marked for that ([`Queue::mark_timed_out`]).
+    pub(super) late: Late,
     pub(super) batching: Batching,
     pub(super) eager_state: EagerState,
     /// Which slots of the eager ring are taken, and by which tags.
@@ -70,6 +73,7 @@ impl SendState {
             starved: false,
             stopped: false,
             nop: Nop::Nothing,
+            late: Late::new(usize::from(shape.depth) + 1)?,
             batching: Batching::new(0, 0),
             eager_state: EagerState::Never,
             ring: Ring::new(0, 0, taken),

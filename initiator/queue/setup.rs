@@ -165,6 +165,7 @@ impl Queue {
             live: Atomic::new(false),
             granted: Atomic::new(false),
             timed_out: Atomic::new(false),
+            is_unfit: Atomic::new(false),
             starved: Atomic::new(false),
             remote_invalidate: settings.remote_invalidate,
             read_bounce: parts.read_bounce,

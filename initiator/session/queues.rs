@@ -143,11 +143,17 @@ impl QueueOwner for Session {
     }
 
     /// Starts replacing the queue pair of `queue`.
-    fn queue_timed_out(self: Arc<Self>, queue: &Queue) {
+    fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
         if !self.is_admitted() {
             // Its replacement would be a path of the disk without having been admitted.
             self.fail(Failure::RequestTimeout);
-        } else if queue.mark_timed_out() {
+        } else if queue.mark_timed_out(tag) {
+            pr_warn!(
+                "{}: queue {} of path {} does not answer in time\n",
+                *self.owner,
+                queue.index(),
+                self.path()
+            );
             // If that is queued already it has yet to look.
             let _ = self
                 .workqueues

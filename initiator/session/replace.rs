@@ -9,11 +9,12 @@
 //!         timeout                 connected              closed, exchanged
 //!  Live ──────────► Timed out ──────────────► Replaced ──────────────────► (the new one is Live)
 //!                       │
+//!                       ├── its turn has come, and all that was late was answered by then: it is Live again
 //!                       └── the session ends, or no other queue pair in time: the session fails
 //! ```
 //!
-//! 1. The queue accepts nothing: the block layer keeps what it has for it. What the target
-//!    answers still ends as ever.
+//! 1. The queue accepts nothing, at once: the block layer keeps what it has for it. What the target
+//!    answers still ends as ever. One queue of a session is replaced at a time, so it may wait for its turn.
 //! 2. A queue pair that says whose place it takes is connected. The target takes its side
 //!    of the old one down, and grants the new one when the drive has finished what it had begun for
 //!    that: nothing of it comes after what is issued again.
@@ -75,6 +76,16 @@ impl Session {
             if *self.state.lock() != State::Live {
                 // The teardown waits, and will see to it.
                 return;
+            }
+            // While it waited for its turn.
+            if old.has_caught_up() {
+                pr_info!(
+                    "{}: queue {index} has answered, though not in time\n",
+                    *self.owner
+                );
+                self.requests.synchronize();
+                self.requests.run_hw_queue(index.into());
+                continue;
             }
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
