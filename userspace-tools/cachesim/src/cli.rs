@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{value_parser, Args, Parser, Subcommand, ValueEnum};
 
-use crate::mq::lines::LINE_SHIFT;
+use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
 /// How well the cache of an hcablk target would do with a stream of requests
 ///

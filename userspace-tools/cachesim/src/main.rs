@@ -9,20 +9,10 @@
 //! | [`workload`] | streams of requests made by a seed |
 //! | [`policy`] | what the algorithm is compared with: LRU, ARC, and the best that is possible |
 //! | [`simulate`] | a trace through the caches, and the result |
-//! | `mq` | the kernel module's own files |
+//!
+//! The algorithm itself is the kernel module's own, from the crate `hcablk_core`.
 
 mod cli;
-#[rustfmt::skip]
-#[allow(
-    clippy::all,
-    clippy::pedantic,
-    clippy::unwrap_used,
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    reason = "formatted, linted and used as a part of the kernel modules"
-)]
-mod mq;
 mod policy;
 mod simulate;
 mod trace;

@@ -6,10 +6,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::mq::lines::{Lines, Visit, LINE_SHIFT, SPAN};
-use crate::mq::Memory;
 use crate::policy::{Arc, Lru, Opt, Policy};
 use crate::trace::Request;
+use hcablk_core::logic::mq::lines::{Lines, Visit, LINE_SHIFT, SPAN};
+use hcablk_core::logic::mq::Memory;
 
 /// This machine's memory.
 struct Heap;

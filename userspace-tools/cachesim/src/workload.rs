@@ -3,9 +3,9 @@
 //! Streams of requests, made by a seed.
 
 use crate::cli::{Workload, WorkloadArgs};
-use crate::mq::lines::LINE_SHIFT;
 use crate::policy::{Lru, Policy as _};
 use crate::trace::Request;
+use hcablk_core::logic::mq::lines::LINE_SHIFT;
 
 /// Of so many requests of a scan stream, one begins a scan.
 const SCAN_EVERY: u64 = 2_000;

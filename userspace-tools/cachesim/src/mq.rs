@@ -1,1 +1,0 @@
-../../../rust/logic/mq.rs

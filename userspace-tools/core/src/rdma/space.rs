@@ -1,0 +1,1 @@
+../../../../rust/rdma/space.rs

@@ -1,0 +1,1 @@
+../../../../rust/sync/atomic.rs
