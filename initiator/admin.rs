@@ -3,14 +3,14 @@
 //! A path's admin queue pair, which is connected before the others and begins the session at the target: keep-alives,
 //! fences, and the watch by which the target tells what changes. Losing it is losing the path.
 //!
-//! `admin/life.rs` has its states.
+//! `admin/life.rs` has its states, `admin/state.rs` what is in flight.
 //!
 //! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that ends the session: the target
 //!   answers at once, whatever its drive does.
 //! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive (`admin/fence.rs`), and
 //!   [`Admin::ask_durable`], in the end, whether what was acknowledged is durable.
-//! - A [watch](Watch) is always with the target, which answers it when the volume has changed or its export ends.
-//! - So is a request to be told of the [`Portals`], if the target does that.
+//! - A watch is always with the target, which answers it when the volume has changed or its export ends.
+//! - So is a request to be told of the target's portals, if the target does that.
 //!
 //! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests of that kind. The messages
 //! have buffers, credits and slots of their own: nothing that the block layer does keeps them from going out.
@@ -37,11 +37,8 @@ use hcablk_core::{
             SessionId, //
         },
         message::{
-            AdminOp,
             AdminRequest,
             Tag,
-            VolumeLimits,
-            VolumeState,
             BUFFER_LEN, //
         },
         ADMIN_DEPTH,
@@ -93,99 +90,25 @@ mod life;
 mod owner;
 mod portals;
 mod reserve;
+mod state;
 mod timer;
 
 pub(crate) use self::owner::AdminOwner;
-use self::{
-    fence::Fence,
-    life::Life,
-    portals::Portals,
-    reserve::Reserving,
-    timer::{
-        period_ms,
-        KeepAlive, //
-    }, //
+use self::state::{
+    period_ms,
+    tag,
+    State,
+    SENDS, //
 };
-
-/// The tags of requests, and the numbers of their buffers: each kind has one.
-mod tag {
-    pub(super) const KEEP_ALIVE: u16 = 0;
-    /// Also of the question whether all is durable, which comes when nothing is fenced by this any more.
-    pub(super) const FENCE: u16 = 1;
-    pub(super) const WATCH: u16 = 2;
-    pub(super) const RESERVE: u16 = 3;
-    pub(super) const PORTALS: u16 = 4;
-    /// How many there are.
-    pub(super) const KINDS: usize = 5;
-}
+pub(crate) use self::state::{
+    News,
+    Watching, //
+};
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.
 mod kind {
     pub(super) const SEND: u8 = 1;
     pub(super) const RECEIVE: u8 = 2;
-}
-
-/// Sends whose completions are outstanding, at most: they may be reported later than the answers come.
-const SENDS: u32 = 16;
-
-/// Changes that may come between two rounds of the timer. The next watch waits for that then, so that a target that tells
-/// changes without end does not keep this host busy.
-const NOTICES: u32 = 4;
-
-/// What the target has told of the volume by its admin queue pair.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct News {
-    pub(crate) state: VolumeState,
-    /// Its limits, and the generation of both: `None` if the target does not tell them, or has not yet.
-    pub(crate) limits: Option<(u32, VolumeLimits)>,
-}
-
-/// The request by which the target tells what changes.
-///
-/// ```text
-///             SEND                     answer                    the disk follows
-///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
-/// ```
-///
-/// A target that tells limits answers the first one at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Watch {
-    Due(News),
-    Watching(News),
-    Told(News),
-}
-
-/// How the volume is watched.
-#[derive(Clone, Copy)]
-pub(crate) struct Watching {
-    /// What the target's reply has said.
-    pub(crate) known: VolumeState,
-    /// The disk sends flushes.
-    pub(crate) flushes: bool,
-    /// The target tells limits.
-    pub(crate) limits: bool,
-    /// It tells of its portals.
-    pub(crate) portals: bool,
-}
-
-/// What `Admin::state` guards.
-struct State {
-    life: Life,
-    /// Sends whose completions are outstanding.
-    sends: u32,
-    /// How many requests of each kind were sent, modulo 2^16.
-    generations: [u16; tag::KINDS],
-    keep_alive: KeepAlive,
-    fence: Fence,
-    reserving: Reserving,
-    watch: Watch,
-    /// What each watch says: the disk sends flushes.
-    flushes: bool,
-    /// It follows the limits.
-    follows_limits: bool,
-    portals: Portals,
-    /// Changes that were told since the timer's last round.
-    notices: u32,
 }
 
 /// See the module. The session has it until its teardown; so have its completion queue and its timer.
@@ -245,14 +168,6 @@ impl Admin {
         let receives = capacity.receives as usize;
         let incoming = MessageBuffers::new(pd, receives, Direction::FromDevice)?;
         let outgoing = MessageBuffers::new(pd, tag::KINDS, Direction::ToDevice)?;
-        let known = News {
-            state: VolumeState {
-                sectors: 0,
-                read_only: false,
-                write_cache: None,
-            },
-            limits: None,
-        };
         let admin = Arc::pin_init(
             pin_init!(Self {
                 owner,
@@ -261,19 +176,7 @@ impl Admin {
                 pair,
                 incoming,
                 outgoing,
-                state <- new_irq_lock!(State {
-                    life: Life::Connecting,
-                    sends: 0,
-                    generations: [0; tag::KINDS],
-                    keep_alive: KeepAlive::Answered { ms: 0 },
-                    fence: Fence::Nothing,
-                    reserving: Reserving::Nothing,
-                    watch: Watch::Due(known),
-                    flushes: false,
-                    follows_limits: false,
-                    portals: Portals::NotTold,
-                    notices: 0,
-                }, "hcablk_admin"),
+                state <- new_irq_lock!(State::new(), "hcablk_admin"),
                 fencing <- new_mutex!(()),
                 fence_answered <- Event::new(),
                 told <- Event::new(),
@@ -306,26 +209,16 @@ impl Admin {
     pub(crate) fn go_live(self: &Arc<Self>, queue: &Arc<WorkQueue>, watching: Watching) -> Result {
         {
             let mut state = self.state.lock();
-            if state.life != Life::Connecting {
+            if !state.go_live(watching) {
                 // The session has ended meanwhile, as whoever brings it up will see.
                 return Ok(());
             }
-            state.life = Life::Live;
-            state.watch = Watch::Due(News {
-                state: watching.known,
-                limits: None,
-            });
-            state.flushes = watching.flushes;
-            state.follows_limits = watching.limits;
-            if watching.portals {
-                state.portals = Portals::Due(0);
-            }
-            let posted = self.send_keep_alive(&mut state);
-            posted.and_then(|()| self.send_watch(&mut state))?;
+            self.send_keep_alive(&mut state)?;
+            self.send_watch(&mut state)?;
         }
         let timer = Periodic::start_on(queue, self.clone(), period_ms(self.tmo_s))?;
         let mut place = self.timer.lock();
-        if self.state.lock().life == Life::Live {
+        if self.state.lock().is_live() {
             *place = Some(timer);
             return Ok(());
         }
@@ -336,16 +229,14 @@ impl Admin {
 
     /// Returns whether it is the target that has granted it.
     pub(crate) fn is_of_target(&self) -> bool {
-        self.state.lock().life.is_of_target()
+        self.state.lock().life().is_of_target()
     }
 
     /// Sends nothing any more, and wakes who waits for an answer. May sleep.
     pub(crate) fn stop(&self) {
         let timer = {
             let mut place = self.timer.lock();
-            let mut state = self.state.lock();
-            state.life = state.life.stopped();
-            drop(state);
+            self.state.lock().stop();
             place.take()
         };
         drop(timer);
@@ -402,72 +293,38 @@ impl Admin {
             .post_receive(Sge::new(slice), WorkId::new(kind::RECEIVE, buffer))
     }
 
-    /// Posts a request of kind `index`, of which none is in flight. Fails with `EBUSY` when no slot is free, which passes, and
-    /// as posting does.
-    fn send(&self, state: &mut State, index: u16, op: AdminOp) -> Result {
-        let generation = state
-            .generations
-            .get_mut(usize::from(index))
-            .ok_or(EINVAL)?;
-        if state.sends == SENDS {
-            return Err(EBUSY);
-        }
-        *generation = generation.wrapping_add(1);
-        let tag = Tag {
-            index,
-            generation: *generation,
+    /// Posts a request that is recorded as sent; nothing if there is none. Under the lock.
+    fn post(&self, _state: &mut State, request: Option<AdminRequest>) -> Result {
+        let Some(request) = request else {
+            return Ok(());
         };
-        let request = AdminRequest { tag, op };
-        let slice = self.outgoing.write(index.into(), &request.encode())?;
-        state.sends += 1;
+        let index = request.tag.index.into();
+        let slice = self.outgoing.write(index, &request.encode())?;
         let sges = [Sge::new(slice)];
         let mut wr = Send::new(&sges);
         wr.solicited();
-        wr.signal(WorkId::new(kind::SEND, index.into()));
+        wr.signal(WorkId::new(kind::SEND, request.tag.index.into()));
         let mut chain = Chain::new();
         chain.push(&mut wr);
         self.pair.post(&chain)
     }
 
-    /// Posts the watch if it is due. As [`Self::send`], but that no slot is free is no failure.
+    /// Posts the watch if it is due. As [`Self::post`].
     fn send_watch(&self, state: &mut State) -> Result {
-        let Watch::Due(known) = state.watch else {
-            return Ok(());
-        };
-        if state.life != Life::Live || state.notices >= NOTICES {
-            return Ok(());
-        }
-        let generation = known.limits.map_or(0, |(generation, _)| generation);
-        let watch = AdminOp::Watch {
-            known: known.state,
-            flushes: state.flushes,
-            generation: state.follows_limits.then_some(generation),
-        };
-        match self.send(state, tag::WATCH, watch) {
-            Ok(()) => {
-                state.watch = Watch::Watching(known);
-                Ok(())
-            }
-            Err(EBUSY) => Ok(()),
-            Err(e) => Err(e),
-        }
+        let watch = state.watch_due();
+        self.post(state, watch)
     }
 
     /// Returns what the target has told, if the disk has not followed it yet.
     pub(crate) fn news(&self) -> Option<News> {
-        match self.state.lock().watch {
-            Watch::Told(changed) => Some(changed),
-            _ => None,
-        }
+        self.state.lock().news()
     }
 
     /// Records that the disk has followed what [`Self::news`] returned, and watches on. Any context.
     pub(crate) fn followed(&self) {
         let posted = {
             let mut state = self.state.lock();
-            if let Watch::Told(changed) = state.watch {
-                state.watch = Watch::Due(changed);
-            }
+            state.followed();
             self.send_watch(&mut state)
         };
         self.check(posted);

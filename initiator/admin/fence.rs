@@ -3,38 +3,25 @@
 //! Questions to the target: to let nothing of another path's session reach the volume any more; and, when it has ended the
 //! export, whether all that it acknowledged is durable.
 //!
-//! ```text
-//!             SEND              answer
-//!  Nothing ──────────► Asked ──────────► Answered(fenced) ──► (the next question)
-//! ```
-//!
 //! The target answers at once: that it is so, or that the drive has not finished what it had begun, and whoever asks
 //! does so again. There is one question at a time.
 
 use super::{
-    tag,
+    state::{
+        Fence,
+        NotAsked, //
+    },
     Admin,
-    Fenced,
-    Life, //
+    Fenced, //
 };
 use crate::failure::{
     Failure,
     Step, //
 };
 use hcablk_core::proto::message::AdminOp;
-use kernel::prelude::*;
 
 /// Milliseconds until an answer is not waited for any more.
 const ANSWER_MS: u32 = 2000;
-
-/// See the module's picture. Whoever asks and the completion handler change it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fence {
-    Nothing,
-    Asked,
-    /// Whether it is so; `None`: the target refuses to say.
-    Answered(Option<bool>),
-}
 
 impl Admin {
     /// Asks the target to fence this disk's session on a path up to an epoch; returns whether nothing of it can
@@ -52,43 +39,41 @@ impl Admin {
 
     fn ask(&self, question: AdminOp) -> Result<bool, Failure> {
         let _alone = self.fencing.lock();
-        {
+        let posted = {
             let mut state = self.state.lock();
-            if state.life != Life::Live {
-                return Err(Failure::Disconnected);
-            }
-            // The answer to a question that nobody waits for any more may still be to come: that is waited for first.
-            if state.fence != Fence::Asked {
-                self.fence_answered.reset();
-                match self.send(&mut state, tag::FENCE, question) {
-                    Ok(()) => state.fence = Fence::Asked,
-                    Err(EBUSY) => return Ok(false),
-                    Err(e) => {
-                        drop(state);
-                        self.check(Err(e));
-                        return Err(Failure::Disconnected);
-                    }
+            match state.ask_fence(question) {
+                Ok(request) => {
+                    self.fence_answered.reset();
+                    self.post(&mut state, Some(request))
                 }
-            } else {
-                drop(state);
-                return match self.fence_answered.wait_ms(ANSWER_MS) {
-                    Ok(()) if self.is_live() => Ok(false),
-                    Ok(()) => Err(Failure::Disconnected),
-                    Err(_) => Err(Failure::Timeout(Step::Answer)),
-                };
+                Err(NotAsked::Busy) => return Ok(false),
+                Err(NotAsked::NotLive) => return Err(Failure::Disconnected),
+                Err(NotAsked::Pending) => {
+                    // That is waited for first.
+                    drop(state);
+                    return match self.fence_answered.wait_ms(ANSWER_MS) {
+                        Ok(()) if self.is_live() => Ok(false),
+                        Ok(()) => Err(Failure::Disconnected),
+                        Err(_) => Err(Failure::Timeout(Step::Answer)),
+                    };
+                }
             }
+        };
+        if posted.is_err() {
+            self.check(posted);
+            return Err(Failure::Disconnected);
         }
         let waited = self.fence_answered.wait_ms(ANSWER_MS);
         let state = self.state.lock();
-        match state.fence {
+        match state.fence() {
             Fence::Answered(Some(fenced)) => Ok(fenced),
             Fence::Answered(None) => Err(Failure::Broken("the target knows no such path to fence")),
-            _ if waited.is_err() && state.life == Life::Live => Err(Failure::Timeout(Step::Answer)),
+            _ if waited.is_err() && state.is_live() => Err(Failure::Timeout(Step::Answer)),
             _ => Err(Failure::Disconnected),
         }
     }
 
     fn is_live(&self) -> bool {
-        self.state.lock().life == Life::Live
+        self.state.lock().is_live()
     }
 }

@@ -16,6 +16,8 @@ mod proofs;
 mod mq;
 mod space;
 mod account;
+#[cfg(test)]
+mod admin_state;
 mod admission;
 mod batching;
 mod address;

@@ -1,0 +1,663 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an admin queue pair has in flight, what is due, and what follows from each answer: a pure state machine. Uses nothing but
+//! `core` and the wire format: its tests run on the host, and the client in user space shares it.
+//!
+//! Of each kind of request one is in flight. The tag is its [kind](tag), the generation counts the requests of that kind. A
+//! function that returns a request has recorded it as sent: the caller posts it, or ends the session.
+
+use super::life::Life;
+use hcablk_core::proto::message::{
+    AdminOp,
+    AdminRequest,
+    AdminResponse,
+    ReservationInfo,
+    Status,
+    Tag,
+    VolumeLimits,
+    VolumeState, //
+};
+
+/// The tags of requests, and the numbers of their buffers: each kind has one.
+pub(super) mod tag {
+    pub(in super::super) const KEEP_ALIVE: u16 = 0;
+    /// Also of the question whether all is durable, which comes when nothing is fenced by this any more.
+    pub(in super::super) const FENCE: u16 = 1;
+    pub(in super::super) const WATCH: u16 = 2;
+    pub(in super::super) const RESERVE: u16 = 3;
+    pub(in super::super) const PORTALS: u16 = 4;
+    /// How many there are.
+    pub(in super::super) const KINDS: usize = 5;
+}
+
+/// Sends whose completions are outstanding, at most: they may be reported later than the answers come.
+pub(super) const SENDS: u32 = 16;
+
+/// Changes that may come between two rounds of the timer. The next watch waits for that then, so that a target that tells
+/// changes without end does not keep this host busy.
+const NOTICES: u32 = 4;
+
+/// Milliseconds between two rounds of the timer, at most.
+const PERIOD_MS: u32 = 1000;
+
+const UNASKED: &str = "it answered what was not asked";
+pub(super) const NONSENSE: &str = "a message cannot be understood";
+const NO_CHANGE: &str = "it told a change that is none";
+
+/// Returns the milliseconds between two rounds of the timer: a quarter of `tmo_s` seconds, if that is not too rare.
+pub(super) fn period_ms(tmo_s: u16) -> u32 {
+    (u32::from(tmo_s) * 250).min(PERIOD_MS)
+}
+
+/// What the target has told of the volume by its admin queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    pub(crate) state: VolumeState,
+    /// Its limits, and the generation of both: `None` if the target does not tell them, or has not yet.
+    pub(crate) limits: Option<(u32, VolumeLimits)>,
+}
+
+impl News {
+    /// Returns whether `now` is nothing new.
+    fn tells(&self, now: &Self) -> bool {
+        match (self.limits, now.limits) {
+            (Some((known, _)), Some((generation, _))) => known == generation,
+            (None, Some(_)) => false,
+            _ => self.state == now.state,
+        }
+    }
+}
+
+/// The request by which the target tells what changes.
+///
+/// ```text
+///             SEND                     answer                    the disk follows
+///  Due(known) ────► Watching(known) ───────────► Told(changed) ───────────────────► Due(changed)
+/// ```
+///
+/// A target that tells limits answers the first one at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Due(News),
+    Watching(News),
+    Told(News),
+}
+
+/// How the volume is watched.
+#[derive(Clone, Copy)]
+pub(crate) struct Watching {
+    /// What the target's reply has said.
+    pub(crate) known: VolumeState,
+    /// The disk sends flushes.
+    pub(crate) flushes: bool,
+    /// The target tells limits.
+    pub(crate) limits: bool,
+    /// It tells of its portals.
+    pub(crate) portals: bool,
+}
+
+/// A keep-alive. Its times are counted in rounds of the timer: what passes while nothing runs here (the host is suspended) is
+/// not the target's silence.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeepAlive {
+    /// The last one was sent so long ago, and was answered.
+    Answered { ms: u32 },
+    /// It was sent so long ago, and is not answered.
+    Asked { ms: u32 },
+}
+
+impl KeepAlive {
+    fn ms(self) -> u32 {
+        match self {
+            Self::Answered { ms } | Self::Asked { ms } => ms,
+        }
+    }
+
+    /// Returns it after `ms` milliseconds more.
+    fn after(self, more: u32) -> Self {
+        let ms = self.ms().saturating_add(more);
+        match self {
+            Self::Answered { .. } => Self::Answered { ms },
+            Self::Asked { .. } => Self::Asked { ms },
+        }
+    }
+
+    /// Returns it when its answer has come; `None`: it was not asked for.
+    fn answered(self) -> Option<Self> {
+        match self {
+            Self::Asked { ms } => Some(Self::Answered { ms }),
+            Self::Answered { .. } => None,
+        }
+    }
+}
+
+/// A question whose answer is yes or no: of a fence, or of what is durable.
+///
+/// ```text
+///             SEND              answer
+///  Nothing ──────────► Asked ──────────► Answered(yes) ──► (the next question)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fence {
+    Nothing,
+    Asked,
+    /// Whether it is so; `None`: the target refuses to say.
+    Answered(Option<bool>),
+}
+
+/// How a question about reservations ended, and what was told if it was one for something.
+pub(crate) type Answer = (Status, Option<ReservationInfo>);
+
+/// A question about reservations, as [`Fence`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reserving {
+    Nothing,
+    Asked,
+    Answered(Answer),
+}
+
+/// The request by which the target tells that it has begun or ceased to listen somewhere.
+///
+/// ```text
+///             SEND                       answer                 user space was told
+///  Due(known) ────► Asked(known) ────────────────► Told(now) ──────────────────────► Due(now)
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Portals {
+    /// The target does not tell.
+    NotTold,
+    Due(u32),
+    Asked(u32),
+    Told(u32),
+}
+
+impl Portals {
+    /// Returns it when the target has told the generation `now`. Fails with what the target broke.
+    fn answered(self, now: Option<u32>) -> Result<Self, &'static str> {
+        match (self, now) {
+            (Self::Asked(known), Some(now)) if known == now => Err(NO_CHANGE),
+            (Self::Asked(_), Some(now)) => Ok(Self::Told(now)),
+            _ => Err(UNASKED),
+        }
+    }
+}
+
+/// What follows from an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Nothing,
+    /// The session knows what the volume is.
+    Begin,
+    /// The disk is to follow the volume.
+    Follow,
+    /// User space is to be told of the portals.
+    Tell,
+    /// The export ends.
+    End,
+}
+
+/// Why a question is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAsked {
+    /// No slot of the send queue is free, which passes.
+    Busy,
+    /// The answer to an earlier one, for which nobody waits any more, is still to come.
+    Pending,
+    /// Nothing is sent any more, or not yet.
+    NotLive,
+}
+
+/// See the module.
+pub(super) struct State {
+    life: Life,
+    /// Sends whose completions are outstanding.
+    sends: u32,
+    /// How many requests of each kind were sent, modulo 2^16.
+    generations: [u16; tag::KINDS],
+    keep_alive: KeepAlive,
+    fence: Fence,
+    reserving: Reserving,
+    watch: Watch,
+    /// What each watch says: the disk sends flushes.
+    flushes: bool,
+    /// It follows the limits.
+    follows_limits: bool,
+    portals: Portals,
+    /// Changes that were told since the timer's last round.
+    notices: u32,
+}
+
+impl State {
+    /// Makes the state of an admin queue pair that is being connected.
+    pub(super) const fn new() -> Self {
+        let known = News {
+            state: VolumeState {
+                sectors: 0,
+                read_only: false,
+                write_cache: None,
+            },
+            limits: None,
+        };
+        Self {
+            life: Life::Connecting,
+            sends: 0,
+            generations: [0; tag::KINDS],
+            keep_alive: KeepAlive::Answered { ms: 0 },
+            fence: Fence::Nothing,
+            reserving: Reserving::Nothing,
+            watch: Watch::Due(known),
+            flushes: false,
+            follows_limits: false,
+            portals: Portals::NotTold,
+            notices: 0,
+        }
+    }
+
+    /// Returns where in its life it is.
+    pub(super) fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Returns whether requests are sent.
+    pub(super) fn is_live(&self) -> bool {
+        self.life == Life::Live
+    }
+
+    /// Makes it live; the first keep-alive and the first watch are due. Returns `false` if it has ended meanwhile.
+    pub(super) fn go_live(&mut self, watching: Watching) -> bool {
+        if self.life != Life::Connecting {
+            return false;
+        }
+        self.life = Life::Live;
+        self.keep_alive = KeepAlive::Answered { ms: u32::MAX };
+        self.watch = Watch::Due(News {
+            state: watching.known,
+            limits: None,
+        });
+        self.flushes = watching.flushes;
+        self.follows_limits = watching.limits;
+        if watching.portals {
+            self.portals = Portals::Due(0);
+        }
+        true
+    }
+
+    /// Has nothing sent any more.
+    pub(super) fn stop(&mut self) {
+        self.life = self.life.stopped();
+    }
+
+    /// Records that a send has completed.
+    pub(super) fn send_completed(&mut self) {
+        self.sends = self.sends.saturating_sub(1);
+    }
+
+    /// Returns a request of kind `index`, of which none is in flight; `None`: no slot is free, which passes.
+    fn request(&mut self, index: u16, op: AdminOp) -> Option<AdminRequest> {
+        if self.sends == SENDS {
+            return None;
+        }
+        let generation = self.generations.get_mut(usize::from(index))?;
+        *generation = generation.wrapping_add(1);
+        let tag = Tag {
+            index,
+            generation: *generation,
+        };
+        self.sends += 1;
+        Some(AdminRequest { tag, op })
+    }
+
+    /// Counts a round of the timer. Returns `false` if a keep-alive was not answered for `tmo_s` seconds: the session ends.
+    #[must_use]
+    pub(super) fn round(&mut self, tmo_s: u16) -> bool {
+        if !self.is_live() {
+            return true;
+        }
+        self.keep_alive = self.keep_alive.after(period_ms(tmo_s));
+        self.notices = 0;
+        let silent =
+            matches!(self.keep_alive, KeepAlive::Asked { ms } if ms >= u32::from(tmo_s) * 1000);
+        !silent
+    }
+
+    /// Returns the keep-alive if it is due: half of `tmo_s` seconds after the last one, which was answered.
+    pub(super) fn keep_alive_due(&mut self, tmo_s: u16) -> Option<AdminRequest> {
+        match self.keep_alive {
+            KeepAlive::Answered { ms } if self.is_live() && ms >= u32::from(tmo_s) * 500 => {
+                let request = self.request(tag::KEEP_ALIVE, AdminOp::KeepAlive { tmo_s })?;
+                self.keep_alive = KeepAlive::Asked { ms: 0 };
+                Some(request)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the watch if it is due.
+    pub(super) fn watch_due(&mut self) -> Option<AdminRequest> {
+        let Watch::Due(known) = self.watch else {
+            return None;
+        };
+        if !self.is_live() || self.notices >= NOTICES {
+            return None;
+        }
+        let generation = known.limits.map_or(0, |(generation, _)| generation);
+        let watch = AdminOp::Watch {
+            known: known.state,
+            flushes: self.flushes,
+            generation: self.follows_limits.then_some(generation),
+        };
+        let request = self.request(tag::WATCH, watch)?;
+        self.watch = Watch::Watching(known);
+        Some(request)
+    }
+
+    /// Returns the request to be told of the target's portals if it is due.
+    pub(super) fn portals_due(&mut self) -> Option<AdminRequest> {
+        let Portals::Due(known) = self.portals else {
+            return None;
+        };
+        if !self.is_live() {
+            return None;
+        }
+        let request = self.request(tag::PORTALS, AdminOp::Portals { known })?;
+        self.portals = Portals::Asked(known);
+        Some(request)
+    }
+
+    /// Returns the request that asks for a fence, or whether all is durable.
+    pub(super) fn ask_fence(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
+        self.may_ask(self.fence == Fence::Asked)?;
+        let request = self.request(tag::FENCE, question).ok_or(NotAsked::Busy)?;
+        self.fence = Fence::Asked;
+        Ok(request)
+    }
+
+    /// Returns how the last fence that was asked for stands.
+    pub(super) fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Returns the request that asks about reservations.
+    pub(super) fn ask_reservation(&mut self, question: AdminOp) -> Result<AdminRequest, NotAsked> {
+        self.may_ask(self.reserving == Reserving::Asked)?;
+        let request = self.request(tag::RESERVE, question).ok_or(NotAsked::Busy)?;
+        self.reserving = Reserving::Asked;
+        Ok(request)
+    }
+
+    /// Returns how the last question about reservations stands.
+    pub(super) fn reserving(&self) -> Reserving {
+        self.reserving
+    }
+
+    fn may_ask(&self, is_asked: bool) -> Result<(), NotAsked> {
+        match (self.is_live(), is_asked) {
+            (false, _) => Err(NotAsked::NotLive),
+            (true, true) => Err(NotAsked::Pending),
+            (true, false) => Ok(()),
+        }
+    }
+
+    /// Returns what the target has told, if the disk has not followed it yet.
+    pub(super) fn news(&self) -> Option<News> {
+        match self.watch {
+            Watch::Told(changed) => Some(changed),
+            _ => None,
+        }
+    }
+
+    /// Records that the disk has followed what [`Self::news`] returned.
+    pub(super) fn followed(&mut self) {
+        if let Watch::Told(changed) = self.watch {
+            self.watch = Watch::Due(changed);
+        }
+    }
+
+    /// Returns the generation of the portals that the target has told, if user space was not told yet.
+    pub(super) fn portals_news(&self) -> Option<u32> {
+        match self.portals {
+            Portals::Told(now) => Some(now),
+            _ => None,
+        }
+    }
+
+    /// Records that user space was told of what [`Self::portals_news`] returned.
+    pub(super) fn portals_followed(&mut self) {
+        if let Portals::Told(now) = self.portals {
+            self.portals = Portals::Due(now);
+        }
+    }
+
+    /// Takes an answer. Fails with what the target broke.
+    pub(super) fn answered(&mut self, response: &AdminResponse) -> Result<Then, &'static str> {
+        let AdminResponse {
+            tag,
+            status,
+            volume,
+            limits,
+            portals,
+            reservation,
+        } = *response;
+        let sent = self.generations.get(usize::from(tag.index));
+        if sent != Some(&tag.generation) {
+            return Err(UNASKED);
+        }
+        if portals.is_some() != (tag.index == tag::PORTALS) {
+            return Err(NONSENSE);
+        }
+        if tag.index == tag::RESERVE {
+            if self.reserving != Reserving::Asked || volume.is_some() {
+                return Err(UNASKED);
+            }
+            self.reserving = Reserving::Answered((status, reservation));
+            return Ok(Then::Nothing);
+        }
+        if reservation.is_some() {
+            return Err(NONSENSE);
+        }
+        match (tag.index, status, volume) {
+            (tag::KEEP_ALIVE, Status::Ok, None) => {
+                self.keep_alive = self.keep_alive.answered().ok_or(UNASKED)?;
+                Ok(Then::Nothing)
+            }
+            (tag::FENCE, Status::Ok | Status::Draining | Status::Invalid, None) => {
+                if self.fence != Fence::Asked {
+                    return Err(UNASKED);
+                }
+                self.fence = Fence::Answered(match status {
+                    Status::Ok => Some(true),
+                    Status::Draining => Some(false),
+                    _ => None,
+                });
+                Ok(Then::Nothing)
+            }
+            (tag::WATCH, Status::Ok, Some(state)) => {
+                let Watch::Watching(known) = self.watch else {
+                    return Err(UNASKED);
+                };
+                let now = News { state, limits };
+                let follows_cache = known.state.write_cache.is_some();
+                if follows_cache != state.write_cache.is_some()
+                    || self.follows_limits != limits.is_some()
+                {
+                    return Err(NONSENSE);
+                }
+                if known.tells(&now) {
+                    return Err(NO_CHANGE);
+                }
+                self.watch = Watch::Told(now);
+                self.notices += 1;
+                Ok(match self.follows_limits && known.limits.is_none() {
+                    true => Then::Begin,
+                    false => Then::Follow,
+                })
+            }
+            (tag::WATCH, Status::Gone, None) => match self.watch {
+                Watch::Watching(_) => Ok(Then::End),
+                _ => Err(UNASKED),
+            },
+            (tag::PORTALS, Status::Ok, None) => {
+                self.portals = self.portals.answered(portals)?;
+                Ok(Then::Tell)
+            }
+            _ => Err(NONSENSE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TMO_S: u16 = 4;
+
+    fn live(limits: bool) -> State {
+        let mut state = State::new();
+        assert!(state.go_live(Watching {
+            known: volume(8),
+            flushes: true,
+            limits,
+            portals: true,
+        }));
+        state
+    }
+
+    fn volume(sectors: u64) -> VolumeState {
+        VolumeState {
+            sectors,
+            read_only: false,
+            write_cache: Some(true),
+        }
+    }
+
+    fn answer(request: AdminRequest, status: Status) -> AdminResponse {
+        AdminResponse {
+            tag: request.tag,
+            status,
+            volume: None,
+            limits: None,
+            portals: None,
+            reservation: None,
+        }
+    }
+
+    fn told(request: AdminRequest, sectors: u64) -> AdminResponse {
+        AdminResponse {
+            volume: Some(volume(sectors)),
+            ..answer(request, Status::Ok)
+        }
+    }
+
+    #[test]
+    fn nothing_is_sent_before_it_is_live_nor_after_the_end() {
+        let mut state = State::new();
+        assert_eq!(state.keep_alive_due(TMO_S), None);
+        assert_eq!(state.watch_due(), None);
+        assert_eq!(state.ask_fence(AdminOp::Durable), Err(NotAsked::NotLive));
+        let mut state = live(false);
+        state.stop();
+        assert_eq!(state.keep_alive_due(TMO_S), None);
+        assert_eq!(state.watch_due(), None);
+        assert_eq!(state.portals_due(), None);
+        assert_eq!(state.life(), Life::Stopped);
+    }
+
+    #[test]
+    fn a_keep_alive_is_due_at_once_and_half_its_time_after_the_last_answer() {
+        let mut state = live(false);
+        let first = state.keep_alive_due(TMO_S).unwrap();
+        assert_eq!(state.keep_alive_due(TMO_S), None);
+        assert!(state.round(TMO_S));
+        assert_eq!(
+            state.answered(&answer(first, Status::Ok)),
+            Ok(Then::Nothing)
+        );
+        assert_eq!(state.keep_alive_due(TMO_S), None, "after 1 s");
+        assert!(state.round(TMO_S));
+        let second = state.keep_alive_due(TMO_S).unwrap();
+        assert_ne!(first.tag, second.tag);
+        assert_eq!(state.answered(&answer(first, Status::Ok)), Err(UNASKED));
+    }
+
+    #[test]
+    fn silence_ends_the_session_after_the_time() {
+        let mut state = live(false);
+        state.keep_alive_due(TMO_S).unwrap();
+        for _ in 0..3 {
+            assert!(state.round(TMO_S));
+        }
+        assert!(!state.round(TMO_S));
+    }
+
+    #[test]
+    fn sends_that_are_not_reported_hold_requests_back() {
+        let mut state = live(false);
+        for _ in 0..SENDS {
+            let request = state.ask_fence(AdminOp::Durable).unwrap();
+            assert_eq!(state.ask_fence(AdminOp::Durable), Err(NotAsked::Pending));
+            state.answered(&answer(request, Status::Draining)).unwrap();
+        }
+        assert_eq!(state.ask_fence(AdminOp::Durable), Err(NotAsked::Busy));
+        assert_eq!(state.keep_alive_due(TMO_S), None);
+        state.send_completed();
+        assert!(state.keep_alive_due(TMO_S).is_some());
+    }
+
+    #[test]
+    fn a_watch_tells_changes_only_and_few_in_a_round() {
+        let mut state = live(false);
+        let watch = state.watch_due().unwrap();
+        assert_eq!(state.answered(&told(watch, 8)), Err(NO_CHANGE));
+        for n in 0..NOTICES {
+            let watch = match n {
+                0 => watch,
+                _ => state.watch_due().unwrap(),
+            };
+            let sectors = 9 + u64::from(n);
+            assert_eq!(state.answered(&told(watch, sectors)), Ok(Then::Follow));
+            assert_eq!(state.news().unwrap().state, volume(sectors));
+            assert_eq!(state.watch_due(), None, "it was not followed yet");
+            state.followed();
+        }
+        assert_eq!(state.watch_due(), None, "enough for this round");
+        assert!(state.round(TMO_S));
+        let watch = state.watch_due().unwrap();
+        assert_eq!(state.answered(&answer(watch, Status::Gone)), Ok(Then::End));
+    }
+
+    #[test]
+    fn answers_of_the_wrong_kind_are_refused() {
+        let mut state = live(true);
+        let watch = state.watch_due().unwrap();
+        assert_eq!(
+            state.answered(&told(watch, 9)),
+            Err(NONSENSE),
+            "it follows the limits"
+        );
+        let fence = state.ask_fence(AdminOp::Durable).unwrap();
+        assert_eq!(state.answered(&answer(fence, Status::Gone)), Err(NONSENSE));
+        let portals = state.portals_due().unwrap();
+        assert_eq!(state.answered(&answer(portals, Status::Ok)), Err(NONSENSE));
+        let generation = |now| AdminResponse {
+            portals: Some(now),
+            ..answer(portals, Status::Ok)
+        };
+        assert_eq!(state.answered(&generation(7)), Ok(Then::Tell));
+        assert_eq!(state.answered(&generation(7)), Err(UNASKED));
+        assert_eq!(state.portals_news(), Some(7));
+        state.portals_followed();
+        assert_eq!(state.portals_news(), None);
+        let reserve = state.ask_reservation(AdminOp::ReadReservation).unwrap();
+        let told = AdminResponse {
+            volume: Some(volume(9)),
+            ..answer(reserve, Status::Ok)
+        };
+        assert_eq!(state.answered(&told), Err(UNASKED));
+        assert_eq!(
+            state.answered(&answer(reserve, Status::Ok)),
+            Ok(Then::Nothing)
+        );
+        assert!(state.reserving() == Reserving::Answered((Status::Ok, None)));
+        assert!(state.fence() == Fence::Asked);
+    }
+}
