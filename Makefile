@@ -24,8 +24,8 @@ unexport MAKEFLAGS MFLAGS
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
 
-tools: ## build the hcablk command
-	@scripts/cargo userspace-tools "tools: hcablk" build --release
+tools: ## build the hcablk command, and the library for user space with its examples
+	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
 
 all: modules tools ## both
 

@@ -40,7 +40,7 @@ pub(crate) struct LossLimits {
 }
 
 /// Moments to come, of a clock.
-pub(super) trait Moment: Copy {
+pub(crate) trait Moment: Copy {
     /// Returns the moment so many milliseconds from now.
     fn after(ms: u32) -> Self;
 
@@ -48,7 +48,7 @@ pub(super) trait Moment: Copy {
 }
 
 /// The loss of now or of last time. See the module.
-pub(super) struct Losses<D> {
+pub(crate) struct Losses<D> {
     loss: Loss<D>,
     /// There is no session.
     is_now: bool,
@@ -59,7 +59,7 @@ pub(super) struct Losses<D> {
 }
 
 impl<D: Moment> Losses<D> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             loss: Loss::NONE,
             is_now: false,
@@ -69,7 +69,7 @@ impl<D: Moment> Losses<D> {
     }
 
     /// Records that there is no session any more; `completed` is the number of requests that were completed so far.
-    pub(super) fn begin(&mut self, completed: u64, limits: LossLimits) {
+    pub(crate) fn begin(&mut self, completed: u64, limits: LossLimits) {
         if core::mem::replace(&mut self.is_now, true) {
             return;
         }
@@ -85,7 +85,7 @@ impl<D: Moment> Losses<D> {
     }
 
     /// Records that there is a session again.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         // Another path of a disk that has never been lost begins no time of its own.
         if core::mem::take(&mut self.is_now) {
             self.stable = Some(D::after(STABLE_MS));
@@ -93,7 +93,7 @@ impl<D: Moment> Losses<D> {
     }
 
     /// Returns how long there may be no session; no limits while there is one.
-    pub(super) fn now(&self) -> Loss<D> {
+    pub(crate) fn now(&self) -> Loss<D> {
         match self.is_now {
             true => self.loss,
             false => Loss::NONE,

@@ -39,15 +39,16 @@ release_of() {
 	fi
 }
 
-# copy_checkout RELEASE: the sources, the command, and the modules for that kernel, of which only what a patch changes has to be
+# copy_checkout RELEASE: the sources, the programs, and the modules for that kernel, of which only what a patch changes has to be
 # made again.
 copy_checkout() {
 	local from=$BUILD/$1 to=$copy/build/$1
 	rm -rf --one-file-system "$copy"
-	mkdir -p "$copy/build/userspace-tools/release"
+	mkdir -p "$copy/build/userspace-tools/release/examples"
 	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools packaging tests) |
 		tar -C "$copy" -xf -
-	cp -p "$BUILD/userspace-tools/release/hcablk" "$copy/build/userspace-tools/release/"
+	cp -p "$BUILD"/userspace-tools/release/hcablk "$copy/build/userspace-tools/release/"
+	cp -p "$BUILD"/userspace-tools/release/examples/{hcablk-user,copy} "$copy/build/userspace-tools/release/examples/"
 	cp -a "$from" "$to"
 	# The links lead to the checkout's sources, and the compilers' lists of what they read name its files.
 	rm "$to/.sources"

@@ -66,6 +66,9 @@ FIO = b'#!/bin/sh\nexec /usr/libexec/fio --disk_util=0 --clocksource=clock_getti
 PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _sitebuiltins"
 NOT_PYTHON = {"_hashlib"}
 
+# Examples of the crate libhcablk that tests run, and how they are named there.
+EXAMPLES = {"hcablk-user": "hcablk-user", "copy": "hcablk-rust-copy"}
+
 # A base archive that no run has used for so many seconds goes when another is made.
 UNUSED_SECONDS = 86400
 
@@ -393,6 +396,9 @@ def build(
             top.file("usr/" + str(lib).lstrip("/").removeprefix("usr/"), lib.resolve().read_bytes(), 0o755)
     if command:
         add_program(top, command, "hcablk")
+        # Examples of the library for user space, beside the command where cargo puts them.
+        for example, name in EXAMPLES.items():
+            add_program(top, command.parent / "examples" / example, name, "usr/bin")
     for module in modules:
         top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", stripped(module.read_bytes()))
     for name, data in depmod(kernel, modules).items():

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A session's admin queue pair: keep-alives, and the watch by which the target reports changes of
+//! the volume. What is in flight is [`State`], which is the kernel driver's own.
+
+use crate::{
+    failure::Failure,
+    verbs::{
+        cm::Id,
+        device::ProtectionDomain,
+        memory::{Access, Region},
+        queue::{Capacity, Completion, CompletionQueue, Done, QueuePair},
+    },
+};
+use hcablk_core::proto::{
+    message::{AdminRequest, AdminResponse, BUFFER_LEN},
+    ADMIN_DEPTH,
+};
+use nix::errno::Errno;
+use std::sync::Arc;
+
+#[rustfmt::skip]
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    dead_code,
+    reason = "linted as a part of the kernel module; here nobody asks who is to blame"
+)]
+mod life;
+#[rustfmt::skip]
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    dead_code,
+    reason = "linted as a part of the kernel module; this client asks for no fences and reservations"
+)]
+mod state;
+
+use self::state::{tag, State, Then, NONSENSE, SENDS};
+pub(crate) use self::state::{News, Watching};
+
+/// Completions that are not handled yet, at most: of all sends and receives.
+const COMPLETIONS: u32 = SENDS + ADMIN_DEPTH as u32;
+/// Beside the number of a buffer, in work ids: it is a send.
+const SEND: u64 = 1 << 32;
+
+fn posting(error: Errno) -> Failure {
+    Failure::Verb("posting to the admin queue pair", error)
+}
+
+/// The memory of an admin queue pair.
+pub(crate) struct Memory {
+    incoming: Region,
+    outgoing: Region,
+}
+
+impl Memory {
+    /// Makes it, and the queue pair of the connection `id`.
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>, id: &Id) -> Result<(Self, QueuePair), Failure> {
+        let make = || {
+            let memory = Self {
+                incoming: Region::new(
+                    pd,
+                    usize::from(ADMIN_DEPTH) * BUFFER_LEN,
+                    Access::Local,
+                    None,
+                )?,
+                outgoing: Region::new(pd, tag::KINDS * BUFFER_LEN, Access::Local, None)?,
+            };
+            let cq = CompletionQueue::new(pd, COMPLETIONS)?;
+            let capacity = Capacity {
+                sends: SENDS,
+                receives: ADMIN_DEPTH.into(),
+                pieces: 1,
+            };
+            let mut pair = QueuePair::new(id, cq, capacity)?;
+            for buffer in 0..ADMIN_DEPTH.into() {
+                memory.receive(&mut pair, buffer)?;
+            }
+            Ok((memory, pair))
+        };
+        make().map_err(|error| Failure::Setup("the admin queue pair", error))
+    }
+
+    fn receive(&self, pair: &mut QueuePair, buffer: usize) -> Result<(), Errno> {
+        let begin = buffer * BUFFER_LEN;
+        let sge = self
+            .incoming
+            .sge(begin..begin + BUFFER_LEN)
+            .ok_or(Errno::EINVAL)?;
+        pair.receive(sge, buffer as u64)
+    }
+}
+
+/// See the module.
+pub(crate) struct Admin {
+    pub(crate) pair: QueuePair,
+    memory: Memory,
+    state: State,
+    tmo_s: u16,
+}
+
+impl Admin {
+    /// Makes it of a queue pair that is connected. The session ends when a keep-alive is not answered for
+    /// `tmo_s` seconds.
+    pub(crate) fn new(pair: QueuePair, memory: Memory, tmo_s: u16) -> Self {
+        Self {
+            pair,
+            memory,
+            state: State::new(),
+            tmo_s,
+        }
+    }
+
+    /// Returns the milliseconds between two rounds of its timer.
+    pub(crate) fn period_ms(&self) -> u32 {
+        state::period_ms(self.tmo_s)
+    }
+
+    /// Begins to send keep-alives, and to watch the volume.
+    pub(crate) fn go_live(&mut self, watching: Watching) -> Result<(), Failure> {
+        // Nothing else changes it before.
+        let _ = self.state.go_live(watching);
+        self.send_due()
+    }
+
+    /// Counts a round of the timer, and sends what is due.
+    pub(crate) fn round(&mut self) -> Result<(), Failure> {
+        if !self.state.round(self.tmo_s) {
+            return Err(Failure::KeepAlive(self.tmo_s));
+        }
+        self.send_due()
+    }
+
+    fn send_due(&mut self) -> Result<(), Failure> {
+        let keep_alive = self.state.keep_alive_due(self.tmo_s);
+        self.post(keep_alive)?;
+        let watch = self.state.watch_due();
+        self.post(watch)
+    }
+
+    fn post(&mut self, request: Option<AdminRequest>) -> Result<(), Failure> {
+        let Some(request) = request else {
+            return Ok(());
+        };
+        let index = usize::from(request.tag.index);
+        let (begin, bytes) = (index * BUFFER_LEN, request.encode());
+        let sge = self.memory.outgoing.sge(begin..begin + bytes.len());
+        let Some(sge) = sge.filter(|_| self.memory.outgoing.write(begin, &bytes)) else {
+            return Err(posting(Errno::EINVAL));
+        };
+        self.pair.send(&[sge], Some(SEND | index as u64));
+        self.pair.ring().map_err(posting)
+    }
+
+    /// Handles what has come; returns what the volume is, if the target has reported that.
+    pub(crate) fn handle(&mut self) -> Result<Option<News>, Failure> {
+        let cq = &mut self.pair.cq;
+        cq.take_events();
+        cq.arm(false).map_err(posting)?;
+        let mut completions = Vec::new();
+        while self
+            .pair
+            .cq
+            .poll(|completion| completions.push(completion))
+            .map_err(posting)?
+            != 0
+        {}
+        for completion in completions {
+            self.complete(completion)?;
+        }
+        let news = self.state.news();
+        if news.is_some() {
+            self.state.followed();
+            let watch = self.state.watch_due();
+            self.post(watch)?;
+        }
+        Ok(news)
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
+        match completion.done {
+            Done::Sent => {
+                self.state.send_completed();
+                Ok(())
+            }
+            Done::Received {
+                immediate: Some(_), ..
+            } => Err(Failure::Protocol("it sent data that was not asked for")),
+            Done::Received {
+                invalidated: Some(_),
+                ..
+            } => Err(Failure::Protocol(
+                "it invalidated a key that it was not given",
+            )),
+            Done::Received { bytes, .. } => self.receive(completion.id, bytes),
+            Done::Flushed => Err(Failure::Flushed),
+            Done::Failed(status) => Err(Failure::Work(status)),
+        }
+    }
+
+    fn receive(&mut self, id: u64, bytes: u32) -> Result<(), Failure> {
+        let buffer = usize::try_from(id).unwrap_or(usize::MAX);
+        let mut message = [0; BUFFER_LEN];
+        let message = message.get_mut(..bytes as usize);
+        let begin = buffer.saturating_mul(BUFFER_LEN);
+        let Some(message) = message.filter(|_| buffer < ADMIN_DEPTH.into()) else {
+            return Err(Failure::Protocol(NONSENSE));
+        };
+        let response = match self.memory.incoming.read(begin, message) {
+            true => AdminResponse::decode(message),
+            false => None,
+        };
+        let response = response.ok_or(Failure::Protocol(NONSENSE))?;
+        self.memory
+            .receive(&mut self.pair, buffer)
+            .map_err(posting)?;
+        match self.state.answered(&response).map_err(Failure::Protocol)? {
+            Then::End => Err(Failure::ExportEnds),
+            Then::Nothing | Then::Begin | Then::Follow | Then::Tell => Ok(()),
+        }
+    }
+}

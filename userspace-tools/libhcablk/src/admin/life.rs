@@ -1,0 +1,1 @@
+../../../../initiator/admin/life.rs

@@ -1,0 +1,1 @@
+../../../../initiator/head/loss.rs

@@ -1,0 +1,1 @@
+../../../../initiator/device/pace.rs

@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The account of a queue: which requests are under way, what may be sent, and what follows from each
+//! answer and completion. Pure: it sees messages and numbers, no verbs.
+//!
+//! ```text
+//!          issue()                    answer, key invalid or none
+//!  Free ────────────► Sent ───────────────────────────────────────────────► ended
+//!                      │      answer, own work not completed      completion   ▲
+//!                      ├──────────────────────────────► Awaiting ──────────────┤
+//!                      └──answer, key valid: LOCAL_INV──► Awaiting ────────────┘
+//! ```
+//!
+//! A request ends when the target cannot reach its memory any more, and the own device does not read
+//! it any more.
+
+use hcablk_core::{
+    proto::{
+        credits::Credits,
+        grant::{open_writes, Answers, Grant, Ring, RingSlot, Taken},
+        message::{Response, Status, Tag},
+    },
+    rdma::space::SendSpace,
+};
+
+/// Send queue slots of a request by a window: to bind, to send, and to invalidate.
+pub(crate) const WINDOW_SLOTS: u32 = 3;
+
+/// What the target has broken.
+pub(crate) type Violation = &'static str;
+
+/// How the data of a request moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    /// There is none.
+    None,
+    /// To the slot of its tag, so many bytes.
+    Slot(u32),
+    /// With the message that is work request `seq`.
+    Inline { seq: u32 },
+    /// To the eager ring, before work request `seq` or by it.
+    Eager { seq: u32 },
+    /// By a window of this key.
+    Window { key: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Free,
+    /// It was given out by [`Engine::issue`], and is not sent yet.
+    Issued,
+    Sent(Transfer),
+    /// It was answered by `status`, and ends when work request `seq` has completed.
+    Awaiting {
+        status: Status,
+        seq: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    phase: Phase,
+    generation: u16,
+}
+
+/// A work request that is signaled, and whose completion stands for those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Signal {
+    /// Its number, modulo 2^32.
+    pub(crate) seq: u32,
+    /// Send queue slots that are free then.
+    pub(crate) frees: u16,
+}
+
+/// What came with an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum With {
+    Nothing,
+    /// An invalidation of this key.
+    Invalidation(u32),
+    /// So many bytes in the memory that the request named.
+    Data(u32),
+}
+
+/// What follows from an answer or a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// The request of this tag has ended.
+    End(u16, Status),
+    /// The window of this tag is to be invalidated by such a work request.
+    Invalidate(u16, Signal),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    tags: Vec<Slot>,
+    free: Vec<u16>,
+    credits: Credits,
+    space: SendSpace,
+    /// Slots of the send queue that completions have freed, modulo 2^32.
+    freed: u32,
+    ring: Ring<Vec<Taken>>,
+    grant: Option<Grant>,
+    /// The target has said something by this queue pair: the ring may be written to.
+    is_open: bool,
+    last_seq: u32,
+    completed_seq: u32,
+    awaiting: Vec<u16>,
+}
+
+impl Engine {
+    /// Makes the account of a queue for `depth` requests at a time, that was granted `credits` and a ring, with
+    /// `sends` slots in its send queue.
+    pub(crate) fn new(depth: u16, credits: u16, grant: Option<Grant>, sends: u32) -> Self {
+        let free = Slot {
+            phase: Phase::Free,
+            generation: 0,
+        };
+        let taken = vec![Taken::default(); open_writes(credits)];
+        Self {
+            tags: vec![free; depth.into()],
+            free: (0..depth).rev().collect(),
+            credits: Credits::new(credits),
+            space: SendSpace::new(sends, (u32::from(depth) / 4).clamp(1, 32)),
+            freed: 0,
+            ring: Ring::new(grant.map_or(0, |grant| grant.bytes), credits, taken),
+            grant,
+            is_open: false,
+            last_seq: 0,
+            completed_seq: 0,
+            awaiting: Vec::new(),
+        }
+    }
+
+    /// Takes a tag, a credit and `slots` slots of the send queue; `None`: one of them is missing.
+    pub(crate) fn issue(&mut self, slots: u32) -> Option<Tag> {
+        let index = *self.free.last()?;
+        let freed = self.freed;
+        if !self.space.reserve(slots, || freed) {
+            return None;
+        }
+        if !self.credits.take() {
+            self.space.release(slots);
+            return None;
+        }
+        self.free.pop();
+        let slot = self.tags.get_mut(usize::from(index))?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.phase = Phase::Issued;
+        Some(Tag {
+            index,
+            generation: slot.generation,
+        })
+    }
+
+    /// Takes a request back that was issued and is not sent, with its `slots`.
+    pub(crate) fn cancel(&mut self, tag: Tag, slots: u32) {
+        if let Some(slot) = self.tags.get_mut(usize::from(tag.index)) {
+            slot.phase = Phase::Free;
+            self.free.push(tag.index);
+            self.space.release(slots);
+            // The credit was taken a moment ago, so there is one now.
+            let _ = self.credits.grant(1);
+            let _ = self.credits.answered();
+        }
+    }
+
+    /// Takes a slot of the eager ring for a request that was issued; `None`: it has to go another way.
+    pub(crate) fn eager_slot(&mut self, tag: Tag, length: u32) -> Option<(RingSlot, Grant)> {
+        let grant = self.grant.filter(|_| self.is_open)?;
+        let slot = self.ring.take_slot(length, tag.to_immediate())?;
+        Some((slot, grant))
+    }
+
+    /// Gives back send queue slots that a request was issued with and does not use.
+    pub(crate) fn release_slots(&mut self, count: u32) {
+        self.space.release(count);
+    }
+
+    /// Numbers a work request that is signaled, the last of `slots`.
+    pub(crate) fn signal(&mut self, slots: u32) -> Signal {
+        let frees = self.space.post_signaled(slots);
+        self.number(frees)
+    }
+
+    /// As [`Self::signal`]; `None`: it need not be signaled.
+    pub(crate) fn signal_if_due(&mut self, slots: u32) -> Option<Signal> {
+        self.space.post(slots).map(|frees| self.number(frees))
+    }
+
+    fn number(&mut self, frees: u16) -> Signal {
+        self.last_seq = self.last_seq.wrapping_add(1);
+        Signal {
+            seq: self.last_seq,
+            frees,
+        }
+    }
+
+    /// Records how a request that was issued is sent.
+    pub(crate) fn sent(&mut self, tag: Tag, transfer: Transfer) {
+        if let Some(slot) = self.tags.get_mut(usize::from(tag.index)) {
+            slot.phase = Phase::Sent(transfer);
+        }
+    }
+
+    /// Returns whether no request is under way.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.free.len() == self.tags.len()
+    }
+
+    /// Returns whether requests wait for own work requests only, whose completions are not solicited.
+    pub(crate) fn awaits_sends(&self) -> bool {
+        !self.awaiting.is_empty()
+    }
+
+    fn is_completed(&self, seq: u32) -> bool {
+        self.completed_seq.wrapping_sub(seq) < 1 << 31
+    }
+
+    /// Takes a message of the target, which `invalidated` a key or none.
+    pub(crate) fn message(
+        &mut self,
+        bytes: &[u8],
+        invalidated: Option<u32>,
+        then: &mut Vec<Then>,
+    ) -> Result<(), Violation> {
+        if Answers::is(bytes) {
+            if invalidated.is_some() {
+                return Err("it invalidated a key that it was not given");
+            }
+            let answers = Answers::decode(bytes).ok_or("a message cannot be understood")?;
+            self.is_open = true;
+            for (number, status) in answers.iter() {
+                self.eager_answered(number, status, then)?;
+            }
+            return Ok(());
+        }
+        let response = Response::decode(bytes).ok_or("a message cannot be understood")?;
+        let with = invalidated.map_or(With::Nothing, With::Invalidation);
+        self.answered(response, with, then)
+    }
+
+    /// Takes the immediate value of an RDMA WRITE of `bytes` bytes.
+    pub(crate) fn immediate(
+        &mut self,
+        value: u32,
+        bytes: u32,
+        then: &mut Vec<Then>,
+    ) -> Result<(), Violation> {
+        self.answered(Response::of_immediate(value), With::Data(bytes), then)
+    }
+
+    fn grant(&mut self, credits: u16) -> Result<(), Violation> {
+        let granted = self.credits.grant(credits);
+        granted.map_err(|_| "it granted more credits than it has")
+    }
+
+    fn account_answer(&mut self) -> Result<(), Violation> {
+        match self.credits.answered() {
+            true => Ok(()),
+            false => Err("it leaves no credit to ask with"),
+        }
+    }
+
+    fn eager_answered(
+        &mut self,
+        number: u16,
+        status: Status,
+        then: &mut Vec<Then>,
+    ) -> Result<(), Violation> {
+        const UNASKED: Violation = "it answered what was not asked";
+        self.grant(1)?;
+        let owner = self.ring.free(number).ok_or(UNASKED)?;
+        let tag = Tag::from_immediate(owner);
+        match self.phase(tag) {
+            Some(Phase::Sent(Transfer::Eager { seq })) => {
+                self.end_after(tag.index, status, seq, then);
+            }
+            _ => return Err(UNASKED),
+        }
+        self.account_answer()
+    }
+
+    fn answered(
+        &mut self,
+        response: Response,
+        with: With,
+        then: &mut Vec<Then>,
+    ) -> Result<(), Violation> {
+        let Response {
+            credits,
+            tag,
+            status,
+        } = response;
+        self.grant(credits)?;
+        self.is_open = true;
+        let transfer = match self.phase(tag) {
+            Some(Phase::Sent(transfer)) => transfer,
+            Some(Phase::Awaiting { .. }) => return Err("it answered twice"),
+            _ => return Err("it answered what was not asked"),
+        };
+        match (transfer, with) {
+            (Transfer::Eager { .. }, _) => return Err("it answered an eager write by a response"),
+            (Transfer::Window { key }, With::Invalidation(invalid)) if key == invalid => {
+                self.space.release(1);
+                self.end(tag.index, status, then);
+            }
+            (_, With::Invalidation(_)) => return Err("it invalidated a key that it was not given"),
+            (Transfer::Slot(length), With::Data(bytes)) if length == bytes => {
+                self.end(tag.index, status, then);
+            }
+            (_, With::Data(_)) => return Err("it sent data that was not asked for"),
+            (Transfer::None | Transfer::Slot(_), With::Nothing) => {
+                self.end(tag.index, status, then);
+            }
+            (Transfer::Inline { seq }, With::Nothing) => {
+                self.end_after(tag.index, status, seq, then);
+            }
+            (Transfer::Window { .. }, With::Nothing) => {
+                let signal = self.signal(1);
+                self.wait_for(tag.index, status, signal.seq);
+                then.push(Then::Invalidate(tag.index, signal));
+            }
+        }
+        self.account_answer()
+    }
+
+    /// Takes the completion of the work request `seq`, and so of all before it.
+    pub(crate) fn completed(&mut self, signal: Signal, then: &mut Vec<Then>) {
+        self.freed = self.freed.wrapping_add(signal.frees.into());
+        self.completed_seq = signal.seq;
+        for index in std::mem::take(&mut self.awaiting) {
+            match self.tags.get(usize::from(index)).map(|slot| slot.phase) {
+                Some(Phase::Awaiting { status, seq }) if self.is_completed(seq) => {
+                    self.end(index, status, then);
+                }
+                _ => self.awaiting.push(index),
+            }
+        }
+    }
+
+    fn phase(&self, tag: Tag) -> Option<Phase> {
+        let slot = self.tags.get(usize::from(tag.index))?;
+        (slot.generation == tag.generation).then_some(slot.phase)
+    }
+
+    fn end_after(&mut self, index: u16, status: Status, seq: u32, then: &mut Vec<Then>) {
+        match self.is_completed(seq) {
+            true => self.end(index, status, then),
+            false => self.wait_for(index, status, seq),
+        }
+    }
+
+    fn wait_for(&mut self, index: u16, status: Status, seq: u32) {
+        if let Some(slot) = self.tags.get_mut(usize::from(index)) {
+            slot.phase = Phase::Awaiting { status, seq };
+            self.awaiting.push(index);
+        }
+    }
+
+    fn end(&mut self, index: u16, status: Status, then: &mut Vec<Then>) {
+        if let Some(slot) = self.tags.get_mut(usize::from(index)) {
+            slot.phase = Phase::Free;
+            self.free.push(index);
+            then.push(Then::End(index, status));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hcablk_core::proto::grant::UNIT;
+
+    const GRANT: Grant = Grant {
+        bytes: 4 * UNIT,
+        key: 7,
+        base: 1,
+    };
+
+    struct Bench {
+        engine: Engine,
+        then: Vec<Then>,
+    }
+
+    impl Bench {
+        fn new(credits: u16) -> Self {
+            Self {
+                engine: Engine::new(4, credits, Some(GRANT), 64),
+                then: Vec::new(),
+            }
+        }
+
+        fn sent(&mut self, transfer: Transfer) -> Tag {
+            let tag = self.engine.issue(WINDOW_SLOTS).unwrap();
+            self.engine.sent(tag, transfer);
+            tag
+        }
+
+        fn respond(&mut self, tag: Tag, invalidated: Option<u32>) -> Result<Vec<Then>, Violation> {
+            let bytes = Response {
+                credits: 1,
+                tag,
+                status: Status::Ok,
+            }
+            .encode();
+            let result = self.engine.message(&bytes, invalidated, &mut self.then);
+            result.map(|()| std::mem::take(&mut self.then))
+        }
+
+        fn completed(&mut self, signal: Signal) -> Vec<Then> {
+            self.engine.completed(signal, &mut self.then);
+            std::mem::take(&mut self.then)
+        }
+    }
+
+    fn ended(tag: Tag) -> Vec<Then> {
+        vec![Then::End(tag.index, Status::Ok)]
+    }
+
+    #[test]
+    fn requests_are_bounded_by_tags_credits_and_slots() {
+        let mut bench = Bench::new(2);
+        let tag = bench.sent(Transfer::None);
+        bench.sent(Transfer::None);
+        assert_eq!(bench.engine.issue(1), None, "no credit");
+        assert_eq!(bench.respond(tag, None), Ok(ended(tag)));
+        let again = bench.sent(Transfer::None);
+        assert_eq!(again.index, tag.index);
+        assert_ne!(again.generation, tag.generation);
+        let mut engine = Engine::new(2, 8, None, 4);
+        assert!(engine.issue(3).is_some());
+        assert_eq!(engine.issue(3), None, "no slots");
+        assert!(engine.issue(1).is_some());
+        assert_eq!(engine.issue(0), None, "no tag");
+        let mut bench = Bench::new(1);
+        let tag = bench.engine.issue(3).unwrap();
+        bench.engine.cancel(tag, 3);
+        assert!(bench.engine.is_idle());
+        assert!(bench.engine.issue(3).is_some());
+    }
+
+    #[test]
+    fn a_request_by_a_window_ends_when_its_key_is_invalid() {
+        let mut bench = Bench::new(4);
+        let tag = bench.sent(Transfer::Window { key: 5 });
+        assert_eq!(
+            bench.respond(tag, Some(6)),
+            Err("it invalidated a key that it was not given")
+        );
+        let mut bench = Bench::new(4);
+        let tag = bench.sent(Transfer::Window { key: 5 });
+        assert_eq!(bench.respond(tag, Some(5)), Ok(ended(tag)));
+        // Of another one there is a credit left.
+        let other = bench.sent(Transfer::None);
+        let tag = bench.sent(Transfer::Window { key: 6 });
+        let then = bench.respond(tag, None).unwrap();
+        let [Then::Invalidate(index, signal)] = then[..] else {
+            unreachable!("{then:?}");
+        };
+        assert_eq!(index, tag.index);
+        assert_eq!(bench.completed(signal), ended(tag));
+        assert_eq!(bench.respond(other, None), Ok(ended(other)));
+        assert!(bench.engine.is_idle());
+        let mut bench = Bench::new(4);
+        bench.sent(Transfer::None);
+        let tag = bench.sent(Transfer::Window { key: 6 });
+        bench.respond(tag, None).unwrap();
+        assert_eq!(bench.respond(tag, None), Err("it answered twice"));
+    }
+
+    #[test]
+    fn a_write_ends_when_it_was_answered_and_its_send_has_completed() {
+        let mut bench = Bench::new(4);
+        let tag = bench.engine.issue(1).unwrap();
+        let signal = bench.engine.signal(1);
+        bench.engine.sent(tag, Transfer::Inline { seq: signal.seq });
+        assert_eq!(bench.respond(tag, None), Ok(vec![]));
+        assert!(bench.engine.awaits_sends());
+        assert_eq!(bench.completed(signal), ended(tag));
+        assert!(!bench.engine.awaits_sends());
+        let tag = bench.engine.issue(1).unwrap();
+        let signal = bench.engine.signal(1);
+        bench.engine.sent(tag, Transfer::Inline { seq: signal.seq });
+        assert_eq!(bench.completed(signal), []);
+        assert_eq!(bench.respond(tag, None), Ok(ended(tag)));
+    }
+
+    #[test]
+    fn the_ring_is_closed_until_the_target_has_answered_and_its_answers_go_by_number() {
+        let mut bench = Bench::new(4);
+        let first = bench.engine.issue(1).unwrap();
+        assert_eq!(bench.engine.eager_slot(first, UNIT), None);
+        bench.engine.sent(first, Transfer::None);
+        bench.respond(first, None).unwrap();
+        let tag = bench.engine.issue(2).unwrap();
+        let (slot, _) = bench.engine.eager_slot(tag, UNIT).unwrap();
+        let signal = bench.engine.signal(2);
+        bench.engine.sent(tag, Transfer::Eager { seq: signal.seq });
+        let answer = |bench: &mut Bench, number| {
+            let mut answers = Answers::new();
+            assert!(answers.push(number, Status::Ok));
+            let result = bench
+                .engine
+                .message(answers.message(), None, &mut bench.then);
+            result.map(|()| std::mem::take(&mut bench.then))
+        };
+        assert_eq!(bench.completed(signal), []);
+        assert_eq!(answer(&mut bench, slot.number), Ok(ended(tag)));
+        assert_eq!(
+            answer(&mut bench, slot.number),
+            Err("it granted more credits than it has")
+        );
+        let mut bench = Bench::new(4);
+        bench.sent(Transfer::None);
+        assert_eq!(answer(&mut bench, 0), Err("it answered what was not asked"));
+    }
+
+    #[test]
+    fn data_comes_for_who_asked_and_as_long_as_it_was_asked_for() {
+        for (transfer, bytes, good) in [
+            (Transfer::Slot(512), 512, true),
+            (Transfer::Slot(512), 513, false),
+            (Transfer::None, 512, false),
+            (Transfer::Window { key: 1 }, 512, false),
+        ] {
+            let mut bench = Bench::new(4);
+            let tag = bench.sent(transfer);
+            let value = tag.to_immediate();
+            let result = bench.engine.immediate(value, bytes, &mut bench.then);
+            assert_eq!(result.is_ok(), good, "{transfer:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut bench = Bench::new(1);
+        let tag = bench.sent(Transfer::None);
+        let other = Tag {
+            generation: tag.generation.wrapping_add(1),
+            ..tag
+        };
+        assert_eq!(
+            bench.respond(other, None),
+            Err("it answered what was not asked")
+        );
+        let mut then = Vec::new();
+        for len in 0..64 {
+            let bytes = vec![0x80; len];
+            assert!(bench.engine.message(&bytes, None, &mut then).is_err());
+        }
+        let mut bench = Bench::new(1);
+        let tag = bench.sent(Transfer::None);
+        let bytes = Response {
+            credits: 0,
+            tag,
+            status: Status::Ok,
+        }
+        .encode();
+        assert_eq!(
+            bench.engine.message(&bytes, None, &mut then),
+            Err("it leaves no credit to ask with")
+        );
+    }
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What can go wrong with a connection, and with a request.
+
+use hcablk_core::proto::{connect::Reason, message::Status};
+use nix::errno::Errno;
+use std::fmt;
+
+/// A step of connecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Which device leads to the address.
+    Address,
+    /// Which way leads there.
+    Route,
+    /// The target's answer.
+    Answer,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Address => "looking for an RDMA device that reaches the address",
+            Self::Route => "looking for a route",
+            Self::Answer => "waiting for the target's answer",
+        })
+    }
+}
+
+/// Why there is no session, or no longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A step of connecting failed.
+    #[error("{0} failed: {1}")]
+    Step(Step, Errno),
+    /// A step of connecting took too long.
+    #[error("{0} took too long")]
+    Timeout(Step),
+    /// Nobody listens at the address and port.
+    #[error("no target listens at this address and port")]
+    NotListening,
+    /// The target has a connection from before this host started again.
+    #[error("the target still has a connection from before this host started again")]
+    StaleConnection,
+    /// The target refused.
+    #[error("the target refuses the session: {}", because(*.0))]
+    Refused(Reason),
+    /// Something that has not proven to be the target refused.
+    #[error("the session is refused, and nothing proves that it is the target: {}", because(*.0))]
+    Unsealed(Reason),
+    /// The peer does not have the keys.
+    #[error("the peer does not have the keys of this host and the target")]
+    OtherKeys,
+    /// The peer asks for no proof.
+    #[error("the peer asks for no proof, although keys are set: it is not the target, or too old")]
+    NoChallenge,
+    /// One key is set, and the other is not.
+    #[error("a proof needs the key of this host and that of the target, and only one is set")]
+    HalfProof,
+    /// The peer speaks another protocol.
+    #[error("the peer is not an hcablk target")]
+    NotATarget,
+    /// The device lacks something.
+    #[error("the RDMA device cannot be used: {0}")]
+    Device(&'static str),
+    /// Something could not be made.
+    #[error("cannot make {0}: {1}")]
+    Setup(&'static str, Errno),
+    /// This host's place for the ids of sessions cannot be used.
+    #[error("cannot use the directory of session ids: {0}")]
+    Identity(Errno),
+    /// All ids of sessions of this host are in use.
+    #[error("this host has as many sessions as it can have")]
+    NoIdentity,
+    /// Another program of this host has the session of this number.
+    #[error("another program of this host has session {0}, or its epochs are used up")]
+    SessionInUse(u16),
+    /// The target closed the connection.
+    #[error("the target closed the connection")]
+    Disconnected,
+    /// The RDMA device went away.
+    #[error("the RDMA device was removed")]
+    DeviceRemoved,
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Work(&'static str),
+    /// A queue pair gave up its work.
+    #[error("the target does not answer any more")]
+    Flushed,
+    /// A verb failed.
+    #[error("{0} failed: {1}")]
+    Verb(&'static str, Errno),
+    /// A keep-alive was not answered for so many seconds.
+    #[error("the target has not answered a keep-alive for {0} s")]
+    KeepAlive(u16),
+    /// The target ends the export.
+    #[error("the target ends the export of the volume")]
+    ExportEnds,
+    /// The target broke the protocol.
+    #[error("the target broke the protocol: {0}")]
+    Protocol(&'static str),
+    /// The target has another volume by this name.
+    #[error("the target has another volume by this name by now")]
+    OtherVolume,
+    /// The volume has other blocks, or another largest request.
+    #[error("the volume has other blocks or another largest request by now")]
+    OtherLimits,
+    /// The volume was closed here.
+    #[error("the volume was closed")]
+    Closed,
+}
+
+impl Failure {
+    /// Returns whether another attempt to connect may succeed without anybody's doing: not if the target refuses for good, the
+    /// volume is another one, or one of the two sides has a mistake.
+    pub(crate) fn may_pass(self) -> bool {
+        match self {
+            Self::Step(..)
+            | Self::Timeout(_)
+            | Self::NotListening
+            | Self::StaleConnection
+            | Self::NotATarget
+            | Self::Setup(..)
+            | Self::Verb(..)
+            | Self::Disconnected
+            | Self::Flushed
+            | Self::Work(_)
+            | Self::KeepAlive(_)
+            | Self::ExportEnds
+            | Self::Identity(_)
+            // Another device leads to the target for now: memory is registered with the first one.
+            | Self::Device(_)
+            // What nobody has proven to say is nothing to give up for.
+            | Self::Unsealed(_)
+            | Self::OtherKeys
+            | Self::NoChallenge => true,
+            Self::Refused(reason) => match reason {
+                Reason::UnknownVolume
+                | Reason::NoResources
+                | Reason::NoMemory
+                | Reason::StaleEpoch
+                | Reason::NoSession
+                | Reason::NotProven
+                | Reason::Withdrawn => true,
+                Reason::Version
+                | Reason::Challenge
+                | Reason::Entry
+                | Reason::Forbidden
+                | Reason::Malformed
+                | Reason::Evicted
+                | Reason::Superseded => false,
+            },
+            // With the device goes all memory that was registered with it.
+            Self::DeviceRemoved
+            | Self::HalfProof
+            | Self::NoIdentity
+            | Self::SessionInUse(_)
+            | Self::Protocol(_)
+            | Self::OtherVolume
+            | Self::OtherLimits
+            | Self::Closed => false,
+        }
+    }
+
+    /// Returns the error number that the kernel's driver fails with for the same reason.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::Step(_, error)
+            | Self::Setup(_, error)
+            | Self::Verb(_, error)
+            | Self::Identity(error) => error,
+            Self::Timeout(_) | Self::KeepAlive(_) => Errno::ETIMEDOUT,
+            Self::NotListening => Errno::ECONNREFUSED,
+            Self::StaleConnection => Errno::EAGAIN,
+            Self::OtherKeys | Self::NoChallenge => Errno::EKEYREJECTED,
+            Self::Refused(reason) | Self::Unsealed(reason) => match reason {
+                Reason::NotProven | Reason::Challenge => Errno::EKEYREJECTED,
+                Reason::Version => Errno::EPROTONOSUPPORT,
+                Reason::UnknownVolume => Errno::ENOENT,
+                Reason::Forbidden | Reason::Evicted => Errno::EACCES,
+                Reason::NoResources | Reason::NoMemory => Errno::ENOBUFS,
+                Reason::StaleEpoch | Reason::NoSession | Reason::Superseded => Errno::ESTALE,
+                Reason::Withdrawn | Reason::Malformed => Errno::ECONNREFUSED,
+                Reason::Entry => Errno::EPROTO,
+            },
+            Self::HalfProof => Errno::EINVAL,
+            Self::NotATarget | Self::Protocol(_) => Errno::EPROTO,
+            Self::Device(_) | Self::DeviceRemoved => Errno::ENODEV,
+            Self::NoIdentity => Errno::EUSERS,
+            Self::SessionInUse(_) => Errno::EBUSY,
+            Self::OtherVolume | Self::OtherLimits => Errno::ESTALE,
+            Self::Disconnected | Self::Work(_) | Self::Flushed | Self::ExportEnds => {
+                Errno::ECONNRESET
+            }
+            Self::Closed => Errno::ESHUTDOWN,
+        }
+    }
+}
+
+fn because(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Malformed => "it did not understand the request",
+        Reason::Version => "it speaks other versions of the protocol",
+        Reason::UnknownVolume => {
+            "it exports no volume of this name, or none to hosts that do not prove who they are"
+        }
+        Reason::Forbidden => "it does not allow this host to use the volume",
+        Reason::NoResources => "it is out of memory or queue pairs",
+        Reason::StaleEpoch => "it holds a newer epoch of this session",
+        Reason::NoSession => "it ended the session while connecting",
+        Reason::Withdrawn => "it is withdrawing the volume",
+        Reason::NoMemory => "it has no memory left for another session",
+        Reason::Evicted => "it has evicted this host from the volume",
+        Reason::Superseded => "a later instance of this host uses the volume",
+        Reason::Challenge => "it asks for a proof at the wrong time",
+        Reason::NotProven => {
+            "it does not accept the proof: it has other keys for this host or for itself, or no such volume for it"
+        }
+        Reason::Entry => "it tells what was not asked",
+    }
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// Its offset or length is not in whole blocks, or it has none, or its memory is another volume's.
+    #[error("the request makes no sense: {0}")]
+    Invalid(&'static str),
+    /// The volume cannot do this.
+    #[error("the volume cannot do this")]
+    Unsupported,
+    /// It goes beyond the end of the volume.
+    #[error("the request goes beyond the end of the volume")]
+    OutOfRange,
+    /// The volume is read-only.
+    #[error("the volume is read-only")]
+    ReadOnly,
+    /// The drive failed.
+    #[error("the drive failed")]
+    Drive,
+    /// The drive has no space left.
+    #[error("the drive has no space left")]
+    NoSpace,
+    /// The drive cannot read a block.
+    #[error("the drive cannot read this block")]
+    Medium,
+    /// Another host's reservation forbids it.
+    #[error("a reservation of another host forbids this")]
+    Conflict,
+    /// The target has lost writes that it had acknowledged and that no flush had covered. Flushes and writes with FUA fail from then on,
+    /// until the volume is closed.
+    #[error("the target has lost acknowledged writes that no flush had covered")]
+    LostWrites,
+    /// The session has ended. A write may have been carried out or not.
+    #[error("the session has ended: {0}")]
+    Lost(Failure),
+}
+
+impl RequestError {
+    /// Returns what a status means.
+    pub(crate) fn of(status: Status) -> Result<(), Self> {
+        Err(match status {
+            Status::Ok => return Ok(()),
+            Status::Unsupported => Self::Unsupported,
+            Status::OutOfRange => Self::OutOfRange,
+            Status::ReadOnly => Self::ReadOnly,
+            Status::NoSpace => Self::NoSpace,
+            Status::Medium => Self::Medium,
+            Status::Conflict => Self::Conflict,
+            Status::Invalid | Status::IoError | Status::Gone | Status::Draining => Self::Drive,
+        })
+    }
+
+    /// Returns the error number that the kernel's driver fails such a request with.
+    pub fn errno(self) -> Errno {
+        match self {
+            Self::Invalid(_) => Errno::EINVAL,
+            Self::Unsupported => Errno::EOPNOTSUPP,
+            Self::OutOfRange | Self::Drive | Self::LostWrites | Self::Lost(_) => Errno::EIO,
+            Self::ReadOnly => Errno::EILSEQ,
+            Self::NoSpace => Errno::ENOSPC,
+            Self::Medium => Errno::ENODATA,
+            Self::Conflict => Errno::EBADE,
+        }
+    }
+}

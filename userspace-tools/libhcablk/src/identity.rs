@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! By what a target tells the sessions of this host's programs: ids and epochs.
+//!
+//! A target lets a host have sessions of one *instance* on a volume at a time: those of a new
+//! instance end those of the others. So the programs of a machine share one, in a directory that is
+//! empty after each start of the machine, `/run/hcablk/sessions` by default:
+//!
+//! | file | what |
+//! |---|---|
+//! | `instance` | the instance, a random number |
+//! | `1` to `4095` | a session's number, locked while a program has it; the last epoch of it |
+//!
+//! The kernel drops the lock of a program that ends in any way. The next program that takes the
+//! number has a later epoch, so the target ends what is left of the other's session before that
+//! begins.
+
+use crate::failure::Failure;
+use hcablk_core::proto::connect::{Epoch, HostInstance, SessionId, DISK_MAX};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use std::{
+    fs::{create_dir_all, File, OpenOptions},
+    io::{self, Read as _, Seek as _},
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+/// The identity of a volume's sessions, which no other program has meanwhile.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    id: SessionId,
+    /// The last one.
+    epoch: u32,
+    lock: Flock<File>,
+}
+
+fn failed(error: &io::Error) -> Failure {
+    Failure::Identity(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Reads the number in a file; 0 if there is none.
+fn stored(file: &mut File) -> io::Result<u64> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.take(64).read_to_string(&mut text)?;
+    Ok(text.trim().parse().unwrap_or(0))
+}
+
+/// Stores a number in place of another one, at once: the file is never without any.
+fn store(file: &File, number: u64) -> io::Result<()> {
+    file.write_all_at(format!("{number:020}\n").as_bytes(), 0)
+}
+
+impl Identity {
+    /// Takes the one of this number in `directory`, which is made if it is not there; `None`: the first that no program has.
+    pub(crate) fn take(directory: &Path, number: Option<u16>) -> Result<Self, Failure> {
+        create_dir_all(directory).map_err(|error| failed(&error))?;
+        let instance = instance(&directory.join("instance")).map_err(|error| failed(&error))?;
+        let numbers = number.map_or(1..=DISK_MAX, |number| number..=number);
+        for disk in numbers {
+            let file = open(&directory.join(disk.to_string())).map_err(|error| failed(&error))?;
+            let Ok(mut lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+                continue;
+            };
+            let id = SessionId::new(instance, disk).ok_or(Failure::NoIdentity)?;
+            let last = stored(&mut lock).map_err(|error| failed(&error))?;
+            // Epochs that are used up leave the number to nobody.
+            let Some(epoch) = u32::try_from(last).ok().filter(|last| *last != u32::MAX) else {
+                continue;
+            };
+            return Ok(Self { id, epoch, lock });
+        }
+        Err(match number {
+            Some(number) => Failure::SessionInUse(number),
+            None => Failure::NoIdentity,
+        })
+    }
+
+    /// Returns the id of the session.
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Returns the epoch of the next session, which is later than all before.
+    pub(crate) fn next_epoch(&mut self) -> Result<Epoch, Failure> {
+        let epoch = self.epoch.checked_add(1).ok_or(Failure::NoIdentity)?;
+        // First: the next program that has the number may not use it again.
+        store(&self.lock, epoch.into()).map_err(|error| failed(&error))?;
+        self.epoch = epoch;
+        Ok(Epoch(epoch))
+    }
+}
+
+/// Returns this machine's instance, which is made when it is not there.
+fn instance(path: &Path) -> io::Result<HostInstance> {
+    let mut lock = Flock::lock(open(path)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    let mut random = stored(&mut lock)?;
+    if random == 0 {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        // The bits that count are not all 0.
+        random = u64::from_ne_bytes(bytes) | (1 << 63);
+        store(&lock, random)?;
+    }
+    Ok(HostInstance::of(random))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_own_and_later_ones_have_later_epochs() {
+        let directory = std::env::temp_dir().join(format!("hcablk-ids-{}", std::process::id()));
+        let mut one = Identity::take(&directory, None).unwrap();
+        let two = Identity::take(&directory, None).unwrap();
+        assert_ne!(one.id(), two.id());
+        assert_eq!(one.id().instance(), two.id().instance());
+        let (id, epoch) = (one.id(), one.next_epoch().unwrap());
+        let later = one.next_epoch().unwrap();
+        assert!(later > epoch);
+        drop(one);
+        let mut again = Identity::take(&directory, None).unwrap();
+        assert_eq!(again.id(), id);
+        assert!(again.next_epoch().unwrap() > later);
+        let taken = Identity::take(&directory, Some(1)).err();
+        assert_eq!(taken, Some(Failure::SessionInUse(1)));
+        let mut chosen = Identity::take(&directory, Some(7)).unwrap();
+        assert_eq!(chosen.next_epoch().unwrap(), Epoch(1));
+        std::fs::write(directory.join("1"), "4294967295").unwrap();
+        drop(again);
+        let other = Identity::take(&directory, None).unwrap();
+        assert_ne!(other.id(), id, "there is no later epoch");
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_told() {
+        let result = Identity::take(Path::new("/dev/null/ids"), None);
+        assert_eq!(result.err(), Some(Failure::Identity(Errno::ENOTDIR)));
+    }
+}

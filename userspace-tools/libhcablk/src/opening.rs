@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How the sessions of a volume are made: which session it asks for, and whether what the target grants is
+//! what the volume was when it was opened.
+
+use crate::{
+    admin::{self, Admin, News, Watching},
+    connect::{wait_for, Connected, Connector, Deadline},
+    crypto::Secret,
+    failure::{Failure, Step},
+    identity::Identity,
+    options::Options,
+    queue::{self, Link, Shape},
+    verbs::{cm::Id, device::ProtectionDomain},
+};
+use hcablk_core::proto::{
+    connect::{ExportInstance, Geometry, Reply, Request},
+    message::VolumeState,
+    name::VolumeId,
+    ADMIN_QUEUE, TRANSFER_USUAL, VERSION_MAX, VERSION_MIN,
+};
+use std::{
+    net::SocketAddr,
+    os::fd::AsFd as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Bytes of a sector, in which sizes are reported.
+pub(crate) const SECTOR: u64 = 512;
+
+/// A session that has begun: all of its queue pairs are connected.
+pub(crate) struct Begun {
+    pub(crate) admin: Admin,
+    /// The target's on the admin queue pair.
+    pub(crate) reply: Reply,
+    /// What the target has reported of the volume since.
+    pub(crate) news: Option<News>,
+    pub(crate) ids: Vec<Id>,
+    pub(crate) links: Vec<(Link, Reply)>,
+    /// The target may have forgotten what was not flushed.
+    pub(crate) forgets: bool,
+}
+
+/// What a volume was when it was opened, and its export in the last session.
+struct Known {
+    geometry: Geometry,
+    id: Option<VolumeId>,
+    instance: Option<ExportInstance>,
+}
+
+impl Known {
+    /// Fails if `reply` is not about the same volume, which may have another size by now, or be read-only or no longer.
+    fn check(&self, reply: &Reply) -> Result<(), Failure> {
+        let lasting = |geometry: &Geometry| (geometry.logical_block_shift, geometry.max_transfer);
+        if self.id != reply.id {
+            return Err(Failure::OtherVolume);
+        }
+        // A target that does not report its cache relies on flushes if it has one.
+        let relies = reply.geometry.write_cache && !reply.tells_cache;
+        match lasting(&self.geometry) == lasting(&reply.geometry)
+            && (self.geometry.write_cache || !relies)
+        {
+            true => Ok(()),
+            false => Err(Failure::OtherLimits),
+        }
+    }
+}
+
+/// Returns whether two replies of a session describe the same volume. What else they say may change meanwhile, and is reported on
+/// the admin queue pair.
+fn agree(one: &Reply, other: &Reply) -> bool {
+    let lasting = |reply: &Reply| {
+        let Geometry {
+            logical_block_shift,
+            max_transfer,
+            ..
+        } = reply.geometry;
+        (logical_block_shift, max_transfer, reply.id, reply.instance)
+    };
+    lasting(one) == lasting(other)
+}
+
+/// See the module.
+pub(crate) struct Opening {
+    pd: Arc<ProtectionDomain>,
+    address: SocketAddr,
+    options: Options,
+    identity: Identity,
+    shape: Shape,
+    /// `None`: there was no session.
+    known: Option<Known>,
+    /// The target has granted the admin queue pair of the last attempt.
+    has_answered: bool,
+}
+
+impl Opening {
+    /// Makes the one of a volume that the device of `pd` leads to.
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>, options: &Options) -> Result<Self, Failure> {
+        Ok(Self {
+            pd: pd.clone(),
+            address: SocketAddr::new(options.address, options.port),
+            options: options.clone(),
+            identity: Identity::take(&options.state, options.session)?,
+            shape: fit(pd, options)?,
+            known: None,
+            has_answered: false,
+        })
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.options.connect_timeout
+    }
+
+    pub(crate) fn reconnect_delay_s(&self) -> u32 {
+        self.options.reconnect_delay_s
+    }
+
+    /// Returns whether a session may go on after another one: the target must say which volume it is.
+    pub(crate) fn may_resume(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.id.is_some())
+    }
+
+    /// Returns whether the target had answered when the last attempt failed.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Connects the next session.
+    pub(crate) fn session(&mut self, deadline: Deadline<'_>) -> Result<Begun, Failure> {
+        self.has_answered = false;
+        let request = self.request()?;
+        let mut connector = Connector::new(&self.pd, self.address);
+        let (mut admin, reply, id) = self.admin(&mut connector, &request, deadline)?;
+        self.has_answered = true;
+        if let Some(known) = &self.known {
+            known.check(&reply)?;
+        }
+        let geometry = self.geometry(&reply);
+        admin.go_live(Watching {
+            known: state_of(&reply),
+            // Its applications send flushes, if they were told of a cache when they began.
+            flushes: reply.tells_cache && geometry.write_cache,
+            limits: reply.tells_cache && reply.tells_limits,
+            portals: false,
+        })?;
+        let mut begun = Begun {
+            admin,
+            reply,
+            news: None,
+            ids: vec![id],
+            links: Vec::new(),
+            forgets: false,
+        };
+        let period = Duration::from_millis(begun.admin.period_ms().into());
+        let mut round = Instant::now() + period;
+        for index in 0..self.options.queues {
+            let (link, of_queue, id) = self.queue(&mut connector, &request, index, deadline)?;
+            if !agree(&reply, &of_queue) {
+                return Err(Failure::Protocol("its queues disagree about the volume"));
+            }
+            begun.ids.push(id);
+            begun.links.push((link, of_queue));
+            // Many of them take long.
+            begun.news = begun.admin.handle()?.or(begun.news);
+            if Instant::now() >= round {
+                round = Instant::now() + period;
+                begun.admin.round()?;
+            }
+        }
+        let before = self.known.replace(Known {
+            geometry,
+            id: reply.id,
+            instance: reply.instance,
+        });
+        begun.forgets = before
+            .is_some_and(|before| before.instance.is_none() || before.instance != reply.instance);
+        Ok(begun)
+    }
+
+    /// Returns what the volume was when it was opened.
+    fn geometry(&self, reply: &Reply) -> Geometry {
+        let known = self.known.as_ref();
+        known.map_or(reply.geometry, |known| known.geometry)
+    }
+
+    fn request(&mut self) -> Result<Request, Failure> {
+        Ok(Request {
+            version_min: VERSION_MIN,
+            version_max: VERSION_MAX,
+            depth: self.shape.depth,
+            queue: ADMIN_QUEUE,
+            replace: false,
+            queues: self.options.queues,
+            resume: self.known.is_some(),
+            largest: TRANSFER_USUAL,
+            session: self.identity.id(),
+            epoch: self.identity.next_epoch()?,
+            host: self.options.host,
+            volume: self.options.volume,
+        })
+    }
+
+    /// Connects the admin queue pair.
+    fn admin(
+        &self,
+        connector: &mut Connector,
+        request: &Request,
+        deadline: Deadline<'_>,
+    ) -> Result<(Admin, Reply, Id), Failure> {
+        let pair_key: Option<Secret> = match (&self.options.host_key, &self.options.target_key) {
+            (Some(host), Some(target)) => Some(host.0.pair(&target.0)),
+            (None, None) => None,
+            _ => return Err(Failure::HalfProof),
+        };
+        let mut memory = None;
+        let connected = connector.admin(request, pair_key, deadline, |id| {
+            let (made, pair) = admin::Memory::new(&self.pd, id)?;
+            memory = Some(made);
+            Ok(pair)
+        })?;
+        let Connected { id, pair, reply } = connected;
+        // It was made for the queue pair that is connected.
+        let memory = memory.ok_or(Failure::NotATarget)?;
+        Ok((
+            Admin::new(pair, memory, self.options.keep_alive_s),
+            reply,
+            id,
+        ))
+    }
+
+    fn queue(
+        &self,
+        connector: &mut Connector,
+        request: &Request,
+        index: u8,
+        deadline: Deadline<'_>,
+    ) -> Result<(Link, Reply, Id), Failure> {
+        let request = Request {
+            queue: index,
+            ..*request
+        };
+        let mut memory = None;
+        let connected = connector.queue(&request, deadline, |id| {
+            let (made, pair) = queue::Memory::new(&self.pd, id, self.shape)?;
+            memory = Some(made);
+            Ok(pair)
+        })?;
+        let Connected { id, pair, reply } = connected;
+        let memory = memory.ok_or(Failure::NotATarget)?;
+        Ok((Link::new(memory, pair), reply, id))
+    }
+}
+
+/// Returns how large the queues are that the device allows.
+fn fit(pd: &ProtectionDomain, options: &Options) -> Result<Shape, Failure> {
+    let attributes = pd.attributes();
+    if !attributes.is_ib {
+        return Err(Failure::Device(
+            "this library supports InfiniBand and RoCE only, not iWARP",
+        ));
+    }
+    if !attributes.has_windows {
+        return Err(Failure::Device("it has no memory windows of type 2"));
+    }
+    if attributes.max_qp_rd_atom == 0 {
+        return Err(Failure::Device("it answers no RDMA READ"));
+    }
+    Shape::fit(attributes, options.depth)
+}
+
+/// Returns what a reply says of the volume.
+pub(crate) fn state_of(reply: &Reply) -> VolumeState {
+    let geometry = &reply.geometry;
+    VolumeState {
+        sectors: geometry.capacity / SECTOR,
+        read_only: geometry.read_only,
+        write_cache: reply.tells_cache.then_some(geometry.write_cache),
+    }
+}
+
+impl Begun {
+    /// Waits until the target has reported the limits, as it does at once, if it does.
+    pub(crate) fn wait_for_limits(&mut self, deadline: Deadline<'_>) -> Result<(), Failure> {
+        while self.reply.tells_cache && self.reply.tells_limits && self.news.is_none() {
+            self.news = self.admin.handle()?;
+            if self.news.is_some() {
+                break;
+            }
+            match wait_for(self.admin.pair.cq.as_fd(), deadline) {
+                Ok(true) => {}
+                Ok(false) => return Err(Failure::Timeout(Step::Answer)),
+                Err(error) => return Err(Failure::Verb("waiting for events", error)),
+            }
+        }
+        Ok(())
+    }
+}

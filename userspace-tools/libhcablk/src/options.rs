@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an application says of a volume that it opens.
+
+use crate::keys::{BadKey, Key};
+use hcablk_core::proto::{
+    connect::DISK_MAX,
+    name::{HostId, VolumeName},
+    DEPTH_MAX, QUEUES_MAX,
+};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+/// The port on which targets listen by default.
+pub const PORT: u16 = 7744;
+/// Where the ids of sessions are by default.
+const STATE: &str = "/run/hcablk/sessions";
+
+/// Why a text is not the name of a volume, or the id of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not {0}")]
+pub struct BadName(&'static str);
+
+/// Why an option is not set to a text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BadOption {
+    /// There is no option of this name.
+    #[error("there is no option {0:?}; there are {names}", names = Options::NAMES.join(", "))]
+    Unknown(String),
+    /// The value is not what the option takes.
+    #[error("{name} is {wanted}, not {value:?}")]
+    Value {
+        /// Of the option.
+        name: &'static str,
+        /// What it takes.
+        wanted: &'static str,
+        /// What it was set to.
+        value: String,
+    },
+    /// The value is no key. It is not shown.
+    #[error("{0}: {1}")]
+    Key(&'static str, BadKey),
+}
+
+/// What to open, and how. The defaults are those of the kernel's driver.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) volume: VolumeName,
+    pub(crate) host: HostId,
+    pub(crate) host_key: Option<Key>,
+    pub(crate) target_key: Option<Key>,
+    pub(crate) queues: u8,
+    pub(crate) depth: u16,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) reconnect_delay_s: u32,
+    pub(crate) ctrl_loss_tmo_s: u32,
+    pub(crate) keep_alive_s: u16,
+    pub(crate) small_read: u32,
+    pub(crate) eager_write: u32,
+    pub(crate) remote_invalidate: bool,
+    pub(crate) session: Option<u16>,
+    pub(crate) state: PathBuf,
+}
+
+impl Options {
+    /// Describes the volume `volume` of the target at `address`, for the host `host`, a UUID.
+    pub fn new(address: IpAddr, volume: &str, host: &str) -> Result<Self, BadName> {
+        Ok(Self {
+            address,
+            port: PORT,
+            volume: VolumeName::parse(volume).map_err(|_| BadName("the name of a volume"))?,
+            host: HostId::parse(host).map_err(|_| BadName("the id of a host"))?,
+            host_key: None,
+            target_key: None,
+            queues: 1,
+            depth: 128,
+            connect_timeout: Duration::from_secs(10),
+            reconnect_delay_s: 1,
+            ctrl_loss_tmo_s: 600,
+            keep_alive_s: 5,
+            small_read: 8192,
+            eager_write: 32768,
+            remote_invalidate: true,
+            session: None,
+            state: STATE.into(),
+        })
+    }
+
+    /// Sets the port.
+    #[must_use]
+    pub fn port(self, port: u16) -> Self {
+        Self { port, ..self }
+    }
+
+    /// Sets this host's key and the target's: both prove who they are.
+    #[must_use]
+    pub fn keys(self, host: Key, target: Key) -> Self {
+        Self {
+            host_key: Some(host),
+            target_key: Some(target),
+            ..self
+        }
+    }
+
+    /// Sets how many queues there are, 1 to 127: one for each thread that does I/O.
+    #[must_use]
+    pub fn queues(self, queues: u8) -> Self {
+        Self {
+            queues: queues.clamp(1, QUEUES_MAX),
+            ..self
+        }
+    }
+
+    /// Sets how many requests each queue has in flight at most, 1 to 1024.
+    #[must_use]
+    pub fn depth(self, depth: u16) -> Self {
+        Self {
+            depth: depth.clamp(1, DEPTH_MAX),
+            ..self
+        }
+    }
+
+    /// Sets how long connecting may take.
+    #[must_use]
+    pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
+        Self {
+            connect_timeout,
+            ..self
+        }
+    }
+
+    /// Sets for how many seconds there may be no session: requests wait meanwhile, and are issued again by the next one. 0:
+    /// they fail when the session is lost.
+    #[must_use]
+    pub fn ctrl_loss_tmo(self, seconds: u32) -> Self {
+        Self {
+            ctrl_loss_tmo_s: seconds,
+            ..self
+        }
+    }
+
+    /// Sets how many seconds lie between attempts to connect again, 1 to 3600.
+    #[must_use]
+    pub fn reconnect_delay(self, seconds: u32) -> Self {
+        Self {
+            reconnect_delay_s: seconds.clamp(1, 3600),
+            ..self
+        }
+    }
+
+    /// Sets for how many seconds the target may leave a keep-alive unanswered, 1 to 600.
+    #[must_use]
+    pub fn keep_alive(self, seconds: u16) -> Self {
+        Self {
+            keep_alive_s: seconds.clamp(1, 600),
+            ..self
+        }
+    }
+
+    /// Sets up to how many bytes a read is copied, whatever its memory; 0: only what no window can
+    /// show is.
+    #[must_use]
+    pub fn small_read(self, bytes: u32) -> Self {
+        Self {
+            small_read: bytes,
+            ..self
+        }
+    }
+
+    /// Sets up to how many bytes a write's data goes to the target's eager ring, if there is one.
+    #[must_use]
+    pub fn eager_write(self, bytes: u32) -> Self {
+        Self {
+            eager_write: bytes,
+            ..self
+        }
+    }
+
+    /// Sets whether the target invalidates windows by its answers; otherwise this side does.
+    #[must_use]
+    pub fn remote_invalidate(self, on: bool) -> Self {
+        Self {
+            remote_invalidate: on,
+            ..self
+        }
+    }
+
+    /// Sets the number of the session among those of this host's programs, 1 to 4095. A program that goes on with the work of
+    /// one that was killed has the same: then the target ends what is left of the other's session before this one's begins.
+    #[must_use]
+    pub fn session(self, number: u16) -> Self {
+        Self {
+            session: Some(number.clamp(1, DISK_MAX)),
+            ..self
+        }
+    }
+
+    /// Sets the directory for the ids of sessions, which all programs of this host share, and which
+    /// is empty after each start of the machine.
+    #[must_use]
+    pub fn state(self, directory: impl Into<PathBuf>) -> Self {
+        Self {
+            state: directory.into(),
+            ..self
+        }
+    }
+
+    /// The options that [`Self::set`] knows.
+    pub const NAMES: &'static [&'static str] = &[
+        "port",
+        "queues",
+        "queue-depth",
+        "connect-timeout",
+        "ctrl-loss-tmo",
+        "reconnect-delay",
+        "keep-alive-tmo",
+        "small-read",
+        "eager-write",
+        "remote-invalidate",
+        "host-key",
+        "target-key",
+        "session",
+        "state",
+    ];
+
+    /// Sets the option `name` to what `value` says: for programs that take options as text. Numbers are decimal, and in the
+    /// bounds of the method of the same kind; times are in seconds; keys are what `hcablk key show` prints.
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self, BadOption> {
+        let Some(name) = Self::NAMES.iter().copied().find(|known| *known == name) else {
+            return Err(BadOption::Unknown(name.to_owned()));
+        };
+        let number = |wanted, least: u32, most: u32| match value.parse() {
+            Ok(number) if (least..=most).contains(&number) => Ok(number),
+            _ => Err(BadOption::Value {
+                name,
+                wanted,
+                value: value.to_owned(),
+            }),
+        };
+        let key = || value.parse().map_err(|error| BadOption::Key(name, error));
+        // In bounds: none is lost.
+        let short = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
+        match name {
+            "port" => self.port = short(number("1 to 65535", 1, 65535)?),
+            "queues" => {
+                let most = QUEUES_MAX;
+                self.queues = u8::try_from(number("1 to 127", 1, most.into())?).unwrap_or(most);
+            }
+            "queue-depth" => self.depth = short(number("1 to 1024", 1, DEPTH_MAX.into())?),
+            "connect-timeout" => {
+                let seconds = number("1 to 3600 seconds", 1, 3600)?;
+                self.connect_timeout = Duration::from_secs(seconds.into());
+            }
+            "ctrl-loss-tmo" => {
+                self.ctrl_loss_tmo_s = number("0 to 4294967295 seconds", 0, u32::MAX)?;
+            }
+            "reconnect-delay" => self.reconnect_delay_s = number("1 to 3600 seconds", 1, 3600)?,
+            "keep-alive-tmo" => self.keep_alive_s = short(number("1 to 600 seconds", 1, 600)?),
+            "small-read" => self.small_read = number("0 to 8192 bytes", 0, 8192)?,
+            "eager-write" => self.eager_write = number("0 to 65536 bytes", 0, 65536)?,
+            "remote-invalidate" => self.remote_invalidate = number("0 or 1", 0, 1)? == 1,
+            "host-key" => self.host_key = Some(key()?),
+            "target-key" => self.target_key = Some(key()?),
+            "session" => self.session = Some(short(number("1 to 4095", 1, DISK_MAX.into())?)),
+            _ => self.state = value.into(),
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options::new(
+            [10, 0, 0, 1].into(),
+            "vol1",
+            "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45",
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn every_option_is_set_by_its_name() {
+        for name in Options::NAMES {
+            let value = match *name {
+                "host-key" | "target-key" => continue,
+                "state" => "/run/somewhere",
+                _ => "1",
+            };
+            assert!(options().set(name, value).is_ok(), "{name}");
+        }
+        let set = options().set("queues", "127").unwrap();
+        let set = set.set("queue-depth", "1024").unwrap();
+        assert_eq!((set.queues, set.depth), (127, 1024));
+    }
+
+    #[test]
+    fn a_bad_option_is_refused_with_what_it_takes() {
+        let refused = |name, value| options().set(name, value).unwrap_err().to_string();
+        assert_eq!(refused("queues", "128"), "queues is 1 to 127, not \"128\"");
+        assert_eq!(
+            refused("keep-alive-tmo", "-1"),
+            "keep-alive-tmo is 1 to 600 seconds, not \"-1\""
+        );
+        assert!(refused("queue", "1").starts_with("there is no option \"queue\"; there are port, "));
+        let secret = refused("host-key", "hcablk-key-1:77-0");
+        assert!(!secret.contains("77"), "{secret}");
+    }
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! How the data of a request moves, and into which requests of the protocol it is cut: pure.
+//!
+//! A request of an application has its data in *pieces* of registered memory, of any lengths. The
+//! protocol's requests have whole blocks, and the data of each is in one of these places:
+//!
+//! - in the *slot* of its tag, memory of the library's: it is copied from and to the pieces. For
+//!   what is short, and for pieces that are no whole blocks.
+//! - in the pieces themselves. The own device gathers a write's for the message or the target's
+//!   eager ring; other requests have one piece, which the target reaches by a window.
+
+/// What of a volume and a queue decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes of a logical block, a power of two.
+    pub(crate) block: u32,
+    /// Bytes of the largest request.
+    pub(crate) largest: u32,
+    /// Bytes of a slot, a multiple of the block.
+    pub(crate) slot: u32,
+    /// Bytes of the largest read that is copied although a window could show its memory.
+    pub(crate) small_read: u32,
+    /// Bytes of the largest write that is gathered although a window could show its memory.
+    pub(crate) gathered: u32,
+    /// Pieces that a gathered write may have.
+    pub(crate) pieces: usize,
+    /// There are windows for writes: the target fetches.
+    pub(crate) write_windows: bool,
+}
+
+/// Where the data of a request of the protocol is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In its tag's slot.
+    Slot,
+    /// In so many pieces, which the own device gathers; one that is longer than such writes is no
+    /// longer than a slot.
+    Gathered(usize),
+    /// In one piece, by a window.
+    Window,
+}
+
+/// A request of the protocol that is a part of an application's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Bytes before it in the application's request.
+    pub(crate) at: u64,
+    pub(crate) length: u32,
+    pub(crate) place: Place,
+    /// The piece in which its data begins, and the offset there.
+    pub(crate) piece: usize,
+    pub(crate) offset: usize,
+}
+
+/// A place in the pieces.
+#[derive(Clone, Copy)]
+struct Cursor<'a> {
+    pieces: &'a [usize],
+    piece: usize,
+    offset: usize,
+}
+
+impl Cursor<'_> {
+    /// Returns how many bytes there are up to the end of the piece; empty ones are passed over.
+    fn run(&mut self) -> Option<usize> {
+        loop {
+            let left = self.pieces.get(self.piece)? - self.offset;
+            if left != 0 {
+                return Some(left);
+            }
+            self.piece += 1;
+            self.offset = 0;
+        }
+    }
+
+    /// Goes on by so many bytes.
+    fn skip(&mut self, mut bytes: usize) {
+        while bytes != 0 {
+            let Some(run) = self.run() else { return };
+            let step = run.min(bytes);
+            self.offset += step;
+            bytes -= step;
+        }
+    }
+
+    /// Returns in how many pieces the next `bytes` bytes are.
+    fn count(mut self, mut bytes: usize) -> usize {
+        let mut count = 0;
+        while bytes != 0 {
+            let Some(run) = self.run() else { break };
+            self.skip(run.min(bytes));
+            bytes -= run.min(bytes);
+            count += 1;
+        }
+        count
+    }
+}
+
+/// The parts of a request whose data is in pieces of these lengths, together whole blocks.
+pub(crate) struct Parts<'a> {
+    limits: Limits,
+    write: bool,
+    cursor: Cursor<'a>,
+    at: u64,
+    left: u64,
+}
+
+impl<'a> Parts<'a> {
+    /// Cuts a read or a write.
+    pub(crate) fn new(limits: Limits, write: bool, pieces: &'a [usize]) -> Self {
+        Self {
+            limits,
+            write,
+            cursor: Cursor {
+                pieces,
+                piece: 0,
+                offset: 0,
+            },
+            at: 0,
+            left: pieces.iter().map(|len| *len as u64).sum(),
+        }
+    }
+
+    /// Cuts a part anew, which was cut by other limits.
+    pub(crate) fn again(limits: Limits, write: bool, pieces: &'a [usize], part: Part) -> Self {
+        Self {
+            limits,
+            write,
+            cursor: Cursor {
+                pieces,
+                piece: part.piece,
+                offset: part.offset,
+            },
+            at: part.at,
+            left: part.length.into(),
+        }
+    }
+
+    /// Returns the whole blocks of `bytes`, as far as one request may have them.
+    fn blocks(&self, bytes: usize) -> u32 {
+        let most = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.limits.largest);
+        most & !(self.limits.block - 1)
+    }
+
+    /// Returns the length of a part that is copied: up to where a window is worth it.
+    fn copied_length(&self) -> u32 {
+        let slot = u64::from(self.limits.slot).min(self.left);
+        let mut cursor = self.cursor;
+        let (mut length, slot) = (0, u32::try_from(slot).unwrap_or(self.limits.slot));
+        while length < slot {
+            let Some(run) = cursor.run() else { break };
+            let is_boundary = length != 0 && length & (self.limits.block - 1) == 0;
+            if is_boundary && self.is_long(run) {
+                break;
+            }
+            cursor.skip(run);
+            length = length.saturating_add(u32::try_from(run).unwrap_or(u32::MAX));
+        }
+        length.min(slot)
+    }
+
+    /// Returns whether a window shows so many bytes of a piece, rather than that they are copied.
+    fn is_long(&self, run: usize) -> bool {
+        let (small, windows) = match self.write {
+            true => (self.limits.gathered, self.limits.write_windows),
+            false => (self.limits.small_read, true),
+        };
+        windows && self.blocks(run) > small.max(self.limits.block - 1)
+    }
+
+    /// Returns the length and the place of the next part.
+    fn choose(&mut self) -> Option<(u32, Place)> {
+        let run = self.cursor.run()?;
+        if self.is_long(run) {
+            return Some((self.blocks(run), Place::Window));
+        }
+        if self.write {
+            // As much as goes at once, or less in fewer pieces.
+            let most = u64::from(self.limits.gathered.max(self.limits.block));
+            let most = u32::try_from(most.min(self.left)).unwrap_or(self.limits.gathered);
+            let mut length = most & !(self.limits.block - 1);
+            while length > self.limits.slot {
+                if self.cursor.count(length as usize) <= self.limits.pieces {
+                    return Some((length, self.gathered(length)));
+                }
+                length = (length / 2).max(self.limits.slot) & !(self.limits.block - 1);
+            }
+        }
+        let length = self.copied_length();
+        let is_gathered = self.write && self.cursor.count(length as usize) <= self.limits.pieces;
+        Some(match is_gathered {
+            true => (length, self.gathered(length)),
+            false => (length, Place::Slot),
+        })
+    }
+
+    fn gathered(&self, length: u32) -> Place {
+        Place::Gathered(self.cursor.count(length as usize))
+    }
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        if self.left == 0 {
+            return None;
+        }
+        let (length, place) = self.choose()?;
+        let part = Part {
+            at: self.at,
+            length,
+            place,
+            piece: self.cursor.piece,
+            offset: self.cursor.offset,
+        };
+        self.cursor.skip(length as usize);
+        self.at += u64::from(length);
+        self.left -= u64::from(length).min(self.left);
+        Some(part)
+    }
+}
+
+/// Returns how many of `left` bytes that have no data one request takes, of at most `largest`, in whole `block`s.
+pub(crate) fn bare(left: u64, largest: u32, block: u32) -> u32 {
+    let most = (largest & !(block - 1)).max(block);
+    u32::try_from(left).unwrap_or(u32::MAX).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        block: 512,
+        largest: 1 << 20,
+        slot: 8192,
+        small_read: 8192,
+        gathered: 32768,
+        pieces: 8,
+        write_windows: true,
+    };
+
+    fn parts(write: bool, pieces: &[usize]) -> Vec<(u64, u32, Place)> {
+        let parts = Parts::new(LIMITS, write, pieces);
+        parts
+            .map(|part| (part.at, part.length, part.place))
+            .collect()
+    }
+
+    /// All bytes are in parts, in order, in whole blocks that fit their places, wherever the pieces begin.
+    fn check(limits: Limits, write: bool, pieces: &[usize]) {
+        let whole: usize = pieces.iter().sum();
+        let mut at = 0;
+        for part in Parts::new(limits, write, pieces) {
+            let begin: usize = pieces[..part.piece].iter().sum::<usize>() + part.offset;
+            assert_eq!(part.at, at, "{pieces:?}");
+            assert_eq!(begin as u64, at, "{pieces:?}");
+            assert!(
+                part.length != 0 && part.length % limits.block == 0,
+                "{pieces:?} {part:?}"
+            );
+            assert!(part.length <= limits.largest);
+            let cursor = Cursor {
+                pieces,
+                piece: part.piece,
+                offset: part.offset,
+            };
+            match part.place {
+                Place::Slot => assert!(part.length <= limits.slot),
+                Place::Window => {
+                    assert!(part.offset + part.length as usize <= pieces[part.piece]);
+                    assert!(!write || limits.write_windows);
+                }
+                Place::Gathered(count) => {
+                    assert!(write && count <= limits.pieces);
+                    assert_eq!(cursor.count(part.length as usize), count);
+                    assert!(part.length <= limits.gathered.max(limits.slot));
+                }
+            }
+            at += u64::from(part.length);
+        }
+        assert_eq!(at, whole as u64, "{pieces:?}");
+    }
+
+    #[test]
+    fn small_requests_are_copied_or_gathered_and_large_ones_get_windows() {
+        assert_eq!(parts(false, &[4096]), [(0, 4096, Place::Slot)]);
+        assert_eq!(parts(false, &[8704]), [(0, 8704, Place::Window)]);
+        assert_eq!(parts(true, &[512]), [(0, 512, Place::Gathered(1))]);
+        assert_eq!(parts(true, &[32768]), [(0, 32768, Place::Gathered(1))]);
+        assert_eq!(parts(true, &[65536]), [(0, 65536, Place::Window)]);
+        let mib = 1 << 20;
+        assert_eq!(
+            parts(false, &[(mib as usize) * 2]),
+            [(0, mib, Place::Window), (mib.into(), mib, Place::Window)]
+        );
+    }
+
+    #[test]
+    fn pieces_that_are_no_blocks_are_copied_between_windows() {
+        assert_eq!(
+            parts(false, &[1000, 24, 65536, 100, 412]),
+            [
+                (0, 1024, Place::Slot),
+                (1024, 65536, Place::Window),
+                (66560, 512, Place::Slot)
+            ]
+        );
+        // The end of a piece that is longer than whole blocks goes with the next.
+        assert_eq!(
+            parts(false, &[65536 + 100, 412]),
+            [(0, 65536, Place::Window), (65536, 512, Place::Slot)]
+        );
+    }
+
+    #[test]
+    fn many_pieces_are_gathered_as_far_as_the_device_does() {
+        assert_eq!(parts(true, &[512; 8]), [(0, 4096, Place::Gathered(8))]);
+        assert_eq!(parts(true, &[256; 32]), [(0, 8192, Place::Slot)]);
+        assert_eq!(
+            parts(true, &[4096; 16])[0],
+            (0, 32768, Place::Gathered(8)),
+            "as many as it gathers"
+        );
+    }
+
+    #[test]
+    fn every_shape_is_covered() {
+        // An own sequence of numbers: the same shapes each time.
+        let mut state = 7_u64;
+        let mut random = |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            usize::try_from(state >> 33).unwrap() % below
+        };
+        for round in 0..20_000 {
+            let mut pieces: Vec<usize> = (0..=random(12))
+                .map(|_| match random(4) {
+                    0 => random(2000),
+                    1 => 512 * random(40),
+                    2 => 4096 * random(40),
+                    _ => random(1 << 17),
+                })
+                .collect();
+            let block = [512, 4096][round % 2];
+            let whole: usize = pieces.iter().sum();
+            pieces.push(whole.next_multiple_of(block) - whole);
+            for write_windows in [true, false] {
+                let limits = Limits {
+                    block: u32::try_from(block).unwrap(),
+                    write_windows,
+                    gathered: [0, 4096, 32768][round % 3],
+                    small_read: [0, 8192][round % 2],
+                    ..LIMITS
+                };
+                let limits = match write_windows {
+                    true => limits,
+                    false => Limits {
+                        gathered: 32768,
+                        ..limits
+                    },
+                };
+                check(limits, round % 2 == 0, &pieces);
+                check(limits, round % 2 == 1, &pieces);
+            }
+        }
+    }
+
+    #[test]
+    fn requests_without_data_are_cut_at_the_limit() {
+        assert_eq!(bare(1024, 4096, 512), 1024);
+        assert_eq!(bare(10240, 4096 + 100, 512), 4096);
+        assert_eq!(bare(2048, 4096 + 100, 512), 2048);
+        assert_eq!(bare(1 << 62, u32::MAX, 4096), 0xffff_f000);
+        assert_eq!(bare(8192, 100, 512), 512);
+    }
+
+    #[test]
+    fn a_part_is_cut_again_into_what_other_limits_take() {
+        let pieces = [100, 32768 - 100];
+        let mut parts = Parts::new(LIMITS, true, &pieces);
+        let part = parts.next().unwrap();
+        assert_eq!((part.length, parts.next()), (32768, None));
+        let less = Limits {
+            gathered: 4096,
+            write_windows: false,
+            ..LIMITS
+        };
+        let again: Vec<_> = Parts::again(less, true, &pieces, part).collect();
+        assert!(again.iter().all(|part| part.length <= 8192));
+        assert_eq!(again.iter().map(|part| part.length).sum::<u32>(), 32768);
+        assert_eq!(again[1].at, u64::from(again[0].length));
+    }
+}

@@ -1,0 +1,1321 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A queue: a queue pair, and the requests on it. It belongs to one thread at a time, and takes no lock
+//! to issue a request or to take its answer.
+//!
+//! How data moves is chosen by [`plan`](crate::plan), what follows from answers by
+//! [`engine`](crate::engine); here both meet the verbs.
+//!
+//! # Over sessions
+//!
+//! When the session is lost, or the queue pair fails, the queue destroys its windows and the queue pair: nothing reaches the
+//! memory of requests then. The requests wait, before those that were not issued yet, for the queue pair of the
+//! next session, in the order in which they were issued. When no session comes any more they end with
+//! [`RequestError::Lost`].
+
+use crate::{
+    connect::{wait_for, Deadline},
+    engine::{Engine, Signal, Then, Transfer, WINDOW_SLOTS},
+    failure::{Failure, RequestError},
+    opening::SECTOR,
+    plan::{bare, Limits, Part, Parts, Place},
+    request::{Completed, Notice, Op, Request},
+    session::{Next, Shared},
+    verbs::{
+        cm::Id,
+        device::{Attributes, ProtectionDomain},
+        memory::{Access, Buffer, Region, Right, Sge, Window},
+        queue::{Capacity, Completion, CompletionQueue, Done, QueuePair, Stopper},
+    },
+};
+use hcablk_core::proto::{
+    connect::Reply,
+    grant::Immediate,
+    message::{self, Answer, Extent, Remote, Tag, BUFFER_LEN, REQUEST_LEN},
+};
+use nix::{
+    errno::Errno,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+};
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd as _, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+/// Bytes of a tag's slot, where data is that is copied.
+const SLOT: usize = 8192;
+/// Pieces that a work request gathers beside a message.
+const PIECES: usize = 8;
+/// Where slots are, to the target: this says nothing of where they are in memory.
+const SLOTS_ADDRESS: u64 = 0xffff_ffff << 32;
+/// Bytes that a synchronous call moves at a time.
+const STAGING: usize = 1 << 20;
+
+/// A synchronous call that waits for events looks by itself so often, in case an event was missed.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// What a queue waits for: in its events.
+const WAKE: u64 = 0;
+const COMPLETIONS: u64 = 1;
+
+/// Kinds of work requests, in their ids.
+const KIND_SEND: u64 = 1 << 56;
+const KIND_RECEIVE: u64 = 2 << 56;
+
+fn send_id(signal: Signal) -> u64 {
+    KIND_SEND | (u64::from(signal.frees) << 32) | u64::from(signal.seq)
+}
+
+/// How large a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) depth: u16,
+    pieces: usize,
+}
+
+impl Shape {
+    /// Returns what the device allows of `depth`.
+    pub(crate) fn fit(attributes: Attributes, depth: u16) -> Result<Self, Failure> {
+        let pieces = (attributes.max_sge as usize).saturating_sub(1).min(PIECES);
+        if pieces == 0 {
+            return Err(Failure::Device("its work requests have too few pieces"));
+        }
+        let mut shape = Self { depth, pieces };
+        while shape.capacity().sends > attributes.max_qp_wr
+            || shape.completions() > attributes.max_cqe
+        {
+            if shape.depth <= 1 {
+                return Err(Failure::Device("its queues are too short"));
+            }
+            shape.depth /= 2;
+        }
+        Ok(shape)
+    }
+
+    fn capacity(self) -> Capacity {
+        let depth = u32::from(self.depth);
+        Capacity {
+            // Those that wait for the next signaled one are as many as a period has.
+            sends: depth * WINDOW_SLOTS + 32 + WINDOW_SLOTS,
+            receives: depth,
+            pieces: u32::try_from(self.pieces + 1).unwrap_or(1),
+        }
+    }
+
+    fn completions(self) -> u32 {
+        let capacity = self.capacity();
+        capacity.sends + capacity.receives
+    }
+}
+
+/// The memory and the windows of a queue, before it is connected.
+pub(crate) struct Memory {
+    shape: Shape,
+    windows: Vec<Window>,
+    slots: Region,
+    outgoing: Region,
+    incoming: Region,
+}
+
+impl Memory {
+    /// Makes them, and the queue pair of the connection `id`.
+    pub(crate) fn new(
+        pd: &Arc<ProtectionDomain>,
+        id: &Id,
+        shape: Shape,
+    ) -> Result<(Self, QueuePair), Failure> {
+        let depth = usize::from(shape.depth);
+        let make = || {
+            let memory = Self {
+                shape,
+                windows: (0..depth)
+                    .map(|_| Window::new(pd))
+                    .collect::<Result<_, _>>()?,
+                slots: Region::new(pd, depth * SLOT, Access::Standing, Some(SLOTS_ADDRESS))?,
+                outgoing: Region::new(pd, depth * BUFFER_LEN, Access::Local, None)?,
+                incoming: Region::new(pd, depth * BUFFER_LEN, Access::Local, None)?,
+            };
+            let cq = CompletionQueue::new(pd, shape.completions())?;
+            let mut pair = QueuePair::new(id, cq, shape.capacity())?;
+            for buffer in 0..depth {
+                memory.receive(&mut pair, buffer)?;
+            }
+            Ok((memory, pair))
+        };
+        make().map_err(|error| Failure::Setup("a queue", error))
+    }
+
+    fn receive(&self, pair: &mut QueuePair, buffer: usize) -> Result<(), Errno> {
+        let begin = buffer * BUFFER_LEN;
+        let sge = self
+            .incoming
+            .sge(begin..begin + BUFFER_LEN)
+            .ok_or(Errno::EINVAL)?;
+        pair.receive(sge, KIND_RECEIVE | buffer as u64)
+    }
+}
+
+/// What there is as long as the queue pair works.
+pub(crate) struct Link {
+    // Windows go first: some devices keep a queue pair for as long as a window is bound on it.
+    memory: Memory,
+    pair: QueuePair,
+}
+
+impl Link {
+    /// Makes it of a queue pair that is connected.
+    pub(crate) fn new(memory: Memory, pair: QueuePair) -> Self {
+        Self { memory, pair }
+    }
+
+    /// Returns by which any thread can fail it.
+    pub(crate) fn stopper(&self) -> Stopper {
+        self.pair.stopper()
+    }
+
+    /// Destroys it: nothing reaches memory of requests any more.
+    fn destroy(self) {
+        let Self { memory, pair } = self;
+        pair.stopper().fail();
+        drop(memory.windows);
+        drop(pair);
+    }
+}
+
+/// A part of an application's request.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Data(Part),
+    /// Bytes that have no data: from where to where in the request. Of them as many as one request of the protocol takes, when it is
+    /// issued.
+    Bare(u64, u64),
+    Flush,
+    /// Of no request: it has the target say something.
+    Nop,
+}
+
+/// A request of the application.
+struct Io {
+    request: Request,
+    /// Parts that have not ended.
+    left: usize,
+    error: Option<RequestError>,
+}
+
+/// The `Io` of a nop.
+const NO_IO: usize = usize::MAX;
+
+/// A part that waits, or that the target works on.
+#[derive(Clone, Copy)]
+struct Active {
+    io: usize,
+    job: Job,
+    /// How many parts were issued before it, with wrap.
+    order: u64,
+    /// The number of a flush, once it was issued.
+    flush: u64,
+}
+
+impl Active {
+    fn new(io: usize, job: Job) -> Self {
+        Self {
+            io,
+            job,
+            order: 0,
+            flush: 0,
+        }
+    }
+}
+
+/// What the target's reply allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Allowed {
+    limits: Limits,
+    inline: u32,
+    eager: u32,
+    quiet: bool,
+    remote_invalidate: bool,
+}
+
+/// See the module.
+pub struct Queue {
+    shared: Arc<Shared>,
+    pd: Arc<ProtectionDomain>,
+    index: u8,
+    settings: Settings,
+    /// The era that this queue has seen: see [`Shared`].
+    era: u32,
+    link: Option<Link>,
+    /// What the program waits for: the events of the completion queue, and the queue's wake-ups.
+    events: Epoll,
+    allowed: Allowed,
+    engine: Engine,
+    /// By tag.
+    active: Vec<Option<Active>>,
+    ios: Vec<Option<Io>>,
+    free_ios: Vec<usize>,
+    waiting: VecDeque<Active>,
+    finished: VecDeque<Completed>,
+    /// Requests under way whose end is noticed by polling.
+    polled: usize,
+    /// Parts that were issued, and requests that have ended.
+    issued: u64,
+    completed: u64,
+    /// The number at which a write was acknowledged last: see [`Unflushed`](crate::driver::unflushed::Unflushed).
+    acknowledged_at: u64,
+    completions: Vec<Completion>,
+    then: Vec<Then>,
+    /// How the synchronous call has ended.
+    awaited: Option<Completed>,
+    staging: Option<Buffer>,
+    notice: Notice,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue with {} requests under way", self.in_flight())
+    }
+}
+
+/// Settings of the volume that a queue has to know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) small_read: u32,
+    pub(crate) eager_write: u32,
+    pub(crate) remote_invalidate: bool,
+}
+
+/// Returns what a reply allows.
+fn allowed(reply: &Reply, settings: Settings, shape: Shape) -> Allowed {
+    let ring = reply.grant.map_or(0, |grant| grant.bytes);
+    let eager = match reply.no_read {
+        true => ring,
+        false => settings.eager_write.min(ring),
+    };
+    let block = 1 << reply.geometry.logical_block_shift;
+    let slot = u32::try_from(SLOT).unwrap_or(u32::MAX);
+    Allowed {
+        limits: Limits {
+            block,
+            largest: reply.geometry.max_transfer,
+            slot,
+            small_read: settings.small_read.min(slot),
+            gathered: eager.max(reply.inline) & !(block - 1),
+            pieces: shape.pieces,
+            write_windows: !reply.no_read,
+        },
+        inline: reply.inline,
+        eager,
+        quiet: reply.quiet,
+        remote_invalidate: settings.remote_invalidate,
+    }
+}
+
+impl Queue {
+    /// Makes a queue of a volume whose first session has begun.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        pd: Arc<ProtectionDomain>,
+        index: u8,
+        settings: Settings,
+    ) -> Result<Self, Failure> {
+        let setup = |error| Failure::Setup("a queue", error);
+        let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(setup)?;
+        let wake = shared.wake_of(index).ok_or(setup(Errno::EINVAL))?;
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
+        events.add(wake, readable).map_err(setup)?;
+        let mut queue = Self {
+            shared,
+            pd,
+            index,
+            settings,
+            era: 0,
+            link: None,
+            events,
+            allowed: Allowed::default(),
+            engine: Engine::new(0, 0, None, 0),
+            active: Vec::new(),
+            ios: Vec::new(),
+            free_ios: Vec::new(),
+            waiting: VecDeque::new(),
+            finished: VecDeque::new(),
+            polled: 0,
+            issued: 0,
+            completed: 0,
+            acknowledged_at: 0,
+            completions: Vec::new(),
+            then: Vec::new(),
+            awaited: None,
+            staging: None,
+            notice: Notice::Polled,
+        };
+        queue.follow();
+        match queue.shared.failure() {
+            None => Ok(queue),
+            Some(failure) => Err(failure),
+        }
+    }
+
+    /// Follows what has become of the session, if it has changed.
+    #[inline]
+    fn follow(&mut self) {
+        let era = self.shared.era();
+        if era != self.era {
+            self.change(era);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, era: u32) {
+        self.detach();
+        self.era = era;
+        if let Some(failure) = self.shared.ended() {
+            return self.end_all(RequestError::Lost(failure));
+        }
+        if let Some(next) = self.shared.take(self.index, era) {
+            self.attach(next);
+        }
+    }
+
+    /// Takes the queue pair of a session.
+    fn attach(&mut self, next: Next) {
+        let Next { era, link, reply } = next;
+        let shape = link.memory.shape;
+        let allowed = allowed(&reply, self.settings, shape);
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, COMPLETIONS);
+        if let Err(error) = self.events.add(link.pair.cq.as_fd(), readable) {
+            link.destroy();
+            return self.shared.lose(era, Failure::Setup("a queue", error));
+        }
+        let sends = shape.capacity().sends;
+        let is_other = self.allowed.limits != allowed.limits;
+        self.allowed = allowed;
+        if is_other {
+            self.cut_again();
+        }
+        self.engine = Engine::new(shape.depth, reply.credits, reply.grant, sends);
+        self.active = vec![None; usize::from(shape.depth)];
+        self.link = Some(link);
+        // The target's ring is open when it has said something.
+        self.waiting.push_front(Active::new(NO_IO, Job::Nop));
+        self.pump();
+    }
+
+    /// Cuts what waits by the limits of now: the target may have no ring any more, or another one.
+    fn cut_again(&mut self) {
+        let limits = self.allowed.limits;
+        for active in std::mem::take(&mut self.waiting) {
+            let io = self.ios.get_mut(active.io).and_then(Option::as_mut);
+            let (Job::Data(part), Some(io)) = (active.job, io) else {
+                self.waiting.push_back(active);
+                continue;
+            };
+            let pieces: Vec<_> = io.request.memory.iter().map(Buffer::len).collect();
+            let is_write = io.request.op != Op::Read;
+            io.left -= 1;
+            for part in Parts::again(limits, is_write, &pieces, part) {
+                io.left += 1;
+                self.waiting
+                    .push_back(Active::new(active.io, Job::Data(part)));
+            }
+        }
+    }
+
+    /// Lets go of the queue pair. What was issued waits again.
+    fn detach(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.destroy();
+        }
+        // What was not handled is the engine's of that queue pair.
+        self.completions.clear();
+        self.then.clear();
+        let issued = self.active.iter_mut().filter_map(Option::take);
+        let mut issued: Vec<_> = issued.filter(|active| active.io != NO_IO).collect();
+        issued.sort_unstable_by_key(|active| active.order);
+        self.waiting.retain(|active| active.io != NO_IO);
+        for active in issued.into_iter().rev() {
+            self.waiting.push_front(active);
+        }
+    }
+
+    /// Returns why no session comes any more, if so: requests fail.
+    pub fn ended(&self) -> Option<Failure> {
+        self.shared.ended()
+    }
+
+    /// Returns how many requests have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.ios.len() - self.free_ios.len()
+    }
+
+    /// Returns a buffer of `len` bytes for requests of this volume.
+    pub fn memory(&self, len: usize) -> Result<Buffer, RequestError> {
+        Buffer::new(&self.pd, len)
+            .map_err(|error| RequestError::Lost(Failure::Setup("a buffer", error)))
+    }
+
+    /// Submits a request. It is refused with its memory if it makes no sense.
+    pub fn submit(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
+        self.prepare(request)?;
+        self.ring();
+        Ok(())
+    }
+
+    /// As [`Self::submit`], but the device is told with what is submitted or polled for next: several
+    /// requests share a doorbell.
+    pub fn prepare(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
+        let ended = self.finished.len();
+        let result = self.add(request);
+        self.tell_since(ended);
+        result
+    }
+
+    /// Has the descriptor become readable if more than `ended` requests have ended: nothing else tells a program that waits for
+    /// it.
+    fn tell_since(&self, ended: usize) {
+        if self.finished.len() > ended {
+            if let Some(wake) = self.shared.wake_of(self.index) {
+                // It cannot be full.
+                let _ = wake.write(1);
+            }
+        }
+    }
+
+    fn add(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
+        self.follow();
+        let jobs = match self.jobs(&request) {
+            Ok(jobs) => jobs,
+            Err(error) => return Err(Box::new((error, request))),
+        };
+        if request.notice == Notice::Polled {
+            self.polled += 1;
+        }
+        let io = Io {
+            request,
+            left: jobs.len(),
+            error: None,
+        };
+        let place = self.free_ios.pop().unwrap_or_else(|| {
+            self.ios.push(None);
+            self.ios.len() - 1
+        });
+        if let Some(free) = self.ios.get_mut(place) {
+            *free = Some(io);
+        }
+        let jobs = jobs.into_iter().map(|job| Active::new(place, job));
+        self.waiting.extend(jobs);
+        match self.shared.ended() {
+            Some(failure) => self.end_all(RequestError::Lost(failure)),
+            None => self.issue_waiting(),
+        }
+        Ok(())
+    }
+
+    /// Returns the parts of a request, of which there is one at least.
+    fn jobs(&self, request: &Request) -> Result<Vec<Job>, RequestError> {
+        let Limits { block, largest, .. } = self.allowed.limits;
+        let mask = u64::from(block) - 1;
+        let whole = |length: u64| {
+            let good = length != 0 && (length | request.offset) & mask == 0;
+            let ends = request.offset.checked_add(length).is_some();
+            good && ends
+        };
+        let in_blocks = RequestError::Invalid("it is not in whole blocks");
+        let without_data = |length, limit| match limit {
+            0 => Err(RequestError::Unsupported),
+            _ if !whole(length) => Err(in_blocks),
+            _ if request.offset + length > self.shared.present().state.sectors * SECTOR => {
+                Err(RequestError::OutOfRange)
+            }
+            _ => Ok(vec![Job::Bare(0, length)]),
+        };
+        match request.op {
+            Op::Flush => Ok(vec![Job::Flush]),
+            Op::Discard { length } => without_data(length, self.max_discard()),
+            Op::Zeroes { length, .. } => without_data(length, self.max_zeroes()),
+            Op::Read | Op::Write { .. } => {
+                if !request.memory.iter().all(|buffer| buffer.is_of(&self.pd)) {
+                    return Err(RequestError::Invalid("its memory is another volume's"));
+                }
+                let pieces: Vec<_> = request.memory.iter().map(Buffer::len).collect();
+                if !whole(pieces.iter().map(|len| *len as u64).sum()) || largest < block {
+                    return Err(in_blocks);
+                }
+                let write = request.op != Op::Read;
+                let parts = Parts::new(self.allowed.limits, write, &pieces);
+                Ok(parts.map(Job::Data).collect())
+            }
+        }
+    }
+
+    /// Returns the largest request of the protocol of a kind without data; 0: there is none.
+    fn max_bare(&self, op: Op) -> u32 {
+        match op {
+            Op::Discard { .. } => self.max_discard(),
+            _ => self.max_zeroes(),
+        }
+    }
+
+    fn max_discard(&self) -> u32 {
+        let limits = self.shared.present().limits;
+        limits.map_or(self.shared.geometry.max_discard, |limits| {
+            limits.max_discard
+        })
+    }
+
+    fn max_zeroes(&self) -> u32 {
+        let limits = self.shared.present().limits;
+        limits.map_or(self.shared.geometry.max_zeroes, |limits| limits.max_zeroes)
+    }
+
+    /// Issues what waits, as far as it can be.
+    fn issue_waiting(&mut self) {
+        while let Some(next) = self.waiting.front().copied() {
+            if let Some(error) = self.is_hopeless(next) {
+                self.waiting.pop_front();
+                self.part_has_ended(next, Err(error));
+                continue;
+            }
+            let (next, rest) = self.split(next);
+            match self.issue(next) {
+                Some(true) => {
+                    self.waiting.pop_front();
+                    if let Some(rest) = rest {
+                        self.waiting.push_front(rest);
+                        if let Some(io) = self.ios.get_mut(rest.io).and_then(Option::as_mut) {
+                            io.left += 1;
+                        }
+                    }
+                }
+                Some(false) => return,
+                None => {
+                    self.shared
+                        .end(Failure::Verb("issuing a request", Errno::EINVAL));
+                    return self.follow();
+                }
+            }
+        }
+    }
+
+    /// Returns why a part is not issued, now or later.
+    fn is_hopeless(&self, active: Active) -> Option<RequestError> {
+        let io = self.ios.get(active.io)?.as_ref()?;
+        let op = io.request.op;
+        let promises = matches!(op, Op::Flush | Op::Write { fua: true });
+        if promises && self.shared.has_lost_writes() {
+            return Some(RequestError::LostWrites);
+        }
+        // Without a session nobody knows.
+        self.link.as_ref()?;
+        match (op, active.job) {
+            (Op::Write { .. }, Job::Data(part)) => {
+                // A target that fetches no data and has no ring takes no writes but those.
+                let Allowed {
+                    limits,
+                    inline,
+                    eager,
+                    ..
+                } = self.allowed;
+                let fits = limits.write_windows || part.length <= inline.max(eager);
+                (!fits).then_some(RequestError::ReadOnly)
+            }
+            // Of many parts one has failed.
+            (_, Job::Bare(..)) if io.error.is_some() => io.error,
+            (_, Job::Bare(..)) if self.max_bare(op) == 0 => Some(RequestError::Unsupported),
+            _ => None,
+        }
+    }
+
+    /// Splits off what one request of the protocol does not take.
+    fn split(&self, active: Active) -> (Active, Option<Active>) {
+        let op = self.ios.get(active.io).and_then(Option::as_ref);
+        let (Job::Bare(at, end), Some(io)) = (active.job, op) else {
+            return (active, None);
+        };
+        let largest = self.max_bare(io.request.op);
+        let length = bare(end - at, largest, self.allowed.limits.block);
+        let middle = at + u64::from(length);
+        let first = Active {
+            job: Job::Bare(at, middle),
+            ..active
+        };
+        let rest = (middle != end).then(|| Active::new(active.io, Job::Bare(middle, end)));
+        (first, rest)
+    }
+
+    /// Issues what waits, and rings.
+    fn pump(&mut self) {
+        self.issue_waiting();
+        self.ring();
+    }
+
+    /// Tells the device of what was [prepared](Self::prepare).
+    pub fn ring(&mut self) {
+        let Some(link) = &mut self.link else { return };
+        if let Err(error) = link.pair.ring() {
+            let ended = self.finished.len();
+            self.give_up(Failure::Verb("posting", error));
+            self.tell_since(ended);
+        }
+    }
+
+    /// Issues a part; `false`: not yet, `None`: an own mistake.
+    fn issue(&mut self, mut active: Active) -> Option<bool> {
+        if self.link.is_none() {
+            return Some(false);
+        }
+        let slots = match active.job {
+            Job::Data(_) => WINDOW_SLOTS,
+            Job::Bare(..) | Job::Flush | Job::Nop => 1,
+        };
+        let Some(tag) = self.engine.issue(slots) else {
+            return Some(false);
+        };
+        if matches!(active.job, Job::Flush) {
+            // Before it is sent: it covers what was acknowledged until now.
+            active.flush = self.shared.unflushed.begin_flush();
+        }
+        let mut issue = Issue {
+            link: self.link.as_mut()?,
+            engine: &mut self.engine,
+            allowed: self.allowed,
+            tag,
+            quiet: false,
+        };
+        let request = match active.io {
+            NO_IO => {
+                issue.message_only(message::Op::Nop)?;
+                None
+            }
+            io => Some(&self.ios.get(io)?.as_ref()?.request),
+        };
+        if let Some(request) = request {
+            issue.quiet = self.allowed.quiet && request.notice == Notice::Polled;
+            if !issue.request(request, active.job)? {
+                self.engine.cancel(tag, slots);
+                return Some(false);
+            }
+        }
+        self.issued = self.issued.wrapping_add(1);
+        active.order = self.issued;
+        *self.active.get_mut(usize::from(tag.index))? = Some(active);
+        Some(true)
+    }
+
+    /// Looks for answers. Returns how many requests have ended and wait for [`Self::completed`].
+    pub fn poll(&mut self) -> usize {
+        self.follow();
+        if self.link.is_some() {
+            self.look();
+        }
+        self.finished.len()
+    }
+
+    /// Returns a request that has ended.
+    pub fn completed(&mut self) -> Option<Completed> {
+        self.finished.pop_front()
+    }
+
+    /// Returns the descriptor that becomes readable when a request with [`Notice::Event`] has ended, after
+    /// [`Self::arm`], or when the session is lost, or another one has begun. It stays the same.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.events.0.as_fd()
+    }
+
+    /// Has the descriptor become readable at the next end of a request with [`Notice::Event`]; at that of any
+    /// if there are others. Returns how many have ended already: then there is no need to wait.
+    pub fn arm(&mut self) -> usize {
+        if let Some(wake) = self.shared.wake_of(self.index) {
+            // Whether there was one or not.
+            let _ = wake.read();
+        }
+        self.follow();
+        let Some(link) = &mut self.link else {
+            return self.finished.len();
+        };
+        link.pair.cq.take_events();
+        // Completions of own work requests are not solicited.
+        let needs_sends = self.engine.awaits_sends() || !self.waiting.is_empty();
+        let mut solicited = self.polled == 0 && !needs_sends;
+        loop {
+            let armed = self.link.as_mut().map(|link| link.pair.cq.arm(solicited));
+            if let Some(Err(error)) = armed {
+                self.give_up(Failure::Verb("arming", error));
+            }
+            // What came before it was armed raises nothing.
+            let finished = self.poll();
+            if !solicited || !self.engine.awaits_sends() {
+                return finished;
+            }
+            solicited = false;
+        }
+    }
+
+    /// Waits until a request has ended, or for `timeout`, by events. Returns how many have ended.
+    pub fn wait(&mut self, timeout: Duration) -> usize {
+        let deadline = Deadline::after(timeout);
+        loop {
+            let finished = self.arm();
+            // When the volume has ended what is under way is about to, which wakes.
+            let is_over = self.in_flight() == 0 && self.shared.ended().is_some();
+            if finished != 0 || is_over {
+                return finished;
+            }
+            match wait_for(self.fd(), deadline) {
+                Ok(true) => {}
+                Ok(false) => return self.poll(),
+                Err(error) => self.shared.end(Failure::Verb("waiting for events", error)),
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        loop {
+            let Some(link) = &mut self.link else { return };
+            let completions = &mut self.completions;
+            match link.pair.cq.poll(|completion| completions.push(completion)) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => return self.give_up(Failure::Verb("polling", error)),
+            }
+            let mut completions = std::mem::take(&mut self.completions);
+            for completion in completions.drain(..) {
+                if let Err(failure) = self.complete(completion) {
+                    return self.give_up(failure);
+                }
+            }
+            self.completions = completions;
+        }
+        self.pump();
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
+        let Completion { id, done } = completion;
+        match done {
+            Done::Flushed => return Err(Failure::Flushed),
+            Done::Failed(status) => return Err(Failure::Work(status)),
+            Done::Sent => {
+                let low = |bits: u64| u32::try_from(bits & 0xffff_ffff).unwrap_or(0);
+                let signal = Signal {
+                    seq: low(id),
+                    frees: u16::try_from((id >> 32) & 0xffff).unwrap_or(0),
+                };
+                self.engine.completed(signal, &mut self.then);
+            }
+            Done::Received {
+                bytes,
+                immediate,
+                invalidated,
+            } => self.receive(id & !KIND_RECEIVE, bytes, immediate, invalidated)?,
+        }
+        let mut then = std::mem::take(&mut self.then);
+        for then in then.drain(..) {
+            match then {
+                Then::End(tag, status) => self.end_part(tag, RequestError::of(status)),
+                Then::Invalidate(tag, signal) => self.invalidate(tag, signal),
+            }
+        }
+        self.then = then;
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        buffer: u64,
+        bytes: u32,
+        immediate: Option<u32>,
+        invalidated: Option<u32>,
+    ) -> Result<(), Failure> {
+        const NONSENSE: Failure = Failure::Protocol("a message cannot be understood");
+        let buffer = usize::try_from(buffer).unwrap_or(usize::MAX);
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        let mut message = [0; BUFFER_LEN];
+        let message = match immediate {
+            Some(_) => &mut [],
+            None => message.get_mut(..bytes as usize).ok_or(NONSENSE)?,
+        };
+        if !link
+            .memory
+            .incoming
+            .read(buffer.saturating_mul(BUFFER_LEN), message)
+        {
+            return Err(NONSENSE);
+        }
+        link.memory
+            .receive(&mut link.pair, buffer)
+            .map_err(|error| Failure::Verb("posting a receive", error))?;
+        let result = match immediate {
+            Some(value) => self.engine.immediate(value, bytes, &mut self.then),
+            None => self.engine.message(message, invalidated, &mut self.then),
+        };
+        result.map_err(Failure::Protocol)
+    }
+
+    fn invalidate(&mut self, tag: u16, signal: Signal) {
+        if let Some(Link { memory, pair }) = &mut self.link {
+            if let Some(window) = memory.windows.get(usize::from(tag)) {
+                pair.invalidate(window, send_id(signal));
+            }
+        }
+    }
+
+    /// Ends the part of a tag, which the target has answered, and whose memory is this side's again.
+    fn end_part(&mut self, tag: u16, result: Result<(), RequestError>) {
+        let active = self.active.get_mut(usize::from(tag)).and_then(Option::take);
+        let Some(active) = active else { return };
+        let io = self.ios.get_mut(active.io).and_then(Option::as_mut);
+        if let (Ok(()), Some(io)) = (result, io) {
+            match (io.request.op, active.job, &self.link) {
+                (Op::Read, Job::Data(part), Some(link)) if part.place == Place::Slot => {
+                    copy_out(&link.memory.slots, tag, part, &mut io.request.memory);
+                }
+                (Op::Write { fua: false } | Op::Zeroes { .. }, ..) => self.acknowledged(),
+                (Op::Flush, ..) => self.shared.unflushed.flushed(active.flush),
+                _ => {}
+            }
+        }
+        self.part_has_ended(active, result);
+    }
+
+    /// Accounts a write that the target may keep in a volatile cache.
+    fn acknowledged(&mut self) {
+        let now = self.shared.unflushed.now();
+        if now != self.acknowledged_at {
+            self.acknowledged_at = now;
+            self.shared.acknowledged(self.era, now);
+        }
+    }
+
+    fn part_has_ended(&mut self, active: Active, result: Result<(), RequestError>) {
+        let Some(io) = self.ios.get_mut(active.io).and_then(Option::as_mut) else {
+            return;
+        };
+        if let Err(error) = result {
+            io.error.get_or_insert(error);
+        }
+        self.part_is_over(active.io);
+    }
+
+    fn part_is_over(&mut self, place: usize) {
+        let Some(entry) = self.ios.get_mut(place) else {
+            return;
+        };
+        if let Some(io) = entry {
+            io.left -= 1;
+            if io.left != 0 {
+                return;
+            }
+        }
+        let Some(io) = entry.take() else { return };
+        self.free_ios.push(place);
+        if io.request.notice == Notice::Polled {
+            self.polled -= 1;
+        }
+        if let Some(flag) = &io.request.flag {
+            flag.set();
+        }
+        self.completed += 1;
+        self.shared.completed(self.index, self.completed);
+        let completed = Completed {
+            user_data: io.request.user_data,
+            result: io.error.map_or(Ok(()), Err),
+            memory: io.request.memory,
+        };
+        match io.request.is_awaited {
+            true => self.awaited = Some(completed),
+            false => self.finished.push_back(completed),
+        }
+    }
+
+    /// Gives the session up because of `failure`: another one is to follow.
+    fn give_up(&mut self, failure: Failure) {
+        self.shared.lose(self.era, failure);
+        self.follow();
+    }
+
+    /// Ends all requests, when no session comes any more.
+    fn end_all(&mut self, error: RequestError) {
+        for active in std::mem::take(&mut self.waiting) {
+            self.part_has_ended(active, Err(error));
+        }
+    }
+}
+
+/// Copies what a read has put into a tag's slot to the memory of its request.
+fn copy_out(slots: &Region, tag: u16, part: Part, memory: &mut [Buffer]) {
+    let mut from = usize::from(tag) * SLOT;
+    let mut left = part.length as usize;
+    let mut offset = part.offset;
+    for buffer in memory.iter_mut().skip(part.piece) {
+        let Some(to) = buffer.get_mut(offset..) else {
+            return;
+        };
+        let count = to.len().min(left);
+        if let Some(to) = to.get_mut(..count) {
+            // The slot has room for the part, which was planned by that.
+            let _ = slots.read(from, to);
+        }
+        from += count;
+        left -= count;
+        offset = 0;
+        if left == 0 {
+            return;
+        }
+    }
+}
+
+/// A part that is being issued.
+struct Issue<'a> {
+    link: &'a mut Link,
+    engine: &'a mut Engine,
+    allowed: Allowed,
+    tag: Tag,
+    quiet: bool,
+}
+
+impl Issue<'_> {
+    /// Issues a part of `request`; `false`: it has to wait, and nothing was done.
+    fn request(&mut self, request: &Request, job: Job) -> Option<bool> {
+        let extent = |at, length| Extent {
+            offset: request.offset + at,
+            length,
+        };
+        let bare = |at, end: u64| Some(extent(at, u32::try_from(end - at).ok()?));
+        match (request.op, job) {
+            (Op::Read, Job::Data(part)) => {
+                self.read(request, part, extent(part.at, part.length))?;
+            }
+            (Op::Write { fua }, Job::Data(part)) => {
+                return self.write(request, part, extent(part.at, part.length), fua);
+            }
+            (Op::Discard { .. }, Job::Bare(at, end)) => {
+                self.message_only(message::Op::Discard(bare(at, end)?))?;
+            }
+            (Op::Zeroes { keep, .. }, Job::Bare(at, end)) => {
+                let extent = bare(at, end)?;
+                self.message_only(message::Op::WriteZeroes { extent, keep })?;
+            }
+            (Op::Flush, _) => self.message_only(message::Op::Flush)?,
+            _ => return None,
+        }
+        Some(true)
+    }
+
+    /// Encodes the message of this tag.
+    fn message(&self, op: message::Op) -> Option<Sge> {
+        let request = message::Request {
+            tag: self.tag,
+            op,
+            quiet: self.quiet,
+        };
+        let begin = usize::from(self.tag.index) * BUFFER_LEN;
+        let outgoing = &self.link.memory.outgoing;
+        let written = outgoing.write(begin, &request.encode());
+        outgoing.sge(begin..begin + REQUEST_LEN).filter(|_| written)
+    }
+
+    /// Sends a request without data.
+    fn message_only(&mut self, op: message::Op) -> Option<()> {
+        let message = self.message(op)?;
+        let signal = self.engine.signal_if_due(1);
+        self.link.pair.send(&[message], signal.map(send_id));
+        self.engine.sent(self.tag, Transfer::None);
+        Some(())
+    }
+
+    fn slot(&self) -> usize {
+        usize::from(self.tag.index) * SLOT
+    }
+
+    fn read(&mut self, request: &Request, part: Part, extent: Extent) -> Option<()> {
+        if part.place == Place::Window {
+            return self.by_window(Some(request), part, |remote| {
+                message::Op::Read(extent, remote)
+            });
+        }
+        let slots = &self.link.memory.slots;
+        let remote = Remote {
+            address: slots.address(self.slot()),
+            key: slots.peer_key(),
+            answer: Answer::Immediate,
+        };
+        let message = self.message(message::Op::Read(extent, remote))?;
+        self.engine.release_slots(WINDOW_SLOTS - 1);
+        let signal = self.engine.signal_if_due(1);
+        self.link.pair.send(&[message], signal.map(send_id));
+        self.engine.sent(self.tag, Transfer::Slot(extent.length));
+        Some(())
+    }
+
+    /// Sends a request whose memory the target reaches by the tag's window: a piece of `request`, or the
+    /// tag's slot.
+    fn by_window(
+        &mut self,
+        request: Option<&Request>,
+        part: Part,
+        op: impl FnOnce(Remote) -> message::Op,
+    ) -> Option<()> {
+        let is_write = request.is_none_or(|request| request.op != Op::Read);
+        let right = match is_write {
+            true => Right::Read,
+            false => Right::Write,
+        };
+        let (length, slot) = (part.length as usize, self.slot());
+        let Link { memory, pair } = &mut *self.link;
+        let window = memory.windows.get_mut(usize::from(self.tag.index))?;
+        let key = match request {
+            Some(request) => {
+                let buffer = request.memory.get(part.piece)?;
+                pair.bind(window, buffer, part.offset..part.offset + length, right)?
+            }
+            None => pair.bind_region(window, &memory.slots, slot..slot + length, right),
+        };
+        let answer = match self.allowed.remote_invalidate {
+            true => Answer::Invalidating,
+            false => Answer::Response,
+        };
+        // A window begins at 0.
+        let message = self.message(op(Remote {
+            address: 0,
+            key,
+            answer,
+        }))?;
+        let signal = self.engine.signal_if_due(WINDOW_SLOTS - 1);
+        self.link.pair.send(&[message], signal.map(send_id));
+        self.engine.sent(self.tag, Transfer::Window { key });
+        Some(())
+    }
+
+    /// Copies the data of a part to the tag's slot, and returns that.
+    fn copy_in(&self, request: &Request, part: Part) -> Option<Sge> {
+        let begin = self.slot();
+        let (mut to, mut left, mut offset) = (begin, part.length as usize, part.offset);
+        for buffer in request.memory.get(part.piece..)? {
+            let from = buffer.get(offset..)?;
+            let from = from.get(..left.min(from.len()))?;
+            self.link.memory.slots.write(to, from).then_some(())?;
+            to += from.len();
+            left -= from.len();
+            offset = 0;
+            if left == 0 {
+                break;
+            }
+        }
+        self.link
+            .memory
+            .slots
+            .sge(begin..begin + part.length as usize)
+    }
+
+    fn write(&mut self, request: &Request, part: Part, extent: Extent, fua: bool) -> Option<bool> {
+        let keyed = |remote| message::Op::Write {
+            extent,
+            remote,
+            fua,
+            atomic: false,
+        };
+        let mut data = Vec::with_capacity(PIECES + 1);
+        match part.place {
+            Place::Window => {
+                self.by_window(Some(request), part, keyed)?;
+                return Some(true);
+            }
+            Place::Slot => data.push(self.copy_in(request, part)?),
+            Place::Gathered(_) => gather(&request.memory, part, &mut data)?,
+        }
+        if self.eager(&data, extent, fua)? || self.inline(&mut data, extent, fua)? {
+            return Some(true);
+        }
+        // The ring is full, and the message has no room.
+        if !self.allowed.limits.write_windows {
+            return Some(false);
+        }
+        match part.place {
+            Place::Gathered(1) => self.by_window(Some(request), part, keyed)?,
+            Place::Gathered(_) if part.length as usize > SLOT => return Some(false),
+            Place::Gathered(_) => {
+                self.copy_in(request, part)?;
+                self.by_window(None, part, keyed)?;
+            }
+            Place::Slot | Place::Window => self.by_window(None, part, keyed)?,
+        }
+        Some(true)
+    }
+
+    /// Puts the data of a write into the target's ring; `false`: it goes another way.
+    fn eager(&mut self, data: &[Sge], extent: Extent, fua: bool) -> Option<bool> {
+        let length = extent.length;
+        let immediate = match fua {
+            true => None,
+            false => Immediate::new(extent.offset, length, self.quiet),
+        };
+        let is_for_ring =
+            length <= self.allowed.eager && (immediate.is_some() || length > self.allowed.inline);
+        if !is_for_ring {
+            return Some(false);
+        }
+        let Some((slot, grant)) = self.engine.eager_slot(self.tag, length) else {
+            return Some(false);
+        };
+        let to = (grant.address(slot.offset), grant.key);
+        let slots = if immediate.is_some() { 1 } else { 2 };
+        self.engine.release_slots(WINDOW_SLOTS - slots);
+        let signal = self.engine.signal(slots);
+        if let Some(value) = immediate {
+            let value = Some(value.to_wire());
+            self.link.pair.write(data, to, value, Some(send_id(signal)));
+        } else {
+            let message = self.message(message::Op::WriteEager { extent, fua })?;
+            self.link.pair.write(data, to, None, None);
+            self.link.pair.send(&[message], Some(send_id(signal)));
+        }
+        self.engine
+            .sent(self.tag, Transfer::Eager { seq: signal.seq });
+        Some(true)
+    }
+
+    /// Sends the data of a write in its message; `false`: it has no room.
+    fn inline(&mut self, data: &mut Vec<Sge>, extent: Extent, fua: bool) -> Option<bool> {
+        if extent.length > self.allowed.inline {
+            return Some(false);
+        }
+        let message = self.message(message::Op::WriteInline { extent, fua })?;
+        data.insert(0, message);
+        self.engine.release_slots(WINDOW_SLOTS - 1);
+        let signal = self.engine.signal(1);
+        self.link.pair.send(data, Some(send_id(signal)));
+        self.engine
+            .sent(self.tag, Transfer::Inline { seq: signal.seq });
+        Some(true)
+    }
+}
+
+/// Returns the pieces of memory that the data of a part is in.
+fn gather(memory: &[Buffer], part: Part, data: &mut Vec<Sge>) -> Option<()> {
+    let (mut left, mut offset) = (part.length as usize, part.offset);
+    for buffer in memory.get(part.piece..)? {
+        let count = (buffer.len() - offset).min(left);
+        if count != 0 {
+            data.push(buffer.sge(offset..offset + count)?);
+        }
+        left -= count;
+        offset = 0;
+        if left == 0 {
+            break;
+        }
+    }
+    (left == 0).then_some(())
+}
+
+/// Synchronous calls, on the memory of the caller, which is copied. Requests that were submitted go on
+/// meanwhile, and wait for [`Queue::completed`].
+impl Queue {
+    /// Sets how the synchronous calls wait.
+    pub fn set_notice(&mut self, notice: Notice) {
+        self.notice = notice;
+    }
+
+    /// Carries out a request, and waits until it has ended.
+    pub fn execute(&mut self, request: Request) -> Completed {
+        let ended = self.finished.len();
+        let completed = self.carry_out(request);
+        self.tell_since(ended);
+        completed
+    }
+
+    fn carry_out(&mut self, mut request: Request) -> Completed {
+        request.notice = self.notice;
+        request.is_awaited = true;
+        if let Err(refused) = self.submit(request) {
+            let (error, request) = *refused;
+            return Completed {
+                user_data: request.user_data,
+                result: Err(error),
+                memory: request.memory,
+            };
+        }
+        loop {
+            match self.notice {
+                // There is nothing to look for without a session.
+                Notice::Polled if self.link.is_none() => {
+                    self.arm();
+                }
+                Notice::Polled => {
+                    self.poll();
+                    std::hint::spin_loop();
+                }
+                Notice::Event => {
+                    self.arm();
+                }
+            }
+            if let Some(completed) = self.awaited.take() {
+                return completed;
+            }
+            if self.notice == Notice::Event || self.link.is_none() {
+                if let Err(error) = wait_for(self.fd(), Deadline::after(WAIT)) {
+                    self.shared.end(Failure::Verb("waiting for events", error));
+                }
+            }
+        }
+    }
+
+    /// Has `request` carried out with `len` bytes of the staging buffer, which `before` fills, and `after` reads.
+    fn staged(
+        &mut self,
+        len: usize,
+        before: impl FnOnce(&mut [u8]),
+        request: impl FnOnce(Buffer) -> Request,
+        after: impl FnOnce(&[u8]),
+    ) -> Result<(), RequestError> {
+        let mut buffer = match self.staging.take() {
+            Some(buffer) => buffer,
+            None => self.memory(STAGING)?,
+        };
+        let rest = buffer.split_off(len);
+        before(&mut buffer);
+        let Completed {
+            result, mut memory, ..
+        } = self.execute(request(buffer));
+        if let Some(mut buffer) = memory.pop() {
+            if result.is_ok() {
+                after(&buffer);
+            }
+            // It is the rest of the same buffer.
+            self.staging = buffer.join(rest).is_ok().then_some(buffer);
+        }
+        result
+    }
+
+    /// Reads `bytes.len()` bytes from `offset` on.
+    pub fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> Result<(), RequestError> {
+        let mut at = offset;
+        for chunk in bytes.chunks_mut(STAGING) {
+            let len = chunk.len();
+            let request = |buffer| Request::read(at, buffer);
+            self.staged(len, |_| {}, request, |read| chunk.copy_from_slice(read))?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` from `offset` on.
+    pub fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), RequestError> {
+        let mut at = offset;
+        for chunk in bytes.chunks(STAGING) {
+            let request = |buffer| Request::write(at, buffer);
+            let fill = |to: &mut [u8]| to.copy_from_slice(chunk);
+            self.staged(chunk.len(), fill, request, |_| {})?;
+            at += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was acknowledged.
+    pub fn flush(&mut self) -> Result<(), RequestError> {
+        self.execute(Request::flush()).result
+    }
+}

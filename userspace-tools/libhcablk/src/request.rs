@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Requests of an application, and how they end.
+
+use crate::{failure::RequestError, verbs::memory::Buffer};
+use std::sync::{
+    atomic::{AtomicBool, Ordering},
+    Arc,
+};
+
+/// How an application learns that a request has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notice {
+    /// It looks: [`Queue::poll`](crate::Queue::poll). The answer raises no event.
+    #[default]
+    Polled,
+    /// By an event: the queue's descriptor becomes readable.
+    Event,
+}
+
+/// A flag in the application's memory, which is set when a request has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Flag(Arc<AtomicBool>);
+
+impl Flag {
+    /// Makes one that is not set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns whether the request has ended.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Clears it, for the next request.
+    pub fn clear(&self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Read,
+    Write { fua: bool },
+    Flush,
+    Discard { length: u64 },
+    Zeroes { length: u64, keep: bool },
+}
+
+/// A request. Its memory moves into it, and comes back with [`Completed`].
+#[derive(Debug)]
+pub struct Request {
+    pub(crate) op: Op,
+    pub(crate) offset: u64,
+    pub(crate) memory: Vec<Buffer>,
+    pub(crate) notice: Notice,
+    pub(crate) flag: Option<Flag>,
+    pub(crate) user_data: u64,
+    /// It is a synchronous call's.
+    pub(crate) is_awaited: bool,
+}
+
+impl Request {
+    fn new(op: Op, offset: u64, memory: Vec<Buffer>) -> Self {
+        Self {
+            op,
+            offset,
+            memory,
+            notice: Notice::Polled,
+            flag: None,
+            user_data: 0,
+            is_awaited: false,
+        }
+    }
+
+    /// Reads from `offset` on as many bytes as `memory` has.
+    pub fn read(offset: u64, memory: Buffer) -> Self {
+        Self::new(Op::Read, offset, vec![memory])
+    }
+
+    /// Writes the bytes of `memory` from `offset` on.
+    pub fn write(offset: u64, memory: Buffer) -> Self {
+        Self::new(Op::Write { fua: false }, offset, vec![memory])
+    }
+
+    /// As [`Self::read`], to several pieces of memory, one after the other. Together they have whole blocks;
+    /// each may have any length.
+    pub fn read_scattered(offset: u64, memory: Vec<Buffer>) -> Self {
+        Self::new(Op::Read, offset, memory)
+    }
+
+    /// As [`Self::write`], of several pieces.
+    pub fn write_gathered(offset: u64, memory: Vec<Buffer>) -> Self {
+        Self::new(Op::Write { fua: false }, offset, memory)
+    }
+
+    /// Makes durable what was acknowledged before this is submitted, on whichever queue.
+    pub fn flush() -> Self {
+        Self::new(Op::Flush, 0, Vec::new())
+    }
+
+    /// Says that the content of `length` bytes from `offset` on is not needed any more.
+    pub fn discard(offset: u64, length: u64) -> Self {
+        Self::new(Op::Discard { length }, offset, Vec::new())
+    }
+
+    /// Makes `length` bytes from `offset` on read as zeroes; with `keep` their blocks stay allocated.
+    pub fn zeroes(offset: u64, length: u64, keep: bool) -> Self {
+        Self::new(Op::Zeroes { length, keep }, offset, Vec::new())
+    }
+
+    /// Has a write acknowledged only when it is durable. Anything else is as it was.
+    #[must_use]
+    pub fn fua(mut self) -> Self {
+        if let Op::Write { fua } = &mut self.op {
+            *fua = true;
+        }
+        self
+    }
+
+    /// Sets how the end is noticed.
+    #[must_use]
+    pub fn notice(self, notice: Notice) -> Self {
+        Self { notice, ..self }
+    }
+
+    /// Has `flag` set when it ends.
+    #[must_use]
+    pub fn flag(self, flag: &Flag) -> Self {
+        Self {
+            flag: Some(flag.clone()),
+            ..self
+        }
+    }
+
+    /// Sets a number that comes back with the end.
+    #[must_use]
+    pub fn user_data(self, user_data: u64) -> Self {
+        Self { user_data, ..self }
+    }
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+pub struct Completed {
+    /// The number that the request was given.
+    pub user_data: u64,
+    /// How it ended. After a failure the memory of a read has any bytes, and a write may be carried out in
+    /// part.
+    pub result: Result<(), RequestError>,
+    /// Its memory.
+    pub memory: Vec<Buffer>,
+}

@@ -1,0 +1,547 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What an open volume keeps over its sessions, and the thread that serves one after the other: it
+//! connects them, serves the admin queue pair and hears what the connection manager says. It does no I/O.
+//!
+//! ```text
+//!          lose()                       begin()
+//!  Live ───────────► Lost ─────────────────────► Live
+//!   │                 │  time is up, or no other session may come
+//!   └──── close() ────┴────────────────────────► Ended
+//! ```
+//!
+//! Queues see the changes by a number, the *era*: each session has one, and so has each time without. When it
+//! changes a queue lets go of its queue pair, takes the next one if there is one, and issues its requests again. The thread
+//! makes the queue pairs, and leaves each in a place for its queue.
+//!
+//! # Writes that are lost
+//!
+//! What was acknowledged and not flushed is gone if the target has forgotten it: the export is another instance, or none that it
+//! names. From then on flushes and writes with FUA fail until the volume is closed. A queue may handle an
+//! acknowledgement of the last session when the next one has begun: it looks then whether that began with such a loss.
+
+use crate::{
+    admin::{Admin, News},
+    connect::Deadline,
+    driver::{
+        loss::{LossLimits, Losses, Moment},
+        pace::{Outcome, Pace},
+        unflushed::Unflushed,
+    },
+    failure::Failure,
+    opening::{state_of, Begun, Opening},
+    queue::Link,
+    verbs::{
+        cm::{Event, Id},
+        queue::Stopper,
+    },
+};
+use hcablk_core::proto::{
+    connect::{Geometry, Reply},
+    message::{VolumeLimits, VolumeState},
+};
+use nix::{
+    errno::Errno,
+    poll::{poll, PollFd, PollFlags, PollTimeout},
+    sys::eventfd::{EfdFlags, EventFd},
+};
+use std::{
+    os::fd::AsFd as _,
+    sync::{
+        atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering},
+        Mutex, MutexGuard, PoisonError,
+    },
+    time::{Duration, Instant},
+};
+
+/// What a volume is at present.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Present {
+    pub(crate) state: VolumeState,
+    /// `None`: the target does not report them, and those of the reply hold.
+    pub(crate) limits: Option<VolumeLimits>,
+}
+
+/// Where the volume stands. See the module's picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Live,
+    Lost(Failure),
+    Ended(Failure),
+}
+
+/// Where the next queue pair of a queue is left, and by what its thread is woken.
+struct Place {
+    next: Mutex<Option<Next>>,
+    wake: EventFd,
+    /// Requests that the queue has completed.
+    completed: AtomicU64,
+}
+
+/// A queue pair of the session of an era, which has granted it by a reply.
+pub(crate) struct Next {
+    pub(crate) era: u32,
+    pub(crate) link: Link,
+    pub(crate) reply: Reply,
+}
+
+/// What the queues of a volume and its thread share.
+pub(crate) struct Shared {
+    standing: Mutex<Standing>,
+    /// See the module. Odd while there is a session.
+    era: AtomicU32,
+    has_ended: AtomicBool,
+    /// The queue pairs of the session.
+    stoppers: Mutex<Vec<Stopper>>,
+    places: Vec<Place>,
+    present: Mutex<Present>,
+    /// Wakes the thread up.
+    wake: EventFd,
+    pub(crate) geometry: Geometry,
+    /// Which writes no flush has covered.
+    pub(crate) unflushed: Unflushed,
+    /// The last era that began with a loss of what was not flushed then.
+    lossy_era: AtomicU32,
+    has_lost_writes: AtomicBool,
+    /// How many sessions there were after the first one.
+    reconnects: AtomicU64,
+}
+
+/// What is under these locks is whole also when a thread has panicked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn event() -> Result<EventFd, Failure> {
+    EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
+        .map_err(|error| Failure::Setup("an event", error))
+}
+
+impl Shared {
+    /// Makes that of a volume of so many queues, which is lost until its first session [begins](Self::begin).
+    pub(crate) fn new(geometry: Geometry, queues: u8) -> Result<Self, Failure> {
+        let place = || {
+            Ok(Place {
+                next: Mutex::new(None),
+                wake: event()?,
+                completed: AtomicU64::new(0),
+            })
+        };
+        let unflushed = Unflushed::new();
+        // Also while the target says that there is none: then nothing is lost that this counts too many.
+        unflushed.count(geometry.write_cache);
+        Ok(Self {
+            standing: Mutex::new(Standing::Lost(Failure::Disconnected)),
+            era: AtomicU32::new(0),
+            has_ended: AtomicBool::new(false),
+            stoppers: Mutex::new(Vec::new()),
+            places: (0..queues).map(|_| place()).collect::<Result<_, _>>()?,
+            present: Mutex::new(Present {
+                state: VolumeState {
+                    sectors: 0,
+                    read_only: true,
+                    write_cache: None,
+                },
+                limits: None,
+            }),
+            wake: event()?,
+            geometry,
+            unflushed,
+            lossy_era: AtomicU32::new(0),
+            has_lost_writes: AtomicBool::new(false),
+            reconnects: AtomicU64::new(0),
+        })
+    }
+
+    /// Returns the number by which queues see that something has changed.
+    pub(crate) fn era(&self) -> u32 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    /// Returns why the volume has ended, if it has: no session comes any more.
+    pub(crate) fn ended(&self) -> Option<Failure> {
+        match self.has_ended.load(Ordering::Acquire) {
+            true => self.failure(),
+            false => None,
+        }
+    }
+
+    /// Returns why there is no session, if there is none.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        match *lock(&self.standing) {
+            Standing::Live => None,
+            Standing::Lost(failure) | Standing::Ended(failure) => Some(failure),
+        }
+    }
+
+    /// Records how many requests a queue has completed so far.
+    pub(crate) fn completed(&self, queue: u8, count: u64) {
+        if let Some(place) = self.places.get(usize::from(queue)) {
+            place.completed.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many requests were completed so far.
+    fn all_completed(&self) -> u64 {
+        let counts = self.places.iter().map(|place| &place.completed);
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Returns the descriptor by which the thread of a queue is woken.
+    pub(crate) fn wake_of(&self, queue: u8) -> Option<&EventFd> {
+        self.places.get(usize::from(queue)).map(|place| &place.wake)
+    }
+
+    /// Begins a session by its queue pairs, one for each queue; `forgets`: the target may have forgotten what was not flushed.
+    /// Nothing happens if the volume has ended. Returns its era.
+    pub(crate) fn begin(&self, links: Vec<(Link, Reply)>, forgets: bool) -> u32 {
+        let mut standing = lock(&self.standing);
+        let era = self.era.load(Ordering::Relaxed) + 1;
+        if !matches!(*standing, Standing::Lost(_)) {
+            return era;
+        }
+        if forgets {
+            self.lossy_era.store(era, Ordering::Relaxed);
+            // Pairs with the one of `acknowledged()`.
+            fence(Ordering::SeqCst);
+            if self.unflushed.is_dirty() {
+                self.lose_writes();
+            }
+        }
+        *lock(&self.stoppers) = links.iter().map(|(link, _)| link.stopper()).collect();
+        for (place, (link, reply)) in self.places.iter().zip(links) {
+            *lock(&place.next) = Some(Next { era, link, reply });
+        }
+        *standing = Standing::Live;
+        self.change_era(era);
+        era
+    }
+
+    /// Has queues look.
+    fn change_era(&self, era: u32) {
+        self.era.store(era, Ordering::Release);
+        for place in &self.places {
+            // It cannot be full.
+            let _ = place.wake.write(1);
+        }
+    }
+
+    /// Takes the queue pair of the session of `era` that was left for a queue.
+    pub(crate) fn take(&self, queue: u8, era: u32) -> Option<Next> {
+        lock(&self.places.get(usize::from(queue))?.next).take_if(|next| next.era == era)
+    }
+
+    /// Records that the session of `era` is lost: all queue pairs fail. Only the first reason counts.
+    pub(crate) fn lose(&self, era: u32, failure: Failure) {
+        let mut standing = lock(&self.standing);
+        if *standing == Standing::Live && self.era.load(Ordering::Relaxed) == era {
+            *standing = Standing::Lost(failure);
+            self.stop(era + 1);
+        }
+    }
+
+    /// Ends the volume because of `failure`: no session comes any more. Only the first reason counts.
+    pub(crate) fn end(&self, failure: Failure) {
+        let mut standing = lock(&self.standing);
+        let era = self.era.load(Ordering::Relaxed);
+        let era = match *standing {
+            Standing::Live => era + 1,
+            Standing::Lost(_) => era + 2,
+            Standing::Ended(_) => return,
+        };
+        *standing = Standing::Ended(failure);
+        self.has_ended.store(true, Ordering::Release);
+        self.stop(era);
+    }
+
+    /// Fails the queue pairs, and wakes everybody.
+    fn stop(&self, era: u32) {
+        for stopper in lock(&self.stoppers).drain(..) {
+            stopper.fail();
+        }
+        for place in &self.places {
+            // What nobody has taken goes when nothing reaches it any more.
+            drop(lock(&place.next).take());
+        }
+        self.change_era(era);
+        let _ = self.wake.write(1);
+    }
+
+    /// Takes a wake-up of the thread.
+    pub(crate) fn take_wake(&self) {
+        // Whether there was one or not.
+        let _ = self.wake.read();
+    }
+
+    /// Returns by what the thread is woken.
+    pub(crate) fn wake(&self) -> &EventFd {
+        &self.wake
+    }
+
+    /// Records that the target has acknowledged a write of the session of `era`, which it may keep in a volatile cache, at the number
+    /// `at` of [`Unflushed`].
+    pub(crate) fn acknowledged(&self, era: u32, at: u64) {
+        self.unflushed.acknowledge(at);
+        // Pairs with the one of `begin()`: one of both sees the other.
+        fence(Ordering::SeqCst);
+        if self.lossy_era.load(Ordering::Relaxed) > era {
+            self.lose_writes();
+        }
+    }
+
+    fn lose_writes(&self) {
+        self.has_lost_writes.store(true, Ordering::Release);
+    }
+
+    /// Returns whether acknowledged writes are lost.
+    pub(crate) fn has_lost_writes(&self) -> bool {
+        self.has_lost_writes.load(Ordering::Acquire)
+    }
+
+    /// Returns how many sessions there were after the first one.
+    pub(crate) fn reconnects(&self) -> u64 {
+        self.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// Returns what the volume is.
+    pub(crate) fn present(&self) -> Present {
+        *lock(&self.present)
+    }
+
+    /// Records what the target has reported.
+    pub(crate) fn follow(&self, news: News) -> Result<(), Failure> {
+        let limits = news.limits.map(|(_, limits)| limits);
+        let block_shift = self.geometry.logical_block_shift;
+        let sectors_per_block = 1_u64 << (block_shift - 9);
+        if limits.is_some_and(|limits| !limits.is_sound(block_shift)) {
+            return Err(Failure::Protocol("the limits that it told make no sense"));
+        }
+        if news.state.sectors % sectors_per_block != 0 || news.state.sectors >= 1 << 54 {
+            return Err(Failure::Protocol("the size that it told is none"));
+        }
+        *lock(&self.present) = Present {
+            state: news.state,
+            limits,
+        };
+        Ok(())
+    }
+}
+
+/// What the thread serves: a session after the other.
+pub(crate) struct Service<'a> {
+    shared: &'a Shared,
+    opening: Opening,
+    losses: Losses<At>,
+    limits: LossLimits,
+    /// When the last attempt to connect began, and how long the last one took that made a session.
+    attempted: Instant,
+    usual: Duration,
+}
+
+/// A moment to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct At(Instant);
+
+impl Moment for At {
+    fn after(ms: u32) -> Self {
+        Self(Instant::now() + Duration::from_millis(ms.into()))
+    }
+
+    fn has_passed(self) -> bool {
+        self.0 <= Instant::now()
+    }
+}
+
+/// A session that the thread serves.
+pub(crate) struct Served {
+    era: u32,
+    admin: Admin,
+    /// All connections.
+    ids: Vec<Id>,
+}
+
+impl<'a> Service<'a> {
+    /// Makes the one of a volume, which may be without a session for `ctrl_loss_tmo_s` seconds.
+    pub(crate) fn new(shared: &'a Shared, opening: Opening, ctrl_loss_tmo_s: u32) -> Self {
+        Self {
+            shared,
+            opening,
+            losses: Losses::new(),
+            limits: LossLimits {
+                ctrl_loss_tmo_s: Some(ctrl_loss_tmo_s),
+                fast_io_fail_tmo_s: None,
+            },
+            attempted: Instant::now(),
+            usual: Duration::ZERO,
+        }
+    }
+
+    /// Serves sessions, the first of which is `served`, until the volume ends.
+    pub(crate) fn run(mut self, mut served: Served) {
+        loop {
+            let failure = self.serve(served);
+            if self.shared.ended().is_some() {
+                return;
+            }
+            if !failure.may_pass() || !self.opening.may_resume() {
+                return self.shared.end(failure);
+            }
+            let begun = self.connect_again(failure);
+            served = match begun.and_then(|begun| Served::begin(self.shared, begun)) {
+                Ok(served) => served,
+                Err(failure) => return self.shared.end(failure),
+            };
+        }
+    }
+
+    /// Serves a session until it ends, and returns why.
+    fn serve(&self, mut served: Served) -> Failure {
+        let failure = served.serve(self.shared);
+        self.shared.lose(served.era, failure);
+        for id in &mut served.ids {
+            id.disconnect();
+        }
+        served.admin.pair.stopper().fail();
+        // What a queue has seen comes before what the connection manager says of it.
+        self.shared.failure().unwrap_or(failure)
+    }
+
+    /// Connects anew, as long as it may take.
+    fn connect_again(&mut self, mut why: Failure) -> Result<Begun, Failure> {
+        self.losses.begin(self.shared.all_completed(), self.limits);
+        let timeout_s = self.opening.connect_timeout().as_millis().div_ceil(1000);
+        let timeout_s = u32::try_from(timeout_s).unwrap_or(u32::MAX);
+        let mut pace = Pace::new(timeout_s, self.opening.reconnect_delay_s());
+        loop {
+            // Also before the first one: a session that is lost at once is not connected again without a pause.
+            let delay = pace.delay_ms(random()).max(pace.rest_ms(random()));
+            let delay = Duration::from_millis(delay.into());
+            let rest = delay.saturating_sub(self.attempted.elapsed());
+            Deadline::of(self.shared, rest.min(self.left())).pass();
+            if let Some(ended) = self.shared.ended() {
+                return Err(ended);
+            }
+            self.attempted = Instant::now();
+            let left = self.left();
+            if left.is_zero() {
+                return Err(why);
+            }
+            let usual = u32::try_from(self.usual.as_millis()).unwrap_or(u32::MAX);
+            let whole = Duration::from_millis(pace.whole_ms(usual).into()).min(left);
+            match self.opening.session(Deadline::of(self.shared, whole)) {
+                Ok(begun) => {
+                    self.usual = self.attempted.elapsed();
+                    self.losses.end();
+                    self.shared.reconnects.fetch_add(1, Ordering::Relaxed);
+                    return Ok(begun);
+                }
+                Err(failure) if failure.may_pass() => why = failure,
+                Err(failure) => return Err(failure),
+            }
+            pace.ended(match (why, self.opening.has_answered()) {
+                (Failure::Timeout(_), true) => Outcome::Late,
+                (Failure::Timeout(_), false) => Outcome::Unanswered,
+                _ => Outcome::Refused,
+            });
+        }
+    }
+
+    /// Returns for how long there may still be no session.
+    fn left(&self) -> Duration {
+        let end = self.losses.now().end;
+        end.map_or(Duration::MAX, |At(end)| {
+            end.saturating_duration_since(Instant::now())
+        })
+    }
+}
+
+/// Returns a number that other hosts do not have.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    // Without it hosts come at the same time, which they may.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+impl Served {
+    /// Begins a session that is connected.
+    pub(crate) fn begin(shared: &Shared, begun: Begun) -> Result<Self, Failure> {
+        let Begun {
+            admin,
+            reply,
+            news,
+            ids,
+            links,
+            forgets,
+        } = begun;
+        shared.follow(News {
+            state: state_of(&reply),
+            limits: None,
+        })?;
+        if let Some(news) = news {
+            shared.follow(news)?;
+        }
+        Ok(Self {
+            era: shared.begin(links, forgets),
+            admin,
+            ids,
+        })
+    }
+
+    fn serve(&mut self, shared: &Shared) -> Failure {
+        let period = Duration::from_millis(self.admin.period_ms().into());
+        let mut round = Instant::now() + period;
+        loop {
+            if let Some(failure) = shared.failure() {
+                return failure;
+            }
+            if let Err(failure) = self.look(shared) {
+                return failure;
+            }
+            if Instant::now() >= round {
+                round = Instant::now() + period;
+                if let Err(failure) = self.admin.round() {
+                    return failure;
+                }
+            }
+            if let Err(error) = self.wait(shared, round) {
+                return Failure::Verb("waiting for events", error);
+            }
+        }
+    }
+
+    /// Handles what has come.
+    fn look(&mut self, shared: &Shared) -> Result<(), Failure> {
+        if let Some(news) = self.admin.handle()? {
+            shared.follow(news)?;
+        }
+        for id in &mut self.ids {
+            let event = id.event();
+            match event.map_err(|error| Failure::Verb("the connection manager", error))? {
+                Some(Event::Disconnected) => return Err(Failure::Disconnected),
+                Some(Event::DeviceRemoved) => return Err(Failure::DeviceRemoved),
+                Some(_) | None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, shared: &Shared, until: Instant) -> Result<(), Errno> {
+        let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![
+            input(shared.wake().as_fd()),
+            input(self.admin.pair.cq.as_fd()),
+        ];
+        fds.extend(self.ids.iter().map(|id| input(id.as_fd())));
+        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        shared.take_wake();
+        Ok(())
+    }
+}

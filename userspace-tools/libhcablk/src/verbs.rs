@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A safe layer over rdma-core, and the only place of this crate with unsafe code.
+//!
+//! - [`cm`]: connection identifiers and their events.
+//! - [`device`]: a device's protection domain, and what it can do.
+//! - [`memory`]: registered memory, windows on it, and the buffers of applications.
+//! - [`queue`]: completion queues and queue pairs.
+//!
+//! # Who keeps whom
+//!
+//! ```text
+//!  QueuePair ──► CompletionQueue ──► ProtectionDomain ──► Id (resolved, never connected)
+//!  Window, Region ───────────────────────────┘
+//! ```
+//!
+//! An arrow is a counted reference. librdmacm closes a device when the last identifier that was
+//! resolved to it is destroyed: so each protection domain keeps one.
+//!
+//! Memory is freed only after its region was deregistered, which an RDMA device refuses while
+//! something may reach it: then the memory is leaked. So no work request, however late, reaches
+//! freed memory, whatever the callers of this layer do.
+#![expect(unsafe_code, reason = "it calls rdma-core")]
+
+pub(crate) mod cm;
+pub(crate) mod device;
+pub(crate) mod memory;
+pub(crate) mod queue;
+
+/// What bindgen makes of rdma-core's headers.
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::undocumented_unsafe_blocks,
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    reason = "generated"
+)]
+mod sys {
+    include!(concat!(env!("OUT_DIR"), "/rdma.rs"));
+}
+
+use nix::errno::Errno;
+use std::{ffi::c_int, ptr::NonNull};
+
+/// Returns the error of a function that sets `errno` and returns -1.
+fn by_errno(result: c_int) -> Result<(), Errno> {
+    Errno::result(result).map(drop)
+}
+
+/// Returns the error of a function that returns it, as verbs do; some return -1 and set `errno`.
+fn by_value(result: c_int) -> Result<(), Errno> {
+    match result {
+        0 => Ok(()),
+        -1 => Err(Errno::last()),
+        error => Err(Errno::from_raw(error.abs())),
+    }
+}
+
+/// Returns the object that a function has made, or why it has not.
+fn made<T>(object: *mut T) -> Result<NonNull<T>, Errno> {
+    NonNull::new(object).ok_or_else(Errno::last)
+}

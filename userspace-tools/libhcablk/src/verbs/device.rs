@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A device's protection domain, and what the device can do.
+
+use super::{by_value, cm::Id, made, sys};
+use nix::errno::Errno;
+use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
+
+/// The vendor's number that soft-RoCE says (`RXE_VENDOR_ID`).
+const SOFT_ROCE: u32 = 0xff_ffff;
+
+/// What a device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    /// It is InfiniBand's or RoCE's transport; else iWARP's or another one.
+    pub(crate) is_ib: bool,
+    /// There are memory windows of type 2, which work requests bind.
+    pub(crate) has_windows: bool,
+    /// It is soft-RoCE, which [reports](super::queue) invalidations by a flag of its own.
+    pub(crate) is_soft_roce: bool,
+    /// Work requests of a queue.
+    pub(crate) max_qp_wr: u32,
+    /// Entries of a completion queue.
+    pub(crate) max_cqe: u32,
+    /// Pieces that a work request gathers.
+    pub(crate) max_sge: u32,
+    /// Windows that there may be.
+    pub(crate) max_mw: u32,
+    /// RDMA READs of a peer that it answers at a time.
+    pub(crate) max_qp_rd_atom: u8,
+}
+
+/// A protection domain: a queue pair reaches the regions and windows of its own.
+pub(crate) struct ProtectionDomain {
+    raw: NonNull<sys::ibv_pd>,
+    /// Keeps the device open.
+    id: Id,
+    attributes: Attributes,
+}
+
+// SAFETY: Verbs may be called by any threads.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: As above; the identifier is not used but for its device, which does not change.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    /// Makes one on the device that `id` was resolved to. Fails with `ENODEV` if it was not.
+    pub(crate) fn new(id: Id) -> Result<Arc<Self>, Errno> {
+        let context = id.context().ok_or(Errno::ENODEV)?;
+        let attributes = attributes(context)?;
+        // SAFETY: `id`, which is kept, keeps the context.
+        let raw = made(unsafe { sys::ibv_alloc_pd(context.as_ptr()) })?;
+        Ok(Arc::new(Self {
+            raw,
+            id,
+            attributes,
+        }))
+    }
+
+    /// Returns what the device can do.
+    pub(crate) fn attributes(&self) -> Attributes {
+        self.attributes
+    }
+
+    /// Returns whether `id` was resolved to this device.
+    pub(crate) fn is_of(&self, id: &Id) -> bool {
+        id.context() == self.id.context()
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn context(&self) -> *mut sys::ibv_context {
+        // SAFETY: The domain is there, and its context does not change.
+        unsafe { (*self.raw.as_ptr()).context }
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: Nobody refers to it any more. If a region could not be deregistered this is
+        // refused, and it stays.
+        unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+    }
+}
+
+fn attributes(context: NonNull<sys::ibv_context>) -> Result<Attributes, Errno> {
+    let mut attr = MaybeUninit::<sys::ibv_device_attr>::zeroed();
+    // SAFETY: The context is open, and there is room for the attributes.
+    by_value(unsafe { sys::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) })?;
+    // SAFETY: All zeroes are valid, and the call has filled it.
+    let attr = unsafe { attr.assume_init() };
+    // SAFETY: An open context has a device.
+    let transport = unsafe { (*(*context.as_ptr()).device).transport_type };
+    let windows = sys::IBV_DEVICE_MEM_WINDOW_TYPE_2A | sys::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+    let count = |number| u32::try_from(number).unwrap_or(0);
+    Ok(Attributes {
+        is_ib: transport == sys::IBV_TRANSPORT_IB,
+        is_soft_roce: attr.vendor_id == SOFT_ROCE,
+        has_windows: attr.device_cap_flags & windows != 0,
+        max_qp_wr: count(attr.max_qp_wr),
+        max_cqe: count(attr.max_cqe),
+        max_sge: count(attr.max_sge),
+        max_mw: count(attr.max_mw),
+        max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
+    })
+}

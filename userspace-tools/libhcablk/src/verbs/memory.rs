@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Registered memory, windows on it, and the buffers of applications.
+
+use super::{by_value, device::ProtectionDomain, made, sys};
+use nix::errno::Errno;
+use std::{
+    alloc::{alloc_zeroed, dealloc, Layout},
+    fmt,
+    ops::{Deref, DerefMut, Range},
+    ptr::{copy_nonoverlapping, NonNull},
+    slice,
+    sync::Arc,
+};
+
+/// Memory of a region begins at a multiple of this.
+const PAGE: usize = 4096;
+
+/// What may be done with a region, but for being read by the own device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The own device writes to it.
+    Local,
+    /// Windows may be bound to it.
+    Windows,
+    /// As [`Self::Windows`], and peers write to it, by a key that stays as long as the region.
+    Standing,
+}
+
+impl Access {
+    fn flags(self) -> u32 {
+        let local = sys::IBV_ACCESS_LOCAL_WRITE;
+        match self {
+            Self::Local => local,
+            Self::Windows => local | sys::IBV_ACCESS_MW_BIND,
+            Self::Standing => local | sys::IBV_ACCESS_MW_BIND | sys::IBV_ACCESS_REMOTE_WRITE,
+        }
+    }
+}
+
+/// A piece of memory, as a work request names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Sge(sys::ibv_sge);
+
+impl Sge {
+    pub(super) fn raw(self) -> sys::ibv_sge {
+        self.0
+    }
+}
+
+/// Memory that is registered with a device: of its own, zeroed when it is made.
+///
+/// The device, and peers as far as the access goes, may read and write all of it at any time; here it
+/// is copied from and to, without a reference to what is in it. Exclusive use of a part is what
+/// a [`Buffer`] stands for.
+pub(crate) struct Region {
+    mr: NonNull<sys::ibv_mr>,
+    memory: NonNull<u8>,
+    len: usize,
+    /// By which the memory was allocated; `None`: it is the program's.
+    layout: Option<Layout>,
+    /// The address of the first byte in work requests and to peers.
+    address: u64,
+    pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: The memory belongs to the region, and verbs may be called by any thread.
+unsafe impl Send for Region {}
+// SAFETY: As above; who may touch which part of the memory is the matter of `Buffer`s, or of the
+// region's only owner.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes a region of `len` bytes, which peers know by addresses from `address` on, a multiple of
+    /// the page size; `None`: from the address in memory on.
+    pub(crate) fn new(
+        pd: &Arc<ProtectionDomain>,
+        len: usize,
+        access: Access,
+        address: Option<u64>,
+    ) -> Result<Self, Errno> {
+        let size = len
+            .max(1)
+            .checked_next_multiple_of(PAGE)
+            .ok_or(Errno::ENOMEM)?;
+        let layout = Layout::from_size_align(size, PAGE).map_err(|_| Errno::ENOMEM)?;
+        // SAFETY: The layout has a size.
+        let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(Errno::ENOMEM)?;
+        // SAFETY: The memory is there, and freed only after the region was deregistered.
+        let region = unsafe { Self::of(pd, memory, size, access, address) };
+        match region {
+            Ok(mut region) => {
+                region.layout = Some(layout);
+                Ok(region)
+            }
+            Err(error) => {
+                // SAFETY: It was allocated by this layout, and nobody has it.
+                unsafe { dealloc(memory.as_ptr(), layout) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes a region of `len` bytes of memory that is there, as [`Self::new`].
+    ///
+    /// # Safety
+    ///
+    /// The memory is initialized, and stays where it is for as long as the region.
+    unsafe fn of(
+        pd: &Arc<ProtectionDomain>,
+        memory: NonNull<u8>,
+        len: usize,
+        access: Access,
+        address: Option<u64>,
+    ) -> Result<Self, Errno> {
+        let address = address.unwrap_or(memory.as_ptr() as u64);
+        // SAFETY: By the safety requirement.
+        let mr = made(unsafe {
+            sys::ibv_reg_mr_iova2(
+                pd.raw(),
+                memory.as_ptr().cast(),
+                len,
+                address,
+                access.flags(),
+            )
+        })?;
+        Ok(Self {
+            mr,
+            memory,
+            len,
+            layout: None,
+            address,
+            pd: pd.clone(),
+        })
+    }
+
+    /// Returns the key by which peers reach a region of [standing](Access::Standing) access.
+    pub(crate) fn peer_key(&self) -> u32 {
+        // SAFETY: The region is there.
+        unsafe { (*self.mr.as_ptr()).rkey }
+    }
+
+    /// Returns the address of the byte at `offset`.
+    pub(crate) fn address(&self, offset: usize) -> u64 {
+        self.address + offset as u64
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn has(&self, range: &Range<usize>) -> bool {
+        range.start <= range.end && range.end <= self.len()
+    }
+
+    /// Returns a part of it for a work request; `None`: there is no such part.
+    pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
+        let length = u32::try_from(range.len()).ok()?;
+        self.has(&range).then(|| {
+            Sge(sys::ibv_sge {
+                addr: self.address(range.start),
+                length,
+                // SAFETY: The region is there.
+                lkey: unsafe { (*self.mr.as_ptr()).lkey },
+            })
+        })
+    }
+
+    /// Copies bytes from `offset` on; `false`: there are not so many.
+    #[must_use]
+    pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> bool {
+        let fits = self.has(&(offset..offset.saturating_add(to.len())));
+        if fits {
+            // SAFETY: The part is within the memory. A device may write to it meanwhile: then the
+            // bytes are any.
+            unsafe {
+                copy_nonoverlapping(self.memory.as_ptr().add(offset), to.as_mut_ptr(), to.len());
+            };
+        }
+        fits
+    }
+
+    /// Copies bytes to `offset` on; `false`: there is not so much room.
+    #[must_use]
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> bool {
+        let fits = self.has(&(offset..offset.saturating_add(from.len())));
+        if fits {
+            // SAFETY: The part is within the memory, and nobody has a reference to it: a region of
+            // which buffers are made is not written to by this.
+            unsafe {
+                copy_nonoverlapping(from.as_ptr(), self.memory.as_ptr().add(offset), from.len());
+            }
+        }
+        fits
+    }
+
+    pub(super) fn mr(&self) -> *mut sys::ibv_mr {
+        self.mr.as_ptr()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: Nobody refers to it any more.
+        let result = by_value(unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) });
+        if let (Ok(()), Some(layout)) = (result, self.layout) {
+            // SAFETY: No device reaches it any more; it was allocated by this layout.
+            unsafe { dealloc(self.memory.as_ptr(), layout) };
+        }
+        // Otherwise a window is bound to it, and the memory is leaked.
+    }
+}
+
+/// What a window lets the peer do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// RDMA READ.
+    Read,
+    /// RDMA WRITE.
+    Write,
+}
+
+impl Right {
+    pub(super) fn flags(self) -> u32 {
+        sys::IBV_ACCESS_ZERO_BASED
+            | match self {
+                Self::Read => sys::IBV_ACCESS_REMOTE_READ,
+                Self::Write => sys::IBV_ACCESS_REMOTE_WRITE,
+            }
+    }
+}
+
+/// A memory window of type 2: a part of a region that a peer reaches by one queue pair, from when a
+/// work request binds it until it is invalidated. Its addresses begin at 0.
+pub(crate) struct Window {
+    mw: NonNull<sys::ibv_mw>,
+    /// The key of the last bind.
+    key: u32,
+    _pd: Arc<ProtectionDomain>,
+}
+
+// SAFETY: Verbs may be called by any thread.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// Makes one that is not bound.
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>) -> Result<Self, Errno> {
+        let context = pd.context();
+        // SAFETY: The domain keeps its context open.
+        let alloc = unsafe { (*context).ops.alloc_mw }.ok_or(Errno::EOPNOTSUPP)?;
+        // SAFETY: The domain is there.
+        let mw = made(unsafe { alloc(pd.raw(), sys::IBV_MW_TYPE_2) })?;
+        // SAFETY: As the inline function of verbs does, which not all providers do.
+        unsafe {
+            (*mw.as_ptr()).context = context;
+            (*mw.as_ptr()).pd = pd.raw();
+            (*mw.as_ptr()).type_ = sys::IBV_MW_TYPE_2;
+        }
+        // SAFETY: The window is there.
+        let key = unsafe { (*mw.as_ptr()).rkey };
+        Ok(Self {
+            mw,
+            key,
+            _pd: pd.clone(),
+        })
+    }
+
+    /// Returns the key by which it was bound last.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Makes the key of the next bind, and returns it: the low byte counts.
+    pub(super) fn next_key(&mut self) -> u32 {
+        self.key = (self.key & !0xff) | (self.key.wrapping_add(1) & 0xff);
+        self.key
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_mw {
+        self.mw.as_ptr()
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: The window is there.
+        let dealloc = unsafe { (*(*self.mw.as_ptr()).context).ops.dealloc_mw };
+        if let Some(dealloc) = dealloc {
+            // SAFETY: Nobody refers to it any more.
+            unsafe { dealloc(self.mw.as_ptr()) };
+        }
+    }
+}
+
+/// Memory for the data of requests, which a volume has registered with its RDMA device.
+///
+/// A buffer has its bytes for itself: it moves into a request, and comes back when that ends. It can
+/// be [split](Self::split_off), so that a request may have pieces that are not adjacent. The memory is freed when the last part
+/// is dropped.
+pub struct Buffer {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// Makes a buffer of `len` bytes, all 0.
+    pub(crate) fn new(pd: &Arc<ProtectionDomain>, len: usize) -> Result<Self, Errno> {
+        let region = Region::new(pd, len, Access::Windows, None)?;
+        Ok(Self {
+            region: Arc::new(region),
+            start: 0,
+            len,
+        })
+    }
+
+    /// Makes a buffer of memory of the program's own.
+    ///
+    /// # Safety
+    ///
+    /// The `len` bytes are initialized, and nobody else refers to them; they stay where they are until the buffer, all that was
+    /// split from it and the queues of the requests that had it are dropped.
+    pub(crate) unsafe fn of(
+        pd: &Arc<ProtectionDomain>,
+        memory: NonNull<u8>,
+        len: usize,
+    ) -> Result<Self, Errno> {
+        // SAFETY: By the safety requirement.
+        let region = unsafe { Region::of(pd, memory, len, Access::Windows, None) }?;
+        Ok(Self {
+            region: Arc::new(region),
+            start: 0,
+            len,
+        })
+    }
+
+    /// Returns another buffer of the same bytes as a part of this one: for programs whose language knows no owner of memory. `None`:
+    /// there is no such part.
+    ///
+    /// # Safety
+    ///
+    /// While either of them, or a request that has it, may write to a byte nobody reads or writes that by the other one.
+    #[must_use]
+    pub unsafe fn alias(&self, range: Range<usize>) -> Option<Self> {
+        let fits = range.start <= range.end && range.end <= self.len;
+        fits.then(|| Self {
+            region: self.region.clone(),
+            start: self.start + range.start,
+            len: range.len(),
+        })
+    }
+
+    /// Returns where its bytes are.
+    pub fn as_ptr(&self) -> *mut u8 {
+        // In bounds: it is a part of the region.
+        self.region.memory.as_ptr().wrapping_add(self.start)
+    }
+
+    /// Returns whether other buffers, or requests that have them, are of the same registered memory.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.region) != 1
+    }
+
+    /// Splits it: it keeps the bytes before `at`, and those behind are returned.
+    ///
+    /// # Panics
+    ///
+    /// If it has fewer than `at` bytes.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(
+            at <= self.len,
+            "a buffer of {} bytes is split at {at}",
+            self.len
+        );
+        let rest = Self {
+            region: self.region.clone(),
+            start: self.start + at,
+            len: self.len - at,
+        };
+        self.len = at;
+        rest
+    }
+
+    /// Joins it with `rest`, which begins where it ends. Returns `rest` if it does not.
+    pub fn join(&mut self, rest: Self) -> Result<(), Self> {
+        if !Arc::ptr_eq(&self.region, &rest.region) || self.start + self.len != rest.start {
+            return Err(rest);
+        }
+        self.len += rest.len;
+        Ok(())
+    }
+
+    /// Returns how many bytes it has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns a part of it for a work request; `None`: there is no such part.
+    pub(crate) fn sge(&self, range: Range<usize>) -> Option<Sge> {
+        match range.end <= self.len {
+            true => self
+                .region
+                .sge(self.start + range.start..self.start + range.end),
+            false => None,
+        }
+    }
+
+    /// Returns whether it was registered in this domain.
+    pub(crate) fn is_of(&self, pd: &Arc<ProtectionDomain>) -> bool {
+        Arc::ptr_eq(&self.region.pd, pd)
+    }
+
+    pub(super) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    pub(super) fn start(&self) -> usize {
+        self.start
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: The part is within the memory, which was initialized, and of which no other buffer
+        // has a byte. No request has it while there is the buffer.
+        unsafe { slice::from_raw_parts(self.region.memory.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: As above.
+        unsafe { slice::from_raw_parts_mut(self.region.memory.as_ptr().add(self.start), self.len) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer of {} bytes", self.len)
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A volume that is open: its sessions, its queues, and what it is.
+
+use crate::{
+    connect::{resolve, Deadline},
+    failure::Failure,
+    opening::{Opening, SECTOR},
+    options::Options,
+    queue::{Queue, Settings},
+    session::{Served, Service, Shared},
+    verbs::{device::ProtectionDomain, memory::Buffer},
+};
+use std::{
+    net::SocketAddr,
+    ptr::NonNull,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, JoinHandle},
+};
+
+/// A volume of a target, open for this program.
+///
+/// Its queues go to the threads that do I/O ([`Self::take_queue`]). When the session is lost another one is connected, and requests
+/// are issued again by that; they wait meanwhile, as long as [`Options::ctrl_loss_tmo`] says. When the volume is dropped they fail.
+pub struct Volume {
+    shared: Arc<Shared>,
+    pd: Arc<ProtectionDomain>,
+    /// Those that were not taken.
+    queues: Mutex<Vec<Queue>>,
+    service: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Volume of {} bytes", self.size())
+    }
+}
+
+impl Volume {
+    /// Opens a volume: connects all of its queues.
+    pub fn open(options: &Options) -> Result<Self, Failure> {
+        let deadline = Deadline::after(options.connect_timeout);
+        let address = SocketAddr::new(options.address, options.port);
+        let anchor = resolve(&address, deadline)?;
+        let pd = ProtectionDomain::new(anchor)
+            .map_err(|error| Failure::Setup("a protection domain", error))?;
+        let mut opening = Opening::new(&pd, options)?;
+        let mut begun = opening.session(deadline)?;
+        begun.wait_for_limits(deadline)?;
+        let shared = Arc::new(Shared::new(begun.reply.geometry, options.queues)?);
+        let served = Served::begin(&shared, begun)?;
+        let settings = Settings {
+            small_read: options.small_read,
+            eager_write: options.eager_write,
+            remote_invalidate: options.remote_invalidate,
+        };
+        let queues = (0..options.queues)
+            .map(|index| Queue::new(shared.clone(), pd.clone(), index, settings))
+            .collect::<Result<_, _>>()?;
+        let thread = {
+            let shared = shared.clone();
+            let ctrl_loss_tmo_s = options.ctrl_loss_tmo_s;
+            thread::Builder::new().name("hcablk".into()).spawn(move || {
+                Service::new(&shared, opening, ctrl_loss_tmo_s).run(served);
+            })
+        };
+        let thread = thread.map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or_default();
+            Failure::Setup("a thread", nix::errno::Errno::from_raw(errno))
+        })?;
+        Ok(Self {
+            shared,
+            pd,
+            queues: Mutex::new(queues),
+            service: Some(thread),
+        })
+    }
+
+    /// Takes a queue, for one thread; `None`: all were taken.
+    pub fn take_queue(&self) -> Option<Queue> {
+        // It is whole also when a thread has panicked.
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.pop()
+    }
+
+    /// Returns a buffer of `len` bytes for requests of this volume.
+    pub fn memory(&self, len: usize) -> Result<Buffer, Failure> {
+        Buffer::new(&self.pd, len).map_err(|error| Failure::Setup("a buffer", error))
+    }
+
+    /// Registers memory of the program's own for requests of this volume.
+    ///
+    /// # Safety
+    ///
+    /// The `len` bytes are initialized, and nobody else refers to them; they stay where they are until the buffer and all that
+    /// was split from it are dropped, and the requests that had it have ended.
+    // That of the caller, with the same words.
+    #[allow(unsafe_code, reason = "the verbs layer's contract is the program's")]
+    pub unsafe fn register(&self, memory: NonNull<u8>, len: usize) -> Result<Buffer, Failure> {
+        // SAFETY: By the safety requirement.
+        let buffer = unsafe { Buffer::of(&self.pd, memory, len) };
+        buffer.map_err(|error| Failure::Setup("a memory region", error))
+    }
+
+    /// Returns the size in bytes, as the target has reported it last.
+    pub fn size(&self) -> u64 {
+        self.shared.present().state.sectors * SECTOR
+    }
+
+    /// Returns the bytes of a logical block: what offsets and lengths are multiples of.
+    pub fn block_size(&self) -> u32 {
+        1 << self.shared.geometry.logical_block_shift
+    }
+
+    /// Returns whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.shared.present().state.read_only
+    }
+
+    /// Returns whether there is a volatile write cache: what is acknowledged is durable after a flush. One that there was when the
+    /// volume was opened may be switched off and on: so programs go on to flush.
+    pub fn has_write_cache(&self) -> bool {
+        self.shared.geometry.write_cache || self.shared.present().state.write_cache == Some(true)
+    }
+
+    /// Returns why there is no session, if there is none at this moment.
+    pub fn failure(&self) -> Option<Failure> {
+        self.shared.failure()
+    }
+
+    /// Returns why no session comes any more, if so: requests fail.
+    pub fn ended(&self) -> Option<Failure> {
+        self.shared.ended()
+    }
+
+    /// Returns how often another session was connected in place of one that was lost.
+    pub fn reconnects(&self) -> u64 {
+        self.shared.reconnects()
+    }
+
+    /// Returns whether the target has lost acknowledged writes that no flush had covered: flushes and writes with FUA fail.
+    pub fn has_lost_writes(&self) -> bool {
+        self.shared.has_lost_writes()
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        self.shared.end(Failure::Closed);
+        if let Some(service) = self.service.take() {
+            // It does not panic; if it has, nothing is left to do here.
+            let _ = service.join();
+        }
+    }
+}
