@@ -344,6 +344,22 @@ def helpers(cache: Path, sources: Path) -> list[Path]:
     return result
 
 
+def add_c_library(archive: Archive, library: Path, folder: Path) -> None:
+    """Put the C library into the archive, and its examples and tests as hcablk-c-NAME."""
+    with tempfile.TemporaryDirectory(prefix="hcablk-c-") as tmp:
+        # As the packages install it.
+        shared = Path(tmp, "libhcablk.so.1")
+        shutil.copy(library, shared)
+        Path(tmp, library.name).symlink_to(shared.name)
+        for source in sorted([*folder.glob("examples/*.c"), *folder.glob("tests/*.c")]):
+            program = Path(tmp, f"hcablk-c-{source.stem}")
+            gcc = ["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{folder}/include"]
+            subprocess.run([*gcc, str(source), f"-L{tmp}", "-lhcablk", "-o", str(program)], check=True)
+            archive.file(f"usr/bin/{program.name}", program.read_bytes(), 0o755)
+        archive.file(f"usr/lib/x86_64-linux-gnu/{shared.name}", shared.read_bytes(), 0o755)
+        add_libraries(archive, shared, Path(tmp))
+
+
 def depmod(kernel: Path, modules: list[Path]) -> dict[str, bytes]:
     """The module index of the guest: the base's modules and ours."""
     with tempfile.TemporaryDirectory(prefix="hcablk-depmod-") as tmp:
@@ -399,6 +415,7 @@ def build(
         # Examples of the library for user space, beside the command where cargo puts them.
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")
+        add_c_library(top, command.parent / "libhcablk.so", sources.parent.parent / "userspace-tools/libhcablk-c")
     for module in modules:
         top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", stripped(module.read_bytes()))
     for name, data in depmod(kernel, modules).items():

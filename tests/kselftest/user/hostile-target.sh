@@ -1,0 +1,73 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# Proves: a target that speaks nonsense to a program with the library reaches no memory beside that of requests; the session ends, and says why.
+# turn: 6
+# takes: 30
+# skips: siw
+# timeout: 1500
+
+. "${0%/*}/../lib/lib.sh"
+
+[ "$rdma" = rxe ] || skip "the malicious target's library speaks soft-RoCE only"
+must on c1 'modprobe rdma_ucm'
+seed=${HCABLK_SEED:-1}
+host=$(host_id c1)
+broken="the target (closed the connection|does not answer any more)|the connection broke"
+nonsense="a message cannot be understood"
+
+# duel MESSAGES TRICK: c2 is a malicious target of this trick, c1 has a program; sets the $output and the exit code of each.
+duel() {
+	ON_SECONDS=$(($1 + 600)) spawn hostile c2 "exec hcablk-hostile target 7799 --seed $seed --messages $1 --only $2 > /tmp/peer 2>&1"
+	must wait_until c2 10 'grep -q listening /tmp/peer'
+	ON_SECONDS=$(($1 + 700)) spawn victim c1 "exec hcablk-c-victim 10.77.0.3 7799 $host /tmp/stop $seed > /tmp/victim 2>&1"
+	target_code=0 victim_code=0
+	join hostile || target_code=$?
+	on c1 'touch /tmp/stop'
+	join victim || victim_code=$?
+	victim_output=$(on c1 'cat /tmp/victim; rm /tmp/victim /tmp/stop')
+	printf '%s\n' "$(on c2 'cat /tmp/peer; rm /tmp/peer')" "$victim_output" >&2
+}
+
+# trick NAME TEXT: it is found out so. A session gives some tricks an occasion now and then only.
+trick() {
+	for _ in {1..10}; do
+		duel 16 "$1"
+		[ "$target_code $victim_code" = "0 0" ] || break
+		[[ "$victim_output" =~ $2 ]] && break
+		seed=$((seed + 1))
+	done
+	same "$1: nothing is reached" "0 0" "$target_code $victim_code"
+	like "$1: what is told" "$2" "$victim_output"
+}
+
+# Not those that invalidate keys that they were not given: Linux's soft-RoCE uses a null pointer then (docs/design/user-client.md).
+trick refuse "not an hcablk target|no target listens|the session is refused|the target refuses"
+trick hang-up "not an hcablk target|no target listens|the session is refused|the target refuses"
+trick reply "not an hcablk target|disagree about the volume"
+trick vanish "$broken"
+trick leave "$broken"
+for name in short opcode flags unknown reserved; do
+	trick $name "broke the protocol: $nonsense"
+done
+trick long "broke the protocol: $nonsense|$broken"
+trick tag "broke the protocol: it answered what was not asked"
+trick replay "broke the protocol: it answered what was not asked"
+trick twice "broke the protocol: it answered (what was not asked|twice)"
+trick overdraw "broke the protocol: it granted more credits than it has"
+trick empty "broke the protocol|$broken"
+trick other-length "broke the protocol: it sent data that was not asked for"
+trick other-value "broke the protocol: it answered what was not asked"
+for name in eager-forged eager-twice eager-form; do
+	trick $name "broke the protocol"
+done
+for name in admin-length admin-opcode admin-reserved admin-tag admin-size; do
+	trick $name "broke the protocol"
+done
+trick admin-gone "the target ends the export"
+for name in fair status lean; do
+	duel 60 $name
+	same "$name: nothing is reached" "0 0" "$target_code $victim_code"
+	refuse "$name: nor is that a breach of the protocol" grep "broke the protocol" <<< "$victim_output"
+done
+like "something was read and written" " [1-9][0-9]* reads compared.* [1-9][0-9]* writes" "$victim_output"
+same "no queue pair is left" 0 "$(queue_pairs c1)"

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Why a thread's last call failed.
+
+use libhcablk::{Failure, RequestError};
+use nix::errno::Errno;
+use std::{
+    cell::RefCell,
+    ffi::{c_char, c_int, CString},
+    fmt::Display,
+};
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// Records why a call fails, and returns what it returns.
+pub(crate) fn fail(errno: Errno, why: impl Display) -> c_int {
+    // No sentence of ours has a null byte.
+    let why = CString::new(why.to_string()).unwrap_or_default();
+    LAST.with_borrow_mut(|last| *last = why);
+    match errno as c_int {
+        // One that has no name.
+        0 => -(Errno::EIO as c_int),
+        errno => -errno,
+    }
+}
+
+/// As [`fail`], for the end of a session, or what keeps one from beginning.
+pub(crate) fn failed(failure: Failure) -> c_int {
+    fail(failure.errno(), failure)
+}
+
+/// As [`fail`], for a request.
+pub(crate) fn request_failed(error: RequestError) -> c_int {
+    fail(error.errno(), error)
+}
+
+/// See `hcablk.h`.
+#[no_mangle]
+pub extern "C" fn hcablk_error() -> *const c_char {
+    // It stays where it is until the thread's next failure.
+    LAST.with_borrow(|last| last.as_ptr())
+}
