@@ -3,11 +3,12 @@
  * Copies a volume to standard output, with many reads under way at a time:
  *
  *	cc -o copy copy.c $(pkg-config --cflags --libs hcablk)
- *	copy ADDRESS VOLUME "$(cat /etc/hcablk/host_id)" > image
+ *	copy ADDRESS VOLUME "$(hcablk host-id)" > image
  */
 #include <hcablk.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CHUNK = 128 << 10, DEPTH = 32 };
 
@@ -58,8 +59,10 @@ int main(int argc, char **argv)
 			int ended = hcablk_poll(queue, done, DEPTH);
 
 			for (int n = 0; n < ended; n++)
-				if (done[n].error)
-					die("reading");
+				if (done[n].error) {
+					fprintf(stderr, "copy: reading: %s\n", strerror(-done[n].error));
+					return 1;
+				}
 			left -= ended;
 		}
 		if (fwrite(hcablk_memory_data(memory), 1, bytes, stdout) != bytes) {
@@ -70,5 +73,9 @@ int main(int argc, char **argv)
 	hcablk_queue_free(queue);
 	hcablk_memory_free(memory);
 	hcablk_close(volume);
+	if (fflush(stdout)) {
+		perror("copy");
+		return 1;
+	}
 	return 0;
 }

@@ -1,26 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * hcablk.h: volumes of an hcablk target in user space, by RDMA verbs, without a
- * kernel module of hcablk's on this machine. Link with -lhcablk.
+ * hcablk.h: read and write volumes of an hcablk target from user space, by RDMA, without a
+ * kernel module of hcablk on this machine. Link with -lhcablk.
  *
- * A program opens a volume, and takes a queue for each thread that does I/O.
- * A queue takes no lock: one thread uses it at a time. What a call of another
- * object does is said there; all calls but those on queues and options may be made by any
- * thread at any time.
+ * Objects. A program makes options, opens a volume with them, takes one queue for each thread
+ * that does I/O, and registers memory for the data of requests.
  *
- * Calls that can fail return 0 (or a count), or an error number that is negative;
- * hcablk_error() has the same in words. Offsets and lengths are in bytes, and
- * multiples of the volume's block size.
+ * Threads. Use a queue, or an options object, from one thread at a time. Calls on other objects
+ * are thread-safe, except that the call that closes or frees an object must not overlap any
+ * other call on it. A queue takes no lock.
  *
- * When the session is lost another one is connected, and requests are issued again by
- * that; they wait meanwhile, ctrl-loss-tmo seconds at most. Then, or if no session may
- * follow, they fail with -EIO, and the program can only close the volume.
+ * Errors. A call that fails returns a negative error number, or NULL where it returns a
+ * pointer; hcablk_error() then returns the reason as a sentence. When memory cannot be
+ * allocated the program is aborted, as by a failed assertion.
  *
- * If the target has forgotten writes that it had acknowledged and that no flush had
- * covered, every flush and every write with HCABLK_FUA fails with -EIO from then on, until the volume is
- * closed: a program that sees a flush fail takes all writes since its last good flush for lost.
+ * Units. Offsets and lengths are in bytes and must be multiples of the block size.
  *
- * A child of fork(2) must not use what its parent has opened.
+ * Lost sessions. When the session is lost, the library connects another one and issues the
+ * requests again, so a write may be carried out twice. Requests wait for at most ctrl-loss-tmo
+ * seconds; after that, or if no further session is possible, they fail with -EIO, and the
+ * program can only close the volume. A volume without a wwid is never reconnected.
+ *
+ * Lost writes. If the target loses acknowledged writes that were not flushed, for example
+ * because its machine rebooted, every flush and every write with HCABLK_FUA fails with -EIO
+ * until the volume is closed. After a failed flush, treat all writes since the last successful
+ * flush as lost.
+ *
+ * fork(2). A child must not use what its parent has opened. The parent may fork if the kernel
+ * copies pinned pages for the child (Linux 5.12 and later).
  */
 #ifndef HCABLK_H
 #define HCABLK_H
@@ -39,95 +46,138 @@ struct hcablk_queue;
 struct hcablk_memory;
 
 /*
- * Why the last call of this thread that failed has failed: a sentence, valid
- * until the next one does.
+ * Returns the reason for this thread's most recent failure. The string is valid until the
+ * thread's next call that fails.
  */
 const char *hcablk_error(void);
 
 /*
- * What to open: a volume by its name, of the target at an IPv4 or IPv6 address,
- * as the host of this id, a UUID (/etc/hcablk/host_id). NULL: one of them is not
- * what it should be, or memory is short.
+ * Makes options for a volume: the target's IPv4 or IPv6 address, the volume's name, and the id
+ * of this host, a UUID (`hcablk host-id` prints it); white space around the id is ignored.
+ * NULL: one of them is invalid.
  */
 struct hcablk_options *hcablk_options_new(const char *address, const char *volume, const char *host_id);
 
 /*
- * Sets an option by its name:
+ * Sets an option by its name, to a decimal number unless something else is said:
  *
- *	port			of the target; 7744
- *	queues			how many queues there are, 1 to 127; 1
- *	queue-depth		requests in flight on each, 1 to 1024; 128
- *	connect-timeout		seconds, 1 to 3600; 10
- *	ctrl-loss-tmo		seconds that there may be no session, 0 or more; 600
- *	reconnect-delay		seconds between attempts to connect again, 1 to 3600; 1
- *	keep-alive-tmo		seconds that the target may be silent, 1 to 600; 5
- *	small-read		bytes up to which reads are copied, 0 to 8192; 8192
- *	eager-write		bytes up to which data of writes goes to the target's
- *				ring, 0 to 65536; 32768
- *	remote-invalidate	1: the target invalidates windows; 1
- *	host-key, target-key	as `hcablk key show` prints them: both sides prove who they are
- *	session			number of the session among those of this host's programs, 1 to 4095; one that is free.
- *				A program that goes on with the work of one that was killed has the same: the
- *				target ends what is left of the other's session before
- *	state			directory of session ids; /run/hcablk/sessions
+ *	port		the target's port, 1 to 65535; default 7744
+ *	queues		number of queues, 1 to 127; default 1
+ *	queue-depth	protocol requests in flight on each queue, 1 to 1024; default 128. A large or
+ *			scattered request needs several. More requests may be submitted: they wait in
+ *			the library. A device with short queues lowers it
+ *	connect-timeout	seconds that opening may take, 1 to 3600; default 10
+ *	ctrl-loss-tmo	seconds that the volume may be without a session, 0 to 4294967295; default
+ *			600. 0: the volume ends when the session is lost
+ *	reconnect-delay	seconds between attempts to reconnect, 1 to 3600; default 1
+ *	keep-alive-tmo	seconds that the target may leave a keep-alive unanswered, 1 to 600; default 5
+ *	small-read	largest read that is copied, 0 to 8192 bytes; default 8192. With 0 a read is
+ *			copied only if a window cannot cover its pieces
+ *	eager-write	largest write whose data is sent to the target's ring, 0 to 65536 bytes;
+ *			default 32768
+ *	remote-invalidate	1: the target invalidates memory windows; 0: this host does; default 1
+ *	host-key	this host's key, as `hcablk key show host` prints it
+ *	target-key	the target's key. Both keys, or neither: then only volumes that are exported
+ *			with --insecure can be opened
+ *	session		session number, 1 to 4095, unique among this host's programs; default: the
+ *			first free one. A program that continues the work of a killed program uses the
+ *			same number: the target then ends the old session before it grants the new one
+ *	state		directory of session numbers, the same for all programs of this host; default
+ *			/run/hcablk/sessions
+ *
+ * Returns 0, or -EINVAL; the option then keeps its value.
  */
 int hcablk_options_set(struct hcablk_options *options, const char *name, const char *value);
 
+/* Frees options. Volumes that were opened with them stay open. */
 void hcablk_options_free(struct hcablk_options *options);
 
-/* Opens a volume: connects all of its queues. May take as long as connect-timeout. */
+/*
+ * Opens a volume: connects all of its queues. Sleeps, for at most connect-timeout. Returns 0
+ * and sets *volume, or fails.
+ */
 int hcablk_open(const struct hcablk_options *options, struct hcablk_volume **volume);
 
-/* Closes a volume. Requests on its queues fail; the queues and memory are freed by their own calls. */
+/*
+ * Closes a volume; the pointer is invalid then. Requests in flight fail with -EIO. Queues and
+ * memory remain: queues may still be polled for what has ended, and both are freed by their own
+ * calls.
+ */
 void hcablk_close(struct hcablk_volume *volume);
 
-/* Bytes, as the target has reported them last: a volume may grow. */
+/*
+ * Returns the size in bytes that the target has reported last. A volume may grow and shrink
+ * while it is open.
+ */
 uint64_t hcablk_size(struct hcablk_volume *volume);
 
-/* Bytes of a logical block, a power of two from 512 on. */
+/* Returns the bytes of a logical block: 512, 1024, 2048 or 4096. */
 uint32_t hcablk_block_size(struct hcablk_volume *volume);
 
+/* Returns whether writes are refused at this moment. */
 bool hcablk_is_read_only(struct hcablk_volume *volume);
 
-/* Whether what is acknowledged is durable only after a flush. */
+/*
+ * Returns whether acknowledged writes are durable only after a flush. That can change from
+ * false to true while the volume is open, so programs should flush in any case: the library
+ * sends flushes that are not needed, too.
+ */
 bool hcablk_has_write_cache(struct hcablk_volume *volume);
 
-/* Why there is no session at this moment, as a negative error number, with hcablk_error(); 0: there is one. */
+/*
+ * Returns why there is no session at this moment, as a negative error number, and sets
+ * hcablk_error(); 0: there is one.
+ */
 int hcablk_failure(struct hcablk_volume *volume);
 
-/* The same if no session comes any more; 0: there is one, or another one is being connected. */
+/*
+ * Returns why the volume has ended for good, in the same way; 0: it has a session or is
+ * reconnecting.
+ */
 int hcablk_ended(struct hcablk_volume *volume);
 
-/* Whether flushes fail since the target has lost writes, see above. */
+/* Returns whether flushes fail because the target has lost writes. */
 bool hcablk_has_lost_writes(struct hcablk_volume *volume);
 
-/* Takes a queue; NULL: all were taken. */
+/* Takes a queue. NULL: all of them were taken. */
 struct hcablk_queue *hcablk_queue_take(struct hcablk_volume *volume);
 
-/* Frees a queue. Its requests end without telling; nothing reaches their memory when this returns. */
+/*
+ * Frees a queue. Pending requests are dropped without a completion, and their flags are not
+ * set. When the call returns, neither the device nor the target accesses their memory.
+ */
 void hcablk_queue_free(struct hcablk_queue *queue);
 
 /*
- * Registers memory for requests: memory of the program's, or, with NULL, new
- * memory that begins at a page and is all zeroes. The target reaches the parts of
- * requests in flight only; but on soft-RoCE, all of it while any request has a part.
- * Freeing fails with -EBUSY while a request has a part.
+ * Registers memory for requests: the program's own, which must be initialized and must stay
+ * until it is unregistered, or, with NULL, new memory, page-aligned and zeroed. It counts
+ * against the limit of locked memory (RLIMIT_MEMLOCK). The target can access only the pieces of
+ * requests in flight; on soft-RoCE it can access the whole region while any request uses a
+ * piece of it.
  */
 struct hcablk_memory *hcablk_memory_new(struct hcablk_volume *volume, void *memory, size_t length);
+
+/* Returns where the memory begins. */
 void *hcablk_memory_data(struct hcablk_memory *memory);
+
+/*
+ * Unregisters memory, and frees it if it is the library's. -EBUSY: a request uses it that has
+ * not ended, or was not polled for since.
+ */
 int hcablk_memory_free(struct hcablk_memory *memory);
 
 enum hcablk_op {
 	HCABLK_READ = 1,
 	HCABLK_WRITE,
-	HCABLK_FLUSH,		/* makes durable what was acknowledged before, by whichever queue */
-	HCABLK_DISCARD,
-	HCABLK_ZEROES,
+	HCABLK_FLUSH,		/* make durable what was acknowledged before, on any queue */
+	HCABLK_DISCARD,		/* the content is not needed any more: what is read then is undefined */
+	HCABLK_ZEROES,		/* write zeroes */
 };
 
+/* A flag that the operation does not have is refused with -EINVAL. */
 enum hcablk_flags {
-	HCABLK_FUA = 1,		/* of a write: it is acknowledged when it is durable */
-	HCABLK_EVENT = 2,	/* the end makes the queue's descriptor readable */
+	HCABLK_FUA = 1,		/* of a write: acknowledge it when it is durable */
+	HCABLK_EVENT = 2,	/* report the completion by the queue's descriptor, see hcablk_arm() */
 	HCABLK_KEEP = 4,	/* of zeroes: the blocks stay allocated */
 };
 
@@ -142,46 +192,69 @@ struct hcablk_request {
 	uint32_t op;		/* enum hcablk_op */
 	uint32_t flags;		/* enum hcablk_flags */
 	uint64_t offset;
-	uint64_t length;	/* of a discard or zeroes; those of others are in pieces */
-	const struct hcablk_piece *pieces;	/* copied by the call */
-	size_t count;		/* of pieces: any number, of any lengths */
-	uint32_t *flag;		/* NULL, or set to 1 when it has ended, by hcablk_poll() or hcablk_wait() */
-	uint64_t user_data;
+	/* Of a discard or zeroes. Reads and writes have the length of their pieces. */
+	uint64_t length;
+	/* Any number, of any lengths, together whole blocks. The call copies the array. */
+	const struct hcablk_piece *pieces;
+	size_t count;		/* of pieces */
+	/* NULL, or set to 1 by hcablk_poll() or hcablk_wait() when it finds the completion. */
+	uint32_t *flag;
+	uint64_t user_data;	/* comes back with the completion */
 };
 
 struct hcablk_completion {
 	uint64_t user_data;
-	int32_t error;		/* 0, or a negative error number */
+	int32_t error;		/* 0, or a negative error number; strerror(3) has the words */
 	uint32_t reserved;
 };
 
 /*
- * Submits requests, which share a doorbell. Returns how many: fewer if one makes no
- * sense, for which the error is returned if it is the first.
- * Until a request has ended the program leaves its memory alone: of a write it
- * may read it.
+ * Submits requests; they share a doorbell. Returns the number of requests submitted. It stops
+ * at the first invalid request, whose reason is in hcablk_error(); if that is the first one, it
+ * returns its error.
+ *
+ * Until a request has completed the program must not touch its memory, but may read that of a
+ * write. Requests complete in any order, and requests that overlap are carried out in any
+ * order. A large request may be carried out in part when it fails.
  */
 int hcablk_submit(struct hcablk_queue *queue, const struct hcablk_request *requests, unsigned int count);
 
-/* Looks for ends, without a system call of this library's; returns how many are told. */
+/*
+ * Looks for completions, and sets the flags of all that it finds. Returns how many it has
+ * stored in `completions`, at most `most`; later calls return the others. It makes no system
+ * call of the library's own.
+ */
 int hcablk_poll(struct hcablk_queue *queue, struct hcablk_completion *completions, unsigned int most);
 
-/* As hcablk_poll(), but waits for one end, so many milliseconds at most; -1: for ever. */
+/*
+ * Waits until a request has completed, for at most timeout_ms milliseconds, and returns as
+ * hcablk_poll(). A negative time waits without limit, and returns 0 at once when no request is
+ * in flight.
+ */
 int hcablk_wait(struct hcablk_queue *queue, struct hcablk_completion *completions, unsigned int most, int timeout_ms);
 
 /*
- * The queue's descriptor, for poll(2), epoll(7) or io_uring. After hcablk_arm() has returned 0
- * it becomes readable at the next end of a request with HCABLK_EVENT, and when there is something
- * for the library to do, as when the session is lost: then hcablk_poll() does it, and tells what has ended.
- * hcablk_arm() returns how many have ended already. The descriptor stays the same.
+ * For programs with an event loop of their own. hcablk_fd() returns the queue's descriptor,
+ * which stays the same. hcablk_arm() returns the number of requests that have already
+ * completed; after it has returned 0 the descriptor becomes readable (level-triggered) when a
+ * request with HCABLK_EVENT completes, and when the library itself must act, for example after
+ * the session is lost. So:
+ *
+ *	while (hcablk_arm(queue) > 0)
+ *		handle the completions that hcablk_poll() returns;
+ *	wait with poll(2), epoll(7) or io_uring for the descriptor; begin again
+ *
+ * It may become readable although nothing has completed.
  */
 int hcablk_fd(struct hcablk_queue *queue);
 int hcablk_arm(struct hcablk_queue *queue);
 
 /*
- * Synchronous calls, on memory of any kind, which is copied. Requests that were
- * submitted go on meanwhile, and are told by hcablk_poll(). They poll, or wait by
- * events if that was set.
+ * Synchronous calls, with memory of any kind, which they copy by 1 MiB of registered memory
+ * that the first of them makes. Longer transfers are split, and may fail after a part was done.
+ * Submitted requests continue meanwhile; hcablk_poll() returns their completions. The calls
+ * poll, or wait for events after hcablk_wait_by_events(queue, true). Of the flags,
+ * hcablk_zeroes() takes HCABLK_KEEP.
  */
 int hcablk_read(struct hcablk_queue *queue, void *bytes, size_t length, uint64_t offset);
 int hcablk_write(struct hcablk_queue *queue, const void *bytes, size_t length, uint64_t offset);

@@ -14,16 +14,25 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Records why a call fails, and returns what it returns.
-pub(crate) fn fail(errno: Errno, why: impl Display) -> c_int {
-    // No sentence of ours has a null byte.
-    let why = CString::new(why.to_string()).unwrap_or_default();
-    LAST.with_borrow_mut(|last| *last = why);
+fn negative(errno: Errno) -> c_int {
     match errno as c_int {
         // One that has no name.
         0 => -(Errno::EIO as c_int),
         errno => -errno,
     }
+}
+
+/// Records why a call fails, and returns what it returns.
+pub(crate) fn fail(errno: Errno, why: impl Display) -> c_int {
+    // No sentence of ours has a null byte.
+    let why = CString::new(why.to_string()).unwrap_or_default();
+    LAST.with_borrow_mut(|last| *last = why);
+    negative(errno)
+}
+
+/// Returns the error of a request whose call has not failed.
+pub(crate) fn code_of(error: RequestError) -> c_int {
+    negative(error.errno())
 }
 
 /// As [`fail`], for the end of a session, or what keeps one from beginning.

@@ -3,7 +3,7 @@
 //! Queues, and the requests on them.
 
 use crate::{
-    error::{fail, request_failed},
+    error::{code_of, fail, request_failed},
     CMemory, CVolume,
 };
 use libhcablk::{Buffer, Completed, Notice, Queue, Request, RequestError};
@@ -136,7 +136,7 @@ impl CQueue {
             self.free.push(at);
             self.ended.push_back(CCompletion {
                 user_data,
-                error: result.map_or_else(request_failed, |()| 0),
+                error: result.map_or_else(code_of, |()| 0),
                 reserved: 0,
             });
             // SAFETY: By the contract of `hcablk_submit()` it may be written to until now.
@@ -273,8 +273,8 @@ pub unsafe extern "C" fn hcablk_submit(
             submitted += 1;
         }
         queue.queue.ring();
-        match error {
-            Some((errno, why)) if submitted == 0 => fail(errno, why),
+        match error.map(|(errno, why)| fail(errno, why)) {
+            Some(code) if submitted == 0 => code,
             _ => submitted,
         }
     };
