@@ -92,6 +92,11 @@ impl ExportInstance {
     pub fn of(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
+
+    /// Returns its number.
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
 }
 
 /// What the largest data length is a multiple of.

@@ -32,6 +32,7 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Identity {
     id: SessionId,
+    number: u16,
     /// The last one.
     epoch: u32,
     lock: Flock<File>,
@@ -81,12 +82,22 @@ impl Identity {
             let Some(epoch) = u32::try_from(last).ok().filter(|last| *last != u32::MAX) else {
                 continue;
             };
-            return Ok(Self { id, epoch, lock });
+            return Ok(Self {
+                id,
+                number: disk,
+                epoch,
+                lock,
+            });
         }
         Err(match number {
             Some(number) => Failure::SessionInUse(number),
             None => Failure::NoIdentity,
         })
+    }
+
+    /// Returns its number.
+    pub(crate) fn number(&self) -> u16 {
+        self.number
     }
 
     /// Returns the id of the session.

@@ -48,6 +48,7 @@ mod identity;
 mod keys;
 mod opening;
 mod options;
+mod past;
 mod plan;
 mod queue;
 mod request;
@@ -59,6 +60,7 @@ pub use crate::{
     failure::{Failure, RequestError, Step},
     keys::{BadKey, Key},
     options::{BadName, BadOption, Options, PORT},
+    past::{BadPast, Past},
     queue::Queue,
     request::{Completed, Flag, Notice, Request},
     verbs::memory::Buffer,

@@ -108,6 +108,11 @@ impl Opening {
         })
     }
 
+    /// Returns the number of the session among those of this host's programs.
+    pub(crate) fn number(&self) -> u16 {
+        self.identity.number()
+    }
+
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.options.connect_timeout
     }
@@ -133,8 +138,10 @@ impl Opening {
         let mut connector = Connector::new(&self.pd, self.address);
         let (mut admin, reply, id) = self.admin(&mut connector, &request, deadline)?;
         self.has_answered = true;
-        if let Some(known) = &self.known {
-            known.check(&reply)?;
+        match (&self.known, self.options.past) {
+            (Some(known), _) => known.check(&reply)?,
+            (None, Some(past)) if reply.id != Some(past.id) => return Err(Failure::OtherVolume),
+            (None, _) => {}
         }
         let geometry = self.geometry(&reply);
         admin.go_live(Watching {
@@ -173,8 +180,9 @@ impl Opening {
             id: reply.id,
             instance: reply.instance,
         });
-        begun.forgets = before
-            .is_some_and(|before| before.instance.is_none() || before.instance != reply.instance);
+        let before = before.map(|before| before.instance);
+        let before = before.or(self.options.past.map(|past| past.instance));
+        begun.forgets = before.is_some_and(|before| before.is_none() || before != reply.instance);
         Ok(begun)
     }
 
@@ -192,7 +200,7 @@ impl Opening {
             queue: ADMIN_QUEUE,
             replace: false,
             queues: self.options.queues,
-            resume: self.known.is_some(),
+            resume: self.known.is_some() || self.options.past.is_some(),
             largest: TRANSFER_USUAL,
             session: self.identity.id(),
             epoch: self.identity.next_epoch()?,

@@ -2,7 +2,10 @@
 
 //! What an application says of a volume that it opens.
 
-use crate::keys::{BadKey, Key};
+use crate::{
+    keys::{BadKey, Key},
+    past::Past,
+};
 use hcablk_core::proto::{
     connect::DISK_MAX,
     name::{HostId, VolumeName},
@@ -61,6 +64,7 @@ pub struct Options {
     pub(crate) eager_write: u32,
     pub(crate) remote_invalidate: bool,
     pub(crate) session: Option<u16>,
+    pub(crate) past: Option<Past>,
     pub(crate) state: PathBuf,
 }
 
@@ -84,6 +88,7 @@ impl Options {
             eager_write: 32768,
             remote_invalidate: true,
             session: None,
+            past: None,
             state: STATE.into(),
         })
     }
@@ -193,6 +198,16 @@ impl Options {
     pub fn session(self, number: u16) -> Self {
         Self {
             session: Some(number.clamp(1, DISK_MAX)),
+            ..self
+        }
+    }
+
+    /// Sets what another program has left whose work this one goes on with. The volume must be the same one; what the other one has
+    /// written and not flushed counts as this one's.
+    #[must_use]
+    pub fn past(self, past: Past) -> Self {
+        Self {
+            past: Some(past),
             ..self
         }
     }

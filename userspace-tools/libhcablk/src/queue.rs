@@ -371,6 +371,7 @@ impl Queue {
     fn change(&mut self, era: u32) {
         self.detach();
         self.era = era;
+        self.shared.followed(self.index, era);
         if let Some(failure) = self.shared.ended() {
             return self.end_all(RequestError::Lost(failure));
         }

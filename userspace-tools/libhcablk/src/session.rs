@@ -30,6 +30,7 @@ use crate::{
     },
     failure::Failure,
     opening::{state_of, Begun, Opening},
+    past::Past,
     queue::Link,
     verbs::{
         cm::{Event, Id},
@@ -37,8 +38,9 @@ use crate::{
     },
 };
 use hcablk_core::proto::{
-    connect::{Geometry, Reply},
+    connect::{ExportInstance, Geometry, Reply},
     message::{VolumeLimits, VolumeState},
+    name::VolumeId,
 };
 use nix::{
     errno::Errno,
@@ -76,6 +78,8 @@ struct Place {
     wake: EventFd,
     /// Requests that the queue has completed.
     completed: AtomicU64,
+    /// The era that the queue has followed to.
+    era: AtomicU32,
 }
 
 /// A queue pair of the session of an era, which has granted it by a reply.
@@ -105,6 +109,16 @@ pub(crate) struct Shared {
     has_lost_writes: AtomicBool,
     /// How many sessions there were after the first one.
     reconnects: AtomicU64,
+    /// The exports of sessions, the last one and those before it that a queue may still be with.
+    exports: Mutex<Vec<Export>>,
+}
+
+/// By which export of a volume the writes of an era were acknowledged.
+#[derive(Clone, Copy)]
+struct Export {
+    era: u32,
+    id: Option<VolumeId>,
+    instance: Option<ExportInstance>,
 }
 
 /// What is under these locks is whole also when a thread has panicked.
@@ -125,6 +139,7 @@ impl Shared {
                 next: Mutex::new(None),
                 wake: event()?,
                 completed: AtomicU64::new(0),
+                era: AtomicU32::new(0),
             })
         };
         let unflushed = Unflushed::new();
@@ -150,6 +165,7 @@ impl Shared {
             lossy_era: AtomicU32::new(0),
             has_lost_writes: AtomicBool::new(false),
             reconnects: AtomicU64::new(0),
+            exports: Mutex::new(Vec::new()),
         })
     }
 
@@ -171,6 +187,13 @@ impl Shared {
         match *lock(&self.standing) {
             Standing::Live => None,
             Standing::Lost(failure) | Standing::Ended(failure) => Some(failure),
+        }
+    }
+
+    /// Records that a queue has let go of what it had before this era.
+    pub(crate) fn followed(&self, queue: u8, era: u32) {
+        if let Some(place) = self.places.get(usize::from(queue)) {
+            place.era.store(era, Ordering::Release);
         }
     }
 
@@ -301,6 +324,35 @@ impl Shared {
     /// Returns how many sessions there were after the first one.
     pub(crate) fn reconnects(&self) -> u64 {
         self.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// Returns the state that a successor needs if this program is killed; `None`: the target does not identify the volume.
+    pub(crate) fn past(&self) -> Option<Past> {
+        // Until all queues have followed to an export, one may acknowledge a write of the one before.
+        let eras = self.places.iter().map(|place| &place.era);
+        let seen = eras.map(|era| era.load(Ordering::Acquire)).min();
+        let mut exports = lock(&self.exports);
+        let newest = exports.iter().rposition(|export| Some(export.era) <= seen);
+        exports.drain(..newest.unwrap_or(0));
+        let export = *exports.first()?;
+        // Read the flag after that: a loss that was found with this export is always in it.
+        Some(Past {
+            id: export.id?,
+            instance: export.instance,
+            was_volatile: self.geometry.write_cache,
+            has_lost_writes: self.has_lost_writes(),
+        })
+    }
+
+    /// Takes over the state that a killed program has left.
+    pub(crate) fn inherit(&self, past: Past) {
+        if past.was_volatile {
+            // It may have written, and not flushed. The number counts also while this volume reports no cache.
+            self.unflushed.acknowledge(self.unflushed.now().max(1));
+        }
+        if past.has_lost_writes {
+            self.lose_writes();
+        }
     }
 
     /// Returns what the volume is.
@@ -481,11 +533,14 @@ impl Served {
         if let Some(news) = news {
             shared.follow(news)?;
         }
-        Ok(Self {
-            era: shared.begin(links, forgets),
-            admin,
-            ids,
-        })
+        let era = shared.begin(links, forgets);
+        // Behind that: whoever reads this sees what was found lost.
+        lock(&shared.exports).push(Export {
+            era,
+            id: reply.id,
+            instance: reply.instance,
+        });
+        Ok(Self { era, admin, ids })
     }
 
     fn serve(&mut self, shared: &Shared) -> Failure {

@@ -7,6 +7,7 @@ use crate::{
     failure::Failure,
     opening::{Opening, SECTOR},
     options::Options,
+    past::Past,
     queue::{Queue, Settings},
     session::{Served, Service, Shared},
     verbs::{device::ProtectionDomain, memory::Buffer},
@@ -27,6 +28,7 @@ pub struct Volume {
     pd: Arc<ProtectionDomain>,
     /// Those that were not taken.
     queues: Mutex<Vec<Queue>>,
+    number: u16,
     service: Option<JoinHandle<()>>,
 }
 
@@ -48,6 +50,10 @@ impl Volume {
         let mut begun = opening.session(deadline)?;
         begun.wait_for_limits(deadline)?;
         let shared = Arc::new(Shared::new(begun.reply.geometry, options.queues)?);
+        if let Some(past) = options.past {
+            shared.inherit(past);
+        }
+        let number = opening.number();
         let served = Served::begin(&shared, begun)?;
         let settings = Settings {
             small_read: options.small_read,
@@ -72,6 +78,7 @@ impl Volume {
             shared,
             pd,
             queues: Mutex::new(queues),
+            number,
             service: Some(thread),
         })
     }
@@ -121,6 +128,41 @@ impl Volume {
     /// volume was opened may be switched off and on: so programs go on to flush.
     pub fn has_write_cache(&self) -> bool {
         self.shared.geometry.write_cache || self.shared.present().state.write_cache == Some(true)
+    }
+
+    /// Returns the bytes of a physical block, in which the drive writes best.
+    pub fn physical_block_size(&self) -> u32 {
+        1 << self.shared.geometry.physical_block_shift
+    }
+
+    /// Returns the most bytes that a discard, and a write of zeroes, may have at the target in one request; 0: it takes none.
+    pub fn most_without_data(&self) -> (u32, u32) {
+        let geometry = &self.shared.geometry;
+        match self.shared.present().limits {
+            Some(limits) => (limits.max_discard, limits.max_zeroes),
+            None => (geometry.max_discard, geometry.max_zeroes),
+        }
+    }
+
+    /// Returns the bytes of which discards are multiples.
+    pub fn discard_granularity(&self) -> u32 {
+        self.shared.geometry.discard_granularity
+    }
+
+    /// Returns the number of its session among those of this host's programs.
+    pub fn session(&self) -> u16 {
+        self.number
+    }
+
+    /// Returns the state that a successor needs if this program is killed. `None`: the target does not identify the volume, so that
+    /// there is no recovery. It changes with each session.
+    pub fn past(&self) -> Option<Past> {
+        self.shared.past()
+    }
+
+    /// Ends the volume: requests fail, and so do all later ones.
+    pub fn end(&self) {
+        self.shared.end(Failure::Closed);
     }
 
     /// Returns why there is no session, if there is none at this moment.
