@@ -41,7 +41,7 @@ MODULES = (
     "rdma_rxe rdma_cm ib_cm iw_cm ib_uverbs rdma_ucm siw "
     "nvme null_blk scsi_debug sd_mod virtio_scsi brd loop dm_mod dm_flakey dm_delay raid0 raid1 raid456 "
     "nvme_rdma nvmet nvmet_rdma nvme_fabrics "
-    "ext4 xfs overlay crc32c_cryptoapi nbd "
+    "ext4 xfs overlay crc32c_cryptoapi nbd ublk_drv "
     "target_core_mod target_core_iblock iscsi_target_mod "
     "ocfs2 ocfs2_stack_o2cb ocfs2_dlm ocfs2_dlmfs ocfs2_nodemanager"
 ).split()
@@ -49,7 +49,7 @@ MODULES = (
 # Modules that some supported kernels build in or do not have.
 OPTIONAL_MODULES = {
     "virtio_pci", "virtio_rng", "crc32c_cryptoapi", "siw", "iw_cm", "configfs", "scsi_debug", "sd_mod",
-    "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "raid456", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "xfs",
+    "virtio_scsi", "dm_flakey", "dm_delay", "raid1", "raid456", "libcurve25519", "nvme_rdma", "nvmet", "nvmet_rdma", "nvme_fabrics", "nbd", "ublk_drv", "xfs",
     "overlay",
     "target_core_mod", "target_core_iblock", "iscsi_target_mod",
 }
@@ -412,6 +412,7 @@ def build(
             top.file("usr/" + str(lib).lstrip("/").removeprefix("usr/"), lib.resolve().read_bytes(), 0o755)
     if command:
         add_program(top, command, "hcablk")
+        add_program(top, command.parent / "hcablk-ublk")
         # Examples of the library for user space, beside the command where cargo puts them.
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::IpAddr;
+
+/// Disks of hcablk volumes, served in user space by the kernel's ublk driver
+///
+/// A disk needs no module of hcablk, but `ublk_drv` and `rdma_ucm`. It lives as long as the program that serves it; if that is
+/// killed, requests wait until `recover` goes on with it.
+#[derive(Parser, Debug)]
+#[command(version, name = "hcablk-ublk")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Make a disk of a volume, and serve it until this program is told to end (SIGTERM, SIGINT)
+    ///
+    /// Prints the disk's name when it is there.
+    Add(Add),
+    /// Go on with a disk whose program was killed, and serve it
+    ///
+    /// Its requests have waited, and are issued again after the target has ended what is left of the other program's session.
+    Recover {
+        /// The number of the disk, N of /dev/ublkbN
+        disk: u32,
+    },
+    /// Remove a disk; the program that serves it ends
+    Remove {
+        /// The number of the disk, N of /dev/ublkbN
+        disk: u32,
+        /// Remove the disk even if it is in use; its pending requests fail
+        #[arg(long)]
+        force: bool,
+    },
+    /// List the disks, and whether a program serves each
+    List,
+}
+
+/// What to make a disk of.
+#[derive(Args, Debug)]
+pub(crate) struct Add {
+    /// The target's address
+    pub(crate) address: IpAddr,
+    /// The name of the volume
+    pub(crate) volume: String,
+    /// This host's id, a UUID; left out: what `hcablk host-id` prints
+    #[arg(long)]
+    pub(crate) host_id: Option<String>,
+    /// Prove who this host is, by the keys in /etc/hcablk/keys that `hcablk key` has made
+    #[arg(long)]
+    pub(crate) keys: bool,
+    /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
+    ///
+    /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, reconnect-delay, keep-alive-tmo, small-read, eager-write,
+    /// remote-invalidate, session, state
+    #[arg(short, long = "option", value_name = "NAME=VALUE")]
+    pub(crate) options: Vec<String>,
+    /// The number of the disk, N of /dev/ublkbN; left out: the first that is free
+    #[arg(long, value_name = "N")]
+    pub(crate) disk: Option<u32>,
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk-ublk`: a disk `/dev/ublkbN` of a volume, served by this program through the kernel's ublk driver. For kernels that
+//! cannot load the modules of hcablk.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`cli`] | what is asked for |
+//! | [`saved`] | what a disk is made of, kept for a program that goes on with it |
+//! | [`disk`] | a disk's life: added, recovered, followed, removed |
+//! | [`queue`] | the requests of one queue |
+
+mod cli;
+mod disk;
+mod queue;
+mod saved;
+
+use clap::Parser as _;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+/// Why something failed, in a sentence.
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // A thread that unwinds would free the memory of requests while the kernel may copy to it.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        print(info);
+        std::process::abort();
+    }));
+    let result = match cli.command {
+        Command::Add(add) => disk::add(&add),
+        Command::Recover { disk } => disk::recover(disk),
+        Command::Remove { disk, force } => disk::remove(disk, force),
+        Command::List => disk::list(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hcablk-ublk: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
