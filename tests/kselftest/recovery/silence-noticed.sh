@@ -36,6 +36,8 @@ for round in 1 2 3; do
 	# two_cards() has put the emulator there: what the card does is changed only, see netem().
 	must on c1 "tc qdisc replace dev path1 root netem limit 10000 loss 100% && echo 'test: silence $round' > /dev/kmsg"
 	check "silence $round is noticed" disk_is c1 vol1 queueing
+	# The state comes a moment before the line.
+	must wait_until c1 30 "dmesg | sed '1,/test: silence $round/d' | grep -q lost:"
 	like "and told" "the target has not answered a keep-alive for 1 s" "$(on c1 "dmesg | sed '1,/test: silence $round/d' | grep lost:")"
 	log=$(on c1 "dmesg | sed -n '/test: silence $round/,\$p'")
 	silent=$(stamp "test: silence $round" <<< "$log") noticed=$(stamp "connection lost: " <<< "$log")
