@@ -19,7 +19,7 @@ unexport MAKEFLAGS MFLAGS
 .DEFAULT_GOAL := modules
 .PHONY: modules tools all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
-	fmt-check clippy shellcheck docs-check tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
+	fmt-check clippy shellcheck docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
@@ -95,6 +95,9 @@ shellcheck: ## lint the shell scripts
 
 docs-check: ## look for dead links, broken tables and lines that are too wide in the documents
 	@scripts/lint docs
+
+docs-tables: ## write the tables of files in docs/design/overview.md, from the first sentence of each
+	@scripts/lint docs-tables
 
 tests-check: ## see whether the tests' headers say what they must, and the heart and each turn of CI are short enough
 	@scripts/lint tests

@@ -26,10 +26,10 @@
 //! the system workqueue.
 
 use crate::{
+    io::Fault,
     memory::Client,
-    queue::Fault, //
+    session::Session, //
 };
-use hcablk_core::sync::atomic::Atomic;
 use hcablk_core::{
     proto::{
         message::{
@@ -37,7 +37,8 @@ use hcablk_core::{
             VolumeState,
             BUFFER_LEN, //
         },
-        ADMIN_DEPTH, //
+        ADMIN_DEPTH,
+        ADMIN_QUEUE, //
     },
     rdma::{
         buffer::MessageBuffers,
@@ -58,6 +59,7 @@ use hcablk_core::{
         },
     },
     sync::{
+        atomic::Atomic,
         new_irq_lock,
         Event,
         IrqLock,
@@ -75,13 +77,7 @@ use kernel::{
     },
 };
 
-mod owner;
 mod serve;
-
-pub(crate) use self::owner::{
-    AdminOwner,
-    VolumeNow, //
-};
 
 /// Answers whose sends have not completed, at most: many more than an initiator waits for at a time.
 const ANSWERS: u32 = 32;
@@ -140,7 +136,7 @@ struct State {
 /// See the module. Its completion queue and its timer hold references to it until [`Self::close`].
 #[pin_data]
 pub(crate) struct Admin {
-    owner: Arc<dyn AdminOwner>,
+    session: Arc<Session>,
     pair: QueuePair<Admin>,
     incoming: MessageBuffers<BUFFER_LEN>,
     outgoing: MessageBuffers<BUFFER_LEN>,
@@ -170,7 +166,7 @@ impl Admin {
 
     /// Returns the bytes that one takes of the kernel's memory.
     pub(crate) fn bytes() -> u64 {
-        crate::queue::bytes_of_messages(
+        crate::io::bytes_of_messages(
             ADMIN_DEPTH.into(),
             ANSWERS.into(),
             size_of::<Self>() as u64,
@@ -181,7 +177,7 @@ impl Admin {
     /// Makes the queue pair of the connection `id` with its memory, which `client` was charged for, and posts its receive
     /// buffers. May sleep.
     pub(crate) fn new(
-        owner: Arc<dyn AdminOwner>,
+        session: Arc<Session>,
         id: &Arc<Id>,
         pd: &Arc<ProtectionDomain>,
         completions: &Arc<WorkQueue>,
@@ -196,7 +192,7 @@ impl Admin {
         let outgoing = MessageBuffers::new(pd, sends, Direction::ToDevice)?;
         let admin = Arc::pin_init(
             pin_init!(Self {
-                owner,
+                session,
                 pair,
                 incoming,
                 outgoing,
@@ -256,7 +252,7 @@ impl Admin {
     fn fail(&self, fault: Fault) {
         // Nobody watches any more.
         self.told_gone.set();
-        self.owner.clone().admin_failed(fault);
+        self.session.clone().end_by(ADMIN_QUEUE, fault);
     }
 
     /// Begins to take the queue pair down: nothing is answered any more, what is posted is flushed. May sleep.

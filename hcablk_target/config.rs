@@ -4,6 +4,14 @@
 //! use it in `volumes/NAME/hosts/UUID`, and `ports/NAME`.
 
 use crate::{
+    drive::{
+        backing::{
+            Mode,
+            WriteCache, //
+        },
+        p2p::Source,
+        reservations::Keep, //
+    },
     export::{
         connect,
         port::{
@@ -13,15 +21,7 @@ use crate::{
         registry::Registry,
         volume::Volume, //
     },
-    session::Session,
-    storage::{
-        backing::{
-            Mode,
-            WriteCache, //
-        },
-        p2p::Source,
-        reservations::Keep, //
-    }, //
+    session::Session, //
 };
 use hcablk_core::{
     configfs::{
@@ -249,7 +249,7 @@ impl Node for Volume {
         Attribute::read_only(c"size", |volume, out| writeln!(out, "{}", volume.size())),
         Attribute::private(c"clients", |volume, out| {
             let of_volume = |s: &Session| s.is_of(volume);
-            for session in volume.owner().sessions(&of_volume)?.iter() {
+            for session in volume.registry().sessions(of_volume)?.iter() {
                 writeln!(
                     out,
                     "{} {:016x} {} {}",
@@ -263,7 +263,7 @@ impl Node for Volume {
         }),
         Attribute::private(c"peers", |volume, out| {
             let of_volume = |s: &Session| s.is_of(volume);
-            for session in volume.owner().sessions(&of_volume)?.iter() {
+            for session in volume.registry().sessions(of_volume)?.iter() {
                 show_peers(out, session)?;
             }
             Ok(())
@@ -291,7 +291,7 @@ impl Node for Volume {
     }
 
     fn removed(&self) {
-        self.owner().remove_volume(self);
+        self.registry().remove_volume(self);
     }
 }
 

@@ -62,8 +62,7 @@ pub(crate) use self::{
         Charge,
         Client, //
     },
-    pool_handle::PoolHandle,
-    shared_pool::Waker, //
+    pool_handle::PoolHandle, //
 };
 use hcablk_core::{
     configfs::Output,

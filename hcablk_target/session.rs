@@ -13,46 +13,30 @@
 //! has begun is waited for; then the session is forgotten. If the export ends, what was acknowledged is made durable
 //! before, and the initiator can ask for that by the admin queue pair.
 
-mod changer;
-pub(crate) mod end_reason;
-mod owner;
-mod port;
-mod preempted;
-mod proof;
-mod queues;
-
-pub(crate) use self::{
-    owner::SessionOwner,
-    proof::SessionProof, //
+use self::{
+    changer::Changer,
+    end_reason::EndReason, //
 };
-
 use crate::{
     admin::Admin,
-    memory::{
-        Client,
-        Memory, //
-    },
-    printed::Printed,
-    queue::{
-        Flushes,
-        Queue, //
-    },
-    session::{
-        changer::Changer,
-        end_reason::EndReason, //
-    },
-    storage::{
+    drive::{
         backing::Backing,
         write_errors::{
             Records,
             WriteErrors,
             WriteErrorsUse, //
         },
-    }, //
-};
-use hcablk_core::sync::atomic::{
-    Atomic,
-    Relaxed, //
+    },
+    export::volume::Volume,
+    io::{
+        Flushes,
+        Queue, //
+    },
+    memory::{
+        Client,
+        Memory, //
+    },
+    printed::Printed, //
 };
 use hcablk_core::{
     broken,
@@ -67,6 +51,10 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
+        message::{
+            VolumeLimits,
+            VolumeState, //
+        },
         name::{
             HostId,
             VolumeName, //
@@ -76,8 +64,12 @@ use hcablk_core::{
         pd::ProtectionDomain,
         port::PortWatch, //
     },
-    report::trace, //
+    report::trace,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         defer::without_io,
         new_irq_lock,
         Event,
@@ -106,11 +98,28 @@ use kernel::{
     },
 };
 
+mod changer;
+pub(crate) mod end_reason;
+mod port;
+mod preempted;
+mod proof;
+mod queues;
+
+pub(crate) use self::proof::SessionProof;
+
 /// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
 const DURABLE_ASK_MS: u32 = 10_000;
 
 /// How often it is looked meanwhile whether the disk's other sessions have closed their queue pairs, in milliseconds.
 const DURABLE_LOOK_MS: u32 = 20;
+
+/// What a volume is at one moment.
+pub(crate) struct VolumeNow {
+    pub(crate) state: VolumeState,
+    pub(crate) limits: VolumeLimits,
+    /// A later one, modulo 2^32, when anything of both has changed. Not 0.
+    pub(crate) generation: u32,
+}
 
 /// What a volume exports, as a session on it knows it.
 pub(crate) struct Exported {
@@ -128,12 +137,11 @@ type State = SessionState<EndReason>;
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    owner: Arc<dyn SessionOwner>,
+    volume: Arc<Volume>,
     /// See [`Exported::ends`].
     ends: Arc<WorkQueue>,
     /// The memory of the port that it began at.
     memory: Arc<Memory>,
-    volume: VolumeName,
     geometry: Geometry,
     /// The volume or its drive refused writes when the session began. All replies carry this; the watch reports changes.
     began_read_only: bool,
@@ -191,9 +199,9 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queues, on what the volume `owner` exports. May sleep.
+    /// Makes a session without queues, on what `volume` exports. May sleep.
     pub(crate) fn new(
-        owner: Arc<dyn SessionOwner>,
+        volume: Arc<Volume>,
         exported: Exported,
         memory: &Arc<Memory>,
         request: &Request,
@@ -209,13 +217,12 @@ impl Session {
         let write_errors = records.begin(request, &backing)?;
         let began_read_only = geometry.read_only || backing.refuses_writes();
         let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
-        let changer = Changer::new(owner.clone(), request.host, request.session)?;
+        let changer = Changer::new(volume.clone(), request.host, request.session)?;
         let session = Arc::pin_init(
             pin_init!(Self {
-                owner,
+                volume,
                 ends,
                 memory: memory.clone(),
-                volume: request.volume,
                 largest: Atomic::new(geometry.max_transfer),
                 geometry,
                 began_read_only,
@@ -253,17 +260,17 @@ impl Session {
 
     /// Returns the name of the volume, for messages.
     pub(crate) fn volume(&self) -> &dyn kernel::fmt::Display {
-        self.owner.volume()
+        &*self.volume
     }
 
     /// Returns the name of the volume.
     pub(crate) fn volume_name(&self) -> VolumeName {
-        self.volume
+        self.volume.name()
     }
 
-    /// Returns whether it is a session on the volume `owner`.
-    pub(crate) fn is_of<T: SessionOwner>(&self, owner: &T) -> bool {
-        core::ptr::addr_eq(&*self.owner, owner)
+    /// Returns whether it is a session on `volume`.
+    pub(crate) fn is_of(&self, volume: &Volume) -> bool {
+        core::ptr::eq(&*self.volume, volume)
     }
 
     /// Returns whether the session has its memory of `memory`, which is that of one port.
@@ -338,7 +345,9 @@ impl Session {
 
     /// Returns whether `request` names this session, in whatever epoch.
     pub(crate) fn is_named_by(&self, request: &Request) -> bool {
-        self.id == request.session && self.host == request.host && self.volume == request.volume
+        self.id == request.session
+            && self.host == request.host
+            && self.volume.name() == request.volume
     }
 
     /// Returns how many queue pairs it shall have beside the admin queue pair.
@@ -354,7 +363,7 @@ impl Session {
             && self.id.on_path(0) == request.session.on_path(0)
             && self.epoch < request.epoch;
         self.host == request.host
-            && self.volume == request.volume
+            && self.volume.name() == request.volume
             && (forgotten || self.id.instance() != request.session.instance())
     }
 
@@ -420,7 +429,7 @@ impl Session {
     /// Logs why the session ends, with a rate limit, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
-        let (volume, id, host) = (self.owner.volume(), self.id.0, Printed(self.host));
+        let (volume, id, host) = (self.volume(), self.id.0, Printed(self.host));
         if reason.is_usual() {
             if may_print(Lines::Ends) {
                 pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
@@ -434,10 +443,7 @@ impl Session {
     /// drive needs for what it has begun. Process context.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!(
-                "{}: still waiting for a session to end\n",
-                self.owner.volume()
-            );
+            pr_warn!("{}: still waiting for a session to end\n", self.volume());
         }
     }
 
@@ -509,7 +515,7 @@ impl Session {
         }
         self.changer.forget_admin();
         drop(self.admin.lock().take());
-        let queues = self.owner.retire(&self.queues);
+        let queues = self.volume.retire(&self.queues);
         let count = queues.len();
         drop(queues);
         let client = self.client.lock().take();
@@ -522,13 +528,13 @@ impl Session {
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-                self.owner.volume(),
+                self.volume(),
                 self.id.0,
                 Printed(self.host)
             );
         }
         // Who waits looks for it in the list, and finds all of it done.
-        self.owner.session_ended(self);
+        self.volume.session_ended(self);
         self.ended.set();
     }
 }

@@ -9,10 +9,8 @@
 //! - [`export`]: what is exported, where, and to whom, and how connections come up.
 //! - [`session`]: an initiator's queue pairs, and their end.
 //! - [`admin`]: the admin queue pair of a session.
-//! - [`queue`]: the I/O path of one queue pair.
-//! - [`storage`]: what volumes are made of: drives, files, caches, peer memory; the drive's part of
-//!   requests.
-//! - [`request`]: one request under way.
+//! - [`io`]: the I/O path: queue pairs and their requests.
+//! - [`drive`]: what volumes are made of: drives, files, caches, peer memory.
 //! - [`memory`]: the memory of all sessions, its limit, and who has how much of it.
 //! - [`stats`]: what is counted.
 //! - [`printed`]: host ids for the log.
@@ -20,15 +18,14 @@
 
 mod admin;
 mod config;
+mod drive;
 mod export;
+mod io;
 mod memory;
 mod parameters;
 mod printed;
-mod queue;
-mod request;
 mod session;
 mod stats;
-mod storage;
 
 use hcablk_core::{
     configfs::Subsystem,
@@ -94,7 +91,7 @@ impl kernel::Module for Target {
         let registry = export::registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
-            _no_hibernation: NoHibernation::while_there_are(&storage::backing::EXPORTS)?,
+            _no_hibernation: NoHibernation::while_there_are(&drive::backing::EXPORTS)?,
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _connect: Drained(queues.connect),
             _changes: Drained(queues.changes),

@@ -13,11 +13,7 @@ use super::{
     LOOK_MS,
     NEXT_WATCH_MS, //
 };
-use crate::queue::Fault;
-use hcablk_core::sync::atomic::{
-    Acquire,
-    Release, //
-};
+use crate::io::Fault;
 use hcablk_core::{
     proto::message::{
         AdminOp,
@@ -42,10 +38,15 @@ use hcablk_core::{
         },
     },
     sync::{
+        atomic::{
+            Acquire,
+            Release, //
+        },
         defer::without_io,
         Tick, //
     },
 };
+
 /// No answer is being sent.
 const ALL_FREE: u32 = u32::MAX;
 const _: () = assert!(ANSWERS == u32::BITS);
@@ -76,7 +77,7 @@ impl Admin {
                 self.answer(tag, Status::Ok);
             }
             AdminOp::Fence { path, epoch } => {
-                let status = match self.owner.fence(path, epoch) {
+                let status = match self.session.fence(path, epoch) {
                     Ok(true) => Status::Ok,
                     Ok(false) => Status::Draining,
                     Err(_) => Status::Invalid,
@@ -84,18 +85,18 @@ impl Admin {
                 self.answer(tag, status);
             }
             AdminOp::Durable => {
-                let status = match self.owner.durable() {
+                let status = match self.session.durable() {
                     None => Status::Draining,
                     Some(true) => Status::Ok,
                     Some(false) => Status::Invalid,
                 };
                 self.answer(tag, status);
                 if status != Status::Draining {
-                    self.owner.durable_told();
+                    self.session.durable_told();
                 }
             }
             AdminOp::Reservation { sequence, op } => {
-                if let Err(status) = self.owner.reserve(tag, sequence, op) {
+                if let Err(status) = self.session.reserve(tag, sequence, op) {
                     self.answer(tag, status);
                 }
             }
@@ -107,7 +108,7 @@ impl Admin {
                 flushes,
                 generation,
             } => {
-                self.owner.set_flushes(known.write_cache, flushes);
+                self.session.set_flushes(known.write_cache, flushes);
                 let mut state = self.state.lock();
                 state.has_watched = true;
                 let watch = match state.watch {
@@ -130,7 +131,7 @@ impl Admin {
 
     /// Answers with the key of registrant `index`, or the reservation.
     fn tell_reservation(&self, tag: Tag, index: Option<u32>) {
-        let reservation = self.owner.reservation(index);
+        let reservation = self.session.reservation(index);
         self.respond(AdminResponse {
             tag,
             status: reservation.err().unwrap_or(Status::Ok),
@@ -146,7 +147,7 @@ impl Admin {
         let Watch::Kept(tag, known, generation) = self.state.lock().watch else {
             return;
         };
-        let Some(now) = self.owner.volume_now() else {
+        let Some(now) = self.session.volume_now() else {
             return;
         };
         let state = VolumeState {
@@ -188,7 +189,7 @@ impl Admin {
         let (asked, generation) = {
             let mut state = self.state.lock();
             // With the lock: what is told is no older than what was.
-            let generation = self.owner.portals_generation();
+            let generation = self.session.portals_generation();
             let asked = state.portals.take_if(|(_, known)| *known != generation);
             (asked, generation)
         };

@@ -7,6 +7,14 @@
 //! the same time, and sessions can end meanwhile. A request that has to wait for what is left of
 //! an earlier session does so as long as its initiator does, at most.
 
+use self::{
+    identify::{
+        proven,
+        Peer,
+        Seal, //
+    },
+    refusal::Refusal, //
+};
 use super::{
     admission::{
         decide,
@@ -21,20 +29,22 @@ use super::{
     volume::Volume, //
 };
 use crate::{
+    io::Fault,
     printed::Printed,
-    queue::Fault,
     session::{
         end_reason::EndReason,
         Session, //
-    }, //
+    },
 };
 use hcablk_core::{
-    proto::auth::Asked,
-    proto::connect::{
-        Reason,
-        Reject,
-        Request,
-        REQUEST_LEN, //
+    proto::{
+        auth::Asked,
+        connect::{
+            Reason,
+            Reject,
+            Request,
+            REQUEST_LEN, //
+        },
     },
     rdma::{
         cm::{
@@ -50,11 +60,11 @@ use hcablk_core::{
         new_irq_lock,
         IrqLock, //
     },
-    system::errno,
     system::{
+        errno,
         may_print,
         Lines, //
-    }, //
+    },
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -74,15 +84,6 @@ mod grant;
 mod identify;
 mod refusal;
 mod sizing;
-
-use self::{
-    identify::{
-        proven,
-        Peer,
-        Seal, //
-    },
-    refusal::Refusal, //
-};
 
 /// Hears when a connection goes down.
 #[pin_data]

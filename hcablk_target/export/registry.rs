@@ -6,25 +6,26 @@
 //! Keys, challenges and drive waiters have locks of their own. A session is listed from its birth until nothing of it is left,
 //! so that whoever does not find it knows that it cannot write.
 
+use super::{
+    admission,
+    challenges::{
+        Entry,
+        PLACES, //
+    },
+    drive_waiters::{
+        is_room,
+        WAITERS_MAX, //
+    },
+    keys::{
+        Keys,
+        Proven, //
+    },
+    volume::Volume, //
+};
 use crate::{
-    export::{
-        admission,
-        challenges::{
-            Entry,
-            PLACES, //
-        },
-        drive_waiters::{
-            is_room,
-            WAITERS_MAX, //
-        },
-        keys::{
-            Keys,
-            Proven, //
-        },
-        volume::{
-            Volume,
-            VolumeOwner, //
-        },
+    drive::{
+        claims::Claims,
+        reservations::Drives, //
     },
     parameters::pending_connects,
     session::{
@@ -32,28 +33,26 @@ use crate::{
         Session,
         SessionProof, //
     },
-    storage::{
-        claims::Claims,
-        reservations::Drives, //
-    },
 };
 use core::net::SocketAddr;
-use hcablk_core::sync::atomic::{
-    Atomic,
-    Relaxed, //
-};
 use hcablk_core::{
     blkdev::FileId,
     crypto::{
-        KernelCrypto, //
-        Key,
+        KernelCrypto,
+        Key, //
     },
     proto::{
         auth::Challenged,
         connect::Request,
         name::HostId, //
     },
-    sync::WorkQueue,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        WorkQueue, //
+    },
     system::random_u64, //
 };
 use kernel::{
@@ -82,7 +81,7 @@ pub(crate) struct Lists {
 
 impl Lists {
     fn sessions_of(&self, host: HostId, volume: &Arc<Volume>) -> usize {
-        let mine = |s: &&Arc<Session>| s.host() == host && s.is_of(&**volume);
+        let mine = |s: &&Arc<Session>| s.host() == host && s.is_of(volume);
         self.sessions.iter().filter(mine).count()
     }
 }
@@ -330,7 +329,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Returns the sessions for which `f` holds.
+    /// Returns the sessions for which `f` holds. Fails with `ENOMEM`.
     pub(crate) fn sessions(&self, f: impl Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>> {
         let mut found = KVec::new();
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
@@ -380,60 +379,61 @@ impl Registry {
     }
 }
 
-impl VolumeOwner for Registry {
-    fn admin_completions(&self) -> &Arc<WorkQueue> {
+impl Registry {
+    /// Returns where completions of admin queue pairs are handled.
+    pub(crate) fn admin_completions(&self) -> &Arc<WorkQueue> {
         &self.queues.admin
     }
 
-    fn changes(&self) -> &Arc<WorkQueue> {
+    /// Returns where changes of reservations are made.
+    pub(crate) fn changes(&self) -> &Arc<WorkQueue> {
         &self.queues.changes
     }
 
-    fn claims(&self) -> &Arc<Claims> {
+    /// Returns what is exported.
+    pub(crate) fn claims(&self) -> &Arc<Claims> {
         &self.claims
     }
 
-    fn drives(&self) -> &Arc<Drives> {
-        Self::drives(self)
-    }
-
-    fn portals_generation(&self) -> u32 {
-        Self::portals_generation(self)
-    }
-
-    fn remove_volume(&self, volume: &Volume) {
+    /// Forgets a volume.
+    pub(crate) fn remove_volume(&self, volume: &Volume) {
         let mut lists = self.lists.lock();
         lists.volumes.retain(|v| !core::ptr::eq(&**v, volume));
     }
 
-    fn remove_session(&self, session: &Session) {
+    /// Forgets a session of which nothing is left.
+    pub(crate) fn remove_session(&self, session: &Session) {
         let mut lists = self.lists.lock();
         lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
     }
 
-    fn sessions(&self, f: &dyn Fn(&Session) -> bool) -> Result<KVec<Arc<Session>>> {
-        Self::sessions(self, f)
-    }
-
-    fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) {
+    /// Ends the sessions for which `f` holds, because of `reason`, and waits for none. Allocates
+    /// nothing: a host that may not use a volume any more must not go on for want of memory. May sleep.
+    pub(crate) fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) {
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
             session.end(reason);
         }
     }
 
-    fn preempt_sessions(&self, number: u64, f: &dyn Fn(&Session) -> bool) {
+    /// Ends the sessions for which `f` holds, and marks them, and those that are ending, as preempted by
+    /// `number`. Allocates nothing, and waits for none. May sleep.
+    pub(crate) fn preempt_sessions(&self, number: u64, f: &dyn Fn(&Session) -> bool) {
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
             session.preempt(number);
         }
     }
 
-    fn wait_for_ends(&self, f: &dyn Fn(&Session) -> bool) {
+    /// Waits until nothing is left of those sessions for which `f` holds that end. May sleep for as
+    /// long as the drives take.
+    pub(crate) fn wait_for_ends(&self, f: &dyn Fn(&Session) -> bool) {
         while let Some(session) = self.ending_session(f) {
             session.wait();
         }
     }
 
-    fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Session) -> bool) -> bool {
+    /// Waits for that, but for `ms` milliseconds at most; returns whether nothing is left of them. May
+    /// sleep.
+    pub(crate) fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Session) -> bool) -> bool {
         let start: Instant<Monotonic> = Instant::now();
         let left = || {
             let passed = start.elapsed().as_millis();

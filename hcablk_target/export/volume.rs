@@ -8,14 +8,13 @@
 //!                            └── cannot be opened ──► Disabled
 //! ```
 
+use self::counters::Past;
+use super::{
+    hosts::Hosts,
+    registry::Registry, //
+};
 use crate::{
-    export::hosts::Hosts,
-    session::{
-        end_reason::EndReason,
-        Exported,
-        Session, //
-    },
-    storage::{
+    drive::{
         backing::{
             Backing,
             Mode,
@@ -27,9 +26,13 @@ use crate::{
             Keep, //
         },
         write_errors::Records, //
-    }, //
+    },
+    session::{
+        end_reason::EndReason,
+        Exported,
+        Session, //
+    },
 };
-use hcablk_core::sync::atomic::Atomic;
 use hcablk_core::{
     configfs::{
         Directory,
@@ -44,6 +47,7 @@ use hcablk_core::{
         },
     },
     sync::{
+        atomic::Atomic,
         Event,
         WorkQueue, //
     },
@@ -61,11 +65,7 @@ use kernel::{
 mod access;
 mod counters;
 mod listing;
-mod owner;
 mod sessions;
-
-use self::counters::Past;
-pub(crate) use self::owner::VolumeOwner;
 
 /// How often it is logged that a device or file is still open after its export has ended, in milliseconds.
 const CLOSE_LOG_MS: u32 = 60_000;
@@ -143,7 +143,7 @@ impl State {
 #[pin_data]
 pub(crate) struct Volume {
     name: VolumeName,
-    owner: Arc<dyn VolumeOwner>,
+    registry: Arc<Registry>,
     #[pin]
     state: Mutex<State>,
     /// How long requests take is measured.
@@ -161,11 +161,11 @@ impl core::fmt::Display for Volume {
 printable!(Volume);
 
 impl Volume {
-    pub(crate) fn new(name: VolumeName, owner: Arc<dyn VolumeOwner>) -> Result<Arc<Self>> {
+    pub(crate) fn new(name: VolumeName, registry: Arc<Registry>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 name,
-                owner,
+                registry,
                 state <- new_mutex!(State {
                     path: None,
                     read_only: false,
@@ -193,8 +193,8 @@ impl Volume {
     }
 
     /// Returns who lists it and its sessions.
-    pub(crate) fn owner(&self) -> &dyn VolumeOwner {
-        &*self.owner
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
     }
 
     /// Shows the path of the device or file.
@@ -378,8 +378,13 @@ impl Volume {
         let name = self.name.as_str();
         let ways = (it.mode, it.write_cache);
         let backing = Backing::open(name, &it.path, it.read_only, ways, it.source, it.chunk)?
-            .claim(self.owner.claims(), it.cache_mib)?;
-        let drive = Drives::of(self.owner.drives(), backing.file().id(), it.wwid, it.keep)?;
+            .claim(self.registry.claims(), it.cache_mib)?;
+        let drive = Drives::of(
+            self.registry.drives(),
+            backing.file().id(),
+            it.wwid,
+            it.keep,
+        )?;
         let drive = Arc::new(drive, GFP_KERNEL).map_err(|e| ("memory", e.into()))?;
         Ok(backing.reserved_by(drive))
     }
@@ -398,8 +403,8 @@ impl Volume {
         // Nobody begins a session now. Those that were being begun look again
         // once they are listed.
         let of_volume = |session: &Session| session.is_of(self);
-        self.owner.end_sessions(EndReason::Withdrawn, &of_volume);
-        self.owner.wait_for_ends(&of_volume);
+        self.registry.end_sessions(EndReason::Withdrawn, &of_volume);
+        self.registry.wait_for_ends(&of_volume);
         if let Export::Exported {
             backing,
             ends,

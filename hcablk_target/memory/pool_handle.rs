@@ -9,9 +9,9 @@
 use super::{
     layout::SIZE_CLASSES,
     shared_pool::SharedPool,
-    Client,
-    Waker, //
+    Client, //
 };
+use crate::io::Queue;
 use hcablk_core::rdma::buffer::DmaBuffer;
 use kernel::{
     prelude::*,
@@ -45,9 +45,9 @@ impl PoolHandle {
         self.client.most_pages()
     }
 
-    /// Lets `waker` be woken when it gets what it waits for, or others want what it does not use.
-    pub(crate) fn attach(&self, waker: Arc<dyn Waker>) {
-        self.shared_pool().attach(self.index, waker);
+    /// Lets `queue` be woken when it gets what it waits for, or others want what it does not use.
+    pub(crate) fn attach(&self, queue: Arc<Queue>) {
+        self.shared_pool().attach(self.index, queue);
     }
 
     /// Lets no queue be woken any more. Process context.

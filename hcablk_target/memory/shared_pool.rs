@@ -21,7 +21,7 @@
 //! One irq lock, which guards the account and the lists; it is taken inside
 //! `Queue::work`, and nothing is locked inside. A queue is woken with it held: so what is woken
 //! is attached, and the reference to it never the last. The numbers of buffers change under
-//! `Memory::state` only. Who is woken is a [`Waker`].
+//! `Memory::state` only. A queue is woken by [`Queue::wake`].
 
 use super::{
     layout::{
@@ -32,6 +32,7 @@ use super::{
     },
     Memory, //
 };
+use crate::io::Queue;
 use core::mem;
 use hcablk_core::sync::atomic::{
     Atomic,
@@ -72,17 +73,9 @@ type Tables = (KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>);
 struct Inner {
     shares: FairShare<KVec<fair_share::ClientShare>, KVec<fair_share::Borrower>>,
     /// Who is to be woken, by index of the borrower.
-    wakers: KVec<Option<Arc<dyn Waker>>>,
+    queues: KVec<Option<Arc<Queue>>>,
     /// What nobody has; room for all that there are.
     free: [KVVec<Arc<DmaBuffer>>; SIZE_CLASSES],
-}
-
-/// Who waits for shared buffers, or has some that it does not use: a queue, which is above this
-/// module.
-pub(crate) trait Waker: Send + Sync + 'static {
-    /// Tells that it is worth another try to borrow, or that others want what it does not use. Any
-    /// context; the shared pool's lock is held.
-    fn wake(&self);
 }
 
 /// The shared buffers of one RDMA device and their account.
@@ -115,7 +108,7 @@ impl SharedPool {
         let (clients, borrowers) = tables(0, 0)?;
         let inner = Inner {
             shares: FairShare::new(PAGES, clients, borrowers),
-            wakers: KVec::new(),
+            queues: KVec::new(),
             free: [const { KVVec::new() }; SIZE_CLASSES],
         };
         Arc::pin_init(
@@ -139,21 +132,21 @@ impl SharedPool {
         let (clients, borrowers) = self.inner.lock().shares.room();
         let (clients, borrowers) = (clients + PLACES, borrowers + PLACES);
         let new = tables(clients, borrowers)?;
-        let mut wakers = KVec::with_capacity(borrowers, GFP_KERNEL)?;
+        let mut queues = KVec::with_capacity(borrowers, GFP_KERNEL)?;
         let mut inner = self.inner.lock();
         if inner.shares.room() >= (clients, borrowers) {
             // Somebody else did.
             drop(inner);
             return Ok(());
         }
-        for waker in inner.wakers.iter_mut() {
-            push_into_room(&mut wakers, waker.take(), "a borrower has no place");
+        for queue in inner.queues.iter_mut() {
+            push_into_room(&mut queues, queue.take(), "a borrower has no place");
         }
-        while wakers.len() < borrowers && wakers.push_within_capacity(None).is_ok() {}
-        let old_wakers = mem::replace(&mut inner.wakers, wakers);
+        while queues.len() < borrowers && queues.push_within_capacity(None).is_ok() {}
+        let old_queues = mem::replace(&mut inner.queues, queues);
         let old = inner.shares.enlarge(new.0, new.1);
         drop(inner);
-        drop((old, old_wakers));
+        drop((old, old_queues));
         Ok(())
     }
 
@@ -187,19 +180,19 @@ impl SharedPool {
         self.wake_waiters(&mut inner);
     }
 
-    pub(super) fn attach(&self, borrower: usize, waker: Arc<dyn Waker>) {
-        if let Some(place) = self.inner.lock().wakers.get_mut(borrower) {
-            *place = Some(waker);
+    pub(super) fn attach(&self, borrower: usize, queue: Arc<Queue>) {
+        if let Some(place) = self.inner.lock().queues.get_mut(borrower) {
+            *place = Some(queue);
         }
     }
 
     pub(super) fn detach(&self, borrower: usize) {
         let mut inner = self.inner.lock();
-        let waker = inner.wakers.get_mut(borrower).and_then(Option::take);
+        let queue = inner.queues.get_mut(borrower).and_then(Option::take);
         inner.shares.cancel_wait(borrower);
         self.wake_waiters(&mut inner);
         drop(inner);
-        drop(waker);
+        drop(queue);
     }
 
     #[inline]
@@ -212,8 +205,8 @@ impl SharedPool {
     fn wake_waiters(&self, inner: &mut Inner) {
         let now = now_ns() / NSEC_PER_MSEC;
         while let Some(borrower) = inner.shares.next_to_wake(now) {
-            if let Some(Some(waker)) = inner.wakers.get(borrower) {
-                waker.wake();
+            if let Some(Some(queue)) = inner.queues.get(borrower) {
+                queue.wake();
             }
         }
         let pressed = inner.shares.is_pressed();
@@ -222,9 +215,9 @@ impl SharedPool {
         }
         self.pressed.store(pressed, Relaxed);
         if pressed {
-            for (borrower, waker) in inner.wakers.iter().enumerate() {
-                match waker {
-                    Some(waker) if inner.shares.has(borrower) => waker.wake(),
+            for (borrower, queue) in inner.queues.iter().enumerate() {
+                match queue {
+                    Some(queue) if inner.shares.has(borrower) => queue.wake(),
                     _ => {}
                 }
             }

@@ -11,13 +11,13 @@
 //! There is one for each session, and it outlives that until the change is made: so it has nothing of the HCA, nor of the
 //! volume but the drive's reservations. Whoever shuts its host out has changes given up that have not begun.
 
-use super::SessionOwner;
 use crate::{
     admin::Admin,
-    storage::reservations::{
+    drive::reservations::{
         Asking,
         DriveUse, //
-    }, //
+    },
+    export::volume::Volume, //
 };
 use hcablk_core::{
     broken,
@@ -30,7 +30,7 @@ use hcablk_core::{
             Tag, //
         },
         name::HostId, //
-    }, //
+    },
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -59,7 +59,7 @@ pub(super) struct Asked {
 /// See the module.
 #[pin_data]
 pub(super) struct Changer {
-    owner: Arc<dyn SessionOwner>,
+    volume: Arc<Volume>,
     host: HostId,
     id: SessionId,
     /// `None`: idle.
@@ -77,13 +77,9 @@ impl_has_work! {
 }
 
 impl Changer {
-    pub(super) fn new(
-        owner: Arc<dyn SessionOwner>,
-        host: HostId,
-        id: SessionId,
-    ) -> Result<Arc<Self>> {
+    pub(super) fn new(volume: Arc<Volume>, host: HostId, id: SessionId) -> Result<Arc<Self>> {
         let changer = pin_init!(Self {
-            owner,
+            volume,
             host,
             id,
             asked <- new_mutex!(None),
@@ -114,7 +110,13 @@ impl Changer {
             *place = Some(asked);
         }
         // It is queued once for each that has come to the place.
-        if self.owner.changes().enqueue(self.clone()).is_err() {
+        if self
+            .volume
+            .registry()
+            .changes()
+            .enqueue(self.clone())
+            .is_err()
+        {
             broken!("a change of reservations was queued already");
         }
         Ok(())
@@ -141,7 +143,7 @@ impl WorkItem for Changer {
             sequence,
             ticket,
         };
-        let status = this.owner.reserve(asking, op, &drive);
+        let status = this.volume.reserve(asking, op, &drive);
         let done = this.asked.lock().take();
         drop((done, drive));
         if let Some(admin) = this.admin.lock().as_ref() {

@@ -3,7 +3,7 @@
 //! Why a session ends: one line for people, one error code for programs. The first reason counts;
 //! what else goes wrong is often its consequence.
 
-use crate::queue::Fault;
+use crate::io::Fault;
 use core::fmt;
 use hcablk_core::{
     printable,

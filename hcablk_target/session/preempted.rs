@@ -6,7 +6,7 @@ use super::{
     end_reason::EndReason,
     Session, //
 };
-use crate::storage::reservations::Drive;
+use crate::drive::reservations::Drive;
 use hcablk_core::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 

@@ -5,27 +5,23 @@
 use super::{
     changer::Asked,
     end_reason::EndReason,
-    Session, //
+    Session,
+    VolumeNow, //
 };
 use crate::{
-    admin::{
-        Admin,
-        AdminOwner,
-        VolumeNow, //
+    admin::Admin,
+    drive::backing::Backing,
+    io::{
+        Fault,
+        Queue,
+        QueueConfig,
+        Shape, //
     },
     memory::{
         Charge,
         Client, //
     },
-    parameters,
-    queue::{
-        Fault,
-        Queue,
-        QueueConfig,
-        QueueOwner,
-        Shape, //
-    },
-    storage::backing::Backing, //
+    parameters, //
 };
 use hcablk_core::{
     proto::{
@@ -49,18 +45,10 @@ use kernel::{
     sync::Arc, //
 };
 
-impl QueueOwner for Session {
-    fn volume(&self) -> &dyn kernel::fmt::Display {
-        self.owner.volume()
-    }
-
-    fn queue_failed(self: Arc<Self>, index: u8, fault: Fault) {
-        self.end_by(index, fault);
-    }
-}
-
-impl AdminOwner for Session {
-    fn volume_now(&self) -> Option<VolumeNow> {
+impl Session {
+    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep, but
+    /// does not wait for the drive.
+    pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
         let backing = self.backing()?;
         let (now, generation) = backing.observe()?;
         Some(VolumeNow {
@@ -78,7 +66,9 @@ impl AdminOwner for Session {
         })
     }
 
-    fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
+    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the reply
+    /// said when the session began), and whether its disk sends `flushes`. Any context.
+    pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
         let relies = match cache {
             Some(cache) => cache && flushes,
             None => self.geometry.write_cache,
@@ -89,27 +79,38 @@ impl AdminOwner for Session {
         }
     }
 
-    fn portals_generation(&self) -> u32 {
-        self.owner.portals_generation()
+    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an address.
+    /// Any context.
+    pub(crate) fn portals_generation(&self) -> u32 {
+        self.volume.registry().portals_generation()
     }
 
-    fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
+    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets none
+    /// begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL` if the path
+    /// is the session's own. May sleep, but does not wait for the drive.
+    pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
         let id = self.id.on_path(path);
         if id == self.id {
             return Err(EINVAL);
         }
-        Ok(self.owner.fence(self.host, id, epoch))
+        Ok(self.volume.fence_session(self.host, id, epoch))
     }
 
-    fn durable(&self) -> Option<bool> {
+    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export does
+    /// not end. Process context.
+    pub(crate) fn durable(&self) -> Option<bool> {
         *self.durable.lock()
     }
 
-    fn durable_told(&self) {
+    /// Records that the initiator got that answer. Any context.
+    pub(crate) fn durable_told(&self) {
         self.durable_told.set();
     }
 
-    fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
+    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`. Request
+    /// `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the request's status if it
+    /// is not begun. May sleep, but does not wait for a file.
+    pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
         // Before it is looked whether the session ends: see there.
@@ -126,17 +127,15 @@ impl AdminOwner for Session {
         })
     }
 
-    fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
+    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`. Fails
+    /// with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
+    pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
         if let Some(index) = index {
-            return self.owner.read_key(self, index);
+            return self.volume.read_key(self, index);
         }
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive().ok_or(Status::Unsupported)?;
         Ok(drive.read(None))
-    }
-
-    fn admin_failed(self: Arc<Self>, fault: Fault) {
-        self.end_by(ADMIN_QUEUE, fault);
     }
 }
 
@@ -148,7 +147,7 @@ impl Session {
         id: &Arc<Id>,
         client: Arc<Client>,
     ) -> Result<Arc<Admin>> {
-        let completions = self.owner.admin_completions();
+        let completions = self.volume.registry().admin_completions();
         let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
         let watched = self.watch_port(id);
         let mut place = self.admin.lock();
@@ -206,7 +205,7 @@ impl Session {
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
         } else {
-            queue.time(self.owner.timing());
+            queue.time(self.volume.timing());
             queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
         };
         drop(queues);
@@ -236,7 +235,7 @@ impl Session {
         if let Some(queue) = found {
             queue.comes_to(trace::State::Ending);
             queue.close_alone();
-            drop(self.owner.retire_one(&self.queues, index));
+            drop(self.volume.retire_one(&self.queues, index));
         }
         true
     }

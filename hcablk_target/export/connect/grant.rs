@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     export::volume::Volume,
+    io::Fault,
     printed::Printed,
-    queue::Fault,
     session::Session, //
 };
 use hcablk_core::{
@@ -36,7 +36,7 @@ use hcablk_core::{
     system::{
         may_print,
         Lines, //
-    }, //
+    },
 };
 use kernel::{
     prelude::*,

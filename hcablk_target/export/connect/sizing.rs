@@ -8,6 +8,13 @@ use super::{
 };
 use crate::{
     admin::Admin,
+    drive::backing::Backing,
+    io::{
+        split::Split,
+        Queue,
+        QueueOptions,
+        Shape, //
+    },
     memory::{
         layout,
         Client,
@@ -15,14 +22,7 @@ use crate::{
         Needs, //
     },
     parameters,
-    queue::{
-        Queue,
-        QueueOptions,
-        Shape, //
-    },
-    request::split::Split,
-    session::Session,
-    storage::backing::Backing, //
+    session::Session, //
 };
 use hcablk_core::{
     proto::{

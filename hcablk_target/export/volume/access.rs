@@ -7,6 +7,7 @@ use super::{
     Volume, //
 };
 use crate::{
+    drive::reservations::Drive,
     export::{
         admission,
         keys::{
@@ -19,17 +20,18 @@ use crate::{
         end_reason::EndReason,
         Session, //
     },
-    storage::reservations::Drive, //
 };
-use hcablk_core::proto::{
-    connect::{
-        Epoch,
-        Request,
-        SessionId, //
+use hcablk_core::{
+    proto::{
+        connect::{
+            Epoch,
+            Request,
+            SessionId, //
+        },
+        name::HostId, //
     },
-    name::HostId, //
+    system::errno, //
 };
-use hcablk_core::system::errno;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -58,16 +60,17 @@ impl Volume {
     /// who calls this holds up the whole tree of directories. Process context.
     pub(crate) fn forbid(&self, host: HostId) {
         self.state.lock().hosts.forbid(host);
-        self.owner.end_sessions(EndReason::Forbidden, &|session| {
-            session.is_of(self) && session.host() == host
-        });
+        self.registry
+            .end_sessions(EndReason::Forbidden, &|session| {
+                session.is_of(self) && session.host() == host
+            });
         self.give_up_changes(host);
     }
 
     /// Has no change of reservations made that `host` has asked for by sessions that have ended, or are ending; others are asked
     /// for again. Returns whether one is being made that had begun before.
     pub(crate) fn give_up_changes(&self, host: HostId) -> bool {
-        self.owner
+        self.registry
             .drives()
             .give_up_changes(self.drive().as_ref(), host)
     }
@@ -80,7 +83,9 @@ impl Volume {
 
     /// Returns whether a change of reservations is being made that `host` has asked for.
     fn is_changing(&self, host: HostId) -> bool {
-        self.owner.drives().is_changing(self.drive().as_ref(), host)
+        self.registry
+            .drives()
+            .is_changing(self.drive().as_ref(), host)
     }
 
     /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it can reach
@@ -91,8 +96,8 @@ impl Volume {
     pub(crate) fn evict(&self, host: HostId) -> Result {
         self.state.lock().hosts.evict(host)?;
         let of_host = |session: &Session| session.is_of(self) && session.host() == host;
-        self.owner.end_sessions(EndReason::Evicted, &of_host);
-        let ended = self.owner.wait_for_ends_within(EVICT_WAIT_MS, &of_host);
+        self.registry.end_sessions(EndReason::Evicted, &of_host);
+        let ended = self.registry.wait_for_ends_within(EVICT_WAIT_MS, &of_host);
         let changing = self.give_up_changes(host);
         if !self.state.lock().hosts.is_evicted(host) {
             // It may have been let in since.
@@ -112,7 +117,9 @@ impl Volume {
     /// Returns the evicted hosts, each with whether it has sessions left. Fails with `ENOMEM`.
     pub(crate) fn evicted(&self) -> Result<KVec<(HostId, bool)>> {
         let hosts = self.state.lock().hosts.evicted()?;
-        let sessions = self.owner.sessions(&|session| session.is_of(self))?;
+        let sessions = self
+            .registry
+            .sessions(|session: &Session| session.is_of(self))?;
         let mut evicted = KVec::with_capacity(hosts.len(), GFP_KERNEL)?;
         for host in hosts {
             let drains =
@@ -170,7 +177,7 @@ impl Volume {
 
     /// Lets no session `id` of `host` begin with `epoch` or one before, as long as the volume is exported, and
     /// ends the one that there is; returns whether nothing of it can reach the drive any more. May sleep.
-    pub(super) fn fence_session(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
+    pub(crate) fn fence_session(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
         if let Export::Exported { records, .. } = &self.state.lock().export {
             records.fence(host, id, epoch);
         }
@@ -180,8 +187,8 @@ impl Volume {
                 && session.id() == id
                 && session.epoch() <= epoch
         };
-        self.owner.end_sessions(EndReason::Fenced, &fenced);
-        self.owner.wait_for_ends_within(0, &fenced)
+        self.registry.end_sessions(EndReason::Fenced, &fenced);
+        self.registry.wait_for_ends_within(0, &fenced)
     }
 
     /// Makes the instance that `request` is of the newest of its host. `false`: a later one has come, or the

@@ -4,12 +4,12 @@
 
 use super::Volume;
 use crate::{
-    queue::Queue,
+    io::Queue,
     session::Session,
     stats::{
         Counters,
         Times, //
-    }, //
+    },
 };
 use hcablk_core::sync::atomic::Relaxed;
 use kernel::{
@@ -46,7 +46,7 @@ impl Volume {
     /// Calls `f` with each queue that the volume has.
     fn for_each_queue(&self, mut f: impl FnMut(&Queue)) -> Result {
         let mine = |s: &Session| s.is_of(self);
-        for session in self.owner.sessions(&mine)? {
+        for session in self.registry.sessions(mine)? {
             session.for_each_queue(&mut f);
         }
         Ok(())

@@ -7,8 +7,8 @@ use super::{
     Volume, //
 };
 use crate::{
-    export::keys::Proven,
-    storage::backing::Mode, //
+    drive::backing::Mode,
+    export::keys::Proven, //
 };
 use hcablk_core::proto::{
     discovery::{

@@ -4,30 +4,17 @@
 
 use super::Volume;
 use crate::{
-    queue::Queue,
-    session::{
-        Session,
-        SessionOwner, //
-    },
-    storage::reservations::{
+    drive::reservations::{
         Asking,
         Drive, //
-    }, //
-};
-use hcablk_core::{
-    proto::{
-        connect::{
-            Epoch,
-            SessionId, //
-        },
-        message::{
-            ReservationInfo,
-            ReservationOp,
-            Status, //
-        },
-        name::HostId, //
     },
-    sync::WorkQueue, //
+    io::Queue,
+    session::Session, //
+};
+use hcablk_core::proto::message::{
+    ReservationInfo,
+    ReservationOp,
+    Status, //
 };
 use kernel::{
     prelude::*,
@@ -41,33 +28,14 @@ impl Volume {
     /// Returns whether something is left of a session on `drive` that a preemption has ended whose number is `last` or less.
     fn is_draining(&self, drive: &Arc<Drive>, last: u64) -> bool {
         let preempted = |other: &Session| other.is_preempted_by(last) && other.is_on(drive);
-        !self.owner.wait_for_ends_within(0, &preempted)
+        !self.registry.wait_for_ends_within(0, &preempted)
     }
 }
 
-impl SessionOwner for Volume {
-    fn volume(&self) -> &dyn kernel::fmt::Display {
-        self
-    }
-
-    fn admin_completions(&self) -> &Arc<WorkQueue> {
-        self.owner.admin_completions()
-    }
-
-    fn changes(&self) -> &Arc<WorkQueue> {
-        self.owner.changes()
-    }
-
-    fn portals_generation(&self) -> u32 {
-        self.owner.portals_generation()
-    }
-
-    fn timing(&self) -> bool {
-        Self::timing(self)
-    }
-
-    /// Does so under the lock of the sums: who sums up meanwhile has each queue once.
-    fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
+impl Volume {
+    /// Takes a session's closed queues out of `queues` and keeps what they have counted, under the lock
+    /// of the sums: a reader of the counters meets each queue once. May sleep.
+    pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());
         for queue in queues.iter() {
@@ -76,7 +44,12 @@ impl SessionOwner for Volume {
         queues
     }
 
-    fn retire_one(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u8) -> Option<Arc<Queue>> {
+    /// Takes queue `index` out of `queues`, as [`Self::retire`]. May sleep.
+    pub(crate) fn retire_one(
+        &self,
+        queues: &Mutex<KVec<Arc<Queue>>>,
+        index: u8,
+    ) -> Option<Arc<Queue>> {
         let past = self.past.lock();
         let mut queues = queues.lock();
         let place = queues.iter().position(|queue| queue.index() == index)?;
@@ -85,17 +58,17 @@ impl SessionOwner for Volume {
         Some(queue)
     }
 
-    fn fence(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
-        self.fence_session(host, id, epoch)
-    }
-
+    /// Makes a change of the reservations of `drive`. `Draining`: it is decided, and something of hosts
+    /// that were preempted, by it or before it, can still reach the drive; or it is not made, as by
+    /// [`Drive::change`]. Sleeps, for as long as the file of the reservations takes.
+    ///
     /// A preemption counts before the victims' sessions are marked and ended: what is listed later is checked by it, and what
     /// was listed before is waited for, with all requests that were checked before. So is what earlier ones
     /// have marked, also by one that ends nobody's registration: who asked for those may be gone.
-    fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status {
+    pub(crate) fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status {
         let outcome = drive.change(asking, op, |number, victims| {
             let is_victim = |other: &Session| victims.contains(&other.host()) && other.is_on(drive);
-            self.owner.preempt_sessions(number, &is_victim);
+            self.registry.preempt_sessions(number, &is_victim);
         });
         let preempts = matches!(op, ReservationOp::Preempt { .. });
         match preempts && self.is_draining(drive, outcome.number) {
@@ -104,7 +77,14 @@ impl SessionOwner for Volume {
         }
     }
 
-    fn read_key(&self, session: &Session, index: u32) -> Result<ReservationInfo, Status> {
+    /// Returns the key of registrant `index` of the drive. Fails with `Draining` while something of a
+    /// host that was preempted can reach the drive, and with `Unsupported` and `Gone`. May sleep, but
+    /// does not wait for the drive.
+    pub(crate) fn read_key(
+        &self,
+        session: &Session,
+        index: u32,
+    ) -> Result<ReservationInfo, Status> {
         let backing = session.backing().ok_or(Status::Gone)?;
         let drive = backing.drive().ok_or(Status::Unsupported)?;
         let info = drive.read(Some(index));
@@ -114,7 +94,8 @@ impl SessionOwner for Volume {
         }
     }
 
-    fn session_ended(&self, session: &Session) {
-        self.owner.remove_session(session);
+    /// Forgets `session`, of which nothing is left. Process context.
+    pub(crate) fn session_ended(&self, session: &Session) {
+        self.registry.remove_session(session);
     }
 }

@@ -1,1 +1,1 @@
-../../../hcablk_target/queue/cost.rs
+../../../hcablk_target/io/cost.rs

@@ -1,1 +1,1 @@
-../../../hcablk_target/storage/flush_errors.rs
+../../../hcablk_target/drive/flush_errors.rs

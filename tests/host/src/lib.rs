@@ -65,7 +65,6 @@ use verbs::{
     memory,
     page,
     rdma,
-    request,
     sglist, //
 };
 #[cfg(test)]

@@ -3,22 +3,30 @@
 //! How large queues are on devices of every size, which no guest has: soft-RoCE and soft-iWARP
 //! have more of everything than is asked for.
 
-use crate::{cost, split::Split, rdma::device::Attributes};
+use crate::{
+    cost,
+    split::{self, Split},
+    rdma::device::Attributes,
+};
 
-/// `hcablk_target/queue/shape.rs` is in the midst of these.
-mod chunk {
+/// `hcablk_target/io/limits.rs` is in the midst of these.
+mod chunks {
     pub(super) struct Chunk([u8; 400]);
 
     pub(super) const fn chunk_buffers(chunk: usize) -> usize {
         chunk / crate::layout::BUFFER_BYTES + 2
     }
 }
-struct Io([u8; 1100]);
-struct Queue([u8; 4000]);
+mod queue {
+    pub(super) struct Queue([u8; 4000]);
+}
+mod request {
+    pub(super) struct Request([u8; 1100]);
+}
 
 #[path = "../../../initiator/shape.rs"]
 mod initiator;
-#[path = "../../../hcablk_target/queue/shape.rs"]
+#[path = "../../../hcablk_target/io/limits.rs"]
 mod target;
 
 const MIB: usize = 1 << 20;
@@ -67,7 +75,7 @@ fn lacks(attributes: Attributes, options: target::QueueOptions) -> &'static str 
 fn a_large_device_gives_the_target_all_that_is_asked_for() {
     for options in [OPTIONS, SINKS] {
         let shape = made(LARGE, 128, options).unwrap();
-        assert_eq!((shape.credits, shape.ios, shape.inline), (128, 256, 4096));
+        assert_eq!((shape.credits, shape.requests, shape.inline), (128, 256, 4096));
         assert_eq!(shape.capacity().receive_entries, 2);
         assert!(shape.chunks >= 2 * 17);
     }
@@ -108,14 +116,14 @@ fn short_queues_are_not_passed_nor_halved_too_often() {
                     let capacity = shape.capacity();
                     assert!(capacity.sends < attributes.max_qp_wr);
                     assert!(shape.completions() <= attributes.max_cqe);
-                    assert!(capacity.receives >= 1 && shape.ios == 2 * u32::from(shape.credits));
+                    assert!(capacity.receives >= 1 && shape.requests == 2 * u32::from(shape.credits));
                     if shape.credits == credits {
                         continue;
                     }
                     assert!(shape.chunks <= usual, "chunks go before credits do");
                     let mut more = shape;
                     more.credits = before_halving(credits, shape.credits);
-                    more.ios = 2 * u32::from(more.credits);
+                    more.requests = 2 * u32::from(more.credits);
                     assert!(
                         more.capacity().sends >= attributes.max_qp_wr
                             || more.completions() > attributes.max_cqe,

@@ -1,1 +1,1 @@
-../../../hcablk_target/request/split.rs
+../../../hcablk_target/io/split.rs

@@ -1,1 +1,1 @@
-../../../hcablk_target/request/validate.rs
+../../../hcablk_target/io/validate.rs

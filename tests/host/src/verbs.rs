@@ -110,8 +110,3 @@ pub(crate) mod failure {
         Device(&'static str),
     }
 }
-
-/// The target's.
-pub(crate) mod request {
-    pub(crate) use crate::split;
-}

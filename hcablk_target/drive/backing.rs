@@ -1,0 +1,762 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a volume is made of, and by what way its data goes.
+//!
+//! A block device or a regular file, in a mode:
+//!
+//! | mode | reads | writes |
+//! |---|---|---|
+//! | direct | drive | drive |
+//! | cached | page cache | page cache |
+//! | mixed | drive | page cache |
+//! | p2p | drive | drive |
+//!
+//! In mode p2p the drive's side of the buffers is memory of a PCI device, see
+//! [`p2p`](super::p2p), and so are the cache's lines; for all else it is direct.
+//!
+//! What goes to the drive passes the page cache by, but not what is in it: see
+//! [`submit`](super::submit), which carries this out.
+
+use super::{
+    cache::Cache,
+    claims::{
+        Claim,
+        Claims,
+        Manner,
+        Rewrites,
+        Shared, //
+    },
+    flush_failures::{
+        may_be_of_flush,
+        FlushFailures, //
+    },
+    observed::{
+        Observed,
+        Observer, //
+    },
+    p2p::Source,
+    reservations::{
+        Drive,
+        DriveUse, //
+    },
+};
+use crate::io::{
+    split::Split,
+    validate::Emptied, //
+};
+use hcablk_core::{
+    blkdev::{
+        BlockDevice,
+        FileAccess,
+        FileRef,
+        LiveLimits,
+        RegularFile,
+        WbErrCursor, //
+    },
+    proto::{
+        connect::Geometry,
+        message::{
+            AtomicWrites,
+            VolumeLimits, //
+        },
+        TRANSFER_USUAL, //
+    },
+    sync::{
+        Event,
+        WorkQueue, //
+    },
+    system::{
+        errno,
+        hibernation::{
+            Use,
+            Uses, //
+        },
+    },
+};
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    str::CString,
+    sync::Arc, //
+};
+
+/// The most bytes of a file that one request may empty: others wait for it.
+const FILE_EMPTY_MAX: u64 = 1 << 30;
+
+/// The largest logical block of a drive, in bytes: larger ones have no place in the protocol.
+const LOGICAL_BLOCK_MAX: u32 = 4096;
+
+/// Requests of one volume that may wait for its drive on the workqueue at the same time: as
+/// many threads does a drive hold that does not answer. The others wait in line.
+const IO_WORK_MAX: u16 = 256;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Direct,
+    Cached,
+    Mixed,
+    P2p,
+}
+
+impl Mode {
+    const NAMES: [(&'static str, Mode); 4] = [
+        ("direct", Mode::Direct),
+        ("cached", Mode::Cached),
+        ("mixed", Mode::Mixed),
+        ("p2p", Mode::P2p),
+    ];
+
+    /// Parses the name of a mode. Errors: `EINVAL` when there is no mode of this name.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let known = Self::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, mode)| *mode).ok_or(EINVAL)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let known = Self::NAMES.iter().find(|(_, mode)| *mode == self);
+        known.map_or("", |(name, _)| name)
+    }
+}
+
+/// When a write is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteCache {
+    /// When the drive has completed it, perhaps into a volatile cache: initiators flush.
+    Back,
+    /// When it is on stable media: initiators see a volume without a volatile cache.
+    Through,
+}
+
+impl WriteCache {
+    /// Parses the text of a setting. Errors: `EINVAL` for any other.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        match text {
+            "back" => Ok(Self::Back),
+            "through" => Ok(Self::Through),
+            _ => Err(EINVAL),
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Back => "back",
+            Self::Through => "through",
+        }
+    }
+}
+
+/// By what way the data of a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Between buffers and a block device.
+    Device,
+    /// Between buffers and a file's blocks.
+    File,
+    /// Through the page cache of either.
+    Cache,
+}
+
+impl Route {
+    /// Returns the file system's word for it.
+    pub(crate) fn way(self) -> FileAccess {
+        match self {
+            Route::Device | Route::File => FileAccess::Direct,
+            Route::Cache => FileAccess::Cached,
+        }
+    }
+}
+
+enum Store {
+    Device(BlockDevice),
+    File(RegularFile),
+}
+
+/// An open block device or file, with its mode.
+pub(crate) struct Backing {
+    /// Goes before what it names is closed.
+    claim: Option<Claim>,
+    /// Goes before that, too.
+    drive: Option<Arc<DriveUse>>,
+    /// Where requests wait for the drive: see [`Self::io_work`].
+    io_work: WorkQueue,
+    /// Where completions of its queue pairs are handled: see [`Self::completions`].
+    completions: Arc<WorkQueue>,
+    software: Arc<WorkQueue>,
+    store: Store,
+    mode: Mode,
+    write_cache: WriteCache,
+    cache: Option<Arc<Cache>>,
+    source: Source,
+    /// Why it has a cache in RAM, though it is of mode p2p.
+    fallen: Option<&'static str>,
+    /// Bytes of the chunks that large requests move in, 0: none.
+    chunk: u32,
+    observer: Arc<Observer>,
+    /// Bytes of what the page cache writes back as a whole, at least.
+    cache_unit: u64,
+    /// With other volumes that export the same, once it is claimed.
+    shared: Arc<Shared>,
+    _in_use: Use,
+    /// The last to go: then the device or file is closed.
+    closed: Option<Closed>,
+}
+
+/// What this host exports.
+pub(crate) static EXPORTS: Uses = Uses::new(c"volumes of hcablk are exported");
+
+/// Tells when it is dropped.
+struct Closed(Arc<Event>);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+impl Backing {
+    /// Opens what is at `path` for the volume `name`. Sleeps. Errors come with what could not
+    /// be done.
+    pub(crate) fn open(
+        name: &str,
+        path: &CStr,
+        read_only: bool,
+        (mode, write_cache): (Mode, WriteCache),
+        source: Source,
+        chunk: u32,
+    ) -> Result<Self, (&'static str, Error)> {
+        let store = match BlockDevice::open(path, read_only) {
+            Ok(device) if device.is_zoned() => {
+                return Err(("zoned drives cannot be exported", errno::eopnotsupp()));
+            }
+            Ok(device) if device.logical_block_size() > LOGICAL_BLOCK_MAX => {
+                return Err((
+                    "its logical blocks are larger than 4096 bytes",
+                    errno::eopnotsupp(),
+                ));
+            }
+            Ok(device) => Store::Device(device),
+            Err(e) if e == ENOTBLK && mode == Mode::P2p => {
+                return Err(("mode p2p is for block devices", e));
+            }
+            Err(e) if e == ENOTBLK => {
+                let file = RegularFile::open(path, read_only)
+                    .map_err(|e| ("the file cannot be opened", e))?;
+                if !file.has_own_pages() {
+                    return Err((
+                        "on overlayfs errors of write-back are lost; export the file of the layer below, or one elsewhere",
+                        errno::eopnotsupp(),
+                    ));
+                }
+                if mode != Mode::Cached && file.direct_unit() == 0 {
+                    return Err((
+                        "the file system has no direct I/O for this file: only mode cached",
+                        errno::eopnotsupp(),
+                    ));
+                }
+                Store::File(file)
+            }
+            Err(e) => return Err(("the device cannot be opened", e)),
+        };
+        let file = match &store {
+            Store::Device(device) => device.file(),
+            Store::File(file) => file.file(),
+        };
+        let backing = Self {
+            cache_unit: u64::from(file.block_bytes()).max(PAGE_SIZE as u64),
+            claim: None,
+            drive: None,
+            io_work: Self::new_work("io", name, |name| WorkQueue::bounded(name, IO_WORK_MAX))?,
+            completions: Self::new_shared_work("comp", name, WorkQueue::for_completions)?,
+            software: Self::new_shared_work("soft", name, WorkQueue::new)?,
+            store,
+            mode,
+            write_cache,
+            source,
+            fallen: None,
+            chunk,
+            cache: None,
+            observer: Observer::new().map_err(|e| ("memory", e))?,
+            shared: Shared::new().map_err(|e| ("memory", e))?,
+            _in_use: EXPORTS.begin(),
+            closed: None,
+        };
+        backing
+            .geometry(read_only)
+            .ok_or(("it has no size or no usable block size", EINVAL))?;
+        Ok(backing)
+    }
+
+    /// Makes the workqueue of the volume `name` for `what`.
+    fn new_work(
+        what: &str,
+        name: &str,
+        make: impl Fn(&CStr) -> Result<WorkQueue>,
+    ) -> Result<WorkQueue, (&'static str, Error)> {
+        let name = CString::try_from_fmt(fmt!("hcablk_{what}_{name}"));
+        name.and_then(|name| make(&name))
+            .map_err(|e| ("the workqueue", e))
+    }
+
+    pub(crate) fn new_shared_work(
+        what: &str,
+        name: &str,
+        make: impl Fn(&CStr) -> Result<WorkQueue>,
+    ) -> Result<Arc<WorkQueue>, (&'static str, Error)> {
+        let work = Self::new_work(what, name, make)?;
+        Arc::new(work, GFP_KERNEL).map_err(|e| ("the workqueue", e.into()))
+    }
+
+    /// Returns where requests wait for the drive: a workqueue of the volume's own, so that those
+    /// that a drive does not answer keep no other volume's from a worker.
+    ///
+    /// Its work never drops it: the work has references to queues, which have the backing, and
+    /// a queue that is closed waits for it to return (the end of an
+    /// `Io`'s or a chunk's `WorkSlot`) before it lets go of its own.
+    pub(crate) fn io_work(&self) -> &WorkQueue {
+        &self.io_work
+    }
+
+    /// Returns where completions of the volume's queue pairs are handled. Submitting a bio there waits
+    /// where a drive takes no more requests, with a thread for each queue pair: no other volume's
+    /// completions wait behind them.
+    ///
+    /// Those of HCAs are handled on the processor that they interrupt; those of devices that are programs
+    /// (`software`) are not: soft-RoCE does its work on an unbound queue, and ours is handled by the same
+    /// workers, so that no change of threads is between its part of a request and ours.
+    ///
+    /// As of [`Self::io_work`] its work never drops it: [`CompletionQueue::stop`] waits for that.
+    ///
+    /// [`CompletionQueue::stop`]: hcablk_core::rdma::cq::CompletionQueue::stop
+    pub(crate) fn completions(&self, software: bool) -> &Arc<WorkQueue> {
+        match software {
+            true => &self.software,
+            false => &self.completions,
+        }
+    }
+
+    /// Says that it is exported, and gives it a cache of `mib` MiB, 0: none.
+    /// Sleeps. Errors come with what could not be done.
+    pub(crate) fn claim(
+        mut self,
+        claims: &Arc<Claims>,
+        mib: u32,
+    ) -> Result<Self, (&'static str, Error)> {
+        if mib != 0 && !matches!(self.mode, Mode::Direct | Mode::P2p) {
+            return Err(("a volume with a cache has mode direct or p2p", EINVAL));
+        }
+        let manner = Manner {
+            alone: mib != 0,
+            cached: self.write_route() == Route::Cache,
+            counts: match &self.store {
+                Store::Device(_) => true,
+                Store::File(file) => file.writable(),
+            },
+        };
+        let claim = Claims::claim(claims, self.file(), manner).map_err(|e| match e {
+            e if e == EBUSY => (
+                "another volume exports the same: neither may have a cache",
+                e,
+            ),
+            e => ("memory", e),
+        })?;
+        self.shared = claim.shared().clone();
+        self.claim = Some(claim);
+        if mib != 0 {
+            let lease = match (self.mode, self.device()) {
+                (Mode::P2p, Some(drive)) => match Cache::borrow(self.source, drive, mib) {
+                    Ok(lease) => Some(lease),
+                    Err(why) => {
+                        self.fallen = Some(why);
+                        None
+                    }
+                },
+                _ => None,
+            };
+            self.cache = Some(Cache::new(mib, lease)?);
+        }
+        Ok(self)
+    }
+
+    /// Says what is to happen when it is closed.
+    pub(crate) fn tells(mut self, closed: Arc<Event>) -> Self {
+        self.closed = Some(Closed(closed));
+        self
+    }
+
+    /// Says whose reservations its drive has.
+    pub(crate) fn reserved_by(mut self, drive: Arc<DriveUse>) -> Self {
+        self.drive = Some(drive);
+        self
+    }
+
+    /// Returns the reservations of its drive.
+    #[inline]
+    pub(crate) fn drive(&self) -> Option<&Arc<Drive>> {
+        self.drive.as_deref().map(|drive| &**drive)
+    }
+
+    /// Returns the use of these, which may outlive the volume's.
+    pub(crate) fn drive_use(&self) -> Option<&Arc<DriveUse>> {
+        self.drive.as_ref()
+    }
+
+    /// Returns the cache, if there is one.
+    #[inline]
+    pub(crate) fn cache(&self) -> Option<&Cache> {
+        self.cache.as_deref()
+    }
+
+    /// Returns the block device, if it is one.
+    #[inline]
+    pub(crate) fn device(&self) -> Option<&BlockDevice> {
+        match &self.store {
+            Store::Device(device) => Some(device),
+            Store::File(_) => None,
+        }
+    }
+
+    /// Returns whether it is of mode p2p.
+    #[inline]
+    pub(crate) fn wants_peers(&self) -> bool {
+        self.mode == Mode::P2p
+    }
+
+    /// Returns where peer memory shall come from, if it is wanted. What goes between a cache in RAM
+    /// and the wire is better in RAM, too.
+    #[inline]
+    pub(crate) fn peers(&self) -> Option<Source> {
+        (self.wants_peers() && self.fallen.is_none()).then_some(self.source)
+    }
+
+    /// Returns why a volume of mode p2p with a cache uses RAM, if it does from the start.
+    pub(crate) fn fallen(&self) -> Option<&'static str> {
+        self.fallen
+    }
+
+    /// Returns the way to the page cache.
+    #[inline]
+    pub(crate) fn file(&self) -> FileRef<'_> {
+        match &self.store {
+            Store::Device(device) => device.file(),
+            Store::File(file) => file.file(),
+        }
+    }
+
+    /// Makes durable what was written to the drive, or to the file's blocks. Sleeps.
+    pub(crate) fn make_durable(&self) -> Result {
+        match &self.store {
+            Store::Device(device) => {
+                let flushed = device.flush();
+                if flushed.is_err() {
+                    self.flush_failures().add();
+                }
+                flushed
+            }
+            Store::File(_) => self.sync(),
+        }
+    }
+
+    /// Makes durable what was written by any way, through the page cache, too. Sleeps.
+    pub(crate) fn make_all_durable(&self) -> Result {
+        match self.write_route() {
+            Route::Cache => self.sync(),
+            Route::Device | Route::File => self.make_durable(),
+        }
+    }
+
+    /// Writes back what is dirty in the page cache and makes all durable. Sleeps.
+    pub(crate) fn sync(&self) -> Result {
+        let file = self.file();
+        if let Store::Device(_) = self.store {
+            // As `blkdev_fsync()`, which does not tell which of the two has failed.
+            let written = file.write_all_back();
+            return self.make_durable().and(written);
+        }
+        let synced = file.sync();
+        // That may be a write-back of the file, too, which is found by each session's own cursor besides: told twice, and by
+        // others for nothing, but not missed.
+        if synced.is_err_and(may_be_of_flush) {
+            self.flush_failures().add();
+        }
+        synced
+    }
+
+    /// Returns the bytes that the page cache writes back as a whole, at least: a power of two.
+    #[inline]
+    pub(crate) fn cache_unit(&self) -> u64 {
+        self.cache_unit
+    }
+
+    /// Returns which flushes of the drive have failed.
+    pub(crate) fn flush_failures(&self) -> &Arc<FlushFailures> {
+        self.shared.flush_failures()
+    }
+
+    /// Returns which pages are written back whole, by any volume that exports the same.
+    #[inline]
+    pub(crate) fn rewrites(&self) -> &Rewrites {
+        self.shared.rewrites()
+    }
+
+    /// Returns whether the error of a write with FUA that went straight to the drive tells of that write alone; else a flush of the drive
+    /// may have failed. Any context.
+    pub(crate) fn fua_fails_alone(&self) -> bool {
+        self.device().is_some_and(BlockDevice::fua_fails_alone)
+    }
+
+    /// Returns what the page cache has lost so far.
+    pub(crate) fn wb_err_cursor(&self) -> WbErrCursor {
+        self.file().wb_err_cursor()
+    }
+
+    /// Returns the way of what moves no data.
+    pub(crate) fn direct(&self) -> Route {
+        match self.store {
+            Store::Device(_) => Route::Device,
+            Store::File(_) => Route::File,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read_route(&self) -> Route {
+        match self.mode {
+            Mode::Direct | Mode::Mixed | Mode::P2p => self.direct(),
+            Mode::Cached => Route::Cache,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write_route(&self) -> Route {
+        match self.mode {
+            Mode::Direct | Mode::P2p => self.direct(),
+            Mode::Cached | Mode::Mixed => Route::Cache,
+        }
+    }
+
+    /// Returns whether data goes between the wire and the drive by RAM, and by neither a cache of the volume's nor, unless
+    /// there are pages already, the page cache.
+    pub(crate) fn is_straight(&self) -> bool {
+        let device = self.read_route() == Route::Device && self.write_route() == Route::Device;
+        device && !self.wants_peers() && self.cache.is_none()
+    }
+
+    /// Returns whether it may be written through the page cache as well at this moment: by another volume, or by somebody on this host
+    /// who has it open. Any context.
+    #[inline]
+    pub(crate) fn is_also_cached(&self) -> bool {
+        self.shared.is_also_cached(self.file())
+    }
+
+    /// Returns whether a write's data may change until the write is done. A copy of the
+    /// target's own, a checksum or a parity would not be that of what is written.
+    pub(crate) fn bears_change(&self) -> bool {
+        // The page cache is written by copying.
+        let copied = self.write_route() == Route::Cache;
+        self.cache.is_none() && (copied || !self.file().wants_stable_data())
+    }
+
+    /// Returns how large requests are split: not at all if none goes straight to a device.
+    pub(crate) fn split(&self) -> Split {
+        match self.device() {
+            Some(device) if self.read_route() == Route::Device => {
+                Split::new(self.chunk, device.stripe(), device.start_bytes())
+            }
+            _ => Split::NONE,
+        }
+    }
+
+    /// Returns whether completed writes may be lost when the drive or this machine loses its power, until they are flushed. It
+    /// changes when the drive's cache is switched. Any context; no more than a few loads, since each write may ask.
+    #[inline]
+    pub(crate) fn is_volatile(&self) -> bool {
+        match &self.store {
+            Store::Device(device) => device.write_cache() || self.write_route() == Route::Cache,
+            // Blocks may have yet to be allocated when a write is done: nothing is durable before a
+            // flush.
+            Store::File(_) => true,
+        }
+    }
+
+    /// Returns whether initiators have to flush before they rely on a write. Any context.
+    #[inline]
+    pub(crate) fn wants_flushes(&self) -> bool {
+        self.write_cache == WriteCache::Back && self.is_volatile()
+    }
+
+    /// Returns whether a write that has to be on stable media when it is answered is sent as one with FUA. Otherwise the drive is
+    /// flushed afterwards: its cache was switched on after initiators were told that it has none.
+    #[inline]
+    pub(crate) fn writes_with_fua(&self) -> bool {
+        self.write_cache == WriteCache::Through || self.write_route() == Route::Cache
+    }
+
+    /// Returns whether a write with FUA makes the drive flush its cache.
+    pub(crate) fn flushes_for_fua(&self) -> bool {
+        self.device()
+            .is_some_and(|device| device.write_cache() && !device.fua())
+    }
+
+    /// Returns the size in bytes; it changes when the block device or file does.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        match &self.store {
+            Store::Device(device) => device.size_bytes(),
+            Store::File(file) => file.size_bytes(),
+        }
+    }
+
+    /// Returns whether what it is refuses writes; that changes when the block device does. Any context; no more
+    /// than a few loads, since each write asks.
+    #[inline]
+    pub(crate) fn refuses_writes(&self) -> bool {
+        match &self.store {
+            Store::Device(device) => device.read_only(),
+            Store::File(file) => !file.writable(),
+        }
+    }
+
+    /// Returns what goes to initiators; `None` when the block size is beyond what the protocol
+    /// knows.
+    pub(crate) fn geometry(&self, read_only: bool) -> Option<Geometry> {
+        let logical = self.logical_block_size();
+        let logical_block_shift = logical
+            .is_power_of_two()
+            .then(|| logical.trailing_zeros() as u8)?;
+        let size = self.size_bytes();
+        if !(9..=12).contains(&logical_block_shift) || size >> logical_block_shift == 0 {
+            return None;
+        }
+        let block = 1u32 << logical_block_shift;
+        let whole_blocks = !(u64::from(block) - 1);
+        let limits = self.limits(logical_block_shift);
+        Some(Geometry {
+            capacity: size & whole_blocks,
+            logical_block_shift,
+            physical_block_shift: limits.physical_block_shift,
+            read_only: read_only || self.refuses_writes(),
+            write_cache: self.wants_flushes(),
+            // The block layer or the page cache flushes after the write when
+            // the device cannot.
+            fua: true,
+            max_transfer: TRANSFER_USUAL,
+            max_discard: limits.max_discard,
+            discard_granularity: limits.discard_granularity,
+            max_zeroes: limits.max_zeroes,
+        })
+    }
+
+    /// Returns the size of a logical block in bytes.
+    fn logical_block_size(&self) -> u32 {
+        match &self.store {
+            Store::Device(device) => device.logical_block_size(),
+            // The unit of direct I/O in every mode, so that what is on it stays
+            // usable in another.
+            Store::File(file) => file.direct_unit().max(512),
+        }
+    }
+
+    /// Returns what the drive takes and prefers at this moment, for logical blocks of 2^`shift` bytes. Any context.
+    pub(crate) fn limits(&self, shift: u8) -> VolumeLimits {
+        let block = 1u32 << shift;
+        let limits = match &self.store {
+            Store::Device(device) => self.limits_of(&device.live_limits(), block),
+            Store::File(file) => {
+                let longest = match file.file().can_empty() {
+                    true => longest(FILE_EMPTY_MAX, block),
+                    false => 0,
+                };
+                VolumeLimits {
+                    max_discard: longest,
+                    discard_granularity: if longest == 0 { 0 } else { file.block_size() },
+                    discard_alignment: 0,
+                    max_zeroes: longest,
+                    zeroes_unmap: false,
+                    physical_block_shift: physical_shift(file.block_size(), shift),
+                    alignment_offset: 0,
+                    io_min: file.block_size(),
+                    io_opt: 0,
+                    rotational: false,
+                    atomic: None,
+                }
+            }
+        };
+        limits.fitted(shift)
+    }
+
+    fn limits_of(&self, drive: &LiveLimits, block: u32) -> VolumeLimits {
+        let sectors = |sectors: u32| longest(u64::from(sectors) << 9, block);
+        let (atomic_min, atomic_max) = drive.atomic_write;
+        let atomic = AtomicWrites::of(
+            atomic_min,
+            atomic_max.min(TRANSFER_USUAL),
+            drive.atomic_write_boundary,
+        );
+        VolumeLimits {
+            max_discard: sectors(drive.max_discard_sectors),
+            discard_granularity: drive.discard_granularity,
+            discard_alignment: drive.discard_alignment,
+            max_zeroes: sectors(drive.max_write_zeroes_sectors),
+            zeroes_unmap: drive.zeroes_unmap,
+            physical_block_shift: physical_shift(
+                drive.physical_block_size,
+                block.trailing_zeros() as u8,
+            ),
+            alignment_offset: drive.alignment_offset,
+            io_min: drive.io_min,
+            io_opt: drive.io_opt,
+            rotational: drive.rotational,
+            atomic: atomic.filter(|_| self.takes_atomic_writes()),
+        }
+    }
+
+    /// Returns whether atomic writes go to a drive whole, and nowhere else: an export of the same through the page cache may write
+    /// old blocks over a part of one at any time. Any context.
+    fn takes_atomic_writes(&self) -> bool {
+        let cached = self.shared.is_exported_cached();
+        self.cache.is_none() && self.write_route() == Route::Device && !cached
+    }
+
+    /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any context.
+    #[cold]
+    pub(crate) fn takes_atomic_write(&self, length: u32) -> bool {
+        let limits = self.limits(self.logical_block_size().trailing_zeros() as u8);
+        limits.atomic.is_some_and(|atomic| {
+            let (min, max) = (1u32 << atomic.min_shift, 1u32 << atomic.max_shift);
+            length <= max && length % min == 0
+        })
+    }
+
+    /// Returns how much one request may empty. Any context.
+    #[cold]
+    pub(crate) fn emptied(&self) -> Emptied {
+        let limits = self.limits(self.logical_block_size().trailing_zeros() as u8);
+        Emptied {
+            by_discard: limits.max_discard,
+            by_zeroes: limits.max_zeroes,
+        }
+    }
+
+    /// Returns the volume as it is at this moment, and its generation; `None` if there is nothing of it. May sleep.
+    pub(crate) fn observe(&self) -> Option<(Observed, u32)> {
+        let shift = self.logical_block_size().trailing_zeros() as u8;
+        self.observer.observe(|| Observed {
+            sectors: self.size_bytes() >> shift << (shift - 9),
+            refuses_writes: self.refuses_writes(),
+            wants_flushes: self.wants_flushes(),
+            limits: self.limits(shift),
+        })
+    }
+}
+
+/// Returns the most of `bytes` that a request's length can say, in whole blocks of `block` bytes.
+fn longest(bytes: u64, block: u32) -> u32 {
+    bytes.min(u32::MAX.into()) as u32 & !(block - 1)
+}
+
+/// Returns log2 of the size of a physical block, or what comes next to it, for logical blocks of 2^`logical` bytes.
+fn physical_shift(bytes: u32, logical: u8) -> u8 {
+    let shift = bytes
+        .is_power_of_two()
+        .then(|| bytes.trailing_zeros() as u8);
+    shift.unwrap_or(logical).clamp(logical, 24)
+}

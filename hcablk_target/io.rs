@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The I/O path: a queue pair of a session, and the requests that it carries.
+//!
+//! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its beginning;
+//!   [`limits`], [`cost`]: its sizes.
+//! - [`receive`]: from a message to a request that has begun; [`validate`]: whether it fits its volume.
+//! - [`request`]: one request; [`buffers`]: its transfer buffers.
+//! - [`rdma_read`], [`eager`]: where the data of writes comes from.
+//! - [`chunks`], [`split`]: large requests, which move in chunks.
+//! - [`drive`], [`cache`], [`p2p`]: what the drive does with a request; a volume's lines of data;
+//!   data in the memory of PCI devices.
+//! - [`respond`], [`reclaim`]: the response; from the completion of its SEND to an idle request.
+//! - [`fault`]: what goes wrong; [`stats`]: what is counted.
+//!
+//! A 4 KiB write whose data comes through the eager ring passes `Queue::receive`, `admit` and
+//! `start` (`receive.rs`), `begin` and `bio_done` (`drive.rs`), `answer` (`respond.rs`),
+//! `answer_eager` (`eager.rs`), and, when its SEND has completed, `release` (`reclaim.rs`).
+
+mod buffers;
+mod cache;
+mod chunks;
+mod cost;
+mod drive;
+mod eager;
+mod fault;
+mod limits;
+mod p2p;
+mod queue;
+mod rdma_read;
+mod receive;
+mod reclaim;
+mod request;
+mod respond;
+mod setup;
+pub(crate) mod split;
+mod stats;
+pub(crate) mod validate;
+
+pub(crate) use self::{
+    cost::bytes_of_messages,
+    fault::Fault,
+    limits::{
+        QueueOptions,
+        Shape, //
+    },
+    queue::{
+        Flushes,
+        Queue,
+        QueueConfig, //
+    },
+};

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The transfer buffers of a request, and the memory that its data is in.
+
+use super::{
+    queue::Queue,
+    request::Request, //
+};
+use crate::memory::{
+    layout::{
+        length_of,
+        MEDIUM,
+        SMALL, //
+    },
+    pool::Pool, //
+};
+use hcablk_core::{
+    memory::pages::PageRange,
+    p2p::PeerMemory,
+    proto::message::Op,
+    rdma::buffer::DmaBuffer, //
+};
+use kernel::sync::Arc;
+
+impl Request {
+    /// Takes buffers out of `pool`; `false`: there are not enough.
+    #[inline(always)]
+    pub(crate) fn take_buffers(&mut self, pool: &mut Pool) -> bool {
+        let length = match self.op {
+            Ok(Op::WriteInline { .. } | Op::WriteEager { .. }) => 0,
+            _ => self.length(),
+        };
+        if length == 0 {
+            self.size_class = MEDIUM;
+            return true;
+        }
+        if pool.take_page(length, &mut self.shared) {
+            self.size_class = SMALL;
+            return true;
+        }
+        self.take_several(length, pool)
+    }
+
+    /// Takes buffers for `length` bytes, as [`Self::take_buffers`] does, whatever it takes.
+    #[inline(never)]
+    fn take_several(&mut self, length: usize, pool: &mut Pool) -> bool {
+        let memory = self.queue.peer_memory();
+        let wants = memory.is_some();
+        let Some(took) = pool.take(length, wants, &mut self.own, &mut self.shared) else {
+            return false;
+        };
+        self.peer = memory.filter(|_| took.by_peer);
+        self.own_count = took.own;
+        self.size_class = took.size_class;
+        true
+    }
+
+    /// Puts the buffers back into `pool`.
+    #[inline]
+    pub(crate) fn return_buffers(&mut self, pool: &mut Pool) {
+        if self.own_count != 0 || self.peer.is_some() || self.lines.is_some() {
+            self.return_own(pool);
+        }
+        if !self.shared.is_empty() {
+            pool.give_shared(self.size_class, &mut self.shared);
+        }
+    }
+
+    /// Puts the queue's own buffers back, and gives up the peer memory beside them.
+    #[inline(never)]
+    fn return_own(&mut self, pool: &mut Pool) {
+        for number in self.own.iter().take(self.own_count) {
+            pool.give(*number);
+        }
+        self.own_count = 0;
+        self.peer = None;
+        self.lines = None;
+    }
+
+    /// Returns the bytes of each of the buffers.
+    #[inline]
+    pub(crate) fn unit(&self) -> usize {
+        length_of(self.size_class)
+    }
+
+    /// Returns the buffer that all of its data is in, if that is one, borrowed, and the data is not to
+    /// be anywhere else.
+    #[inline]
+    pub(crate) fn only_buffer(&self) -> Option<&DmaBuffer> {
+        match self.shared.as_slice() {
+            [buffer] if self.own_count == 0 && self.peer.is_none() && self.lines.is_none() => {
+                Some(buffer)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the borrowed buffers, which come first.
+    #[inline]
+    pub(crate) fn shared(&self) -> &[Arc<DmaBuffer>] {
+        &self.shared
+    }
+
+    /// Returns the numbers of the queue's own ones.
+    #[inline]
+    pub(crate) fn own(&self) -> &[u16] {
+        self.own.get(..self.own_count).unwrap_or(&[])
+    }
+
+    /// Iterates over the buffers in order.
+    #[inline]
+    pub(crate) fn pieces(&self) -> Pieces<'_> {
+        Pieces {
+            shared: self.shared.iter(),
+            own: self.own().iter(),
+            queue: &self.queue,
+            unit: self.unit(),
+            left: self.length(),
+        }
+    }
+
+    /// Iterates over the data, where it is neither in peer memory nor in lines.
+    pub(crate) fn ram_pages(&self) -> impl Iterator<Item = PageRange<'_>> {
+        self.buffer_pages(None, false)
+    }
+
+    /// Returns the number of a transfer buffer, on a volume that shares none.
+    #[inline]
+    pub(crate) fn own_buffer(&self, place: usize) -> Option<u16> {
+        let used = self.own.get(..self.own_count)?;
+        used.get(place).copied()
+    }
+
+    /// Iterates over the data in buffers, with `peer` beside those for transfers; without these if
+    /// it is `in_lines`.
+    #[inline]
+    pub(super) fn buffer_pages<'a>(
+        &'a self,
+        peer: Option<&'a PeerMemory>,
+        in_lines: bool,
+    ) -> impl Iterator<Item = PageRange<'a>> {
+        let inline = self
+            .inline()
+            .map(|buffer| buffer.pages().range(0, self.length()));
+        let eager_ring = self.eager_ring().map(|eager_ring| {
+            let offset = self.ring_slot.offset as usize;
+            eager_ring.ranges(offset, self.length())
+        });
+        let buffers = self.pieces().filter_map(move |piece| match peer {
+            _ if in_lines => None,
+            Some(memory) => memory.range(piece.number, 0, piece.length),
+            None => Some(piece.buffer.pages().range(0, piece.length)),
+        });
+        let here = Iterator::chain(inline.into_iter(), eager_ring.into_iter().flatten());
+        Iterator::chain(here, buffers)
+    }
+}
+
+/// What [`Request::pieces`] returns. A type with a name, since those of iterators made of others
+/// make symbols too long.
+pub(crate) struct Pieces<'a> {
+    shared: core::slice::Iter<'a, Arc<DmaBuffer>>,
+    own: core::slice::Iter<'a, u16>,
+    queue: &'a Queue,
+    /// Bytes of a buffer.
+    unit: usize,
+    /// Bytes of data that are to come.
+    left: usize,
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece<'a>> {
+        let (buffer, number) = match self.shared.next() {
+            Some(shared) => (&**shared, Piece::SHARED),
+            None => {
+                let own = *self.own.next()?;
+                (self.queue.buffer(own)?, own)
+            }
+        };
+        let length = self.left.min(self.unit);
+        self.left -= length;
+        Some(Piece {
+            buffer,
+            number,
+            length,
+        })
+    }
+}
+
+/// A transfer buffer with a part of a request's data.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) buffer: &'a DmaBuffer,
+    /// Of the queue's own, by which it has peer memory; else [`Self::SHARED`].
+    pub(crate) number: u16,
+    /// Bytes of it.
+    pub(crate) length: usize,
+}
+
+impl Piece<'_> {
+    pub(crate) const SHARED: u16 = u16::MAX;
+}

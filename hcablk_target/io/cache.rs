@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The part of requests in their volume's [cache](super::cache): before the drive, after it, and when
+//! the answer's send has completed.
+//!
+//! Reads whose data is in the lines of their volume's cache, which are peer memory,
+//! and not in transfer buffers.
+//!
+//! ```text
+//!           hit                                                     HCA does DMA to PCI devices
+//!  read ──┬─────────────────────────────► in lines ──┬─ RDMA WRITE from the lines ──────► left
+//!         └─ miss: the drive's DMA to lines ──┘      └─ copied to RAM (a bounce) ───────► left
+//! ```
+//!
+//! # Why nothing is copied between peer memory
+//!
+//! A processor reads peer memory over the bus, a few bytes for each round trip, and
+//! waits for each. So a line is never filled by copying out of a transfer buffer in
+//! peer memory: the drive's DMA goes to the line at once, by the bio that
+//! puts into transfer buffers what is not to be kept. And a hit is sent from the
+//! line. What a processor does copy is what it has in RAM anyway: the data of
+//! writes, and of reads that went by RAM, is put *into* lines, which is as fast as
+//! the bus, since nobody waits for a store. A write whose data is nowhere but in
+//! peer memory drops the lines that it changes: the next read fills them by DMA.
+//!
+//! # When a read is not in lines
+//!
+//! A drive takes memory of one kind at a time. A read of which some is to be kept,
+//! and the rest would be in RAM (no peer memory was free), goes by RAM altogether,
+//! and is copied to the lines. One whose lines are more pieces than the HCA gathers
+//! by one RDMA WRITE is copied to RAM first, as if the HCA did no DMA there.
+//!
+//! # Lifetime
+//!
+//! `Request::lines` is the reference to the lines' memory, from when the request enters the cache
+//! until the request is idle; a provider that is unbound waits for it. If the HCA
+//! sends from there, the request's visit has its lines pinned until the
+//! answer's send has completed: reclaiming unpins them. That completion
+//! may be found as late as the next keep-alive (see the queue's CQ notification); a line that is written meanwhile is of no use until then.
+
+use super::{
+    queue::Queue,
+    request::Request, //
+};
+use crate::{
+    drive::cache::{
+        place_of,
+        Cache,
+        CopyDirection, //
+    },
+    memory::layout::BUFFER_BYTES,
+    stats::Counters, //
+};
+use core::cmp::min;
+use hcablk_core::{
+    blkdev::{
+        BioOp,
+        BioOwner, //
+    },
+    logic::mq::lines::{
+        Visit,
+        LINE,
+        LINE_SHIFT, //
+    },
+    memory::pages::PageRange,
+    p2p::{
+        PeerLease,
+        PeerMemory, //
+    },
+    proto::message::{
+        Extent,
+        Op, //
+    },
+    rdma::wr::Sge, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Begins the visit of a request that is about to go to the drive. `true`: it need not, its
+/// data is in its buffers, or stays in lines. Process context.
+#[inline(always)]
+pub(crate) fn enter_cache(queue: &Queue, request: &mut Request, op: BioOp, extent: Extent) -> bool {
+    let Some(cache) = queue.backing().cache() else {
+        return false;
+    };
+    enter(queue, cache, request, op, extent)
+}
+
+#[inline(never)]
+fn enter(queue: &Queue, cache: &Cache, request: &mut Request, op: BioOp, extent: Extent) -> bool {
+    request.visit = Visit::NONE;
+    request.lined = 0;
+    request.peer_hit = false;
+    // What has a reference began before the memory was lost: it may see what a
+    // write that passes by does not tell.
+    let leased = match cache.lease().map(PeerLease::memory) {
+        Some(None) => {
+            report_lost(queue, cache);
+            return false;
+        }
+        Some(leased) => leased,
+        None => None,
+    };
+    let (offset, length, size) = (extent.offset, extent.length, queue.capacity());
+    if op == BioOp::Read {
+        // Somebody uses the drive on this host.
+        if queue.backing().file().has_pages(offset, length as usize) {
+            let mut visit = Visit::empty(offset, length);
+            cache.enter(&mut visit, size);
+            cache.leave(&mut visit, false);
+            return false;
+        }
+        request.visit = cache.read(offset, length, size);
+        let hit = request.visit.is_hit();
+        match leased {
+            Some(leased) => {
+                if hit || request.visit.is_owner() {
+                    lay(queue, request, leased);
+                }
+            }
+            None if hit => {
+                request.lined = cache.copy(
+                    &request.visit,
+                    offset,
+                    request.pages(),
+                    CopyDirection::FromLines,
+                    None,
+                );
+            }
+            None => {}
+        }
+        return hit;
+    }
+    request.visit = match op {
+        BioOp::Write { .. } => Visit::write(offset, length),
+        _ => Visit::empty(offset, length),
+    };
+    cache.enter(&mut request.visit, size);
+    false
+}
+
+/// Puts the data of a read, or what of it is to be kept, into the lines of its visit, if that
+/// can be. Process context.
+fn lay(queue: &Queue, request: &mut Request, leased: Arc<PeerMemory>) {
+    let (mut pieces, mut all) = (0, true);
+    for part in request.parts() {
+        pieces += 1;
+        all &= part.is_in_line();
+    }
+    let view = match &queue.view {
+        Some(view) if pieces <= queue.shape.write_sges => view.memory(),
+        _ => None,
+    };
+    let lines = view.unwrap_or(leased);
+    if request.visit.is_hit() {
+        // The drive is not asked.
+        request.peer = None;
+        request.peer_hit = true;
+        if !lines.is_mapped() {
+            request.lined = request.load_lines(&lines);
+            return;
+        }
+    }
+    let beside =
+        |peer: &Arc<PeerMemory>| peer.is_beside(&lines) && peer.is_mapped() == lines.is_mapped();
+    if all || request.peer.as_ref().is_some_and(beside) {
+        request.lines = Some(lines);
+    }
+}
+
+/// Ends the visit of a request that is about to be answered; `ok`: its data is what is on the
+/// drive. Any context.
+#[inline]
+pub(crate) fn leave_cache(queue: &Queue, request: &mut Request, ok: bool) {
+    if !request.visit.is_outside() {
+        leave(queue, request, ok);
+    }
+}
+
+fn leave(queue: &Queue, request: &mut Request, ok: bool) {
+    let (Some(cache), Some(extent)) = (queue.backing().cache(), request.extent()) else {
+        return;
+    };
+    let mut keep = ok;
+    if ok && request.is_in_lines() {
+        if !request.wire_in_ram() {
+            // The answer is sent from there.
+            return cache.stay(&mut request.visit);
+        }
+    } else if ok && request.visit.is_owner() {
+        let leased = cache.lease().map(PeerLease::memory);
+        match leased {
+            // It is nowhere but in peer memory, or there are no lines any more.
+            Some(_) if !request.wire_in_ram() => keep = false,
+            Some(None) => keep = false,
+            leased => {
+                let leased = leased.flatten();
+                let (from, pages) = (extent.offset, request.ram_pages());
+                request.lined = cache.copy(
+                    &request.visit,
+                    from,
+                    pages,
+                    CopyDirection::ToLines,
+                    leased.as_deref(),
+                );
+            }
+        }
+    }
+    cache.leave(&mut request.visit, keep);
+}
+
+/// Unpins the lines of a request whose answer's send has completed, or never will. Any context.
+#[inline]
+pub(crate) fn leave_lines(queue: &Queue, request: &mut Request) {
+    if !request.visit.is_outside() {
+        unpin(queue, request);
+    }
+}
+
+#[inline(never)]
+fn unpin(queue: &Queue, request: &mut Request) {
+    if let Some(cache) = queue.backing().cache() {
+        cache.leave(&mut request.visit, false);
+    }
+}
+
+#[cold]
+fn report_lost(queue: &Queue, cache: &Cache) {
+    if cache.finds_lost() {
+        pr_warn!(
+            "{}: the memory of its cache is gone; it goes on without until it is enabled again\n",
+            queue.session.volume()
+        );
+    }
+}
+
+/// Counts in `c` what became of a request that was done well. Completion handler.
+pub(crate) fn count_cache(queue: &Queue, request: &Request, c: &Counters) {
+    let Some(cache) = queue.backing().cache() else {
+        return;
+    };
+    let peer = cache.lease().is_some();
+    match request.op {
+        Ok(Op::Read(..)) => {
+            let Visit {
+                hits,
+                misses,
+                evictions,
+                ..
+            } = request.visit;
+            c.cache_hits.add(hits.into());
+            c.cache_misses.add(misses.into());
+            c.cache_evictions.add(evictions.into());
+            let hit = hits != 0 && misses == 0;
+            let served = if hit { request.length() as u64 } else { 0 };
+            c.bytes_from_cache.add(served);
+            c.cache_peer_bytes.add(if peer { served } else { 0 });
+            let without = queue.backing().wants_peers()
+                && cache.lease().is_none_or(|lease| lease.memory().is_none());
+            c.cache_fallbacks.add(without.into());
+        }
+        Ok(Op::Write { .. } | Op::WriteInline { .. } | Op::WriteEager { .. }) => {}
+        _ => return,
+    }
+    c.cache_copied_bytes.add(request.lined);
+    // Peer memory is none of this host's.
+    c.ram_bytes.add(if peer { 0 } else { request.lined });
+}
+
+/// A part of a request's data, that does not reach into another line or transfer buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    /// The line's slot, if the request may use it, and the first byte there.
+    line: Option<(u32, usize)>,
+    /// The transfer buffer, and the first byte there.
+    buffer: (u16, usize),
+    length: usize,
+}
+
+impl Part {
+    /// Returns whether the request may use its line.
+    pub(crate) fn is_in_line(self) -> bool {
+        self.line.is_some()
+    }
+}
+
+impl Request {
+    /// Iterates over the data in order, split at the borders of lines and of transfer buffers.
+    pub(crate) fn parts(&self) -> Parts<'_> {
+        Parts {
+            request: self,
+            at: 0,
+            length: self.length(),
+            offset: self.extent().map_or(0, |extent| extent.offset),
+        }
+    }
+
+    /// Returns whether the data is, or is going to be, in lines of peer memory.
+    #[inline]
+    pub(crate) fn is_in_lines(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Iterates over the data as a drive takes it, if it is in lines; else over nothing.
+    pub(crate) fn line_pages(&self) -> LinePages<'_> {
+        LinePages(self.lines.as_deref().map(|lines| (lines, self.parts())))
+    }
+
+    /// Puts what an HCA is told of the data into `sges`, if that is in lines that it
+    /// reaches; how many these are. `None`: it takes the data from transfer buffers.
+    #[inline]
+    pub(crate) fn line_sges(&self, sges: &mut [Sge]) -> Option<usize> {
+        let lines = self.lines.as_ref().filter(|lines| lines.is_mapped())?;
+        let mut count = 0;
+        for (part, sge) in self.parts().zip(sges) {
+            *sge = match part.line {
+                Some((slot, within)) => {
+                    let (piece, offset) = place_of(slot, within);
+                    lines.sge(piece, offset, part.length)?
+                }
+                None => {
+                    let (buffer, skip) = part.buffer;
+                    self.peer.as_ref()?.sge(buffer, skip, part.length)?
+                }
+            };
+            count += 1;
+        }
+        Some(count)
+    }
+
+    /// Copies the data from the lines in `lines`, and what is not there from peer memory, to
+    /// the RAM of the transfer buffers; how many bytes that were.
+    pub(crate) fn load_lines(&self, lines: &PeerMemory) -> u64 {
+        let mut copied = 0;
+        for part in self.parts() {
+            let (buffer, skip) = part.buffer;
+            let Some(ram) = self.queue.buffer(buffer) else {
+                continue;
+            };
+            let ram = ram.pages().range(skip, part.length);
+            copied += match (part.line, &self.peer) {
+                (Some((slot, within)), _) => {
+                    let (piece, offset) = place_of(slot, within);
+                    lines.load(piece, offset, ram)
+                }
+                (None, Some(peer)) => peer.load(buffer, skip, ram),
+                (None, None) => 0,
+            };
+        }
+        copied as u64
+    }
+}
+
+/// What [`Request::parts`] returns. It has a name, since those of types that are made of
+/// many iterators are too long for the kernel's symbols.
+pub(crate) struct Parts<'a> {
+    request: &'a Request,
+    /// Bytes that are done with, of how many.
+    at: usize,
+    length: usize,
+    /// Where the data begins on the volume.
+    offset: u64,
+}
+
+impl Iterator for Parts<'_> {
+    type Item = Part;
+
+    fn next(&mut self) -> Option<Part> {
+        let from = self.at % BUFFER_BYTES;
+        let place = self.offset + self.at as u64;
+        let within = place as usize & (LINE - 1);
+        let left = self.length.checked_sub(self.at).filter(|left| *left != 0)?;
+        let length = min(LINE - within, min(BUFFER_BYTES - from, left));
+        let slot = self.request.visit.slot(place >> LINE_SHIFT);
+        let part = Part {
+            line: slot.map(|slot| (slot, within)),
+            buffer: (self.request.own_buffer(self.at / BUFFER_BYTES)?, from),
+            length,
+        };
+        self.at += length;
+        Some(part)
+    }
+}
+
+/// What [`Request::line_pages`] returns.
+pub(crate) struct LinePages<'a>(Option<(&'a PeerMemory, Parts<'a>)>);
+
+impl<'a> Iterator for LinePages<'a> {
+    type Item = PageRange<'a>;
+
+    fn next(&mut self) -> Option<PageRange<'a>> {
+        let (lines, parts) = self.0.as_mut()?;
+        let part = parts.next()?;
+        match part.line {
+            Some((slot, within)) => {
+                let (piece, offset) = place_of(slot, within);
+                lines.range(piece, offset, part.length)
+            }
+            None => {
+                let (buffer, from) = part.buffer;
+                parts
+                    .request
+                    .peer
+                    .as_ref()?
+                    .range(buffer, from, part.length)
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Eager writes, whose data is in the eager ring before the target knows of them, and their
+//! answers. The slots of the ring are accounted for by [`grant`](hcablk_core::proto::grant), under
+//! `Queue::work`, in the order in which requests come.
+//!
+//! A slot is freed just before its answer is posted, without that lock: the answer marks it
+//! ([`AnsweredSlots`]), and the next write that takes a slot frees the marked ones. The initiator
+//! can write to all of the ring at any time, but cannot read it; no decision here depends on its
+//! contents.
+
+use super::{
+    queue::{
+        kind,
+        Queue,
+        Work, //
+    },
+    request::Request,
+    respond::ResponseBatch, //
+};
+use hcablk_core::{
+    memory::eager_ring::EagerRing,
+    proto::{
+        grant::{
+            Answers,
+            Grant,
+            Immediate,
+            Ring,
+            Taken,
+            UNIT, //
+        },
+        message::{
+            Extent,
+            Op,
+            Status,
+            Tag, //
+        },
+    },
+    rdma::wr::{
+        Chain,
+        Send,
+        Sge,
+        WorkId,
+        WorkRequest, //
+    },
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Release, //
+    },
+};
+use kernel::prelude::*;
+
+/// A message is flushed when it is full.
+const NO_ROOM: &str = "an answer has no room in a message";
+
+/// The tag of an eager write that came with an immediate value, which has its number instead.
+pub(super) const UNNAMED: Tag = Tag::from_immediate(0);
+
+/// Returns the blocks of the eager write of `length` bytes with the immediate value `value`, and whether its answer need not
+/// wake the initiator up; `None` if there is no such write.
+#[inline]
+pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, bool)> {
+    let length = u32::try_from(length).ok()?;
+    if length == 0 || length % UNIT != 0 {
+        return None;
+    }
+    let immediate = Immediate::from_wire(value);
+    let offset = immediate.offset();
+    Some((Extent { offset, length }, immediate.quiet))
+}
+
+/// Marks of the slots whose writes are about to be answered: one for each write that may be open.
+pub(super) struct AnsweredSlots(KVec<Atomic<u32>>);
+
+impl AnsweredSlots {
+    /// Allocates the tables for `open_writes` eager writes. May sleep.
+    pub(super) fn new(open_writes: usize) -> Result<Self> {
+        let mut slots = KVec::with_capacity(open_writes, GFP_KERNEL)?;
+        for _ in 0..open_writes {
+            slots.push(Atomic::new(0), GFP_KERNEL)?;
+        }
+        Ok(Self(slots))
+    }
+
+    #[inline]
+    fn slot(&self, number: u16) -> Option<&Atomic<u32>> {
+        // Their number is a power of two.
+        let mask = self.0.len().checked_sub(1)?;
+        self.0.get(usize::from(number) & mask)
+    }
+
+    /// Marks that write `number` is about to be answered. Any context.
+    #[inline]
+    fn set(&self, number: u16) {
+        if let Some(slot) = self.slot(number) {
+            slot.store(1, Release);
+        }
+    }
+
+    /// Frees the oldest slots that are marked. Returns `false` if one is not taken, though it was
+    /// answered.
+    #[inline]
+    fn sweep(&self, ring: &mut Ring<KVec<Taken>>) -> bool {
+        while let Some(number) = ring.oldest() {
+            match self.slot(number) {
+                Some(slot) if slot.load(Acquire) != 0 => slot.store(0, Release),
+                _ => break,
+            }
+            if !ring.free_oldest() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Queue {
+    /// Returns the eager ring, if the initiator was granted one.
+    #[inline]
+    pub(crate) fn eager_ring(&self) -> Option<&EagerRing> {
+        self.eager_ring.as_ref()
+    }
+
+    /// Returns what the reply says of the eager ring.
+    pub(crate) fn grant(&self) -> Option<Grant> {
+        Some(self.eager_ring()?.grant())
+    }
+
+    /// Posts the registration of the eager ring, at the first message of the initiator, which may
+    /// write there after the answer. Returns `false` if the queue pair takes no work.
+    #[cold]
+    pub(super) fn register_ring(&self, work: &mut Work) -> bool {
+        work.unregistered = false;
+        let Some(eager_ring) = self.eager_ring() else {
+            return true;
+        };
+        let mut register = eager_ring.register();
+        register.signal(WorkId::new(kind::EAGER_RING, 0));
+        let mut chain = Chain::new();
+        chain.push(&mut register);
+        self.batcher.rang(1);
+        self.pair.post(&chain).is_ok()
+    }
+
+    /// Takes the ring slot of an eager write. Returns `false` if none is free, so that the
+    /// initiator has broken the protocol.
+    #[inline(always)]
+    pub(super) fn take_ring_slot(
+        &self,
+        work: &mut Work,
+        request: &mut Request,
+        length: u32,
+    ) -> bool {
+        if !self.answered_slots.sweep(&mut work.ring) {
+            self.broken("an eager write was answered that is not open");
+            return false;
+        }
+        let Some(slot) = work.ring.take_slot(length, 0) else {
+            return false;
+        };
+        request.ring_slot = slot;
+        true
+    }
+
+    /// Takes the data over that is in the ring slot.
+    #[inline]
+    pub(super) fn take_eager(&self, request: &mut Request) {
+        request.moved = request.length() as u64;
+        if let Some(eager_ring) = self.eager_ring() {
+            eager_ring.sync_for_cpu(request.ring_slot.offset as usize, request.length());
+        }
+    }
+
+    /// Answers an eager write, whose receive buffer was posted again.
+    pub(super) fn answer_eager(&self, request: KBox<Request>) {
+        if let Some(eager_ring) = self.eager_ring() {
+            eager_ring.sync_for_device(request.ring_slot.offset as usize, request.length());
+        }
+        self.answered_slots.set(request.ring_slot.number);
+        if self.batcher.gathers() {
+            return self.gather_eager(request);
+        }
+        let index = request.index;
+        let mut answers = Answers::new();
+        if !answers.push(request.ring_slot.number, request.status) {
+            self.broken(NO_ROOM);
+        }
+        let Ok(message) = self.outgoing.write(index as usize, answers.message()) else {
+            self.broken("a request has no buffer for its answer");
+            return self.give_up(request);
+        };
+        let message = [Sge::new(message)];
+        let mut send = answer(&message, index, request.quiet);
+        let mut chain = Chain::new();
+        chain.push(&mut send);
+        self.post_here(request, &chain);
+    }
+
+    /// Adds the answer to an eager write to those that the next message carries.
+    fn gather_eager(&self, mut request: KBox<Request>) {
+        let (index, number, status, quiet) = (
+            request.index,
+            request.ring_slot.number,
+            request.status,
+            request.quiet,
+        );
+        let mut waiting = self.batcher.waiting();
+        request.next = waiting.first;
+        if let Err(request) = self.inflight.park(index, request) {
+            drop(waiting);
+            self.broken("an eager write is there that is to be answered");
+            return self.give_up(request);
+        }
+        waiting.first = Some(index);
+        waiting.solicited |= !quiet;
+        if !waiting.answers.push(number, status) {
+            self.broken(NO_ROOM);
+        }
+        if waiting.answers.len() < Answers::MAX {
+            return;
+        }
+        let failed = self.flush_answers(&mut waiting);
+        drop(waiting);
+        if failed.is_some() {
+            self.not_posted(failed);
+        }
+    }
+
+    /// Flushes the answers that wait: makes their message, and adds it to the backlog. On failure
+    /// returns which `Request` is the first of those that were to be answered by it.
+    pub(super) fn flush_answers(&self, waiting: &mut ResponseBatch) -> Option<u32> {
+        let first = waiting.first.take()?;
+        let answers = core::mem::take(&mut waiting.answers);
+        let quiet = !core::mem::take(&mut waiting.solicited);
+        let Ok(message) = self.outgoing.write(first as usize, answers.message()) else {
+            return Some(first);
+        };
+        let message = [Sge::new(message)];
+        let mut send = answer(&message, first, quiet);
+        if waiting.backlog.push(&mut send) {
+            waiting.last = None;
+            return None;
+        }
+        let mut chain = Chain::new();
+        chain.push(&mut send);
+        match self.ring(waiting, &chain) {
+            Ok(()) => None,
+            Err(_) => Some(first),
+        }
+    }
+
+    /// Returns whether the request is an eager write, which is answered by its number.
+    #[inline]
+    pub(super) fn is_eager(request: &Request) -> bool {
+        matches!(request.op, Ok(Op::WriteEager { .. }))
+    }
+
+    /// Returns the status of a request that this queue never carries out.
+    #[inline]
+    pub(super) fn refuses(&self, op: &Op) -> Option<Status> {
+        match op {
+            Op::Write { .. } if self.shape.no_read => Some(Status::Unsupported),
+            Op::Write {
+                atomic: true,
+                extent,
+                ..
+            } if !self.backing.takes_atomic_write(extent.length) => Some(Status::Unsupported),
+            _ => None,
+        }
+    }
+}
+
+/// Makes the SEND of the answers in `message`, which is in the message buffer of `index`.
+#[inline]
+fn answer<'a>(message: &'a [Sge], index: u32, quiet: bool) -> Send<'a> {
+    let mut send = Send::new(message);
+    if !quiet {
+        send.solicited();
+    }
+    send.signal(WorkId::new(kind::ANSWER, index));
+    send
+}

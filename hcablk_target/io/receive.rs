@@ -1,0 +1,521 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Admission: from a message to a request with buffers.
+//!
+//! The start of an admitted request: to the drive, or to what brings its data here.
+//!
+//! # Data that comes with the request
+//!
+//! Each receive buffer has two pieces, one for the request and a page for the data of an inline
+//! write, from which the drive takes it. Both are posted again before the answer, when the drive is
+//! done with them.
+
+use super::{
+    drive::begin_here,
+    eager::{
+        immediate_extent,
+        UNNAMED, //
+    },
+    fault::Fault,
+    queue::{
+        kind,
+        Queue,
+        Received,
+        Work,
+        RECEIVE_ENTRIES, //
+    },
+    request::Request,
+    validate::{
+        check,
+        check_write, //
+    },
+};
+use crate::memory::layout::MEDIUM;
+use hcablk_core::{
+    proto::message::{
+        self,
+        BadRequest,
+        Op,
+        Remote,
+        Status,
+        BUFFER_LEN,
+        MESSAGE_REQUESTS_MAX,
+        REQUEST_LEN, //
+    },
+    rdma::{
+        buffer::DmaBuffer,
+        wr::WorkId, //
+    },
+    report::trace,
+    sync::{
+        atomic::{
+            Acquire,
+            Relaxed,
+            Release, //
+        },
+        IrqGuard, //
+    },
+};
+use kernel::prelude::*;
+
+/// There is a place for every receive buffer.
+const NO_ROOM: &str = "a message has no place in which to wait";
+
+/// What became of a request that came in.
+enum Admitted {
+    Start(KBox<Request>),
+    /// It waits, or the queue is closing.
+    Later,
+}
+
+impl Queue {
+    /// Schedules the completion handler to start what waits for shared buffers, and to give back
+    /// those that others want. Any context; the shared pool's lock is held.
+    pub(crate) fn wake(&self) {
+        // What the caller has changed is seen by who finds this.
+        self.woken.store(true, Release);
+        self.pair.cq().kick();
+    }
+}
+
+impl Queue {
+    /// Handles a received message or write-with-immediate. Completion handler.
+    #[inline(never)]
+    pub(super) fn receive(&self, message: Received) {
+        self.counters.receives.bump();
+        let completed = self.take_completed();
+        let mut work = self.work.lock();
+        if let Some(request) = completed {
+            self.release(&mut work, request);
+        }
+        work.silent = false;
+        if work.closing {
+            return;
+        }
+        if work.unregistered && !self.register_ring(&mut work) {
+            drop(work);
+            return self.unposted("the registration of the eager ring", None);
+        }
+        // In the order in which they came: eager writes are counted.
+        let idle = if work.received.is_empty() {
+            work.idle.pop()
+        } else {
+            None
+        };
+        let Some(request) = idle else {
+            if work.received.push(message).is_err() {
+                self.broken(NO_ROOM);
+            }
+            return self.begin_waiting(work);
+        };
+        let (admitted, more) = self.admit(&mut work, request, message);
+        self.batcher.gather_from(work.made - work.idle.len());
+        if more {
+            return self.receive_rest(work, admitted, message.behind());
+        }
+        match admitted {
+            Admitted::Start(request) => {
+                drop(work);
+                self.start(request);
+            }
+            Admitted::Later => self.begin_waiting(work),
+        }
+    }
+
+    /// Admits the other requests of a message, whose first was admitted.
+    #[inline(never)]
+    fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
+        let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
+        let mut places = group.iter_mut();
+        let mut later = false;
+        let mut put = |admitted| match (admitted, places.next()) {
+            (Admitted::Start(request), Some(place)) => *place = Some(request),
+            _ => later = true,
+        };
+        put(first);
+        let (mut message, mut more) = (rest, true);
+        while more {
+            let Some(request) = work.idle.pop() else {
+                // Nothing waits in front of it.
+                if work.received.push(message).is_err() {
+                    self.broken(NO_ROOM);
+                }
+                put(Admitted::Later);
+                break;
+            };
+            let admitted;
+            (admitted, more) = self.admit(&mut work, request, message);
+            message = message.behind();
+            put(admitted);
+        }
+        self.batcher.gather_from(work.made - work.idle.len());
+        drop(work);
+        for request in group.into_iter().flatten() {
+            self.start(request);
+        }
+        if later {
+            self.begin_waiting(self.work.lock());
+        }
+    }
+
+    /// Decodes the request of a message that is one request without data, as most are.
+    #[inline(always)]
+    fn read_one(&self, message: Received) -> Result<message::Request, BadRequest> {
+        let bytes = self
+            .incoming
+            .read_whole::<REQUEST_LEN>(message.buffer as usize);
+        let bytes = bytes.map_err(|_| BadRequest::Unanswerable)?;
+        message::Request::count(&bytes, REQUEST_LEN)?;
+        message::Request::decode_whole(&bytes, 0, 0)
+    }
+
+    /// Decodes the next request of a message. Returns it, or what is wrong with it, and how many
+    /// follow.
+    #[inline]
+    fn read(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
+        if message.admitted == 0 {
+            return self.read_first(message);
+        }
+        let before = (message.admitted - 1) * REQUEST_LEN;
+        let more = message.length / REQUEST_LEN - message.admitted - 1;
+        let data = self.inline_data(message.buffer).ok_or(EINVAL);
+        match data.and_then(|data| data.read::<REQUEST_LEN>(before)) {
+            Ok(bytes) => (message::Request::decode_whole(&bytes, 0, 0), more),
+            Err(_) => (Err(BadRequest::Unanswerable), 0),
+        }
+    }
+
+    /// Decodes the first request of a message as [`Self::read`] does, of any length.
+    #[inline(never)]
+    fn read_first(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
+        let mut bytes = [0; BUFFER_LEN];
+        // With data of its own a receive buffer is as long as a request.
+        let here = if self.inline.is_empty() {
+            message.length
+        } else {
+            message.length.min(REQUEST_LEN)
+        };
+        let first = self
+            .incoming
+            .read(message.buffer as usize, here, &mut bytes);
+        let Ok(bytes) = first else {
+            return (Err(BadRequest::Unanswerable), 0);
+        };
+        match message::Request::count(bytes, message.length) {
+            Ok(1) => (
+                message::Request::decode_before(bytes, message.length - here, 0),
+                0,
+            ),
+            Ok(count) => {
+                let more = count - 1;
+                (message::Request::decode_before(bytes, 0, more as u8), more)
+            }
+            Err(e) => (Err(e), 0),
+        }
+    }
+
+    /// Reads the next request of a message into `request` and gives it transfer buffers, or its
+    /// place. Returns whether others follow in the message ([`Received::behind`]), too.
+    // What most messages are is read by code that knows it.
+    fn admit(
+        &self,
+        work: &mut Work,
+        request: KBox<Request>,
+        message: Received,
+    ) -> (Admitted, bool) {
+        if let Some(value) = message.immediate {
+            (self.admit_immediate(work, request, message, value), false)
+        } else if message.admitted == 0 && message.length == REQUEST_LEN {
+            let decoded = self.read_one(message);
+            self.admit_decoded(work, request, message, decoded, false)
+        } else {
+            let (decoded, more) = self.read(message);
+            self.admit_decoded(work, request, message, decoded, more != 0)
+        }
+    }
+
+    /// Admits an eager write that came with nothing but the immediate value `value`. It has neither a key nor transfer
+    /// buffers.
+    #[inline(always)]
+    fn admit_immediate(
+        &self,
+        work: &mut Work,
+        mut request: KBox<Request>,
+        message: Received,
+        value: u32,
+    ) -> Admitted {
+        let Some((extent, quiet)) = immediate_extent(value, message.length) else {
+            return self.refuse(work, request, Fault::Immediate(message.length));
+        };
+        request.marks.receive(self.timing.load(Relaxed));
+        if !self.take_ring_slot(work, &mut request, extent.length) {
+            return self.refuse(work, request, Fault::NoRingSlot(UNNAMED, extent.length));
+        }
+        request.reset(Some(message.buffer));
+        request.tag = UNNAMED;
+        request.quiet = quiet;
+        request.op = Ok(Op::WriteEager { extent, fua: false });
+        request.force_fua = self.forces_fua();
+        request.size_class = MEDIUM;
+        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
+        if let Err(status) = check_write(&extent, &self.geometry, size, refuses_writes) {
+            request.status = status;
+        } else if self.is_reserved_from_writes() {
+            request.status = Status::Conflict;
+        }
+        self.named.set(&request);
+        trace::target::received(|| request.about());
+        if request.status == Status::Ok && !work.waiting.is_empty() {
+            return self.wait(work, request);
+        }
+        Admitted::Start(request)
+    }
+
+    /// Ends the session for a message that cannot be answered.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, work: &mut Work, request: KBox<Request>, fault: Fault) -> Admitted {
+        self.counters.protocol_errors.bump();
+        self.keep_idle(work, request);
+        self.fail(fault);
+        Admitted::Later
+    }
+
+    /// Admits the request of a message as [`Self::admit`] does, which was `decoded`; with `more`
+    /// behind it.
+    // Each of the calls knows something of it, which leaves less to do.
+    #[inline(always)]
+    fn admit_decoded(
+        &self,
+        work: &mut Work,
+        mut request: KBox<Request>,
+        message: Received,
+        decoded: Result<message::Request, BadRequest>,
+        more: bool,
+    ) -> (Admitted, bool) {
+        request.marks.receive(self.timing.load(Relaxed));
+        if let Ok(message::Request {
+            tag,
+            op: Op::WriteEager { extent, .. },
+            ..
+        }) = decoded
+        {
+            if !self.take_ring_slot(work, &mut request, extent.length) {
+                let fault = Fault::NoRingSlot(tag, extent.length);
+                return (self.refuse(work, request, fault), false);
+            }
+        }
+        // The receive buffer is posted again with the answer to its last request.
+        request.reset((!more).then_some(message.buffer));
+        match decoded {
+            Ok(asked) => self.take_request(&mut request, asked),
+            Err(BadRequest::Answer(tag, status)) => {
+                self.counters.protocol_errors.bump();
+                request.tag = tag;
+                request.op = Err(status);
+                request.status = status;
+            }
+            Err(BadRequest::Unanswerable) => {
+                let fault = Fault::Message(message.length);
+                return (self.refuse(work, request, fault), false);
+            }
+        }
+        self.named.set(&request);
+        trace::target::received(|| request.about());
+        if request.status != Status::Ok {
+            return (Admitted::Start(request), more);
+        }
+        (self.assign_buffers(work, request), more)
+    }
+
+    /// Records what a request asks for, and with what status it is refused if it is.
+    #[inline(always)]
+    fn take_request(&self, request: &mut Request, asked: message::Request) {
+        request.tag = asked.tag;
+        request.quiet = asked.quiet;
+        request.op = Ok(asked.op);
+        request.force_fua = self.forces_fua();
+        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
+        let emptied = || self.backing.emptied();
+        if let Err(status) = check(&asked.op, &self.geometry, size, refuses_writes, emptied) {
+            request.status = status;
+        } else if let Some(status) = self.refuses(&asked.op) {
+            request.status = status;
+        } else if self.is_reserved_from(&asked.op) {
+            request.status = Status::Conflict;
+        }
+    }
+
+    /// Returns whether a reservation of another host forbids a request. This is asked under the lock under which the queue closes:
+    /// who closes it after a change waits for all that was allowed before.
+    #[inline]
+    fn is_reserved_from(&self, op: &Op) -> bool {
+        let drive = self.backing.drive();
+        drive.is_some_and(|drive| drive.forbids(&self.host, op))
+    }
+
+    /// Returns whether a reservation of another host forbids writes, as [`Self::is_reserved_from`] does.
+    #[inline]
+    fn is_reserved_from_writes(&self) -> bool {
+        let drive = self.backing.drive();
+        drive.is_some_and(|drive| drive.forbids_writes(&self.host))
+    }
+
+    /// Gives a request its transfer buffers and chunks, or its place among those that wait for some.
+    #[inline(always)]
+    fn assign_buffers(&self, work: &mut Work, mut request: KBox<Request>) -> Admitted {
+        if work.waiting.is_empty() && request.take_buffers(&mut work.free) {
+            self.count_buffers(&request);
+            self.take_chunks(work, &mut request);
+            return Admitted::Start(request);
+        }
+        self.wait(work, request)
+    }
+
+    /// Lets a request wait for transfer buffers, or behind those that do.
+    #[inline(never)]
+    fn wait(&self, work: &mut Work, request: KBox<Request>) -> Admitted {
+        self.counters.buffer_waits.bump();
+        if let Err(request) = work.waiting.push(request) {
+            self.cannot_wait(work, request);
+        }
+        Admitted::Later
+    }
+
+    /// Counts a request that has its buffers.
+    #[inline]
+    fn count_buffers(&self, request: &Request) {
+        if !request.shared().is_empty() || !request.own().is_empty() {
+            self.counters.of_class(request.size_class).bump();
+        }
+    }
+
+    /// Does what [`Queue::wake`] was called for. Completion handler.
+    #[inline]
+    pub(super) fn handle_wake(&self) {
+        if self.woken.load(Relaxed) && self.woken.xchg(false, Acquire) {
+            let mut work = self.work.lock();
+            work.free.give_back_if_pressed();
+            self.begin_waiting(work);
+        }
+    }
+
+    /// Begins what can be begun of that which waits. Process context.
+    pub(super) fn begin_waiting<'a>(&'a self, mut work: IrqGuard<'a, Work>) {
+        while !work.closing {
+            let Some(request) = self.next(&mut work) else {
+                break;
+            };
+            drop(work);
+            self.start(request);
+            work = self.work.lock();
+        }
+        self.update_notify(&work);
+    }
+
+    /// Returns the next request that can be started.
+    fn next(&self, work: &mut Work) -> Option<KBox<Request>> {
+        loop {
+            if let Some(mut request) = work.waiting.pop() {
+                if request.take_buffers(&mut work.free) {
+                    self.count_buffers(&request);
+                    self.take_chunks(work, &mut request);
+                    return Some(request);
+                }
+                if let Err(request) = work.waiting.unpop(request) {
+                    self.cannot_wait(work, request);
+                }
+                return None;
+            }
+            if work.received.is_empty() {
+                return None;
+            }
+            let request = work.idle.pop()?;
+            let Some(message) = work.received.pop() else {
+                self.keep_idle(work, request);
+                return None;
+            };
+            let (admitted, more) = self.admit(work, request, message);
+            if more && work.received.unpop(message.behind()).is_err() {
+                self.broken(NO_ROOM);
+            }
+            if let Admitted::Start(request) = admitted {
+                return Some(request);
+            }
+        }
+    }
+
+    /// Posts receive buffer `buffer` again. Any context.
+    #[inline]
+    pub(super) fn post_receive(&self, buffer: u32) -> Result {
+        let entries = self.receives.get(buffer as usize).ok_or(EINVAL)?;
+        if self.inline_syncs {
+            self.give_inline(buffer);
+        }
+        let count = if self.inline.is_empty() {
+            1
+        } else {
+            RECEIVE_ENTRIES
+        };
+        let entries = entries.get(..count).ok_or(EINVAL)?;
+        let id = WorkId::new(kind::RECEIVE, buffer);
+        self.pair.post_receive_parts(entries, id)
+    }
+
+    /// Gives the memory for inline data of receive buffer `buffer` to the HCA.
+    #[cold]
+    #[inline(never)]
+    fn give_inline(&self, buffer: u32) {
+        if let Some(data) = self.inline_data(buffer) {
+            data.sync_for_device(0, self.shape.inline as usize);
+        }
+    }
+
+    /// Returns the inline data of the request in receive buffer `buffer`.
+    #[inline]
+    pub(super) fn inline_data(&self, buffer: u32) -> Option<&DmaBuffer> {
+        self.inline.get(buffer as usize)
+    }
+}
+
+impl Queue {
+    /// Starts an admitted request.
+    pub(super) fn start(&self, mut request: KBox<Request>) {
+        request.marks.begin();
+        if request.status != Status::Ok {
+            let status = request.status;
+            return self.answer(request, status);
+        }
+        match request.op {
+            Ok(Op::Write { remote, .. }) => return self.start_rdma_read(request, remote),
+            Ok(Op::Nop) => return self.answer(request, Status::Ok),
+            Err(status) => return self.answer(request, status),
+            Ok(Op::WriteInline { .. }) => self.take_inline(&mut request),
+            Ok(Op::WriteEager { .. }) => self.take_eager(&mut request),
+            Ok(Op::Read(..) | Op::Flush | Op::Discard(_) | Op::WriteZeroes { .. }) => {}
+        }
+        begin_here(self, request);
+    }
+
+    /// Takes the data over that came with a request.
+    #[inline]
+    fn take_inline(&self, request: &mut Request) {
+        request.moved = request.length() as u64;
+        if let Some(data) = request.receive.and_then(|buffer| self.inline_data(buffer)) {
+            data.sync_for_cpu(0, request.length());
+        }
+    }
+
+    /// Starts the RDMA READ of a write's data, by chunks if it has any.
+    // Out of line: its tables would be in the frame of every request, below the drive's.
+    #[inline(never)]
+    fn start_rdma_read(&self, mut request: KBox<Request>, remote: Remote) {
+        if request.chunks.is_some() {
+            request.look_back();
+            if !request.is_cached() {
+                return self.fetch_chunks(request);
+            }
+        }
+        self.fetch(request, remote);
+    }
+}

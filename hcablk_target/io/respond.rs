@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The answer to a request, with the data that it asked for.
+//!
+//! Answers that wait for their doorbell.
+//!
+//! ```text
+//!            a request finds others under way              round_done()
+//!  (at once) ────────────────────────────────► Gathering ───────────────► (at once)
+//! ```
+//!
+//! A round of the completion handler may find many requests, and a drive that
+//! is fast answers them at once, before the call returns that begins them. Such
+//! answers are gathered and posted together when the round is over, or when
+//! there is no room for more. All others are posted at once: those that come from an
+//! interrupt or another thread while the round lasts, too, for a drive may
+//! make the handler wait.
+//!
+//! Of answers that are posted together only the last is reported: sends
+//! complete in order. Their `Request`s are a list from the last to the first, reclaimed together.
+//! Not on iWARP, where each is reported (`Queue::all_reported`).
+//!
+//! Answers to [eager](super::eager) writes go by one message for many: they
+//! are put together until the round is over or the message is full. Their `Request`s
+//! are such a list, too, and the message is in the last one's buffer.
+//!
+//! An answer that waits is in the table of work under way, as one that was
+//! posted: it is reclaimed by its completion, or when posting failed. It waits
+//! only while a round lasts, and every round comes to its end.
+//!
+//! `waiting` is a lock of its own, taken when answers are gathered only; no
+//! other lock is taken inside.
+
+use super::{
+    cache::leave_cache,
+    limits::PARTS_MAX,
+    queue::{
+        kind,
+        Queue, //
+    },
+    request::Request, //
+};
+use crate::memory::layout::{
+    BUFFERS_MAX,
+    BUFFERS_USUAL, //
+};
+use hcablk_core::{
+    proto::{
+        grant::Answers,
+        message::{
+            Answer,
+            Op,
+            Remote,
+            Response,
+            Status, //
+        },
+    },
+    rdma::{
+        backlog::Backlog,
+        wr::{
+            Chain,
+            Rdma,
+            Send,
+            Sge,
+            WorkId,
+            WorkRequest, //
+        },
+    },
+    report::trace,
+    sync::{
+        new_irq_lock,
+        unordered::{
+            UnorderedU64,
+            UnorderedUsize, //
+        },
+        IrqGuard,
+        IrqLock, //
+    },
+    system::this_thread, //
+};
+use kernel::prelude::*;
+
+impl Queue {
+    /// Answers a request, after the data that it asked for. Any context.
+    pub(super) fn answer(&self, mut request: KBox<Request>, status: Status) {
+        request.status = status;
+        request.marks.leave_drive();
+        if request.flush_error != 0 {
+            self.expect_report();
+        }
+        leave_cache(self, &mut request, status == Status::Ok);
+        trace::target::answered(|| request.about());
+        // The credit that the answer grants must be there before the answer.
+        if request
+            .receive
+            .is_some_and(|buffer| self.post_receive(buffer).is_err())
+        {
+            self.unposted("a receive buffer", Some(request.index));
+            return self.give_up(request);
+        }
+        if Self::is_eager(&request) {
+            return self.answer_eager(request);
+        }
+
+        if let Some((data, remote)) = self.immediate_read(&request) {
+            return self.send_immediate(request, data, remote);
+        }
+        if request.sends_one_piece() {
+            return self.send_one_piece(request);
+        }
+        if request.is_large() {
+            return self.send_large(request);
+        }
+        self.send_usual(request);
+    }
+
+    /// Asks for an event at the completion of the next answer, which is a failed flush's: since
+    /// flushes on other queue pairs end with that error until then.
+    #[cold]
+    fn expect_report(&self) {
+        let mut work = self.work.lock();
+        work.owed += 1;
+        self.update_notify(&work);
+        drop(work);
+        self.pair.cq().kick();
+    }
+
+    /// Returns the data of a read that is answered by one RDMA WRITE of one buffer, with an immediate
+    /// value, and where it goes: most small ones.
+    #[inline]
+    fn immediate_read(&self, request: &Request) -> Option<(Sge, Remote)> {
+        let (Ok(Op::Read(extent, remote)), Status::Ok) = (request.op, request.status) else {
+            return None;
+        };
+        let buffer = request.only_buffer()?;
+        if request.chunks.moves() || !self.uses_write_with_immediate(request, remote) {
+            return None;
+        }
+        let length = extent.length as usize;
+        buffer.sync_for_device(0, length);
+        let data = buffer.slice_for(&self.pd, 0, length)?;
+        Some((Sge::new(data), remote))
+    }
+
+    /// Answers a read by the RDMA WRITE of its `data`.
+    #[inline]
+    fn send_immediate(&self, mut request: KBox<Request>, data: Sge, remote: Remote) {
+        request.moved = request.length() as u64;
+        let data = [data];
+        let mut write = Rdma::write(&data, remote.address, remote.key);
+        write.immediate(request.tag.to_immediate(), !request.quiet);
+        write.signal(WorkId::new(kind::ANSWER, request.index));
+        if self.batcher.gathers() {
+            return self.gather(request, &mut [Some(write)], None);
+        }
+        let mut chain = Chain::new();
+        chain.push(&mut write);
+        self.post_here(request, &chain);
+    }
+
+    // Out of line, as below.
+    #[inline(never)]
+    fn send_one_piece(&self, request: KBox<Request>) {
+        self.send_answer::<1, 1>(request);
+    }
+
+    // Out of line: its tables would be in the frame of every answer.
+    #[inline(never)]
+    fn send_usual(&self, request: KBox<Request>) {
+        self.send_answer::<BUFFERS_USUAL, PARTS_MAX>(request);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_large(&self, request: KBox<Request>) {
+        self.send_answer::<BUFFERS_MAX, PARTS_MAX>(request);
+    }
+
+    /// Sends an answer, with data of up to `BUFFERS` pieces of memory by up to `PARTS` RDMA WRITEs.
+    #[inline(always)]
+    fn send_answer<const BUFFERS: usize, const PARTS: usize>(&self, mut request: KBox<Request>) {
+        let index = request.index;
+        let mut sges = [Sge::EMPTY; BUFFERS];
+        let (count, data) = self.data_to_write(&mut request, &mut sges);
+        let per_part = self.shape.write_sges;
+        let unit = request.unit();
+        let mut parts = sges
+            .get(..count)
+            .unwrap_or(&[])
+            .chunks(per_part)
+            .zip(0..)
+            .filter_map(|(part, i): (_, u64)| {
+                let remote = data?;
+                let address = remote.address + i * (per_part * unit) as u64;
+                Some(Rdma::write(part, address, remote.key))
+            });
+        let mut writes: [Option<Rdma<'_>>; PARTS] = core::array::from_fn(|_| parts.next());
+        if data.is_some_and(|remote| self.uses_write_with_immediate(&request, remote)) {
+            for write in writes.iter_mut().flatten() {
+                write.immediate(request.tag.to_immediate(), !request.quiet);
+                write.signal(WorkId::new(kind::ANSWER, index));
+            }
+            return self.post_answer(request, &mut writes, None);
+        }
+        for write in writes.iter_mut().flatten() {
+            let part = WorkId::new(kind::PART, index);
+            if self.all_reported {
+                write.signal(part);
+            } else {
+                write.name(part);
+            }
+        }
+        self.send_response(request, &mut writes);
+    }
+
+    /// Fills `sges` with the data that an answer writes into the initiator's memory, and returns
+    /// how many entries these are, and where it goes.
+    #[inline(always)]
+    fn data_to_write(&self, request: &mut Request, sges: &mut [Sge]) -> (usize, Option<Remote>) {
+        let (Ok(Op::Read(_, remote)), Status::Ok) = (request.op, request.status) else {
+            return (0, None);
+        };
+        request.moved = request.length() as u64;
+        if request.chunks.moves() {
+            return (0, None);
+        }
+        if request.wire_in_ram() {
+            for piece in request.pieces() {
+                piece.buffer.sync_for_device(0, piece.length);
+            }
+        }
+        (self.sges(request, sges), Some(remote))
+    }
+
+    /// Sends the response to a request, behind `writes`.
+    #[inline(always)]
+    fn send_response(&self, request: KBox<Request>, writes: &mut [Option<Rdma<'_>>]) {
+        let response = Response {
+            credits: 1,
+            tag: request.tag,
+            status: request.status,
+        };
+        let Ok(message) = self
+            .outgoing
+            .write(request.index as usize, &response.encode())
+        else {
+            self.broken("a request has no buffer for its answer");
+            return self.give_up(request);
+        };
+        let message = [Sge::new(message)];
+        let mut send = Send::new(&message);
+        if let Some(key) = key_to_invalidate(&request) {
+            send = send.invalidating(key);
+        }
+        if !request.quiet {
+            send.solicited();
+        }
+        send.signal(WorkId::new(kind::ANSWER, request.index));
+        self.post_answer(request, writes, Some(&mut send));
+    }
+
+    /// Returns whether a read is answered by a write-with-immediate instead of a message: if its
+    /// data is one RDMA WRITE, whose length the initiator sees, and not on iWARP.
+    #[inline]
+    pub(super) fn uses_write_with_immediate(&self, request: &Request, remote: Remote) -> bool {
+        remote.answer == Answer::Immediate && request.length() <= self.immediate_bytes
+    }
+
+    /// Fills `sges` with the scatter-gather entries of `request`'s data, and returns how many these are.
+    #[inline]
+    pub(super) fn sges(&self, request: &Request, sges: &mut [Sge]) -> usize {
+        if let Some(count) = request.line_sges(sges) {
+            return count;
+        }
+        let mut count = 0;
+        let pd = &self.pd;
+        for (piece, sge) in request.pieces().zip(sges.iter_mut()) {
+            let length = piece.length;
+            let ram = || Some(Sge::new(piece.buffer.slice_for(pd, 0, length)?));
+            let peer = request
+                .peer
+                .as_ref()
+                .and_then(|p| p.sge(piece.number, 0, length));
+            if let Some(found) = peer.or_else(ram) {
+                *sge = found;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Posts work after which `request` comes back by its index.
+    pub(super) fn post(&self, request: KBox<Request>, chain: &Chain<'_>) {
+        self.post_here(request, chain);
+    }
+
+    /// Does what [`Self::post`] does, in the frame of the caller.
+    #[inline(always)]
+    pub(super) fn post_here(&self, request: KBox<Request>, chain: &Chain<'_>) {
+        let index = request.index;
+        if let Err(request) = self.inflight.park(index, request) {
+            return self.is_taken(request);
+        }
+        self.batcher.rang(chain.len().into());
+        if self.pair.post(chain).is_err() {
+            self.post_failed(index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_taken(&self, request: KBox<Request>) {
+        self.broken("a request is there that is to be under way");
+        self.give_up(request);
+    }
+
+    /// Gives a request up whose work was not posted, or only a part of it.
+    #[cold]
+    #[inline(never)]
+    fn post_failed(&self, index: u32) {
+        self.unposted("RDMA or an answer", Some(index));
+        if let Some(request) = self.inflight.take(index) {
+            self.give_up(request);
+        }
+    }
+}
+
+/// Returns the key that `request`'s answer is to invalidate.
+pub(super) fn key_to_invalidate(request: &Request) -> Option<u32> {
+    match request.op {
+        Ok(Op::Read(_, remote) | Op::Write { remote, .. })
+            if remote.answer == Answer::Invalidating =>
+        {
+            Some(remote.key)
+        }
+        _ => None,
+    }
+}
+
+/// Work requests that wait at most.
+const ROOM: usize = 32;
+/// Entries of one of them at most.
+const ENTRIES: usize = 4;
+/// Requests under way from which answers are gathered.
+const FROM: usize = 4;
+
+/// See the module.
+#[pin_data]
+pub(super) struct ResponseBatcher {
+    /// The thread of the completion handler while it gathers, else 0. Changed by
+    /// the handler only.
+    gathering: UnorderedUsize,
+    /// Not yet counted: see [`Queue::round_over`].
+    doorbells: UnorderedU64,
+    work_requests: UnorderedU64,
+    #[pin]
+    waiting: IrqLock<ResponseBatch>,
+}
+
+/// Responses and work requests that wait for the next doorbell.
+pub(super) struct ResponseBatch {
+    pub(super) backlog: Backlog<ENTRIES>,
+    /// Answers to eager writes, of which no message was made yet.
+    pub(super) answers: Answers,
+    /// The last of these.
+    pub(super) first: Option<u32>,
+    /// The message of these is to be solicited, as one of their writes is.
+    pub(super) solicited: bool,
+    /// Of the work request that waits last, if it is the end of an answer that can leave
+    /// its report to the next.
+    pub(super) last: Option<u32>,
+}
+
+impl ResponseBatcher {
+    /// Allocates one without responses. May sleep.
+    pub(super) fn new() -> Result<impl PinInit<Self>> {
+        let waiting = ResponseBatch {
+            backlog: Backlog::new(ROOM)?,
+            answers: Answers::new(),
+            first: None,
+            solicited: false,
+            last: None,
+        };
+        Ok(pin_init!(Self {
+            gathering: UnorderedUsize::new(0),
+            doorbells: UnorderedU64::new(0),
+            work_requests: UnorderedU64::new(0),
+            waiting <- new_irq_lock!(waiting, "hcablk_responses"),
+        }))
+    }
+
+    /// Begins to gather answers if enough requests are under way when one was received.
+    /// Completion handler.
+    #[inline]
+    pub(super) fn gather_from(&self, under_way: usize) {
+        if under_way >= FROM && self.gathering.get() == 0 {
+            self.gathering.set(this_thread());
+        }
+    }
+
+    /// Returns whether the caller is the completion handler, and gathers answers.
+    #[inline]
+    pub(super) fn gathers(&self) -> bool {
+        let gathering = self.gathering.get();
+        gathering != 0 && gathering == this_thread()
+    }
+
+    pub(super) fn waiting(&self) -> IrqGuard<'_, ResponseBatch> {
+        self.waiting.lock()
+    }
+
+    /// Counts a doorbell for `work_requests` work requests. Any context.
+    #[inline]
+    pub(super) fn rang(&self, work_requests: u64) {
+        self.doorbells.add(1);
+        self.work_requests.add(work_requests);
+    }
+}
+
+impl Queue {
+    /// Posts an answer, or lets it wait; `request` comes back by its index. Any
+    /// context.
+    #[inline(never)]
+    pub(super) fn post_answer(
+        &self,
+        request: KBox<Request>,
+        writes: &mut [Option<Rdma<'_>>],
+        send: Option<&mut Send<'_>>,
+    ) {
+        if self.batcher.gathers() {
+            return self.gather(request, writes, send);
+        }
+        self.post(request, &chain(writes, send));
+    }
+
+    /// Lets an answer wait for the end of the round. Completion handler, which [gathers](ResponseBatcher::gathers).
+    #[inline(always)]
+    pub(super) fn gather(
+        &self,
+        mut request: KBox<Request>,
+        writes: &mut [Option<Rdma<'_>>],
+        mut send: Option<&mut Send<'_>>,
+    ) {
+        let index = request.index;
+        let mut waiting = self.batcher.waiting.lock();
+        let last = waiting.last.filter(|_| !self.all_reported);
+        request.next = last;
+        if let Err(request) = self.inflight.park(index, request) {
+            drop(waiting);
+            self.broken("a request is there that is to be answered");
+            return self.give_up(request);
+        }
+        waiting.last = Some(index);
+        let backlog = &mut waiting.backlog;
+        let before = backlog.len();
+        if let (Some(last), Some(place)) = (last, before.checked_sub(1)) {
+            // An error is reported all the same, but reclaims nothing: the list's end does.
+            backlog.rename_silent(place, WorkId::new(kind::PART, last));
+        }
+        let all = writes.iter_mut().flatten().all(|wr| backlog.push(wr))
+            && send.as_mut().is_none_or(|wr| backlog.push(*wr));
+        if all {
+            return;
+        }
+        backlog.truncate(before);
+        self.ring_with(waiting, &chain(writes, send), index);
+    }
+
+    /// Posts what waits and `chain`, the answer of the `Request` number `index`, for which there is no room.
+    #[inline(never)]
+    fn ring_with(&self, mut waiting: IrqGuard<'_, ResponseBatch>, chain: &Chain<'_>, index: u32) {
+        let posted = self.ring(&mut waiting, chain);
+        drop(waiting);
+        if posted.is_err() {
+            self.not_posted(Some(index));
+        }
+    }
+
+    /// Ends the handler's round: reclaims the answers whose send has completed, posts what waits,
+    /// and adds to the counters what was counted elsewhere. Completion handler.
+    #[inline]
+    pub(super) fn round_over(&self) {
+        self.reclaim_completed();
+        self.handle_wake();
+        if self.batcher.gathering.get() != 0 {
+            self.end_gathering();
+        }
+        let c = &self.counters;
+        c.doorbells.add(self.batcher.doorbells.take());
+        c.work_requests.add(self.batcher.work_requests.take());
+    }
+
+    /// Posts the answers that were gathered in this round.
+    #[inline(never)]
+    fn end_gathering(&self) {
+        self.batcher.gathering.set(0);
+        let mut waiting = self.batcher.waiting.lock();
+        let mut failed = self.flush_answers(&mut waiting);
+        let posted = self.ring(&mut waiting, &Chain::new());
+        if posted.is_err() && failed.is_none() {
+            failed = waiting.backlog.pop().map(|id| id.index);
+        }
+        drop(waiting);
+        if failed.is_some() || posted.is_err() {
+            self.not_posted(failed);
+        }
+    }
+
+    pub(super) fn ring(&self, waiting: &mut ResponseBatch, chain: &Chain<'_>) -> Result {
+        let requests = waiting.backlog.len() as u64 + u64::from(chain.len());
+        if requests != 0 {
+            self.batcher.rang(requests);
+        }
+        waiting.last = None;
+        waiting.backlog.post(&self.pair, chain)
+    }
+
+    /// Gives up the answers that waited, since they were not posted, or only a part of them. The
+    /// session ends, and completions of these find no `Request`.
+    #[cold]
+    pub(super) fn not_posted(&self, mut first: Option<u32>) {
+        self.unposted("an answer", first);
+        while let Some(index) = first {
+            let mut next = Some(index);
+            while let Some(request) = next.and_then(|index| self.inflight.take(index)) {
+                next = request.next;
+                self.give_up(request);
+            }
+            first = self.batcher.waiting().backlog.pop().map(|id| id.index);
+        }
+    }
+}
+
+/// Chains the work requests of an answer, in order.
+#[inline]
+fn chain<'a>(writes: &'a mut [Option<Rdma<'_>>], send: Option<&'a mut Send<'_>>) -> Chain<'a> {
+    let mut chain = Chain::new();
+    for write in writes.iter_mut().flatten() {
+        chain.push(write);
+    }
+    if let Some(send) = send {
+        chain.push(send);
+    }
+    chain
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What is counted of a request when the completion of its answer's send is found.
+
+use super::{
+    cache::count_cache,
+    queue::Queue,
+    request::Request,
+    respond::key_to_invalidate, //
+};
+use hcablk_core::{
+    proto::message::{
+        Op,
+        Status, //
+    },
+    report::trace, //
+};
+
+impl Queue {
+    /// Counts a request whose answer's send has completed, and its message if `counts`.
+    pub(super) fn answered(&self, request: &Request, counts: bool) {
+        trace::target::completed(|| request.about());
+        let c = &self.counters;
+        let ok = request.status == Status::Ok;
+        match request.op {
+            Ok(Op::Read(_, remote)) if ok && self.uses_write_with_immediate(request, remote) => {
+                c.immediates.bump()
+            }
+            _ => c.sends.add(counts.into()),
+        }
+        self.count_operation(request);
+        if request.marks.is_measured() {
+            self.count_times(request);
+        }
+        c.rdma_bytes.add(request.moved);
+        if ok {
+            self.count_way(request);
+        } else {
+            self.count_failure(request);
+        }
+        if key_to_invalidate(request).is_some() {
+            c.remote_invalidations.bump();
+        }
+    }
+
+    /// Counts how long a request that is measured took.
+    #[inline(never)]
+    fn count_times(&self, request: &Request) {
+        // What asks for nothing is no request of the disk's.
+        if !matches!(request.op, Ok(Op::Nop)) {
+            let fetched = matches!(request.op, Ok(Op::Write { .. }));
+            request.marks.end(fetched, &self.times);
+        }
+    }
+
+    /// Counts a request that failed, and that its initiator was told so.
+    #[cold]
+    #[inline(never)]
+    fn count_failure(&self, request: &Request) {
+        self.counters.errors.bump();
+        if request.flush_error != 0 {
+            // TCP may still lose what iWARP has sent.
+            let arrived = !self.all_reported;
+            self.write_errors
+                .flush_error_sent(request.flush_error, self.teller, arrived);
+        }
+    }
+
+    /// Counts what was asked for, and how many bytes were moved.
+    #[inline]
+    fn count_operation(&self, request: &Request) {
+        let c = &self.counters;
+        let (length, ok) = (request.length() as u64, request.status == Status::Ok);
+        match request.op {
+            Ok(Op::Read(..)) => {
+                c.reads.bump();
+                c.read_bytes.add(if ok { length } else { 0 });
+            }
+            Ok(
+                Op::Write { fua, .. } | Op::WriteInline { fua, .. } | Op::WriteEager { fua, .. },
+            ) => {
+                c.writes.bump();
+                match request.op {
+                    Ok(Op::WriteEager { .. }) => c.eager_writes.bump(),
+                    Ok(Op::WriteInline { .. }) => c.inline_writes.bump(),
+                    _ => {}
+                }
+                if fua {
+                    c.fua_writes.bump();
+                }
+                c.written_bytes.add(if ok { length } else { 0 });
+            }
+            Ok(Op::Flush) => c.flushes.bump(),
+            Ok(Op::Discard(extent)) => {
+                c.discards.bump();
+                c.discarded_bytes
+                    .add(if ok { extent.length.into() } else { 0 });
+            }
+            Ok(Op::WriteZeroes { extent, .. }) => {
+                c.zeroes.bump();
+                c.zeroed_bytes
+                    .add(if ok { extent.length.into() } else { 0 });
+            }
+            Ok(Op::Nop) | Err(_) => {}
+        }
+    }
+
+    /// Counts by what way the data of a request went that was done well.
+    #[inline]
+    fn count_way(&self, request: &Request) {
+        if self.went_straight(request) {
+            // The HCA has moved all of it.
+            return self.counters.ram_bytes.add(request.length() as u64);
+        }
+        self.count_detours(request);
+    }
+
+    /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and met
+    /// neither the page cache nor a cache of the volume's.
+    #[inline]
+    fn went_straight(&self, request: &Request) -> bool {
+        self.is_straight && !request.met_pages && !request.chunks.moves()
+    }
+
+    /// Counts as [`Self::count_way`] does, whatever way the data went.
+    #[inline(never)]
+    fn count_detours(&self, request: &Request) {
+        let c = &self.counters;
+        let length = request.length() as u64;
+        let bounced = if request.bounces() || (request.peer_hit && !request.is_in_lines()) {
+            length
+        } else {
+            0
+        };
+        c.copied_bytes
+            .add(length - request.moved.min(length) + bounced);
+        let cached =
+            request.cached || (request.met_pages && !matches!(request.op, Ok(Op::Read(..))));
+        let through_cache = if cached { length } else { 0 };
+        c.cache_bytes.add(through_cache);
+        let by_ram = if request.wire_in_ram() { length } else { 0 };
+        c.ram_bytes.add(by_ram + through_cache);
+        if self.backing.wants_peers() {
+            let served = request.peer_hit;
+            let by_peer = request.peer.is_some() || request.is_in_lines();
+            c.p2p_bytes.add(if by_peer && !served { length } else { 0 });
+            c.p2p_bounce_bytes.add(bounced);
+            c.p2p_fallbacks
+                .add((!by_peer && !served && length != 0).into());
+        }
+        let (chunks, early) = request.chunks.moved();
+        c.chunks.add(chunks);
+        c.early_chunks.add(early);
+        count_cache(self, request, c);
+        c.met_pages.add((request.met_pages && length != 0).into());
+    }
+}
