@@ -45,10 +45,10 @@ must wait_until c2 60 true
 refuse "a wait without its event ends" becomes_true c2 1 false
 wait_until c2 1 false 2> /dev/null
 same "one that is to come does, too, and what does not come at all is not late" 1 $?
-must on c2 'rm -f /tmp/event; (usleep 3000000; touch /tmp/event) > /dev/null 2>&1 &'
+must on c2 "rm -f /tmp/event; (usleep $((3000000 * slow)); touch /tmp/event) > /dev/null 2>&1 &"
 wait_until c2 1 '[ -e /tmp/event ]' 2> /dev/null
 same "what comes after its time is late" "$LATE" $?
-must on c2 "(usleep 3000000; echo 'hcablk-test: it comes' > /dev/kmsg) > /dev/null 2>&1 &"
+must on c2 "(usleep $((3000000 * slow)); echo 'hcablk-test: it comes' > /dev/kmsg) > /dev/null 2>&1 &"
 wait_log c2 1 'hcablk-test: it comes' 2> /dev/null >&2
 same "so is what the kernel says after its time" "$LATE" $?
 must on c2 'rm -f /tmp/event; (usleep 700000; touch /tmp/event) > /dev/null 2>&1 &'

@@ -27,16 +27,6 @@ must on target "mkdir -p $target/volumes/bad"
 like "the driver refuses it, too" "Invalid" "$(on target "env echo fast > $target/volumes/bad/mode" 2>&1)"
 must on target "rmdir $target/volumes/bad"
 
-# What is written back on overlayfs is another file, of whose errors nobody would hear.
-must on target "modprobe overlay; mkdir -p /mnt/files/upper /mnt/files/work /mnt/files/lower /mnt/over && truncate -s 4M /mnt/files/lower/below"
-for options in '' ,volatile; do
-	must on target "mount -t overlay -o lowerdir=/mnt/files/lower,upperdir=/mnt/files/upper,workdir=/mnt/files/work$options overlay /mnt/over && truncate -s 4M /mnt/over/above"
-	for file in above below; do
-		refused "a file on overlayfs (${options:-usual}, $file)" "overlayfs" /mnt/over/$file --mode cached
-	done
-	must on target "umount /mnt/over && rm -rf /mnt/files/work"
-	must on target "mkdir -p /mnt/files/work"
-done
 export_volume odd /mnt/files/odd c1
 connect c1 odd
 same "a file's last part of a block is left out" $((8 << 20)) "$(on c1 "blockdev --getsize64 $device")"
