@@ -20,8 +20,9 @@ void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch)
 }
 
 /*
- * blk_mq_requeue_work() dispatches those with this flag, which is a macro, in the order in which they come. The block layer counts
- * a request's time from when it is issued; so the next issue gets what is left of it, but enough to be answered.
+ * blk_mq_requeue_work() dispatches those with this flag, which is a macro, in the order in which
+ * they come. The block layer counts a request's time from when it is issued; so the next issue
+ * gets what is left of it, but enough to be answered.
  */
 void hcablk_c_requeue(struct request *rq)
 {
@@ -33,20 +34,27 @@ void hcablk_c_requeue(struct request *rq)
 	blk_mq_requeue_request(rq, true);
 }
 
-/* Gives a request all of its time, from when the timer is set next: with what is left of an earlier issue it has run out. */
+/*
+ * Gives a request all of its time, from when the timer is set next: with what is left of an
+ * earlier issue it has run out.
+ */
 void hcablk_c_time_anew(struct request *rq)
 {
 	WRITE_ONCE(rq->timeout, rq->q->rq_timeout);
 }
 
-/* set_disk_ro() without its uevent, which is sent under a mutex whose holder waits for memory. assign_bit() is a macro. */
+/*
+ * set_disk_ro() without its uevent, which is sent under a mutex whose holder waits for memory.
+ * assign_bit() is a macro.
+ */
 void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only)
 {
 	assign_bit(GD_READ_ONLY, &disk->state, read_only);
 }
 
 /*
- * bdev_discard_alignment() without a division by a granularity that becomes 0 in between: nobody holds the lock of the limits here.
+ * bdev_discard_alignment() without a division by a granularity that becomes 0 in between: nobody
+ * holds the lock of the limits here.
  */
 static unsigned int discard_alignment(struct block_device *bdev, unsigned int granularity)
 {
@@ -56,10 +64,14 @@ static unsigned int discard_alignment(struct block_device *bdev, unsigned int gr
 	if (!granularity)
 		return 0;
 	div_u64_rem(start, granularity, &offset);
-	return (READ_ONCE(bdev_limits(bdev)->discard_alignment) % granularity + granularity - offset) % granularity;
+	return (READ_ONCE(bdev_limits(bdev)->discard_alignment) % granularity +
+		granularity - offset) % granularity;
 }
 
-/* What user space has lowered of a drive's limits counts here, too. Most of these are inlines, and the flags are macros. */
+/*
+ * What user space has lowered of a drive's limits counts here, too. Most of these are inlines, and
+ * the flags are macros.
+ */
 void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *out)
 {
 	const struct queue_limits *lim = bdev_limits(bdev);
@@ -86,10 +98,14 @@ void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *
 	};
 }
 
-/* The flags of features are macros. FUA means nothing without a write cache: blk_validate_limits() takes it away then. */
+/*
+ * The flags of features are macros. FUA means nothing without a write cache: blk_validate_limits()
+ * takes it away then.
+ */
 void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limits *to)
 {
-	lim->features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA | BLK_FEAT_ROTATIONAL | BLK_FEAT_ATOMIC_WRITES);
+	lim->features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA | BLK_FEAT_ROTATIONAL |
+			   BLK_FEAT_ATOMIC_WRITES);
 	if (to->write_cache)
 		lim->features |= BLK_FEAT_WRITE_CACHE;
 	if (to->fua)
@@ -113,7 +129,10 @@ void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limi
 	lim->atomic_write_hw_boundary = to->atomic_write_boundary;
 }
 
-/* These are inlines. They need neither a freeze nor a lock: what was made by the old limits ends as not supported. */
+/*
+ * These are inlines. They need neither a freeze nor a lock: what was made by the old limits ends
+ * as not supported.
+ */
 void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits *to)
 {
 	if (!to->max_discard_sectors)
@@ -126,10 +145,12 @@ void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits
 }
 
 /*
- * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update() unlocks, and raises a read-ahead that
- * user space has lowered: only other preferences of the drive are a reason for that.
+ * queue_limits_commit_update_frozen() with an end to each wait. queue_limits_commit_update()
+ * unlocks, and raises a read-ahead that user space has lowered: only other preferences of the
+ * drive are a reason for that.
  */
-int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to, unsigned int ms)
+int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to,
+			    unsigned int ms)
 {
 	struct request_queue *q = disk->queue;
 	struct queue_limits lim;
@@ -158,7 +179,10 @@ int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limit
 	return ret;
 }
 
-/* The time is set when the request is accounted for, and of an earlier request else. The flag is a macro. */
+/*
+ * The time is set when the request is accounted for, and of an earlier request else. The flag is a
+ * macro.
+ */
 u64 hcablk_c_made_ns(struct request *rq)
 {
 	return rq->rq_flags & RQF_IO_STAT ? rq->start_time_ns : 0;
@@ -247,8 +271,8 @@ struct module *hcablk_c_core_module(void)
 }
 
 /*
- * The last reference to the module may be this one. It is put by a call in tail position, which the compilers make a jump: nobody
- * comes back to code that may be gone.
+ * The last reference to the module may be this one. It is put by a call in tail position, which
+ * the compilers make a jump: nobody comes back to code that may be gone.
  */
 void hcablk_c_free_disk(struct gendisk *disk)
 {
@@ -345,8 +369,9 @@ void hcablk_c_configfs_add_default_group(struct config_group *new_group,
 }
 
 /*
- * Persistent reservations: rust/blkdev/reservations.rs carries them out. Here, since the type of a reservation comes
- * unchecked from user space, and an enum of Rust's must have a value that it knows.
+ * Persistent reservations: rust/blkdev/reservations.rs carries them out. Here, since the type of a
+ * reservation comes unchecked from user space, and an enum of Rust's must have a value that it
+ * knows.
  */
 static int hcablk_pr_register(struct block_device *bdev, u64 old_key, u64 new_key, u32 flags)
 {
@@ -365,7 +390,8 @@ static int hcablk_pr_release(struct block_device *bdev, u64 key, enum pr_type ty
 	return hcablk_rs_pr_change(bdev->bd_disk, 2, key, 0, type, false);
 }
 
-static int hcablk_pr_preempt(struct block_device *bdev, u64 old_key, u64 new_key, enum pr_type type, bool abort)
+static int hcablk_pr_preempt(struct block_device *bdev, u64 old_key, u64 new_key,
+			     enum pr_type type, bool abort)
 {
 	return hcablk_rs_pr_change(bdev->bd_disk, 3, old_key, new_key, type, abort);
 }

@@ -12,7 +12,10 @@
 int hcablk_c_blk_rq_map_sg(struct request *rq, struct scatterlist *sgl);
 void hcablk_c_blk_mq_end_with(struct request *rq, struct io_comp_batch *batch);
 void hcablk_c_requeue(struct request *rq);
-/* What may change of a disk's queue_limits while it is in use, with their names and units; the atomic ones are in bytes. */
+/*
+ * What may change of a disk's queue_limits while it is in use, with their names and units; the
+ * atomic ones are in bytes.
+ */
 struct hcablk_live_limits {
 	u32 physical_block_size;
 	u32 alignment_offset;
@@ -34,7 +37,8 @@ struct hcablk_live_limits {
 void hcablk_c_bdev_limits(struct block_device *bdev, struct hcablk_live_limits *out);
 void hcablk_c_set_limits(struct queue_limits *lim, const struct hcablk_live_limits *to);
 void hcablk_c_lower_limits(struct gendisk *disk, const struct hcablk_live_limits *to);
-int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to, unsigned int ms);
+int hcablk_c_try_set_limits(struct gendisk *disk, const struct hcablk_live_limits *to,
+			    unsigned int ms);
 void hcablk_c_mark_disk_ro(struct gendisk *disk, bool read_only);
 void hcablk_c_time_anew(struct request *rq);
 u64 hcablk_c_made_ns(struct request *rq);

@@ -34,8 +34,8 @@ void hcablk_c_wipe(u8 *bytes, size_t len)
 }
 
 /*
- * Waits until the kernel has gathered enough chance, which is soon after its start. False: a signal came before that,
- * and the bytes are nothing that nobody can guess.
+ * Waits until the kernel has gathered enough chance, which is soon after its start. False: a
+ * signal came before that, and the bytes are nothing that nobody can guess.
  */
 bool hcablk_c_random(u8 *bytes, size_t len)
 {

@@ -77,7 +77,10 @@ int hcablk_c_ib_dma_mapping_error(struct ib_device *dev, u64 addr)
 	return ib_dma_mapping_error(dev, addr);
 }
 
-/* Whether the calls below do anything to this mapping. Checks of the DMA API shall see all of them. */
+/*
+ * Whether the calls below do anything to this mapping. Checks of the DMA API shall see all of
+ * them.
+ */
 bool hcablk_c_ib_dma_need_sync(struct ib_device *dev, u64 addr)
 {
 	if (IS_ENABLED(CONFIG_DMA_API_DEBUG))
@@ -133,7 +136,10 @@ struct rdma_cm_id *hcablk_c_rdma_create_id(rdma_cm_event_handler handler, void *
 	return rdma_create_id(&init_net, handler, context, RDMA_PS_TCP, IB_QPT_RC);
 }
 
-/* The ports that a connection is between, once its route is known; none on iWARP, which knows no GIDs. */
+/*
+ * The ports that a connection is between, once its route is known; none on iWARP, which knows no
+ * GIDs.
+ */
 void hcablk_c_gids(struct rdma_cm_id *id, u8 *own, u8 *peer)
 {
 	const struct sa_path_rec *path = id->route.path_rec;
@@ -150,7 +156,8 @@ void hcablk_c_gids(struct rdma_cm_id *id, u8 *own, u8 *peer)
 void hcablk_c_address(struct rdma_cm_id *id, bool peer, u8 *address, u16 *port)
 {
 	const struct rdma_addr *addr = &id->route.addr;
-	const struct sockaddr *of = (const struct sockaddr *)(peer ? &addr->dst_addr : &addr->src_addr);
+	const struct sockaddr_storage *end = peer ? &addr->dst_addr : &addr->src_addr;
+	const struct sockaddr *of = (const struct sockaddr *)end;
 
 	memset(address, 0, 16);
 	*port = 0;

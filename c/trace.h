@@ -86,8 +86,8 @@ struct hcablk_trace_lost_writes {
 	{ 3, "ended" }
 
 /*
- * Both sides' events have the same fields. Their classes cannot be the same, since a class belongs to one
- * TRACE_SYSTEM: each side's header makes its own of these.
+ * Both sides' events have the same fields. Their classes cannot be the same, since a class belongs
+ * to one TRACE_SYSTEM: each side's header makes its own of these.
  */
 #define HCABLK_REQUEST_CLASS(name)						\
 DECLARE_EVENT_CLASS(name,							\

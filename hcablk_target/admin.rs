@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A session's admin queue pair, which begins it: keep-alives, fences, and the watch by which the initiator hears of
-//! what changes.
+//! A session's admin queue pair, which begins it: keep-alives, fences, and the watch by which the
+//! initiator hears of what changes.
 //!
 //! ```text
 //!              a watch, and nothing has changed                it has
@@ -12,18 +12,20 @@
 //!                                  └── a watch: answer that the export ends
 //! ```
 //!
-//! A request to be told of the portals is kept as a watch is, beside that, until the target has begun or ceased to listen
-//! somewhere. Everything else is answered at once, but for a change of reservations, which is made elsewhere; nothing here
-//! waits for a drive. When the export ends the initiator may ask, after its other queue pairs are gone, whether what was
-//! acknowledged is durable: this queue pair is closed last then. A message that is none of these, or that comes while another
-//! of its kind would have to be kept, ends the session, as does an initiator that is silent for longer than twice the
-//! `keep_alive_tmo` that it said, and a second ([`silence_ms`]). Every [`LOOK_MS`] it is looked whether the volume has changed,
-//! since neither block devices nor files tell their users.
+//! A request to be told of the portals is kept as a watch is, beside that, until the target has
+//! begun or ceased to listen somewhere. Everything else is answered at once, but for a change of
+//! reservations, which is made elsewhere; nothing here waits for a drive. When the export ends the
+//! initiator may ask, after its other queue pairs are gone, whether what was acknowledged is
+//! durable: this queue pair is closed last then. A message that is none of these, or that comes
+//! while another of its kind would have to be kept, ends the session, as does an initiator that is
+//! silent for longer than twice the `keep_alive_tmo` that it said, and a second ([`silence_ms`]).
+//! Every [`LOOK_MS`] it is looked whether the volume has changed, since neither block devices nor
+//! files tell their users.
 //!
 //! # Locks and contexts
 //!
-//! Completions are handled in process context, one at a time. One lock, `state`; nothing is locked inside. The timer runs on
-//! the system workqueue.
+//! Completions are handled in process context, one at a time. One lock, `state`; nothing is locked
+//! inside. The timer runs on the system workqueue.
 
 use crate::{
     io::Fault,
@@ -79,7 +81,8 @@ use kernel::{
 
 mod serve;
 
-/// Answers whose sends have not completed, at most: many more than an initiator waits for at a time.
+/// Answers whose sends have not completed, at most: many more than an initiator waits for at a
+/// time.
 const ANSWERS: u32 = 32;
 
 /// Milliseconds between two looks at the volume, the portals and the initiator's silence.
@@ -91,8 +94,9 @@ const KEEP_ALIVE_TMO_S: u16 = 5;
 /// Milliseconds that the answer may take which tells that the export ends, or that all is durable.
 const GONE_MS: u32 = 500;
 
-/// Milliseconds for which the end of an export waits for the next watch of an initiator that has had an answer to its last: it hears
-/// nothing of the end otherwise. It may be busy with that answer.
+/// Milliseconds for which the end of an export waits for the next watch of an initiator that has
+/// had an answer to its last: it hears nothing of the end otherwise. It may be busy with that
+/// answer.
 const NEXT_WATCH_MS: u32 = 2000;
 
 /// Kinds of work, in work ids. The index is that of a message's buffer.
@@ -101,8 +105,8 @@ mod kind {
     pub(super) const RECEIVE: u8 = 2;
 }
 
-/// Returns the milliseconds of silence after which an initiator is taken for dead whose `keep_alive_tmo` is `tmo_s`: it sends
-/// something every half of that.
+/// Returns the milliseconds of silence after which an initiator is taken for dead whose
+/// `keep_alive_tmo` is `tmo_s`: it sends something every half of that.
 fn silence_ms(tmo_s: u16) -> u32 {
     2000 * u32::from(tmo_s) + 1000
 }
@@ -111,7 +115,8 @@ fn silence_ms(tmo_s: u16) -> u32 {
 #[derive(Clone, Copy)]
 enum Watch {
     Unwatched,
-    /// What the initiator knows, and the generation of the limits that it knows, if it follows these.
+    /// What the initiator knows, and the generation of the limits that it knows, if it follows
+    /// these.
     Kept(Tag, VolumeState, Option<u32>),
     /// The export ends, and each watch is answered so.
     Ending,
@@ -174,8 +179,8 @@ impl Admin {
         )
     }
 
-    /// Makes the queue pair of the connection `id` with its memory, which `client` was charged for, and posts its receive
-    /// buffers. May sleep.
+    /// Makes the queue pair of the connection `id` with its memory, which `client` was charged for,
+    /// and posts its receive buffers. May sleep.
     pub(crate) fn new(
         session: Arc<Session>,
         id: &Arc<Id>,
@@ -222,7 +227,8 @@ impl Admin {
         Ok(admin)
     }
 
-    /// Begins to look for what changes, and for the initiator's silence, after the connection was accepted. May sleep.
+    /// Begins to look for what changes, and for the initiator's silence, after the connection was
+    /// accepted. May sleep.
     pub(crate) fn go_live(self: &Arc<Self>) -> Result {
         let timer = Periodic::start(self.clone(), LOOK_MS)?;
         let mut place = self.timer.lock();
@@ -255,7 +261,8 @@ impl Admin {
         self.session.clone().end_by(ADMIN_QUEUE, fault);
     }
 
-    /// Begins to take the queue pair down: nothing is answered any more, what is posted is flushed. May sleep.
+    /// Begins to take the queue pair down: nothing is answered any more, what is posted is flushed.
+    /// May sleep.
     pub(crate) fn shut(&self) {
         let timer = {
             let mut place = self.timer.lock();

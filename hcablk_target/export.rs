@@ -8,7 +8,8 @@
 //! - [`connect`]: how a queue pair comes up.
 //! - [`admission`]: whether a connection request is granted.
 //! - [`challenges`]: who was asked to prove who it is; [`keys`]: by what it can.
-//! - [`hosts`]: who may use a volume, and who is evicted; [`instances`]: which start of a host is its newest.
+//! - [`hosts`]: who may use a volume, and who is evicted; [`instances`]: which start of a host is
+//!   its newest.
 
 pub(crate) mod admission;
 pub(crate) mod challenges;

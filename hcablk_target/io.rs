@@ -2,9 +2,10 @@
 
 //! The I/O path: a queue pair of a session, and the requests that it carries.
 //!
-//! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its beginning;
-//!   [`limits`], [`cost`]: its sizes.
-//! - [`receive`]: from a message to a request that has begun; [`validate`]: whether it fits its volume.
+//! - [`queue`]: the queue pair, its completions, its keep-alives, its end; [`setup`]: its
+//!   beginning; [`limits`], [`cost`]: its sizes.
+//! - [`receive`]: from a message to a request that has begun; [`validate`]: whether it fits its
+//!   volume.
 //! - [`request`]: one request; [`buffers`]: its transfer buffers.
 //! - [`rdma_read`], [`eager`]: where the data of writes comes from.
 //! - [`chunks`], [`split`]: large requests, which move in chunks.

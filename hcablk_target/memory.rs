@@ -3,12 +3,12 @@
 //! The memory of a port's sessions: all that a peer can cause, never more than `memory_mib`.
 //!
 //! Every session is a [`Client`]. Its *reservation* is what its queue pairs keep for themselves as
-//! long as they live: what each needs beside its data (`Shape::overhead` of a queue:
-//! messages, pages for small writes, the books of its requests, the rings of the RDMA device), the eager ring, and transfer
-//! buffers for one request of the largest size that it agreed to. If that is not left any more the session is
-//! refused, before anything of a queue pair is made. What is beyond
-//! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as there
-//! is, in a [`SharedPool`] for each RDMA device. Who gets it is decided by
+//! long as they live: what each needs beside its data (`Shape::overhead` of a queue: messages,
+//! pages for small writes, the books of its requests, the rings of the RDMA device), the eager
+//! ring, and transfer buffers for one request of the largest size that it agreed to. If that is not
+//! left any more the session is refused, before anything of a queue pair is made. What is beyond
+//! the reservations is *shared*: as much as the sessions may have by their `buffer_mib`, or as
+//! there is, in a [`SharedPool`] for each RDMA device. Who gets it is decided by
 //! [`fair_share`](hcablk_core::logic::fair_share).
 //!
 //! A queue pair that needs more than its session said (a peer may ask for more credits with a later
@@ -24,19 +24,21 @@
 //!
 //! # The limit
 //!
-//! What is in the [`account`] and the bytes of all shared pools together are at most its limit, at all times:
-//! under `state` memory is first destroyed, and then made, and what is asked for is granted when
-//! there is room for it. Who needs room (a session that begins, a limit that is lowered)
-//! lowers what the shared pools shall have. These give out nothing until they are small enough; queues
-//! give back what they do not use, and requests end. That is waited for, [`ROOM_MS`] at most, with nothing
-//! locked: others come and go meanwhile, and what waits is counted for each of them.
+//! What is in the [`account`] and the bytes of all shared pools together are at most its limit, at
+//! all times: under `state` memory is first destroyed, and then made, and what is asked for is
+//! granted when there is room for it. Who needs room (a session that begins, a limit that is
+//! lowered) lowers what the shared pools shall have. These give out nothing until they are small
+//! enough; queues give back what they do not use, and requests end. That is waited for, [`ROOM_MS`]
+//! at most, with nothing locked: others come and go meanwhile, and what waits is counted for each
+//! of them.
 //!
 //! # Who frees what
 //!
-//! A queue its own memory, when its queue pair is gone; its pool gives back what it has
-//! borrowed then. The last field of a queue is its [`Charge`], which is dropped after all the others and
-//! gives its session's place back. The last reference to a `Client`, which its session, their pool handles and their
-//! charges have, takes the reservation out of the account. All of it in process context.
+//! A queue its own memory, when its queue pair is gone; its pool gives back what it has borrowed
+//! then. The last field of a queue is its [`Charge`], which is dropped after all the others and
+//! gives its session's place back. The last reference to a `Client`, which its session, their pool
+//! handles and their charges have, takes the reservation out of the account. All of it in process
+//! context.
 
 mod account;
 mod choice;
@@ -359,8 +361,8 @@ impl Memory {
         self.state.lock().account.limit()
     }
 
-    /// Sets how many bytes may be used. Sleeps until no more are. `EBUSY`: the sessions
-    /// that there are need more, it did not come back, or somebody else sets it; then nothing has changed.
+    /// Sets how many bytes may be used. Sleeps until no more are. `EBUSY`: the sessions that there
+    /// are need more, it did not come back, or somebody else sets it; then nothing has changed.
     pub(crate) fn set_limit(&self, bytes: u64) -> Result {
         let begun = {
             let account = &mut self.state.lock().account;

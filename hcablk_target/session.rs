@@ -7,11 +7,11 @@
 //!  Live ─────────────────────► Ending ────────────────► Ended
 //! ```
 //!
-//! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason
-//! is kept and logged, queues the teardown, which runs once, in process context: every queue pair is failed,
-//! so that nothing of the session can reach the drive any more; what the drive
-//! has begun is waited for; then the session is forgotten. If the export ends, what was acknowledged is made durable
-//! before, and the initiator can ask for that by the admin queue pair.
+//! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason is
+//! kept and logged, queues the teardown, which runs once, in process context: every queue pair is
+//! failed, so that nothing of the session can reach the drive any more; what the drive has begun is
+//! waited for; then the session is forgotten. If the export ends, what was acknowledged is made
+//! durable before, and the initiator can ask for that by the admin queue pair.
 
 use self::{
     changer::Changer,
@@ -110,7 +110,8 @@ pub(crate) use self::proof::SessionProof;
 /// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
 const DURABLE_ASK_MS: u32 = 10_000;
 
-/// How often it is looked meanwhile whether the disk's other sessions have closed their queue pairs, in milliseconds.
+/// How often it is looked meanwhile whether the disk's other sessions have closed their queue
+/// pairs, in milliseconds.
 const DURABLE_LOOK_MS: u32 = 20;
 
 /// What a volume is at one moment.
@@ -143,7 +144,8 @@ pub(crate) struct Session {
     /// The memory of the port that it began at.
     memory: Arc<Memory>,
     geometry: Geometry,
-    /// The volume or its drive refused writes when the session began. All replies carry this; the watch reports changes.
+    /// The volume or its drive refused writes when the session began. All replies carry this; the
+    /// watch reports changes.
     began_read_only: bool,
     flushes: Flushes,
     /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
@@ -355,8 +357,9 @@ impl Session {
         self.queue_count
     }
 
-    /// Returns whether the session is of the same host and volume as `request`, but of another instance of
-    /// that host; or of another path of the same disk, whose past `request` has forgotten: it goes on with nothing.
+    /// Returns whether the session is of the same host and volume as `request`, but of another
+    /// instance of that host; or of another path of the same disk, whose past `request` has
+    /// forgotten: it goes on with nothing.
     pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
         let forgotten = !request.resume
             && self.id != request.session
@@ -452,9 +455,10 @@ impl Session {
         self.ended.wait_ms(ms).is_ok()
     }
 
-    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask whether it has. No queue pair
-    /// but `admin` is left; those of the disk's other sessions, by which something may be acknowledged that the answer is to
-    /// cover, are waited for, but not longer than the initiator asks. Sleeps, as long as the drive takes.
+    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
+    /// whether it has. No queue pair but `admin` is left; those of the disk's other sessions, by
+    /// which something may be acknowledged that the answer is to cover, are waited for, but not
+    /// longer than the initiator asks. Sleeps, as long as the drive takes.
     fn make_durable(&self, admin: &Admin) {
         let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
             return;
@@ -494,8 +498,8 @@ impl Session {
         // None comes any more, and these stay listed until they are closed: their counters are
         // read there.
         let queues = || (0..).map_while(|place| self.queue_at(place));
-        // Nothing begins on any from here on, before it is waited for one that is being replaced, for
-        // which a drive may take for ever.
+        // Nothing begins on any from here on, before it is waited for one that is being replaced,
+        // for which a drive may take for ever.
         for queue in queues() {
             queue.comes_to(trace::State::Ending);
             queue.shut();

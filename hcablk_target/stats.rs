@@ -86,7 +86,8 @@ metrics! {
         work_requests,
         /// Calls by which they were, each of which is a doorbell on an HCA.
         doorbells,
-        /// Answers, or messages of several, whose sending was reported: one for those posted together.
+        /// Answers, or messages of several, whose sending was reported: one for those posted
+        /// together.
         reports,
         /// Reads answered by the immediate value of the write of their data.
         immediates,

@@ -2,8 +2,8 @@
 
 //! The target: serves block devices and files to initiators.
 //!
-//! Each module names those that follow in this list only; what goes up goes by a trait or a callback.
-//! But for [`parameters`]: `module!` has them in this one.
+//! Each module names those that follow in this list only; what goes up goes by a trait or a
+//! callback. But for [`parameters`]: `module!` has them in this one.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk_target`.
 //! - [`export`]: what is exported, where, and to whom, and how connections come up.
@@ -67,10 +67,10 @@ module! {
     },
 }
 
-/// What the module holds, dropped in this order: when the directories are gone
-/// nobody connects any more, then connections that were coming up, changes of reservations and the ends
-/// of sessions are waited for, and then there are no requests, no volumes with
-/// workqueues of their own and no completions left.
+/// What the module holds, dropped in this order: when the directories are gone nobody connects any
+/// more, then connections that were coming up, changes of reservations and the ends of sessions are
+/// waited for, and then there are no requests, no volumes with workqueues of their own and no
+/// completions left.
 struct Target {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,

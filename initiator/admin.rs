@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path's admin queue pair, which is connected before the others and begins the session at the target: keep-alives,
-//! fences, and the watch by which the target tells what changes. Losing it is losing the path.
+//! A path's admin queue pair, which is connected before the others and begins the session at the
+//! target: keep-alives, fences, and the watch by which the target tells what changes. Losing it is
+//! losing the path.
 //!
 //! `admin/life.rs` has its states, `admin/state.rs` what is in flight.
 //!
-//! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that ends the session: the target
-//!   answers at once, whatever its drive does.
-//! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive (`admin/fence.rs`), and
-//!   [`Admin::ask_durable`], in the end, whether what was acknowledged is durable.
-//! - A watch is always with the target, which answers it when the volume has changed or its export ends.
+//! - A keep-alive is sent every half of `keep_alive_tmo`. One that is not answered for all of that
+//!   ends the session: the target answers at once, whatever its drive does.
+//! - [`Admin::ask_fence`] asks whether something of another path can still reach the drive
+//!   (`admin/fence.rs`), and [`Admin::ask_durable`], in the end, whether what was acknowledged is
+//!   durable.
+//! - A watch is always with the target, which answers it when the volume has changed or its export
+//!   ends.
 //! - So is a request to be told of the target's portals, if the target does that.
 //!
-//! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests of that kind. The messages
-//! have buffers, credits and slots of their own: nothing that the block layer does keeps them from going out.
+//! Of each there is one in flight. The tag is its [kind](tag), the generation counts the requests
+//! of that kind. The messages have buffers, credits and slots of their own: nothing that the block
+//! layer does keeps them from going out.
 //!
 //! # Locks and contexts
 //!
-//! Completions run in softirq context, one at a time; the timer runs on a workqueue of the module's, also when memory is
-//! short. What is in flight is under one irq lock, `state`, inside which nothing is locked; `fencing` and `reserver` are mutexes
-//! that are held over an answer.
+//! Completions run in softirq context, one at a time; the timer runs on a workqueue of the
+//! module's, also when memory is short. What is in flight is under one irq lock, `state`, inside
+//! which nothing is locked; `fencing` and `reserver` are mutexes that are held over an answer.
 
 use crate::{
     deadline::Deadline,
@@ -111,7 +115,8 @@ mod kind {
     pub(super) const RECEIVE: u8 = 2;
 }
 
-/// See the module. The session has it until its teardown; so have its completion queue and its timer.
+/// See the module. The session has it until its teardown; so have its completion queue and its
+/// timer.
 #[pin_data]
 pub(crate) struct Admin {
     owner: Arc<dyn AdminOwner>,
@@ -153,8 +158,8 @@ impl Admin {
         receive_entries: 1,
     };
 
-    /// Makes the queue pair of the connection `id` and posts its receive buffers; the session gives up when a keep-alive is
-    /// not answered for `tmo_s` seconds. May sleep.
+    /// Makes the queue pair of the connection `id` and posts its receive buffers; the session gives
+    /// up when a keep-alive is not answered for `tmo_s` seconds. May sleep.
     pub(crate) fn new(
         owner: Arc<dyn AdminOwner>,
         session: SessionId,
@@ -245,8 +250,8 @@ impl Admin {
         self.told.set();
     }
 
-    /// Returns what the target has told of the volume, for which this waits until `deadline`: it follows the session's begin at
-    /// once. Sleeps.
+    /// Returns what the target has told of the volume, for which this waits until `deadline`: it
+    /// follows the session's begin at once. Sleeps.
     pub(crate) fn first_news(&self, deadline: Deadline) -> Result<News, Failure> {
         let waited = self.told.wait_interruptible_ms(deadline.left_ms());
         match (self.news(), waited) {
@@ -269,8 +274,8 @@ impl Admin {
         self.id().detach();
     }
 
-    /// Closes it as [`Self::close`], but events of its connection identifier are still reported. Whoever calls this
-    /// detaches that.
+    /// Closes it as [`Self::close`], but events of its connection identifier are still reported.
+    /// Whoever calls this detaches that.
     pub(crate) fn take_down(&self) {
         self.shut();
         self.pair.drain();
@@ -320,7 +325,8 @@ impl Admin {
         self.state.lock().news()
     }
 
-    /// Records that the disk has followed what [`Self::news`] returned, and watches on. Any context.
+    /// Records that the disk has followed what [`Self::news`] returned, and watches on. Any
+    /// context.
     pub(crate) fn followed(&self) {
         let posted = {
             let mut state = self.state.lock();
@@ -343,7 +349,8 @@ impl Admin {
         self.owner.clone().admin_failed(failure);
     }
 
-    /// Ends the session, since the target broke the protocol, by an answer to `tag` if it names one.
+    /// Ends the session, since the target broke the protocol, by an answer to `tag` if it names
+    /// one.
     #[cold]
     fn violated(&self, what: &'static str, tag: Option<Tag>) {
         self.protocol_errors.bump();

@@ -70,8 +70,8 @@ const REAP: u32 = 16;
 /// Longest period.
 const PERIOD: u32 = 24;
 
-/// What is outstanding, and whether responses are batched: one word, which is published as it is for
-/// who arms the completion queue without the lock.
+/// What is outstanding, and whether responses are batched: one word, which is published as it is
+/// for who arms the completion queue without the lock.
 ///
 /// | bits | what they count |
 /// |---|---|
@@ -80,8 +80,8 @@ const PERIOD: u32 = 24;
 /// | 32–47 | answered requests that await the completion of their send |
 /// | 48 | 1 in `Batched` |
 ///
-/// No count leaves its bits: each is of different tags of a queue, of which there are at most 1024, and
-/// nothing is taken away that was not added.
+/// No count leaves its bits: each is of different tags of a queue, of which there are at most 1024,
+/// and nothing is taken away that was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outstanding(u64);
 

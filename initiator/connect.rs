@@ -79,7 +79,8 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
     fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure>;
 
-    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does not have it.
+    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does
+    /// not have it.
     fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure>;
 
     /// Returns by what it proves that requests are its own, if it does.
@@ -95,17 +96,19 @@ pub(crate) trait ConnectionOwner: Send + Sync + 'static {
     /// Returns how many RDMA READs of the target the device answers at a time.
     fn responder_resources(&self) -> u8;
 
-    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner ends; `None`: not any
-    /// more. Fails if the owner has ended.
+    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner
+    /// ends; `None`: not any more. Fails if the owner has ended.
     fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure>;
 
     /// Tells that the target has closed a connection. Any context.
     fn connection_closed(self: Arc<Self>);
 
-    /// Tells that nobody wants the attempt any more by which a connection came up, because of `failure`. Any context.
+    /// Tells that nobody wants the attempt any more by which a connection came up, because of
+    /// `failure`. Any context.
     fn interrupted(self: Arc<Self>, failure: Failure);
 
-    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep, but not for the end of one.
+    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep,
+    /// but not for the end of one.
     fn device_removed(self: Arc<Self>);
 }
 
@@ -170,7 +173,8 @@ impl Link {
         self.state.lock().owner = Some(owner);
     }
 
-    /// Ends the wait for the step's event, or the next one, with `failure`, and the owner if the connection is up. Any context.
+    /// Ends the wait for the step's event, or the next one, with `failure`, and the owner if the
+    /// connection is up. Any context.
     pub(crate) fn interrupt(&self, failure: Failure) {
         let mut state = self.state.lock();
         // Also in place of a failure after which a step would be tried again.
@@ -193,7 +197,8 @@ impl Link {
         self.changed.set();
     }
 
-    /// Waits for the step's event, or for a signal: whoever makes a disk for a user is a thread of theirs.
+    /// Waits for the step's event, or for a signal: whoever makes a disk for a user is a thread of
+    /// theirs.
     fn wait(&self, step: Step, deadline: Deadline) -> Result<News, Failure> {
         self.changed
             .wait_interruptible_ms(deadline.left_ms())
@@ -335,7 +340,8 @@ impl Rising {
         }
     }
 
-    /// Sends the connection request of queue pair `queue` to the target, sealed if the owner proves its requests.
+    /// Sends the connection request of queue pair `queue` to the target, sealed if the owner proves
+    /// its requests.
     fn send_request(
         &mut self,
         owner: &Arc<impl ConnectionOwner>,
@@ -350,7 +356,8 @@ impl Rising {
         self.send_held(owner, queue.pair(), &bytes)
     }
 
-    /// Sends a connection request to a target that proves nothing: who grants it has the queue pair.
+    /// Sends a connection request to a target that proves nothing: who grants it has the queue
+    /// pair.
     fn send(
         &self,
         owner: &Arc<impl ConnectionOwner>,
@@ -360,8 +367,8 @@ impl Rising {
         self.id.connect(parameters, bytes).map_err(not_sent)
     }
 
-    /// Sends one whose queue pair takes nothing from who grants it, until that has proven to be the target and it is
-    /// [established](QueuePair::establish).
+    /// Sends one whose queue pair takes nothing from who grants it, until that has proven to be the
+    /// target and it is [established](QueuePair::establish).
     fn send_held(
         &self,
         owner: &Arc<impl ConnectionOwner>,
@@ -430,7 +437,8 @@ fn not_sent(e: Error) -> Failure {
     }
 }
 
-/// Brings up a queue pair that was granted by who has proven to be the target; nothing happens if it is up.
+/// Brings up a queue pair that was granted by who has proven to be the target; nothing happens if
+/// it is up.
 fn establish(pair: &QueuePair<impl Handler>) -> Result<(), Failure> {
     pair.establish()
         .map_err(|e| Failure::Setup("a queue pair", e))

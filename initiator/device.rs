@@ -17,15 +17,16 @@
 //!            failed
 //! ```
 //!
-//! From Live to New it is Disconnecting. Failed is New, too, after `enable=0`: then it is forgotten which volume it was.
+//! From Live to New it is Disconnecting. Failed is New, too, after `enable=0`: then it is forgotten
+//! which volume it was.
 //!
-//! A disk whose connection was lost is connected again in place: it is the same disk to the
-//! target, which lets nothing of its past come after what is new ([`identity`](crate::identity)), and
-//! no other volume is taken for the lost one.
+//! A disk whose connection was lost is connected again in place: it is the same disk to the target,
+//! which lets nothing of its past come after what is new ([`identity`](crate::identity)), and no
+//! other volume is taken for the lost one.
 //!
-//! A disk has one or several [`path`]s, each with a session of its own; it is *degraded* while it is live and
-//! one that is to be used is not. While no path is, the disk is *queueing*: it stays, its requests wait, and a worker
-//! for each path connects that again ([`reconnect`]).
+//! A disk has one or several [`path`]s, each with a session of its own; it is *degraded* while it
+//! is live and one that is to be used is not. While no path is, the disk is *queueing*: it stays,
+//! its requests wait, and a worker for each path connects that again ([`reconnect`]).
 //!
 //! `control` serialises connecting, disconnecting and the removal of a disk
 //! whose session failed; it is held while those sleep. What attributes show is
@@ -268,8 +269,9 @@ impl Device {
         Ok(())
     }
 
-    /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. When it is done already nothing happens, but that path 0, which has no directory of
-    /// its own, is connected again if it was refused.
+    /// Connects and makes the disk, unless a signal or [`Self::force_disconnect`] ends that. When
+    /// it is done already nothing happens, but that path 0, which has no directory of its own, is
+    /// connected again if it was refused.
     pub(crate) fn enable(self: &Arc<Self>, directory: &Directory<'_>) -> Result {
         let mut control = self.control.lock();
         if let Some(active) = control.active.as_ref() {
@@ -348,8 +350,8 @@ impl Device {
         } = active;
         let queues = head.queues_if_no_path();
         if queues {
-            // Nothing that the removal waits for may wait for a session. Whoever has opened it since sees
-            // an error if the session is lost just now.
+            // Nothing that the removal waits for may wait for a session. Whoever has opened it
+            // since sees an error if the session is lost just now.
             head.fail_waiting();
         }
         // What has yet to be told is told while there is a disk, and none of its requests waits.
@@ -380,8 +382,8 @@ impl Device {
         Ok(())
     }
 
-    /// Ends the connection, also while the disk is open or requests hang: they fail. Waits until the
-    /// disk is gone, which takes as long as the queue pairs need to drain, and, if a connection
+    /// Ends the connection, also while the disk is open or requests hang: they fail. Waits until
+    /// the disk is gone, which takes as long as the queue pairs need to drain, and, if a connection
     /// is being made, until that is over. Process context.
     pub(crate) fn force_disconnect(self: &Arc<Self>) -> Result {
         loop {
@@ -425,8 +427,9 @@ impl Device {
         }
     }
 
-    /// Sees to what follows the teardown of `session`, whose reason is `failure`: its path is connected again, other
-    /// paths go on, or the disk waits for one, or is removed. Process context.
+    /// Sees to what follows the teardown of `session`, whose reason is `failure`: its path is
+    /// connected again, other paths go on, or the disk waits for one, or is removed. Process
+    /// context.
     fn session_lost(self: &Arc<Self>, session: &Arc<Session>, failure: Failure) {
         let mut control = self.control.lock();
         // Not while connecting, when the disk was not made or is being given up.
@@ -451,8 +454,8 @@ impl Device {
         if again || others {
             self.lose_session(active, session, failure);
         }
-        // A device that goes away waits for what refers to it. A teardown that came while somebody tried to remove the disk has
-        // found that nothing was to follow, and watches it no more.
+        // A device that goes away waits for what refers to it. A teardown that came while somebody
+        // tried to remove the disk has found that nothing was to follow, and watches it no more.
         let is_watched = session.watches_device() && !session.lacks_device();
         if (again && !is_watched) || (!again && others) {
             self.release_path(active, session.path());

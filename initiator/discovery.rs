@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! `/sys/kernel/config/hcablk_discovery`: `mkdir` makes a directory by which a target is asked what this host may use there,
-//! one entry after the other. Nothing lasts: no connection, and no session at the target.
+//! `/sys/kernel/config/hcablk_discovery`: `mkdir` makes a directory by which a target is asked what
+//! this host may use there, one entry after the other. Nothing lasts: no connection, and no session
+//! at the target.
 //!
-//! A write of `volumes N` or `portals N` to `ask` asks, and returns when there is an answer, `connect_timeout` after that at the
-//! latest, or at once, with `EBUSY`, while another one asks; `answer` is what was told last.
+//! A write of `volumes N` or `portals N` to `ask` asks, and returns when there is an answer,
+//! `connect_timeout` after that at the latest, or at once, with `EBUSY`, while another one asks;
+//! `answer` is what was told last.
 
 use crate::{
     connect,

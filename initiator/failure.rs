@@ -149,7 +149,8 @@ pub(crate) enum Failure {
     OtherExport,
     /// The volume's limits are others than those that the block layer was told.
     OtherLimits,
-    /// The session began when the volume was read-only and it is writable now, or the other way round.
+    /// The session began when the volume was read-only and it is writable now, or the other way
+    /// round.
     OtherAccess,
 }
 

@@ -190,7 +190,8 @@ impl Head {
         self.no_path.fails_fast()
     }
 
-    /// Fails requests that wait for a session, and all that come until there is one; there may be. Sleeps.
+    /// Fails requests that wait for a session, and all that come until there is one; there may be.
+    /// Sleeps.
     pub(crate) fn fail_fast(&self) {
         self.no_path.set_fails_fast(true);
         // As below.
@@ -211,8 +212,8 @@ impl Head {
         self.requests.run_hw_queues();
     }
 
-    /// Records that there is no session any more; `completed` requests were completed so far. See [`Losses`].
-    /// Process context.
+    /// Records that there is no session any more; `completed` requests were completed so far. See
+    /// [`Losses`]. Process context.
     pub(crate) fn begin_loss(&self, completed: u64, limits: LossLimits) {
         self.losses.lock().begin(completed, limits);
         self.no_path.set_lost(true);
@@ -230,7 +231,8 @@ impl Head {
         self.losses.lock().now()
     }
 
-    /// Records that the disk goes: nothing waits for a path, or for a fence, from here on. Any context.
+    /// Records that the disk goes: nothing waits for a path, or for a fence, from here on. Any
+    /// context.
     pub(crate) fn go(&self) {
         self.going.set();
     }
@@ -240,8 +242,8 @@ impl Head {
         self.going.wait_ms(ms).is_ok()
     }
 
-    /// Gives the hardware queues `first`, the queues of the session of `epoch` and `origin` on `path`, and
-    /// calls `add`, which adds the disk.
+    /// Gives the hardware queues `first`, the queues of the session of `epoch` and `origin` on
+    /// `path`, and calls `add`, which adds the disk.
     pub(crate) fn with_first<R>(
         &self,
         (path, epoch, origin): (u8, Epoch, Origin),
@@ -268,12 +270,14 @@ impl Head {
         &self.unflushed
     }
 
-    /// Sets whether the disk sends flushes, before it is added: from then on it does, or does not, as long as it lives.
+    /// Sets whether the disk sends flushes, before it is added: from then on it does, or does not,
+    /// as long as it lives.
     ///
-    /// A disk that was added without a volatile write cache is never relied on for flushes, though its limits may say later that there
-    /// is one: the block layer strips FUA from bios before they enter the queue (`submit_bio_noacct()`), so that no freeze waits for
-    /// those, and tables of device-mapper go on to strip flushes. A disk that has sent flushes goes on, whatever becomes of the
-    /// drive's cache: they fail when writes were lost.
+    /// A disk that was added without a volatile write cache is never relied on for flushes, though
+    /// its limits may say later that there is one: the block layer strips FUA from bios before they
+    /// enter the queue (`submit_bio_noacct()`), so that no freeze waits for those, and tables of
+    /// device-mapper go on to strip flushes. A disk that has sent flushes goes on, whatever becomes
+    /// of the drive's cache: they fail when writes were lost.
     pub(crate) fn set_flushes(&self, on: bool) {
         self.flushes.store(on, Release);
         self.unflushed.count(on);
@@ -284,9 +288,10 @@ impl Head {
         self.flushes.load(Acquire)
     }
 
-    /// Sets whether the target may keep writes in a volatile write cache by a session that was opened just now, before any request
-    /// goes out by that; `tells`: the target will tell when that changes. By other sessions writes may still be answered from a
-    /// cache, though they have ended.
+    /// Sets whether the target may keep writes in a volatile write cache by a session that was
+    /// opened just now, before any request goes out by that; `tells`: the target will tell when
+    /// that changes. By other sessions writes may still be answered from a cache, though they have
+    /// ended.
     pub(crate) fn begin_session(&self, write_cache: bool, tells: bool) {
         let alone = self.open_sessions.load(Acquire) == 1;
         if self.flushes() && (write_cache || tells && alone) {
@@ -304,7 +309,8 @@ impl Head {
         self.limits_due.load(Relaxed)
     }
 
-    /// Makes flushes and writes with FUA fail from now on, since the target has lost writes that it acknowledged. Any context.
+    /// Makes flushes and writes with FUA fail from now on, since the target has lost writes that it
+    /// acknowledged. Any context.
     pub(crate) fn set_lost_writes(&self) {
         self.loss_told.store(false, Relaxed);
         self.lost_writes.store(true, Release);
@@ -340,13 +346,14 @@ impl Head {
         self.open_sessions.fetch_sub(1, Full) == 1
     }
 
-    /// Records that all is durable that the export of `instance` acknowledged; no session is open. Process context.
+    /// Records that all is durable that the export of `instance` acknowledged; no session is open.
+    /// Process context.
     pub(crate) fn set_durable(&self, instance: Option<ExportInstance>) {
         *self.durable.lock() = instance;
     }
 
-    /// Takes back that this was so of the export of `instance`, since another session begins; returns whether it was.
-    /// Process context.
+    /// Takes back that this was so of the export of `instance`, since another session begins;
+    /// returns whether it was. Process context.
     pub(crate) fn take_durable(&self, instance: Option<ExportInstance>) -> bool {
         let durable = self.durable.lock().take();
         durable.is_some() && durable == instance

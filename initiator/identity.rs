@@ -2,18 +2,20 @@
 
 //! By what a target tells a disk's connections: the id of its sessions, and their epochs.
 //!
-//! A target ends a session before it admits one of the same id and a later epoch, and waits
-//! until the drive has finished what it had begun for it. So the id belongs to the disk's
-//! name for as long as its number is not needed for another name, and epochs only grow, those of all disks together: also a disk
-//! that was disconnected, forgotten and configured again comes behind what is left of its past. When all numbers were used, a new
-//! name gets that of the disk that was forgotten first.
+//! A target ends a session before it admits one of the same id and a later epoch, and waits until
+//! the drive has finished what it had begun for it. So the id belongs to the disk's name for as
+//! long as its number is not needed for another name, and epochs only grow, those of all disks
+//! together: also a disk that was disconnected, forgotten and configured again comes behind what is
+//! left of its past. When all numbers were used, a new name gets that of the disk that was
+//! forgotten first.
 //!
-//! Each path of a disk has its own id, which differs in the number of the path. What was issued on one path is
-//! issued again on another one only when the target has fenced the first (`head/fencing.rs`).
+//! Each path of a disk has its own id, which differs in the number of the path. What was issued on
+//! one path is issued again on another one only when the target has fenced the first
+//! (`head/fencing.rs`).
 //!
-//! All ids have the *host instance* in common, a number that is made when the module is loaded: a target
-//! lets a later instance of a host in when nothing is left of the earlier one, and that one not again.
-//! So a host that was started again comes behind what it has forgotten.
+//! All ids have the *host instance* in common, a number that is made when the module is loaded: a
+//! target lets a later instance of a host in when nothing is left of the earlier one, and that one
+//! not again. So a host that was started again comes behind what it has forgotten.
 //!
 //! Another name and another host are other disks to a target.
 
@@ -57,8 +59,8 @@ struct Disks {
 }
 
 impl Disks {
-    /// Returns the place for the disk that is called `name`, which is used once more from now on. Fails with `ENOMEM`, and with
-    /// `EOVERFLOW` if [`DISK_MAX`] others are used.
+    /// Returns the place for the disk that is called `name`, which is used once more from now on.
+    /// Fails with `ENOMEM`, and with `EOVERFLOW` if [`DISK_MAX`] others are used.
     fn take(&mut self, name: &str) -> Result<usize> {
         let known = self
             .list
@@ -145,8 +147,8 @@ impl Identities {
         )
     }
 
-    /// Returns the identity of the disk that is called `name`. May sleep. Fails with `ENOMEM`, and with `EOVERFLOW` if
-    /// [`DISK_MAX`] others have one.
+    /// Returns the identity of the disk that is called `name`. May sleep. Fails with `ENOMEM`, and
+    /// with `EOVERFLOW` if [`DISK_MAX`] others have one.
     pub(crate) fn of(self: &Arc<Self>, name: &str) -> Result<Identity> {
         let place = self.disks.lock().take(name)?;
         // Disks are counted from 1, so that no id is 0.

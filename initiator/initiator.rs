@@ -68,8 +68,8 @@ module! {
     license: "GPL",
 }
 
-/// What the module holds, dropped in this order: when the directories are gone no new session begins; attempts to connect
-/// again, and then the ends of sessions, are waited for.
+/// What the module holds, dropped in this order: when the directories are gone no new session
+/// begins; attempts to connect again, and then the ends of sessions, are waited for.
 struct Initiator {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,

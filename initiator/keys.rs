@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! By which keys this host and a target prove to each other who they are, as the administrator has set them.
+//! By which keys this host and a target prove to each other who they are, as the administrator has
+//! set them.
 
 use crate::failure::Failure;
 use hcablk_core::crypto::Key;
@@ -23,7 +24,8 @@ pub(crate) struct Keys {
 /// A key that is set, or none.
 pub(crate) type OptionalKey = Option<KBox<Key>>;
 
-/// Reads a key; none if `text` is empty. Fails with `EINVAL` if it is something else, and with `ENOMEM`.
+/// Reads a key; none if `text` is empty. Fails with `EINVAL` if it is something else, and with
+/// `ENOMEM`.
 pub(crate) fn parse(text: &str) -> Result<OptionalKey> {
     match text {
         "" => Ok(None),
@@ -49,8 +51,9 @@ impl Keys {
         usize::from(self.host.is_some()) + usize::from(self.target.is_some())
     }
 
-    /// Returns by what to prove who this host is, and to have the target do so; `None` if no key is set, or not the target's
-    /// and the administrator has said that it may be `insecure`. Fails if one is missing.
+    /// Returns by what to prove who this host is, and to have the target do so; `None` if no key is
+    /// set, or not the target's and the administrator has said that it may be `insecure`. Fails if
+    /// one is missing.
     pub(crate) fn pair(&self, insecure: bool) -> Result<Option<Key>, Failure> {
         match (&self.host, &self.target) {
             (Some(host), Some(target)) => Ok(Some(host.pair(target))),

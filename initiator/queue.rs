@@ -23,8 +23,8 @@
 //!        └────────────────── response, SEND not yet completed ────────────────────────┘
 //! ```
 //!
-//! A request that is to end while its region is still registered, which is a broken invariant, is *Kept*: it is parked
-//! until the end of the session has destroyed the region.
+//! A request that is to end while its region is still registered, which is a broken invariant, is
+//! *Kept*: it is parked until the end of the session has destroyed the region.
 //!
 //! An eager write is the same with its RDMA WRITE. From `Sent` on the request is parked in the
 //! table of requests; the state is kept beside it for its tag ([`Phase`]), and how its data moves
@@ -35,13 +35,12 @@
 //!
 //! # Doorbells
 //!
-//! A request that is not the last for now is not
-//! posted but put behind others in a [`Backlog`](hcablk_core::rdma::backlog::Backlog), and into a message with others
-//! ([`message_batch`]); the next that is posted takes
-//! them along, for everything that the queue pair is given goes through
-//! [`Queue::ring`], unless nothing waits. That is the last request of the plug, or `commit_rqs` if it
-//! never came, both within the RCU section in which it was issued, so that
-//! the teardown finds nothing that waits. It is parked from the beginning; if posting
+//! A request that is not the last for now is not posted but put behind others in a
+//! [`Backlog`](hcablk_core::rdma::backlog::Backlog), and into a message with others
+//! ([`message_batch`]); the next that is posted takes them along, for everything that the queue
+//! pair is given goes through [`Queue::ring`], unless nothing waits. That is the last request of
+//! the plug, or `commit_rqs` if it never came, both within the RCU section in which it was issued,
+//! so that the teardown finds nothing that waits. It is parked from the beginning; if posting
 //! fails, or the queue pair has failed before, it ends with all others.
 //!
 //! Invalidations of our own wait there, too, until the round of completions is over
@@ -55,11 +54,11 @@
 //!
 //! # Polled I/O
 //!
-//! The last queues of a session may be for polled I/O (`REQ_POLLED`): the
-//! block layer routes nothing else to them, and nothing interrupts there. Who
-//! waits for a request looks for completions ([`Operations::poll`](hcablk_core::blkdev::Operations::poll)). If he
-//! does not (he was stopped, or killed), the keep-alive timer does, every period, and so
-//! does a request's timeout before it gives the queue up.
+//! The last queues of a session may be for polled I/O (`REQ_POLLED`): the block layer routes
+//! nothing else to them, and nothing interrupts there. Who waits for a request looks for
+//! completions ([`Operations::poll`](hcablk_core::blkdev::Operations::poll)). If he does not (he
+//! was stopped, or killed), the keep-alive timer does, every period, and so does a request's
+//! timeout before it gives the queue up.
 //!
 //! # Locks and contexts
 //!
@@ -183,7 +182,8 @@ pub(crate) struct Queue {
     path: u8,
     /// The NUMA node of its RDMA device.
     numa_node: i32,
-    /// Requests wait for their doorbell, as far as a disk of several paths knows, see `hw_queue.rs`.
+    /// Requests wait for their doorbell, as far as a disk of several paths knows, see
+    /// `hw_queue.rs`.
     unrung: Atomic<bool>,
     /// Completions are found by who polls for them: nothing interrupts.
     polled: bool,
@@ -206,7 +206,8 @@ pub(crate) struct Queue {
     timed_out: Atomic<bool>,
     /// Its queue pair has failed meanwhile.
     is_unfit: Atomic<bool>,
-    /// A request was turned away for want of credits, and no answer has come since: for who may choose another path.
+    /// A request was turned away for want of credits, and no answer has come since: for who may
+    /// choose another path.
     starved: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
     remote_invalidate: bool,
@@ -234,15 +235,15 @@ pub(crate) struct Queue {
     /// The first tag whose request awaits its send's completion, or [`wr_seq::NO_TAG`]. Only used
     /// by the completion handler.
     awaiting_send: Atomic<u32>,
-    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by the completion
-    /// handler, and taken by it or by who arms after it, on another processor.
+    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by
+    /// the completion handler, and taken by it or by who arms after it, on another processor.
     awaited_sends: Atomic<u32>,
     /// A keep-alive is under way.
     keep_alive_pending: Atomic<bool>,
     /// What is [`Outstanding`], as a word. Written under the lock.
     outstanding: Atomic<u64>,
-    /// The disk's account of writes that no flush has covered, and the number at which this queue last reported one. The
-    /// latter is used by the completion handler only.
+    /// The disk's account of writes that no flush has covered, and the number at which this queue
+    /// last reported one. The latter is used by the completion handler only.
     unflushed: Arc<Unflushed>,
     reported_at: Atomic<u64>,
     /// How long requests take is measured.

@@ -16,13 +16,14 @@
 //! 1. the queues stop to accept requests, and those being issued are waited for;
 //! 2. every queue pair is disconnected and failed, and then they are drained, all within the same
 //!    time, so that no key of this session works any more and no completion is outstanding;
-//! 3. if the target ends the export in order, it is asked whether all that it acknowledged is durable;
-//! 4. completion queues and connection identifiers let go of their handlers, the admin queue pair's identifier only by
-//!    [`Session::let_go`] if another session is to follow;
-//! 5. the requests that the target did not answer end with an error, each after
-//!    its memory region was destroyed; or they go back to the block layer, if the disk waits
-//!    for another session ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another
-//!    path; in that case the target has fenced this session before (`head/fencing.rs`), and if the RDMA
+//! 3. if the target ends the export in order, it is asked whether all that it acknowledged is
+//!    durable;
+//! 4. completion queues and connection identifiers let go of their handlers, the admin queue pair's
+//!    identifier only by [`Session::let_go`] if another session is to follow;
+//! 5. the requests that the target did not answer end with an error, each after its memory region
+//!    was destroyed; or they go back to the block layer, if the disk waits for another session
+//!    ([`Head::queues_if_no_path`](crate::head::Head::queues_if_no_path)) or has another path; in
+//!    that case the target has fenced this session before (`head/fencing.rs`), and if the RDMA
 //!    device goes away meanwhile it is let go of, since it waits for that, and the drive may hang;
 //! 6. the owner is told, a device, which removes the disk, or connects it again.
 //!
@@ -133,7 +134,8 @@ impl VolumeInfo {
         }
     }
 
-    /// Returns whether `reply` is about the same volume, which may have another size by now, or be read-only or no longer.
+    /// Returns whether `reply` is about the same volume, which may have another size by now, or be
+    /// read-only or no longer.
     pub(crate) fn is_in(&self, reply: &Reply) -> bool {
         let mut now = Self::of(reply);
         now.geometry.capacity = self.geometry.capacity;
@@ -142,7 +144,8 @@ impl VolumeInfo {
         now == *self
     }
 
-    /// Returns what of it may change while a disk lives, for a watch; `write_cache` if that follows it.
+    /// Returns what of it may change while a disk lives, for a watch; `write_cache` if that follows
+    /// it.
     pub(crate) fn state(&self, write_cache: Option<bool>) -> VolumeState {
         VolumeState {
             sectors: self.geometry.capacity >> 9,
@@ -154,39 +157,43 @@ impl VolumeInfo {
 
 /// Who has a session: a device. It shows itself by its name.
 pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
-    /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`, and keeps what they have
-    /// counted.
+    /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`,
+    /// and keeps what they have counted.
     fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>);
 
     /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
     fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>);
 
-    /// Counts requests of a session that ended when its queues were counted already: how many are issued again, and how many
-    /// failed.
+    /// Counts requests of a session that ended when its queues were counted already: how many are
+    /// issued again, and how many failed.
     fn count_ended(&self, again: u64, failed: u64);
 
-    /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take as long as the
-    /// drive does. Process context.
+    /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take
+    /// as long as the drive does. Process context.
     fn session_ending(&self, session: &Session, failure: Failure);
 
     /// Tells that the teardown of `session` is done, which has ended because of `failure`. Process
     /// context.
     fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure);
 
-    /// Returns whether the disk has another path than `session`, live or to be connected again. Process context.
+    /// Returns whether the disk has another path than `session`, live or to be connected again.
+    /// Process context.
     fn has_other_paths(&self, session: &Session) -> bool;
 
-    /// Tells that the RDMA device of `session` goes away. The connection manager's callback, which may sleep, but not for the
-    /// end of one.
+    /// Tells that the RDMA device of `session` goes away. The connection manager's callback, which
+    /// may sleep, but not for the end of one.
     fn device_removed(&self, session: &Session);
 
-    /// Makes the disk follow the volume of `session`, which is as `now`; `false`: it cannot just now. Process context.
+    /// Makes the disk follow the volume of `session`, which is as `now`; `false`: it cannot just
+    /// now. Process context.
     fn follow(&self, session: &Session, now: News) -> bool;
 
-    /// Makes the disk follow limits of which it was told, by `session` or by another one, if it can just now. Process context.
+    /// Makes the disk follow limits of which it was told, by `session` or by another one, if it can
+    /// just now. Process context.
     fn follow_limits(&self, session: &Session);
 
-    /// Tells user space that the target's portals have this generation, if that is news; `false`: not just now. Process context.
+    /// Tells user space that the target's portals have this generation, if that is news; `false`:
+    /// not just now. Process context.
     fn tell_portals(&self, generation: u32) -> bool;
 }
 
@@ -222,7 +229,8 @@ pub(crate) struct Session {
     /// Held by who closes queues: the teardown, or who replaces one.
     #[pin]
     closing: Mutex<()>,
-    /// By which a queue pair comes up in place of another one: the end of the session ends the wait for it.
+    /// By which a queue pair comes up in place of another one: the end of the session ends the wait
+    /// for it.
     #[pin]
     coming: IrqLock<Option<Arc<Link>>>,
     /// Set when the session goes live.
@@ -238,7 +246,8 @@ pub(crate) struct Session {
     opened: Mutex<Opened>,
     /// The RDMA device goes away, and waits for what refers to it.
     device_removed: Atomic<bool>,
-    /// By which that is noticed once the session has ended, while the disk waits for another one: the admin queue pair's.
+    /// By which that is noticed once the session has ended, while the disk waits for another one:
+    /// the admin queue pair's.
     #[pin]
     watched: Mutex<Option<Arc<Id>>>,
     #[pin]
@@ -497,7 +506,8 @@ impl Session {
         self.device_removed.load(Acquire)
     }
 
-    /// Returns whether it notices still that its RDMA device goes away: the teardown has found that another session is to follow.
+    /// Returns whether it notices still that its RDMA device goes away: the teardown has found that
+    /// another session is to follow.
     pub(crate) fn watches_device(&self) -> bool {
         self.watched.lock().is_some()
     }

@@ -50,8 +50,8 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Returns how many send queue slots there are: each request's, and as many as can be waiting
-    /// for the next signaled one, and three: for a keep-alive, for a fence, and to register the read bounce slots.
-    /// An eager write may need more.
+    /// for the next signaled one, and three: for a keep-alive, for a fence, and to register the
+    /// read bounce slots. An eager write may need more.
     pub(crate) fn send_slots(self) -> u32 {
         let one = SLOTS_PER_REQUEST.max(self.eager_send_slots());
         u32::from(self.depth) * SLOTS_PER_REQUEST + self.signal_period() + one + 3
@@ -107,7 +107,8 @@ impl Shape {
         }
         let mut shape = Self {
             depth,
-            // A region cannot be laid over bounce buffers, but over one of them: they do not begin and end with pages.
+            // A region cannot be laid over bounce buffers, but over one of them: they do not begin
+            // and end with pages.
             segments: match bounce_pages {
                 Some(_) => 1,
                 None => pages as u16,

@@ -106,7 +106,8 @@ metrics! {
         keep_alives,
         /// Changes of the volume that the target has told.
         notices,
-        /// Times that the target has told of its portals: in each session first how they are, then that they have changed.
+        /// Times that the target has told of its portals: in each session first how they are, then
+        /// that they have changed.
         portal_notices,
     }
 }
@@ -141,7 +142,8 @@ metrics! {
     }
 }
 
-/// When a request changed its state; `sent` is 0, and the others say nothing, unless that is measured.
+/// When a request changed its state; `sent` is 0, and the others say nothing, unless that is
+/// measured.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Marks {
     made: u64,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether a disk has acknowledged writes that no flush has covered: an account without a lock. Uses nothing but atomics:
-//! its tests run on the host.
+//! Whether a disk has acknowledged writes that no flush has covered: an account without a lock.
+//! Uses nothing but atomics: its tests run on the host.
 //!
-//! The flushes of a disk, over all queues and paths, are numbered from 1 in the order in which they are sent. A write is
-//! *volatile* when it ends without FUA while the target may keep it in a volatile write cache. A volatile write that ends while flush `n` is
-//! the next one to be sent is covered by flush `n` and by all later ones: its response had arrived before the flush was sent.
+//! The flushes of a disk, over all queues and paths, are numbered from 1 in the order in which they
+//! are sent. A write is *volatile* when it ends without FUA while the target may keep it in a
+//! volatile write cache. A volatile write that ends while flush `n` is the next one to be sent is
+//! covered by flush `n` and by all later ones: its response had arrived before the flush was sent.
 //! A flush that was sent before the write ended may have passed it, and does not cover it.
 //!
 //! ```text
@@ -17,8 +18,8 @@
 //!
 //! # Cost
 //!
-//! Each queue remembers the number at which it last reported a write. So a write costs two loads and a comparison, and only the
-//! first write of a queue after a flush touches shared memory.
+//! Each queue remembers the number at which it last reported a write. So a write costs two loads
+//! and a comparison, and only the first write of a queue after a flush touches shared memory.
 
 use hcablk_core::sync::atomic::{
     Acquire,
@@ -61,21 +62,23 @@ impl Unflushed {
         }
     }
 
-    /// Sets whether writes that end without FUA are volatile. What was counted stays until a flush covers it. One caller at a time,
-    /// and before the first volatile write can end.
+    /// Sets whether writes that end without FUA are volatile. What was counted stays until a flush
+    /// covers it. One caller at a time, and before the first volatile write can end.
     pub(crate) fn count(&self, on: bool) {
         let is_on = self.counted_at.load(Relaxed) != 0;
         if !on {
             self.counted_at.store(0, Relaxed);
         } else if !is_on {
-            // Ordered before the load that follows: either that sees the number of a flush, or the flush sees this.
+            // Ordered before the load that follows: either that sees the number of a flush, or the
+            // flush sees this.
             self.counted_at.xchg(self.next.load(Relaxed), Full);
             // A flush may have been sent in between.
             raise(&self.counted_at, 1, self.next.load(Acquire));
         }
     }
 
-    /// Returns the number at which a write that ends now is to be reported; 0: it is not volatile. Any context.
+    /// Returns the number at which a write that ends now is to be reported; 0: it is not volatile.
+    /// Any context.
     #[inline(always)]
     pub(crate) fn now(&self) -> u64 {
         self.counted_at.load(Relaxed)

@@ -2,17 +2,19 @@
 
 //! Where the work of paths is done.
 //!
-//! Each path has two workqueues of its own, since its work may have to wait for long (for a drive, a target, an RDMA device).
-//! When memory is short, all work on a queue may have to be done by one thread, one after the other (its *rescuer*): on a
-//! queue for several paths what waits for one target would hold up the others. So the end of a session, which waits until
-//! another path has had it fenced, would hold up that other one's end, without which it asks in vain. A queue costs the memory
-//! of that thread, some 30 KiB. Keep-alives wait for nothing, so that there is one queue for all.
+//! Each path has two workqueues of its own, since its work may have to wait for long (for a drive,
+//! a target, an RDMA device). When memory is short, all work on a queue may have to be done by one
+//! thread, one after the other (its *rescuer*): on a queue for several paths what waits for one
+//! target would hold up the others. So the end of a session, which waits until another path has had
+//! it fenced, would hold up that other one's end, without which it asks in vain. A queue costs the
+//! memory of that thread, some 30 KiB. Keep-alives wait for nothing, so that there is one queue for
+//! all.
 //!
 //! # Ownership
 //!
-//! A path and its sessions refer to its queues. The last of these may be dropped by work on them, where they cannot be
-//! destroyed, since that waits for the work. So they are destroyed by work on another queue, for which the module waits in the
-//! end ([`AllGone`]).
+//! A path and its sessions refer to its queues. The last of these may be dropped by work on them,
+//! where they cannot be destroyed, since that waits for the work. So they are destroyed by work on
+//! another queue, for which the module waits in the end ([`AllGone`]).
 
 use hcablk_core::{
     report::broken::keep,
@@ -100,8 +102,8 @@ impl AllQueues {
         &self.events
     }
 
-    /// Makes the workqueues of a path. Sleeps; makes threads, so that nobody may be waited for here who reclaims memory. Fails
-    /// with `ENOMEM`.
+    /// Makes the workqueues of a path. Sleeps; makes threads, so that nobody may be waited for here
+    /// who reclaims memory. Fails with `ENOMEM`.
     pub(crate) fn of_path(self: &Arc<Self>) -> Result<Arc<WorkQueues>> {
         let number = self.made.fetch_add(1, Relaxed);
         let teardown = CString::try_from_fmt(fmt!("hcablk_end{number}"))?;
@@ -174,8 +176,8 @@ impl WorkItem for Queues {
     }
 }
 
-/// A module's reference to them. Dropping it waits until the queues of all paths are gone, with all that their work referred
-/// to. Nobody makes paths any more.
+/// A module's reference to them. Dropping it waits until the queues of all paths are gone, with all
+/// that their work referred to. Nobody makes paths any more.
 pub(crate) struct AllGone(pub(crate) Arc<AllQueues>);
 
 impl Drop for AllGone {

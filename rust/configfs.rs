@@ -108,7 +108,8 @@ impl<T> Attribute<T> {
         }
     }
 
-    /// Makes a file that can be written by root and read by nobody. What was written is overwritten where configfs keeps it.
+    /// Makes a file that can be written by root and read by nobody. What was written is overwritten
+    /// where configfs keeps it.
     pub const fn secret(name: &'static CStr, store: Store<T>) -> Self {
         Self {
             name,

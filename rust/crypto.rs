@@ -2,7 +2,8 @@
 
 //! The kernel's crypto library, for what [`auth`](crate::proto::auth) makes of it.
 //!
-//! X25519 is a module of its own in most kernels and left out of some: then proofs do without it, as they say.
+//! X25519 is a module of its own in most kernels and left out of some: then proofs do without it,
+//! as they say.
 //!
 //! C headers: [`include/crypto/sha2.h`](srctree/include/crypto/sha2.h),
 //! [`include/crypto/curve25519.h`](srctree/include/crypto/curve25519.h).

@@ -9,8 +9,8 @@
 //! - [`lease`]: who has how much of it, and how it is called back.
 //! - [`publish`]: making a device's memory available, for drivers.
 //!
-//! C header: [`include/linux/pci-p2pdma.h`](srctree/include/linux/pci-p2pdma.h);
-//! see also [`Documentation/driver-api/pci/p2pdma.rst`](srctree/Documentation/driver-api/pci/p2pdma.rst).
+//! C header: [`include/linux/pci-p2pdma.h`](srctree/include/linux/pci-p2pdma.h); see also
+//! [`Documentation/driver-api/pci/p2pdma.rst`](srctree/Documentation/driver-api/pci/p2pdma.rst).
 
 pub mod address;
 pub mod lease;

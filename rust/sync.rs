@@ -57,8 +57,8 @@ unsafe impl Backend for IrqBackend {
 
     #[inline]
     unsafe fn lock(ptr: *mut Self::State) -> Self::GuardState {
-        // SAFETY: The caller guarantees that `ptr` is an initialised lock; without RT it begins with,
-        // and is no more than, a `raw_spinlock_t`.
+        // SAFETY: The caller guarantees that `ptr` is an initialised lock; without RT it begins
+        // with, and is no more than, a `raw_spinlock_t`.
         #[cfg(not(CONFIG_PREEMPT_RT))]
         unsafe {
             bindings::_raw_spin_lock_irqsave(ptr.cast())
@@ -147,7 +147,8 @@ impl Event {
         unsafe { bindings::complete_all(self.inner.get()) };
     }
 
-    /// Resets the event: it has not happened. A thread that has not yet returned from its wait may go on waiting. Any context.
+    /// Resets the event: it has not happened. A thread that has not yet returned from its wait may
+    /// go on waiting. Any context.
     pub fn reset(&self) {
         // SAFETY: `inner` is an initialised completion.
         unsafe { bindings::hcablk_c_reinit_completion(self.inner.get()) };
@@ -345,8 +346,8 @@ impl<T: Tick> Periodic<T> {
             .queue
             .as_ref()
             .map_or(core::ptr::null_mut(), |queue| queue.as_raw());
-        // SAFETY: The work is initialised and stays pinned until the drop cancels it, before which the queue stays;
-        // without one it is the system's.
+        // SAFETY: The work is initialised and stays pinned until the drop cancels it, before which
+        // the queue stays; without one it is the system's.
         unsafe { bindings::hcablk_c_queue_delayed_work(queue, self.work.get(), self.period) };
     }
 

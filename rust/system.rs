@@ -14,8 +14,9 @@ pub fn online_cpus() -> u32 {
     unsafe { bindings::hcablk_c_num_online_cpus() }
 }
 
-/// Returns how far the NUMA node `node` is from the processor that this runs on, as the firmware's table has it;
-/// a negative one, which nobody knows, is as near as the processor's own. Any context.
+/// Returns how far the NUMA node `node` is from the processor that this runs on, as the firmware's
+/// table has it; a negative one, which nobody knows, is as near as the processor's own. Any
+/// context.
 ///
 /// C: `node_distance()`.
 pub fn numa_distance(node: i32) -> u32 {
@@ -51,7 +52,8 @@ pub enum Lines {
     Ends,
     /// Nothing is left of a session.
     Gone,
-    /// What memory a session that begins has got: smaller requests than it asked for, no peer memory.
+    /// What memory a session that begins has got: smaller requests than it asked for, no peer
+    /// memory.
     Sizes,
     /// A change of reservations was refused.
     Reservations,

@@ -142,7 +142,8 @@ impl Admin {
         });
     }
 
-    /// Answers the watch if there is one, and the volume is not what its initiator knows. May sleep.
+    /// Answers the watch if there is one, and the volume is not what its initiator knows. May
+    /// sleep.
     fn look_at_volume(&self) {
         let Watch::Kept(tag, known, generation) = self.state.lock().watch else {
             return;
@@ -215,8 +216,8 @@ impl Admin {
         there
     }
 
-    /// Tells the initiator that the export ends, if it watches or has watched, and gives the answer time to leave. Sleeps, for
-    /// [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
+    /// Tells the initiator that the export ends, if it watches or has watched, and gives the answer
+    /// time to leave. Sleeps, for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
     pub(crate) fn say_gone(&self) {
         let (former, has_watched) = {
             let mut state = self.state.lock();
@@ -235,7 +236,8 @@ impl Admin {
         self.let_answers_leave();
     }
 
-    /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes in any case. Sleeps.
+    /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes
+    /// in any case. Sleeps.
     pub(crate) fn let_answers_leave(&self) {
         let _ = self.all_sent.wait_ms(GONE_MS);
     }
@@ -295,7 +297,8 @@ impl Admin {
         }
     }
 
-    /// Returns whether the initiator has been silent for too long, and for how many seconds. Called every [`LOOK_MS`].
+    /// Returns whether the initiator has been silent for too long, and for how many seconds. Called
+    /// every [`LOOK_MS`].
     fn is_silent(&self) -> Option<u32> {
         let heard = self.heard.xchg(false, Acquire);
         let mut state = self.state.lock();

@@ -317,13 +317,14 @@ impl Backing {
         &self.io_work
     }
 
-    /// Returns where completions of the volume's queue pairs are handled. Submitting a bio there waits
-    /// where a drive takes no more requests, with a thread for each queue pair: no other volume's
-    /// completions wait behind them.
+    /// Returns where completions of the volume's queue pairs are handled. Submitting a bio there
+    /// waits where a drive takes no more requests, with a thread for each queue pair: no other
+    /// volume's completions wait behind them.
     ///
-    /// Those of HCAs are handled on the processor that they interrupt; those of devices that are programs
-    /// (`software`) are not: soft-RoCE does its work on an unbound queue, and ours is handled by the same
-    /// workers, so that no change of threads is between its part of a request and ours.
+    /// Those of HCAs are handled on the processor that they interrupt; those of devices that are
+    /// programs (`software`) are not: soft-RoCE does its work on an unbound queue, and ours is
+    /// handled by the same workers, so that no change of threads is between its part of a request
+    /// and ours.
     ///
     /// As of [`Self::io_work`] its work never drops it: [`CompletionQueue::stop`] waits for that.
     ///
@@ -474,8 +475,8 @@ impl Backing {
             return self.make_durable().and(written);
         }
         let synced = file.sync();
-        // That may be a write-back of the file, too, which is found by each session's own cursor besides: told twice, and by
-        // others for nothing, but not missed.
+        // That may be a write-back of the file, too, which is found by each session's own cursor
+        // besides: told twice, and by others for nothing, but not missed.
         if synced.is_err_and(may_be_of_flush) {
             self.flush_failures().add();
         }
@@ -499,8 +500,8 @@ impl Backing {
         self.shared.rewrites()
     }
 
-    /// Returns whether the error of a write with FUA that went straight to the drive tells of that write alone; else a flush of the drive
-    /// may have failed. Any context.
+    /// Returns whether the error of a write with FUA that went straight to the drive tells of that
+    /// write alone; else a flush of the drive may have failed. Any context.
     pub(crate) fn fua_fails_alone(&self) -> bool {
         self.device().is_some_and(BlockDevice::fua_fails_alone)
     }
@@ -534,15 +535,15 @@ impl Backing {
         }
     }
 
-    /// Returns whether data goes between the wire and the drive by RAM, and by neither a cache of the volume's nor, unless
-    /// there are pages already, the page cache.
+    /// Returns whether data goes between the wire and the drive by RAM, and by neither a cache of
+    /// the volume's nor, unless there are pages already, the page cache.
     pub(crate) fn is_straight(&self) -> bool {
         let device = self.read_route() == Route::Device && self.write_route() == Route::Device;
         device && !self.wants_peers() && self.cache.is_none()
     }
 
-    /// Returns whether it may be written through the page cache as well at this moment: by another volume, or by somebody on this host
-    /// who has it open. Any context.
+    /// Returns whether it may be written through the page cache as well at this moment: by another
+    /// volume, or by somebody on this host who has it open. Any context.
     #[inline]
     pub(crate) fn is_also_cached(&self) -> bool {
         self.shared.is_also_cached(self.file())
@@ -566,8 +567,9 @@ impl Backing {
         }
     }
 
-    /// Returns whether completed writes may be lost when the drive or this machine loses its power, until they are flushed. It
-    /// changes when the drive's cache is switched. Any context; no more than a few loads, since each write may ask.
+    /// Returns whether completed writes may be lost when the drive or this machine loses its power,
+    /// until they are flushed. It changes when the drive's cache is switched. Any context; no more
+    /// than a few loads, since each write may ask.
     #[inline]
     pub(crate) fn is_volatile(&self) -> bool {
         match &self.store {
@@ -584,8 +586,9 @@ impl Backing {
         self.write_cache == WriteCache::Back && self.is_volatile()
     }
 
-    /// Returns whether a write that has to be on stable media when it is answered is sent as one with FUA. Otherwise the drive is
-    /// flushed afterwards: its cache was switched on after initiators were told that it has none.
+    /// Returns whether a write that has to be on stable media when it is answered is sent as one
+    /// with FUA. Otherwise the drive is flushed afterwards: its cache was switched on after
+    /// initiators were told that it has none.
     #[inline]
     pub(crate) fn writes_with_fua(&self) -> bool {
         self.write_cache == WriteCache::Through || self.write_route() == Route::Cache
@@ -605,8 +608,8 @@ impl Backing {
         }
     }
 
-    /// Returns whether what it is refuses writes; that changes when the block device does. Any context; no more
-    /// than a few loads, since each write asks.
+    /// Returns whether what it is refuses writes; that changes when the block device does. Any
+    /// context; no more than a few loads, since each write asks.
     #[inline]
     pub(crate) fn refuses_writes(&self) -> bool {
         match &self.store {
@@ -655,7 +658,8 @@ impl Backing {
         }
     }
 
-    /// Returns what the drive takes and prefers at this moment, for logical blocks of 2^`shift` bytes. Any context.
+    /// Returns what the drive takes and prefers at this moment, for logical blocks of 2^`shift`
+    /// bytes. Any context.
     pub(crate) fn limits(&self, shift: u8) -> VolumeLimits {
         let block = 1u32 << shift;
         let limits = match &self.store {
@@ -709,14 +713,15 @@ impl Backing {
         }
     }
 
-    /// Returns whether atomic writes go to a drive whole, and nowhere else: an export of the same through the page cache may write
-    /// old blocks over a part of one at any time. Any context.
+    /// Returns whether atomic writes go to a drive whole, and nowhere else: an export of the same
+    /// through the page cache may write old blocks over a part of one at any time. Any context.
     fn takes_atomic_writes(&self) -> bool {
         let cached = self.shared.is_exported_cached();
         self.cache.is_none() && self.write_route() == Route::Device && !cached
     }
 
-    /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any context.
+    /// Returns whether the drive writes `length` bytes whole or not at all, at this moment. Any
+    /// context.
     #[cold]
     pub(crate) fn takes_atomic_write(&self, length: u32) -> bool {
         let limits = self.limits(self.logical_block_size().trailing_zeros() as u8);
@@ -736,7 +741,8 @@ impl Backing {
         }
     }
 
-    /// Returns the volume as it is at this moment, and its generation; `None` if there is nothing of it. May sleep.
+    /// Returns the volume as it is at this moment, and its generation; `None` if there is nothing
+    /// of it. May sleep.
     pub(crate) fn observe(&self) -> Option<(Observed, u32)> {
         let shift = self.logical_block_size().trailing_zeros() as u8;
         self.observer.observe(|| Observed {
@@ -753,7 +759,8 @@ fn longest(bytes: u64, block: u32) -> u32 {
     bytes.min(u32::MAX.into()) as u32 & !(block - 1)
 }
 
-/// Returns log2 of the size of a physical block, or what comes next to it, for logical blocks of 2^`logical` bytes.
+/// Returns log2 of the size of a physical block, or what comes next to it, for logical blocks of
+/// 2^`logical` bytes.
 fn physical_shift(bytes: u32, logical: u8) -> u8 {
     let shift = bytes
         .is_power_of_two()

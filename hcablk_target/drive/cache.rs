@@ -28,18 +28,18 @@
 //!
 //! # Locks and contexts
 //!
-//! One lock, `lines`, taken inside no other: once before the drive (or the copy),
-//! once after it, and more often for requests of many lines, which are gone
-//! through a few at a time. [`enter_cache`](super::visit::enter_cache) runs in
-//! process context, [`leave_cache`](super::visit::leave_cache) in any. Copies, of 64 KiB at most, are
-//! made without the lock, by the right that the request's `Visit` has.
+//! One lock, `lines`, taken inside no other: once before the drive (or the copy), once after it,
+//! and more often for requests of many lines, which are gone through a few at a time.
+//! [`enter_cache`](super::visit::enter_cache) runs in process context,
+//! [`leave_cache`](super::visit::leave_cache) in any. Copies, of 64 KiB at most, are made without
+//! the lock, by the right that the request's `Visit` has.
 //!
 //! # Memory
 //!
 //! Peer memory is a [`PeerLease`] that goes with the cache; who uses a line has a reference to the
-//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and not by taking it from
-//! others: a request of the cache's that the page allocator cannot fulfill
-//! easily is an error.
+//! memory, which unbinding waits for. All RAM is allocated when the volume is enabled, and not by
+//! taking it from others: a request of the cache's that the page allocator cannot fulfill easily is
+//! an error.
 
 use super::p2p::{
     borrow_lines,
@@ -265,8 +265,8 @@ impl Cache {
         length
     }
 
-    /// Begins the visit of a read of `length` bytes at `offset`, on a drive of `size` bytes. Process
-    /// context.
+    /// Begins the visit of a read of `length` bytes at `offset`, on a drive of `size` bytes.
+    /// Process context.
     #[inline]
     pub(crate) fn read(&self, offset: u64, length: u32, size: u64) -> Visit {
         self.lines.lock().read(offset, length, size)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What drives and files are exported, and what the volumes that export the same share: so that one with a
-//! cache is exported once, since what another volume writes would not be known to the cache; who writes through the
-//! page cache, which writes back more than was written to it; and which flushes of the drive have failed.
+//! What drives and files are exported, and what the volumes that export the same share: so that one
+//! with a cache is exported once, since what another volume writes would not be known to the cache;
+//! who writes through the page cache, which writes back more than was written to it; and which
+//! flushes of the drive have failed.
 //!
 //! A [`Claim`] is a part of the volume's backing and goes with it, when nobody
 //! can write by it any more. The lock is taken inside a volume's or a session's.
@@ -59,14 +60,15 @@ impl Shared {
         Ok(Arc::new(shared, GFP_KERNEL)?)
     }
 
-    /// Returns whether a volume exports the same through the page cache, at this moment. Any context.
+    /// Returns whether a volume exports the same through the page cache, at this moment. Any
+    /// context.
     #[inline]
     pub(crate) fn is_exported_cached(&self) -> bool {
         self.cached.load(Relaxed) != 0
     }
 
-    /// Returns whether others may write the same through the page cache at this moment: a volume, or somebody on this host who has
-    /// `file`, the one that is exported, open. Any context.
+    /// Returns whether others may write the same through the page cache at this moment: a volume,
+    /// or somebody on this host who has `file`, the one that is exported, open. Any context.
     #[inline]
     pub(crate) fn is_also_cached(&self, file: FileRef<'_>) -> bool {
         self.is_exported_cached() || file.openers() > self.open.load(Relaxed)
@@ -81,9 +83,10 @@ impl Shared {
     }
 }
 
-/// Pages that are written back whole, by a request for a part of them. A write past the page cache to the rest of such a page may be
-/// overwritten by that with what was there before, and may find no page when it is done; so it finds out by these whether it was
-/// under way at the same time as one of them.
+/// Pages that are written back whole, by a request for a part of them. A write past the page cache
+/// to the rest of such a page may be overwritten by that with what was there before, and may find
+/// no page when it is done; so it finds out by these whether it was under way at the same time as
+/// one of them.
 pub(crate) struct Rewrites {
     begun: Atomic<u32>,
     ended: Atomic<u32>,
@@ -94,8 +97,8 @@ pub(crate) struct Rewrites {
 pub(crate) struct RewriteMark(u32);
 
 impl Rewrites {
-    /// Notes that pages may be read and written whole, until the returned guard is dropped: before the pages are, so that who finds
-    /// no page any more finds this. Any context.
+    /// Notes that pages may be read and written whole, until the returned guard is dropped: before
+    /// the pages are, so that who finds no page any more finds this. Any context.
     pub(crate) fn begin(&self) -> Rewriting<'_> {
         self.begun.fetch_add(1, Full);
         Rewriting(self)
@@ -174,7 +177,8 @@ impl Claims {
         Arc::pin_init(claims, GFP_KERNEL)
     }
 
-    /// Lists that a volume exports `file`; `EBUSY` when another one has it and either wants to be alone.
+    /// Lists that a volume exports `file`; `EBUSY` when another one has it and either wants to be
+    /// alone.
     pub(crate) fn claim(this: &Arc<Self>, file: FileRef<'_>, manner: Manner) -> Result<Claim> {
         let (id, drive) = (file.id(), file.drive_id());
         let mut entries = this.entries.lock();

@@ -3,13 +3,13 @@
 //! Errors of flushes that an initiator has yet to be told. Uses nothing but the wire
 //! format: its tests run on the host.
 //!
-//! A drive or the page cache tells of a loss once. The answer that carries the error may
-//! never leave, because its queue pair is replaced; the flush is then issued again, and
-//! would succeed. So an error is kept for the disk until an answer that carried it has arrived, and
-//! meanwhile every flush ends with it. On InfiniBand and RoCE an answer has arrived when its send has completed;
-//! on iWARP that says only that it was sent. There the session's own flushes succeed from then on, and
-//! one of another session, which may be what is left of this one's, ends with it once more: to be told twice
-//! does no harm.
+//! A drive or the page cache tells of a loss once. The answer that carries the error may never
+//! leave, because its queue pair is replaced; the flush is then issued again, and would succeed. So
+//! an error is kept for the disk until an answer that carried it has arrived, and meanwhile every
+//! flush ends with it. On InfiniBand and RoCE an answer has arrived when its send has completed; on
+//! iWARP that says only that it was sent. There the session's own flushes succeed from then on, and
+//! one of another session, which may be what is left of this one's, ends with it once more: to be
+//! told twice does no harm.
 //!
 //! ```text
 //!   a flush fails, or a write
@@ -57,8 +57,8 @@ impl FlushErrors {
         self.number = self.number.wrapping_add(1).max(1);
     }
 
-    /// Returns how a flush of session `by` ends for which the drive's part ended with `own`; and which error that
-    /// is, for [`Self::sent`], or 0.
+    /// Returns how a flush of session `by` ends for which the drive's part ended with `own`; and
+    /// which error that is, for [`Self::sent`], or 0.
     pub(crate) fn end(&mut self, own: Status, by: Teller) -> (Status, u32) {
         if own != Status::Ok {
             self.owe(own);
@@ -73,8 +73,8 @@ impl FlushErrors {
         }
     }
 
-    /// Notes that an answer with error `number` was sent by session `by`, and whether that says that it has `arrived`. An
-    /// error that came after it is still to be reported.
+    /// Notes that an answer with error `number` was sent by session `by`, and whether that says
+    /// that it has `arrived`. An error that came after it is still to be reported.
     pub(crate) fn sent(&mut self, number: u32, by: Teller, arrived: bool) {
         if number != self.number {
             return;

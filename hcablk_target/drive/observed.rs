@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume was when somebody looked last. Neither block devices nor files tell their users what changes, so each session looks
-//! by itself. The observations of all are numbered: initiators with several paths hear of a change by each of them, and tell by
-//! its generation which one is newer.
+//! What a volume was when somebody looked last. Neither block devices nor files tell their users
+//! what changes, so each session looks by itself. The observations of all are numbered: initiators
+//! with several paths hear of a change by each of them, and tell by its generation which one is
+//! newer.
 
 use hcablk_core::proto::message::VolumeLimits;
 use kernel::{
@@ -51,8 +52,8 @@ impl Observer {
         )
     }
 
-    /// Looks at the volume by `look`; returns what it is, and its generation, not 0. `None` if it has no size: its drive is gone.
-    /// May sleep.
+    /// Looks at the volume by `look`; returns what it is, and its generation, not 0. `None` if it
+    /// has no size: its drive is gone. May sleep.
     pub(crate) fn observe(&self, look: impl FnOnce() -> Observed) -> Option<(Observed, u32)> {
         let mut last = self.last.lock();
         let now = look();

@@ -16,10 +16,10 @@
 //! about. What a volume had to do without is logged when a session begins. The lines
 //! of a cache are peer memory, too: see `io/cache.rs`.
 //!
-//! A queue has a [`PeerLease`], see [`lease`](super::lease). A request that got buffers of it holds a
-//! reference to the memory until it is idle again; one that is given up leaves that with its queue,
-//! so that an unbinding waits until the queue pair is destroyed. How a
-//! provider that is unbound gets its memory back is described with the lease.
+//! A queue has a [`PeerLease`], see [`lease`](super::lease). A request that got buffers of it holds
+//! a reference to the memory until it is idle again; one that is given up leaves that with its
+//! queue, so that an unbinding waits until the queue pair is destroyed. How a provider that is
+//! unbound gets its memory back is described with the lease.
 //!
 //! The module's parameter `p2p_virtual=1` takes soft-RoCE for an HCA that does DMA to PCI
 //! devices: on x86 the kernel's address of peer memory works as ordinary memory does. It is there

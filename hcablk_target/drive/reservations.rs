@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The persistent reservations of the exported drives, the same for all volumes of one drive, and the files that keep them.
+//! The persistent reservations of the exported drives, the same for all volumes of one drive, and
+//! the files that keep them.
 //!
-//! A change is durable before it counts, and counts before it is answered. So a target that starts again finds the last
-//! change that was answered, or one that was being made, whole. A volume without a wwid has no reservations: they would be
-//! forgotten.
+//! A change is durable before it counts, and counts before it is answered. So a target that starts
+//! again finds the last change that was answered, or one that was being made, whole. A volume
+//! without a wwid has no reservations: they would be forgotten.
 //!
 //! - [`drives`]: which drives are exported, and by which wwids.
 //! - [`file`]: the file that keeps a drive's.
 //!
 //! # Locks and contexts
 //!
-//! `control` is held while a file is written, and `turns` says who may: see [`ChangeTurns`]. `state` is held while a request is
-//! checked. Requests look at `held` first, which is all that they pay while there is no reservation.
+//! `control` is held while a file is written, and `turns` says who may: see [`ChangeTurns`].
+//! `state` is held while a request is checked. Requests look at `held` first, which is all that
+//! they pay while there is no reservation.
 
 use self::file::DriveFile;
 use hcablk_core::{
@@ -121,8 +123,8 @@ pub(crate) struct Drive {
 }
 
 impl Drive {
-    /// Makes that of `file`, which is kept in the file of `kept`, as `state`; with that, whether its directory is known for the right
-    /// one.
+    /// Makes that of `file`, which is kept in the file of `kept`, as `state`; with that, whether
+    /// its directory is known for the right one.
     fn new(
         file: FileId,
         wwid: Option<VolumeId>,
@@ -164,25 +166,27 @@ impl Drive {
         !self.state.lock().allows(*host, writes)
     }
 
-    /// Returns by what a change can be made that is asked for now. To be taken before it is looked whether the session ends:
-    /// whoever shuts a host out ends its sessions first, and gives up changes then, so that a session which does not end yet
-    /// has a ticket that will be given up. Any context.
+    /// Returns by what a change can be made that is asked for now. To be taken before it is looked
+    /// whether the session ends: whoever shuts a host out ends its sessions first, and gives up
+    /// changes then, so that a session which does not end yet has a ticket that will be given up.
+    /// Any context.
     pub(crate) fn ticket(&self) -> Ticket {
         self.turns.lock().ticket()
     }
 
-    /// Has all changes that were asked for asked for again, if they have not begun. Returns whether one of `host` has, and has
-    /// not ended. Any context.
+    /// Has all changes that were asked for asked for again, if they have not begun. Returns whether
+    /// one of `host` has, and has not ended. Any context.
     fn give_up_changes(&self, host: HostId) -> bool {
         let mut turns = self.turns.lock();
         turns.give_up();
         turns.is_making(host)
     }
 
-    /// Makes a change that is asked for, and returns how it ended. When a preemption counts, `preempted` is called with its
-    /// number and the hosts whose registrations it has ended, to mark their sessions, before anybody is told that.
-    /// `Draining`: it is not made, since another one is being made, or is to be made before; or it was given up. Sleeps, as
-    /// long as the file takes.
+    /// Makes a change that is asked for, and returns how it ended. When a preemption counts,
+    /// `preempted` is called with its number and the hosts whose registrations it has ended, to
+    /// mark their sessions, before anybody is told that. `Draining`: it is not made, since another
+    /// one is being made, or is to be made before; or it was given up. Sleeps, as long as the file
+    /// takes.
     pub(crate) fn change(
         &self,
         asking: Asking,
@@ -237,8 +241,8 @@ impl Drive {
         })
     }
 
-    /// Returns whether a preemption counts whose victims' sessions are not marked by it yet. To be asked after
-    /// [`Self::read`], and before it is looked for marked sessions. Any context.
+    /// Returns whether a preemption counts whose victims' sessions are not marked by it yet. To be
+    /// asked after [`Self::read`], and before it is looked for marked sessions. Any context.
     pub(crate) fn is_marking(&self) -> bool {
         self.marking.load(Acquire)
     }

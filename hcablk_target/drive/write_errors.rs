@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a volume remembers of a disk's writes that were acknowledged and are not durable
-//! yet: which errors of their write-back the initiator has still to be told. It is one for all paths
-//! of the disk, since a flush by one of them covers the writes by the others.
+//! What a volume remembers of a disk's writes that were acknowledged and are not durable yet: which
+//! errors of their write-back the initiator has still to be told. It is one for all paths of the
+//! disk, since a flush by one of them covers the writes by the others.
 //!
 //! It outlives the session, so that no error is lost with a connection, and dies with the
 //! export. Its number, the *export instance*, tells the initiator whether it is still the same: if
@@ -130,8 +130,8 @@ impl WriteErrors {
         self.instance
     }
 
-    /// Returns how many errors of write-backs the initiator has got so far, for [`Self::check_wb_err`].
-    /// May sleep.
+    /// Returns how many errors of write-backs the initiator has got so far, for
+    /// [`Self::check_wb_err`]. May sleep.
     pub(crate) fn seen(&self) -> u32 {
         self.seen.lock().count
     }
@@ -141,9 +141,9 @@ impl WriteErrors {
         self.open.load(Acquire) != 0
     }
 
-    /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is: to all sessions the same,
-    /// since an error is found once. To be called when the export ends, and [`Self::is_open`] no more. Sleeps, as long as
-    /// the drive takes.
+    /// Makes durable what was acknowledged, if no error is still to be told. Returns whether it is:
+    /// to all sessions the same, since an error is found once. To be called when the export ends,
+    /// and [`Self::is_open`] no more. Sleeps, as long as the drive takes.
     pub(crate) fn is_durable(&self, backing: &Backing) -> bool {
         let mut known = self.durable.lock();
         *known.get_or_insert_with(|| self.make_durable(backing))
@@ -164,9 +164,9 @@ impl WriteErrors {
         self.failures.count() != self.seen_failures.load(Acquire)
     }
 
-    /// Returns the error of a write-back that has failed since this was called last, or since
-    /// the record began; or the last one that a caller beside this one got, since they were `before`: of
-    /// two flushes that wait at the same time each covers what was lost. May sleep.
+    /// Returns the error of a write-back that has failed since this was called last, or since the
+    /// record began; or the last one that a caller beside this one got, since they were `before`:
+    /// of two flushes that wait at the same time each covers what was lost. May sleep.
     pub(crate) fn check_wb_err(&self, backing: &Backing, before: u32) -> Result {
         let mut seen = self.seen.lock();
         let found = backing.file().check_wb_err(&mut seen.cursor);
@@ -197,7 +197,8 @@ impl WriteErrors {
         end
     }
 
-    /// Records that a write with FUA ended with `error`, which may be that of a flush: the next flush tells of it. Any context.
+    /// Records that a write with FUA ended with `error`, which may be that of a flush: the next
+    /// flush tells of it. Any context.
     #[cold]
     pub(crate) fn owe_flush_error(&self, error: Status) {
         let mut errors = self.flushes.lock();
@@ -206,21 +207,22 @@ impl WriteErrors {
         self.see_failures();
     }
 
-    /// Takes all failed flushes of the drive for known, and returns whether there was one that was not. To be called with the lock of
-    /// `flushes`.
+    /// Takes all failed flushes of the drive for known, and returns whether there was one that was
+    /// not. To be called with the lock of `flushes`.
     fn see_failures(&self) -> bool {
         let count = self.failures.count();
         let missed = self.seen_failures.load(Relaxed) != count;
         if missed {
-            // The holder of the lock records the error as owed, or clears this, before it releases the lock.
+            // The holder of the lock records the error as owed, or clears this, before it releases
+            // the lock.
             self.owes_error.store(true, Release);
             self.seen_failures.store(count, Release);
         }
         missed
     }
 
-    /// Records that an answer that told of the error of a flush was sent by session `by`, and has `arrived` or may not
-    /// have: [`FlushErrors::sent`]. Any context.
+    /// Records that an answer that told of the error of a flush was sent by session `by`, and has
+    /// `arrived` or may not have: [`FlushErrors::sent`]. Any context.
     pub(crate) fn flush_error_sent(&self, number: u32, by: Teller, arrived: bool) {
         let mut errors = self.flushes.lock();
         errors.sent(number, by, arrived);
@@ -228,8 +230,8 @@ impl WriteErrors {
     }
 }
 
-/// A session's use of a record, which stays as long as there is one: who forgets it would tell the initiator
-/// of another instance, and that nothing is left of what the session has begun.
+/// A session's use of a record, which stays as long as there is one: who forgets it would tell the
+/// initiator of another instance, and that nothing is left of what the session has begun.
 pub(crate) struct WriteErrorsUse {
     errors: Arc<WriteErrors>,
     teller: Teller,
@@ -248,7 +250,8 @@ impl WriteErrorsUse {
         }
     }
 
-    /// Counts the session no longer as one by which something may be acknowledged: its queues are closed.
+    /// Counts the session no longer as one by which something may be acknowledged: its queues are
+    /// closed.
     pub(crate) fn close(&self) {
         if self.is_open.xchg(false, Relaxed) {
             self.errors.open.fetch_sub(1, Release);
@@ -280,7 +283,8 @@ struct Record {
     host: HostId,
     /// The id of the disk's sessions on path 0.
     disk: SessionId,
-    /// For each path the highest epoch that a session had, or that was fenced; 0: there was none yet.
+    /// For each path the highest epoch that a session had, or that was fenced; 0: there was none
+    /// yet.
     epochs: [Epoch; PATHS_MAX as usize],
     errors: Arc<WriteErrors>,
 }
@@ -339,8 +343,8 @@ impl Records {
             .filter(|epoch| epoch.0 != 0)
     }
 
-    /// Remembers that `session` of `host` has begun with `epoch`. May sleep. Fails with `ESTALE` if it had that
-    /// one or a later one, or was fenced with it.
+    /// Remembers that `session` of `host` has begun with `epoch`. May sleep. Fails with `ESTALE` if
+    /// it had that one or a later one, or was fenced with it.
     pub(crate) fn remember_epoch(&self, host: HostId, session: SessionId, epoch: Epoch) -> Result {
         let mut list = self.list.lock();
         if let Some(record) = list.iter_mut().find(|r| r.is_of(host, session)) {
@@ -358,16 +362,18 @@ impl Records {
         let _ = self.remember_epoch(host, session, epoch);
     }
 
-    /// Returns the record for the session that `request` begins: that of its disk if it goes
-    /// on with former epochs and there is one, else a new one. May sleep. Fails with `ESTALE` if that id had
-    /// this epoch or a later one, or, if it does not go on, any session of the disk had; and with `ENOMEM`.
+    /// Returns the record for the session that `request` begins: that of its disk if it goes on
+    /// with former epochs and there is one, else a new one. May sleep. Fails with `ESTALE` if that
+    /// id had this epoch or a later one, or, if it does not go on, any session of the disk had; and
+    /// with `ENOMEM`.
     pub(crate) fn begin(&self, request: &Request, backing: &Backing) -> Result<WriteErrorsUse> {
         let mut list = self.list.lock();
         let found = list
             .iter()
             .position(|record| record.is_of(request.host, request.session));
         let known = found.and_then(|place| list.get(place));
-        // A first request that comes late must not have the record forgotten of a session which began after it, by another path.
+        // A first request that comes late must not have the record forgotten of a session which
+        // began after it, by another path.
         let last = |record: &Record| match request.resume {
             true => record.epoch(request.session.path()),
             false => record.newest_epoch(),

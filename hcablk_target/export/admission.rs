@@ -17,7 +17,8 @@ pub(crate) struct View {
     /// The session that the request names, of the host that asks, on the
     /// volume that it asks for.
     pub(crate) session: Option<Session>,
-    /// The last epoch that the session had, as far as it is remembered; also if there is no session.
+    /// The last epoch that the session had, as far as it is remembered; also if there is no
+    /// session.
     pub(crate) last_epoch: Option<Epoch>,
     /// The host has sessions on the volume that are of another instance.
     pub(crate) other_instance: bool,
@@ -83,9 +84,9 @@ pub(crate) enum Decision {
 
 /// Decides about a well-formed request.
 ///
-/// Who does not prove who it is, where that is demanded, learns nothing about a volume; a host that is not allowed
-/// nothing but that it cannot have it. A session's newer epoch replaces the older one only when nothing
-/// of that can write any more, and a host's newer instance the older ones.
+/// Who does not prove who it is, where that is demanded, learns nothing about a volume; a host that
+/// is not allowed nothing but that it cannot have it. A session's newer epoch replaces the older
+/// one only when nothing of that can write any more, and a host's newer instance the older ones.
 pub(crate) fn decide(request: &Request, view: &View) -> Decision {
     let refuse = Decision::Refuse;
     let Some(volume) = view.volume else {

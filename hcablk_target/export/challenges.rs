@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Initiators that were challenged and have not proven who they are: how many there may be. Uses nothing but `core`: its tests
-//! run on the host.
+//! Initiators that were challenged and have not proven who they are: how many there may be. Uses
+//! nothing but `core`: its tests run on the host.
 //!
-//! None of them has a queue pair, a drive or a buffer here, only a place in this table. There is a fixed number of places. Who asks
-//! when all are taken gets that of the oldest challenge, and who asks from an address that has its share that
-//! of the oldest from there: so nobody can keep others out by not answering, unless by asking faster than they answer.
+//! None of them has a queue pair, a drive or a buffer here, only a place in this table. There is a
+//! fixed number of places. Who asks when all are taken gets that of the oldest challenge, and who
+//! asks from an address that has its share that of the oldest from there: so nobody can keep others
+//! out by not answering, unless by asking faster than they answer.
 //!
-//! A challenge stays when a proof of it is wrong, so that nobody can use up that of another by naming its handle; but not more than
-//! [`TRIES`] are looked at, each of which costs some work. It is taken when a proof of it was right.
+//! A challenge stays when a proof of it is wrong, so that nobody can use up that of another by
+//! naming its handle; but not more than [`TRIES`] are looked at, each of which costs some work. It
+//! is taken when a proof of it was right.
 
 /// Places of the table.
 pub(crate) const PLACES: usize = 4096;
@@ -38,8 +40,9 @@ pub(crate) struct Entry<T> {
     challenged: T,
 }
 
-/// Chooses the place of a challenge that begins at `now_ms`, and its handle, by a random number: any of the free places, so that
-/// who does not see the challenge must try as many handles as there are.
+/// Chooses the place of a challenge that begins at `now_ms`, and its handle, by a random number:
+/// any of the free places, so that who does not see the challenge must try as many handles as there
+/// are.
 pub(crate) fn choose<T>(
     table: &[Option<Entry<T>>],
     address: &Address,
@@ -86,7 +89,8 @@ fn find<'a, T>(
     place.as_ref().is_some_and(is_its).then_some(place)
 }
 
-/// Returns the challenge `handle` to check a proof by, and its number, if it is one of `address` that may be answered still.
+/// Returns the challenge `handle` to check a proof by, and its number, if it is one of `address`
+/// that may be answered still.
 pub(crate) fn look<T: Clone>(
     table: &mut [Option<Entry<T>>],
     handle: u16,
@@ -101,7 +105,8 @@ pub(crate) fn look<T: Clone>(
     Some((entry.challenged.clone(), entry.number))
 }
 
-/// Takes the challenge `handle` with this number, whose proof was right; `false`: another one was before, or it is over.
+/// Takes the challenge `handle` with this number, whose proof was right; `false`: another one was
+/// before, or it is over.
 pub(crate) fn take<T>(
     table: &mut [Option<Entry<T>>],
     (handle, number): (u16, u64),
@@ -237,7 +242,8 @@ mod tests {
         assert_eq!(place_of(u32::MAX), 1);
     }
 
-    /// What 10,000 unproven initiators take: the size of a place does not depend on what is in it but for the box.
+    /// What 10,000 unproven initiators take: the size of a place does not depend on what is in it
+    /// but for the box.
     #[test]
     fn there_is_room_for_who_comes_last_and_the_memory_is_bounded() {
         let mut table = table();

@@ -235,7 +235,8 @@ impl Connect {
         let Some((link, id)) = self.claimed.lock().take() else {
             return;
         };
-        // Of an initiator that makes the next attempt already nothing is to wait for what is made here.
+        // Of an initiator that makes the next attempt already nothing is to wait for what is made
+        // here.
         if link.is_lost() {
             return id.detach();
         }
@@ -345,7 +346,8 @@ impl Connect {
         }
     }
 
-    /// Counts the request among those that wait for the drive of `volume`, of which each host and each drive may have some.
+    /// Counts the request among those that wait for the drive of `volume`, of which each host and
+    /// each drive may have some.
     fn wait_for_drive(
         &self,
         request: &Request,
@@ -358,8 +360,8 @@ impl Connect {
             .map_err(|_| Refusal::CROWD)
     }
 
-    /// Waits until nothing is left of the sessions of the host's other instances on the volume that end, as
-    /// [`Self::wait_for`].
+    /// Waits until nothing is left of the sessions of the host's other instances on the volume that
+    /// end, as [`Self::wait_for`].
     fn wait_for_other_instances(&self, request: &Request, link: &Link) -> Result<(), Refusal> {
         let other = |session: &Session| session.is_of_other_instance(request);
         while let Some(session) = self.registry.ending_session(other) {
@@ -388,8 +390,8 @@ impl Connect {
         ))
     }
 
-    /// Makes the session and lists it; `None` if there are sessions of another instance of its host by then:
-    /// that is to be decided about again.
+    /// Makes the session and lists it; `None` if there are sessions of another instance of its host
+    /// by then: that is to be decided about again.
     fn begin_session(
         &self,
         request: &Request,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How many connection requests may wait for drives. Uses nothing but `core`: its tests run on the host.
+//! How many connection requests may wait for drives. Uses nothing but `core`: its tests run on the
+//! host.
 //!
-//! Each takes a worker of the target, of which there are far more than may wait. A drive that hangs leaves room to those who
-//! come for another one, whoever they are; a host that asks again and again for what hangs leaves room to others.
+//! Each takes a worker of the target, of which there are far more than may wait. A drive that hangs
+//! leaves room to those who come for another one, whoever they are; a host that asks again and
+//! again for what hangs leaves room to others.
 
 use hcablk_core::proto::name::HostId;
 
@@ -13,8 +15,8 @@ pub(crate) const WAITERS_MAX: usize = 128;
 /// Those of one host: an initiator has one for each disk that it lost.
 const PER_HOST: usize = 32;
 
-/// Returns whether one more may wait, of `host` for `drive`, when those of `waiters` do. A drive may have half of what the
-/// others leave.
+/// Returns whether one more may wait, of `host` for `drive`, when those of `waiters` do. A drive
+/// may have half of what the others leave.
 pub(crate) fn is_room<D: PartialEq>(waiters: &[(HostId, D)], host: HostId, drive: &D) -> bool {
     let of_host = waiters.iter().filter(|(other, _)| *other == host).count();
     let of_drive = waiters.iter().filter(|(_, other)| other == drive).count();
@@ -26,7 +28,8 @@ pub(crate) fn is_room<D: PartialEq>(waiters: &[(HostId, D)], host: HostId, drive
 mod tests {
     use super::*;
 
-    /// Has one host after the other wait for `drive`, as many as there may be; returns how many of them do.
+    /// Has one host after the other wait for `drive`, as many as there may be; returns how many of
+    /// them do.
     fn crowd(waiters: &mut Vec<(HostId, u8)>, drive: u8) -> usize {
         let before = waiters.len();
         for host in 1..=255 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The hosts of a volume: which may use it, which of their instances is the newest, and which are evicted.
+//! The hosts of a volume: which may use it, which of their instances is the newest, and which are
+//! evicted.
 //!
-//! Both are the administrator's words. A host that is *allowed* may use the volume by configuration. One
-//! that is *evicted* may not until it is admitted again, allowed or not: a cluster manager evicts a host that
-//! it does not trust to have stopped.
+//! Both are the administrator's words. A host that is *allowed* may use the volume by
+//! configuration. One that is *evicted* may not until it is admitted again, allowed or not: a
+//! cluster manager evicts a host that it does not trust to have stopped.
 
 use super::{
     instances::Instances,
@@ -73,13 +74,15 @@ impl Hosts {
         self.find(host).map(|allowed| &allowed.keys)
     }
 
-    /// Sets key `place` of a host, as [`Keys::set`]. Fails with `ENOENT` if it may not use the volume.
+    /// Sets key `place` of a host, as [`Keys::set`]. Fails with `ENOENT` if it may not use the
+    /// volume.
     pub(crate) fn set_key(&mut self, host: HostId, place: usize, text: &str) -> Result {
         let found = self.allowed.iter_mut().find(|allowed| allowed.host == host);
         found.ok_or(ENOENT)?.keys.set(place, text)
     }
 
-    /// Returns whether a later instance of the host has come than `instance`, which is proven by challenge `number`, if it is.
+    /// Returns whether a later instance of the host has come than `instance`, which is proven by
+    /// challenge `number`, if it is.
     pub(crate) fn has_superseded(
         &self,
         host: HostId,
@@ -90,8 +93,8 @@ impl Hosts {
             .is_some_and(|allowed| allowed.instances.is_past(instance, number))
     }
 
-    /// Makes `instance`, proven by challenge `number`, if it is, the newest of its host. `false`: a later one has come, or the host
-    /// is not allowed.
+    /// Makes `instance`, proven by challenge `number`, if it is, the newest of its host. `false`: a
+    /// later one has come, or the host is not allowed.
     pub(crate) fn enter(
         &mut self,
         host: HostId,

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which instance of a host is its newest, whose sessions come behind those of the others: a pure state
-//! machine. Uses nothing but `core` and the wire format: its tests run on the host.
+//! Which instance of a host is its newest, whose sessions come behind those of the others: a pure
+//! state machine. Uses nothing but `core` and the wire format: its tests run on the host.
 //!
 //! An instance that was never seen is the newest from then on. One that was the newest once never
 //! is again: a machine with the id of another one, or the copy of one from before, is refused and
 //! does not take turns with it. The last [`FORMER_MAX`] of these are known; one that has been
 //! forgotten counts as new.
 //!
-//! Who proves who it is does so by a challenge, and these are numbered. A proof that somebody has kept back, of an instance that was
-//! never seen, comes behind the newest one by a challenge that is older than that one's last: it is refused.
+//! Who proves who it is does so by a challenge, and these are numbered. A proof that somebody has
+//! kept back, of an instance that was never seen, comes behind the newest one by a challenge that
+//! is older than that one's last: it is refused.
 
 use crate::proto::connect::HostInstance;
 
@@ -102,7 +103,8 @@ mod tests {
         assert!(!host.is_past(instance(2), Some(6)));
         host.enter(instance(2), Some(6));
         assert!(host.is_past(instance(1), Some(5)));
-        // The newest comes again by several paths, in whatever order, and a later one supersedes it.
+        // The newest comes again by several paths, in whatever order, and a later one supersedes
+        // it.
         assert!(!host.is_past(instance(2), Some(5)));
         host.enter(instance(2), Some(5));
         assert!(host.is_past(instance(1), Some(5)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keys that an administrator has set: this target's, and those of hosts. Two of each are valid at a time.
+//! Keys that an administrator has set: this target's, and those of hosts. Two of each are valid at
+//! a time.
 
 use hcablk_core::{
     crypto::Key,
@@ -34,8 +35,8 @@ impl Keys {
         self.0.iter().flatten().count()
     }
 
-    /// Returns each, and `nobody`, which is nobody's, in the place of one that is not set. They are not copied: that would leave
-    /// some of them on the stack.
+    /// Returns each, and `nobody`, which is nobody's, in the place of one that is not set. They are
+    /// not copied: that would leave some of them on the stack.
     pub(crate) fn each<'a>(&'a self, nobody: &'a Key) -> [&'a Key; KEYS_MAX] {
         self.0
             .each_ref()

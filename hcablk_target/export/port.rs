@@ -11,7 +11,8 @@
 //!                        Waiting ───────────────────────┘
 //! ```
 //!
-//! A port that waits tries again every [`RETRY_MS`]; its attribute `error` says why it does not listen.
+//! A port that waits tries again every [`RETRY_MS`]; its attribute `error` says why it does not
+//! listen.
 //!
 //! Disabling a port ends no session: it only lets nobody in any more.
 
@@ -148,7 +149,8 @@ const DEFAULT: Settings = Settings {
 const MEMORY_MIB: (u64, u64) = (1024, 4096);
 
 impl Port {
-    /// Makes a port that does not listen; `begin` takes connection requests when it does. May sleep.
+    /// Makes a port that does not listen; `begin` takes connection requests when it does. May
+    /// sleep.
     pub(crate) fn new(registry: &Arc<Registry>, begin: Begin) -> Result<Arc<Self>> {
         let mib = (system::available_memory() >> 21).clamp(MEMORY_MIB.0, MEMORY_MIB.1);
         let memory = Memory::new(registry.work(), mib << 20)?;
@@ -260,7 +262,8 @@ impl Port {
         }
     }
 
-    /// Waits for another RDMA device that has the address, since the one of the listener was removed.
+    /// Waits for another RDMA device that has the address, since the one of the listener was
+    /// removed.
     fn wait_for_device(&self) {
         let (listener, address) = {
             let mut state = self.state.lock();

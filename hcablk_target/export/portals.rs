@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! At which addresses a host is told to connect. Uses nothing but `core` and the wire format: its tests run on the host.
+//! At which addresses a host is told to connect. Uses nothing but `core` and the wire format: its
+//! tests run on the host.
 
 use crate::proto::discovery::{
     Entry,
@@ -12,8 +13,9 @@ use core::net::{
     SocketAddr, //
 };
 
-/// Adds `portals`, where is listened, to the answer to a question that came to the address `own`, each once. A port that listens
-/// at any address is told as that one, if it can have got the question: one of IPv4 has nothing that comes by IPv6.
+/// Adds `portals`, where is listened, to the answer to a question that came to the address `own`,
+/// each once. A port that listens at any address is told as that one, if it can have got the
+/// question: one of IPv4 has nothing that comes by IPv6.
 pub(crate) fn tell(portals: &[SocketAddr], own: IpAddr, listing: &mut Listing) {
     let here = |portal: &SocketAddr| match portal {
         portal if !portal.ip().is_unspecified() => Some(*portal),

@@ -2,9 +2,10 @@
 
 //! Which volumes and sessions there are, and what connections are coming up.
 //!
-//! One lock guards the lists of volumes, sessions and portals; it is held for look-ups and changes only, never while waiting.
-//! Keys, challenges and drive waiters have locks of their own. A session is listed from its birth until nothing of it is left,
-//! so that whoever does not find it knows that it cannot write.
+//! One lock guards the lists of volumes, sessions and portals; it is held for look-ups and changes
+//! only, never while waiting. Keys, challenges and drive waiters have locks of their own. A session
+//! is listed from its birth until nothing of it is left, so that whoever does not find it knows
+//! that it cannot write.
 
 use super::{
     admission,
@@ -91,10 +92,11 @@ impl Lists {
 pub(crate) struct WorkQueues {
     /// Where ports and their memory look for what they wait for.
     pub(crate) control: Arc<WorkQueue>,
-    /// Where connections come up: what they wait for are the ends of sessions, which must find workers.
+    /// Where connections come up: what they wait for are the ends of sessions, which must find
+    /// workers.
     pub(crate) connect: Arc<WorkQueue>,
-    /// Where completions of admin queue pairs are handled: nothing that is there waits for a drive, so that
-    /// keep-alives, fences and watches are answered whatever hangs.
+    /// Where completions of admin queue pairs are handled: nothing that is there waits for a drive,
+    /// so that keep-alives, fences and watches are answered whatever hangs.
     pub(crate) admin: Arc<WorkQueue>,
     /// Where changes of reservations are made, which wait for the file system that keeps them.
     pub(crate) changes: Arc<WorkQueue>,
@@ -125,7 +127,8 @@ pub(crate) struct Registry {
     nobody: KBox<Key>,
     /// Connection requests that were taken and are not decided.
     pending: Atomic<u32>,
-    /// Those that wait until a drive has finished what it has begun for older ones: of which host, for which drive.
+    /// Those that wait until a drive has finished what it has begun for older ones: of which host,
+    /// for which drive.
     #[pin]
     drive_waiters: Mutex<KVec<(HostId, Option<FileId>)>>,
 }
@@ -214,8 +217,8 @@ impl Registry {
         Ok(pending)
     }
 
-    /// Counts a connection request of `host` that will wait for `drive`, where `None`, that of a volume which is exported no longer, is one, too; `EBUSY`: there
-    /// are [too many](is_room).
+    /// Counts a connection request of `host` that will wait for `drive`, where `None`, that of a
+    /// volume which is exported no longer, is one, too; `EBUSY`: there are [too many](is_room).
     pub(crate) fn wait_for_drive(
         &self,
         host: HostId,
@@ -263,8 +266,8 @@ impl Registry {
         })
     }
 
-    /// Returns what admission must know of a request, and of how it is proven, with the volume and the session
-    /// that it is about.
+    /// Returns what admission must know of a request, and of how it is proven, with the volume and
+    /// the session that it is about.
     pub(crate) fn view(&self, request: &Request, proven: Proven) -> (admission::View, Found) {
         let lists = self.lists.lock();
         let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
@@ -298,10 +301,11 @@ impl Registry {
         self.lists.lock().sessions_of(host, volume)
     }
 
-    /// Lists a new session on `volume`, and has its epoch remembered; `EBUSY` when its host has sessions of
-    /// another instance there, `EEXIST` when there is one of its name, `EMFILE` when its host has `most`
-    /// there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported no longer. Looked at and listed
-    /// under one lock: of those that come at the same time none is too many, and no two are of different instances.
+    /// Lists a new session on `volume`, and has its epoch remembered; `EBUSY` when its host has
+    /// sessions of another instance there, `EEXIST` when there is one of its name, `EMFILE` when
+    /// its host has `most` there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported
+    /// no longer. Looked at and listed under one lock: of those that come at the same time none is
+    /// too many, and no two are of different instances.
     pub(crate) fn add_session(
         &self,
         session: &Arc<Session>,
@@ -338,10 +342,10 @@ impl Registry {
         Ok(found)
     }
 
-    /// Makes the instance of the host that `request` is of the newest, and ends the sessions of the others, unless a
-    /// later one has come or no session may begin by the request any more: its host was evicted, say, or its key withdrawn since it
-    /// was decided. Neither happens without the other: whose session has begun under this lock is not superseded by who was
-    /// before it.
+    /// Makes the instance of the host that `request` is of the newest, and ends the sessions of the
+    /// others, unless a later one has come or no session may begin by the request any more: its
+    /// host was evicted, say, or its key withdrawn since it was decided. Neither happens without
+    /// the other: whose session has begun under this lock is not superseded by who was before it.
     pub(crate) fn supersede(&self, volume: &Volume, request: &Request, proven: Proven) {
         {
             let lists = self.lists.lock();
@@ -355,12 +359,13 @@ impl Registry {
                 }
             }
         }
-        // Not with the lists locked: it may have the last reference to the drive. One that has begun comes before those of the new instance in any case.
+        // Not with the lists locked: it may have the last reference to the drive. One that has
+        // begun comes before those of the new instance in any case.
         volume.give_up_changes(request.host);
     }
 
-    /// Makes the instance of the host whose `session` begins by `request` the newest. `false`: a later one has
-    /// come, or the session ends; then nothing has changed.
+    /// Makes the instance of the host whose `session` begins by `request` the newest. `false`: a
+    /// later one has come, or the session ends; then nothing has changed.
     pub(crate) fn enter(
         &self,
         session: &Session,
@@ -408,15 +413,16 @@ impl Registry {
     }
 
     /// Ends the sessions for which `f` holds, because of `reason`, and waits for none. Allocates
-    /// nothing: a host that may not use a volume any more must not go on for want of memory. May sleep.
+    /// nothing: a host that may not use a volume any more must not go on for want of memory. May
+    /// sleep.
     pub(crate) fn end_sessions(&self, reason: EndReason, f: &dyn Fn(&Session) -> bool) {
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
             session.end(reason);
         }
     }
 
-    /// Ends the sessions for which `f` holds, and marks them, and those that are ending, as preempted by
-    /// `number`. Allocates nothing, and waits for none. May sleep.
+    /// Ends the sessions for which `f` holds, and marks them, and those that are ending, as
+    /// preempted by `number`. Allocates nothing, and waits for none. May sleep.
     pub(crate) fn preempt_sessions(&self, number: u64, f: &dyn Fn(&Session) -> bool) {
         for session in self.lists.lock().sessions.iter().filter(|s| f(s)) {
             session.preempt(number);
@@ -431,8 +437,8 @@ impl Registry {
         }
     }
 
-    /// Waits for that, but for `ms` milliseconds at most; returns whether nothing is left of them. May
-    /// sleep.
+    /// Waits for that, but for `ms` milliseconds at most; returns whether nothing is left of them.
+    /// May sleep.
     pub(crate) fn wait_for_ends_within(&self, ms: u32, f: &dyn Fn(&Session) -> bool) -> bool {
         let start: Instant<Monotonic> = Instant::now();
         let left = || {

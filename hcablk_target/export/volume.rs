@@ -67,7 +67,8 @@ mod counters;
 mod listing;
 mod sessions;
 
-/// How often it is logged that a device or file is still open after its export has ended, in milliseconds.
+/// How often it is logged that a device or file is still open after its export has ended, in
+/// milliseconds.
 const CLOSE_LOG_MS: u32 = 60_000;
 
 /// Chunks that large requests move in, in KiB, if nobody says otherwise.
@@ -224,7 +225,8 @@ impl Volume {
         self.state.lock().insecure
     }
 
-    /// Sets whether hosts without a key need not prove who they are, `EBUSY` while the volume is enabled.
+    /// Sets whether hosts without a key need not prove who they are, `EBUSY` while the volume is
+    /// enabled.
     pub(crate) fn set_insecure(&self, insecure: bool) -> Result {
         self.change(|state| state.insecure = insecure)
     }
@@ -389,8 +391,8 @@ impl Volume {
         Ok(backing.reserved_by(drive))
     }
 
-    /// Ends the export and every session on it, and waits until the device or file is closed. Nothing
-    /// happens when there is none.
+    /// Ends the export and every session on it, and waits until the device or file is closed.
+    /// Nothing happens when there is none.
     pub(crate) fn disable(&self) -> Result {
         let exported = {
             let mut state = self.state.lock();
@@ -417,7 +419,8 @@ impl Volume {
             while closed.wait_ms(CLOSE_LOG_MS).is_err() {
                 pr_warn!("{self}: still waiting until nobody has the device open\n");
             }
-            // So its end has begun. From here on none is queued, and this is not dropped by its own work.
+            // So its end has begun. From here on none is queued, and this is not dropped by its own
+            // work.
             ends.drain();
         }
         self.state.lock().export = Export::Disabled;
@@ -425,8 +428,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Calls `f` with what it is made of, while it is exported, and under the volume's lock: without a reference of its own, which
-    /// may be the last one and close the device.
+    /// Calls `f` with what it is made of, while it is exported, and under the volume's lock:
+    /// without a reference of its own, which may be the last one and close the device.
     pub(crate) fn with_backing<R>(&self, f: impl FnOnce(&Backing) -> R) -> Option<R> {
         match &self.state.lock().export {
             Export::Exported { backing, .. } => Some(f(backing)),

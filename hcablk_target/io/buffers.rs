@@ -83,8 +83,8 @@ impl Request {
         length_of(self.size_class)
     }
 
-    /// Returns the buffer that all of its data is in, if that is one, borrowed, and the data is not to
-    /// be anywhere else.
+    /// Returns the buffer that all of its data is in, if that is one, borrowed, and the data is not
+    /// to be anywhere else.
     #[inline]
     pub(crate) fn only_buffer(&self) -> Option<&DmaBuffer> {
         match self.shared.as_slice() {

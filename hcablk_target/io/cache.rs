@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of requests in their volume's [cache](super::cache): before the drive, after it, and when
-//! the answer's send has completed.
+//! The part of requests in their volume's [cache](super::cache): before the drive, after it, and
+//! when the answer's send has completed.
 //!
 //! Reads whose data is in the lines of their volume's cache, which are peer memory,
 //! and not in transfer buffers.
@@ -33,10 +33,10 @@
 //! # Lifetime
 //!
 //! `Request::lines` is the reference to the lines' memory, from when the request enters the cache
-//! until the request is idle; a provider that is unbound waits for it. If the HCA
-//! sends from there, the request's visit has its lines pinned until the
-//! answer's send has completed: reclaiming unpins them. That completion
-//! may be found as late as the next keep-alive (see the queue's CQ notification); a line that is written meanwhile is of no use until then.
+//! until the request is idle; a provider that is unbound waits for it. If the HCA sends from there,
+//! the request's visit has its lines pinned until the answer's send has completed: reclaiming
+//! unpins them. That completion may be found as late as the next keep-alive (see the queue's CQ
+//! notification); a line that is written meanwhile is of no use until then.
 
 use super::{
     queue::Queue,

@@ -22,13 +22,12 @@
 //!
 //! # Send queue
 //!
-//! The work request of a chunk's RDMA WRITE is not signaled: it is over when the
-//! response, which follows it in the send queue, is. A chunk belongs to its
-//! request from admission until that is idle again; so one slot of the send queue
-//! for each chunk that there is (`Shape::chunks`) is exact, beside what every
-//! request has. RDMA READs are signaled, and over before the drive begins. While somebody listens to
-//! `chunk_completed`, the WRITEs are signaled, too: the completion queue has room for all that is
-//! posted (`Capacity::completions`).
+//! The work request of a chunk's RDMA WRITE is not signaled: it is over when the response, which
+//! follows it in the send queue, is. A chunk belongs to its request from admission until that is
+//! idle again; so one slot of the send queue for each chunk that there is (`Shape::chunks`) is
+//! exact, beside what every request has. RDMA READs are signaled, and over before the drive begins.
+//! While somebody listens to `chunk_completed`, the WRITEs are signaled, too: the completion queue
+//! has room for all that is posted (`Capacity::completions`).
 //!
 //! # What is not split
 //!
@@ -206,8 +205,8 @@ pub(super) struct ChunkedRequests {
     chunks: u16,
     #[pin]
     requests: IrqLock<Requests>,
-    /// The RDMA WRITEs that were posted last, by their chunks' numbers: the index of the request, and
-    /// what events tell. Used while that is traced.
+    /// The RDMA WRITEs that were posted last, by their chunks' numbers: the index of the request,
+    /// and what events tell. Used while that is traced.
     #[pin]
     traced: IrqLock<KVec<(u32, trace::Chunk)>>,
 }
@@ -244,7 +243,8 @@ impl ChunkedRequests {
         self.requests.lock().count == 0
     }
 
-    /// Notes what events tell of chunk `number` of request `request`, before its RDMA WRITE is posted as traced.
+    /// Notes what events tell of chunk `number` of request `request`, before its RDMA WRITE is
+    /// posted as traced.
     pub(super) fn note_write(&self, number: u16, request: u32, about: trace::Chunk) {
         if let Some(place) = self.traced.lock().get_mut(usize::from(number)) {
             *place = (request, about);
@@ -543,7 +543,8 @@ pub(super) const fn chunk_buffers(bytes: usize) -> usize {
     bytes.div_ceil(BUFFER_BYTES) + 1
 }
 
-/// One chunk of a large request, with its bio. It holds its queue until [`ChunkedRequests::clear`](super::chunked::ChunkedRequests::clear).
+/// One chunk of a large request, with its bio. It holds its queue until
+/// [`ChunkedRequests::clear`](super::chunked::ChunkedRequests::clear).
 pub(super) struct Chunk {
     queue: Arc<Queue>,
     /// Its index in the tables of idle chunks and of RDMA READs.

@@ -4,14 +4,15 @@
 //! [`memory`](crate::memory) charges before anything of it is made. Uses nothing but `core`:
 //! its tests run on the host.
 //!
-//! It is never less than what is allocated. Sizes of what this module makes are exact, rounded up to
-//! what the allocator gives: a power of two. Those of the kernel's and the RDMA drivers' objects are
-//! the constants here, which are at least what mlx4, mlx5, rxe and siw take; a ring has a
-//! power of two of places, each of a power of two of bytes.
+//! It is never less than what is allocated. Sizes of what this module makes are exact, rounded up
+//! to what the allocator gives: a power of two. Those of the kernel's and the RDMA drivers' objects
+//! are the constants here, which are at least what mlx4, mlx5, rxe and siw take; a ring has a power
+//! of two of places, each of a power of two of bytes.
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// A `struct bio`, a `struct kiocb` with its iterator, and a `struct work_struct`, with lock debugging.
+/// A `struct bio`, a `struct kiocb` with its iterator, and a `struct work_struct`, with lock
+/// debugging.
 const REQUEST_OBJECTS: u64 = 256 + 256 + 128;
 /// A `struct bio` and a `struct work_struct`.
 const CHUNK_OBJECTS: u64 = 256 + 128;
@@ -42,8 +43,8 @@ const RECEIVE: u64 = 64;
 const ENTRY: u64 = 16;
 /// A place of a completion queue.
 const COMPLETION: u64 = 128;
-/// The driver's queue pair and completion queue, the connection manager's identifier, what is resolved
-/// for it, and what waits to be posted.
+/// The driver's queue pair and completion queue, the connection manager's identifier, what is
+/// resolved for it, and what waits to be posted.
 const FIXED: u64 = 32 << 10;
 
 /// How many a queue pair has of what.
@@ -142,8 +143,8 @@ pub(super) fn bytes(counts: &Counts, sizes: &Sizes) -> u64 {
         + rings
 }
 
-/// Returns the bytes that a queue pair of this module's is charged which has no data: an object of `object` bytes, and so many
-/// messages of `message` bytes each way.
+/// Returns the bytes that a queue pair of this module's is charged which has no data: an object of
+/// `object` bytes, and so many messages of `message` bytes each way.
 pub(crate) fn bytes_of_messages(receives: u64, sends: u64, object: u64, message: u64) -> u64 {
     FIXED
         + slab(object)

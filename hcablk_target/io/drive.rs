@@ -39,19 +39,20 @@
 //! Blocks that are zeroed go the same way. Discarded ones may be old in the cache,
 //! as they may be anything.
 //!
-//! - What goes through pages is written back by whole blocks of the page cache, which can be
-//!   longer than the write: a write past the cache to the rest of such a block would be
-//!   overwritten with what was read before it, and may find no page when it is done. So each
-//!   write to a part of a page looks whether anything was being written back meanwhile
-//!   ([`Rewrites`](crate::drive::claims::Rewrites)), and is done again then, through the pages. What is exported through the page cache
-//!   as well, or is open on this host, is written back at any time: there such a write goes through it from the start, or is done
-//!   again if that began meanwhile.
+//! - What goes through pages is written back by whole blocks of the page cache, which can be longer
+//!   than the write: a write past the cache to the rest of such a block would be overwritten with
+//!   what was read before it, and may find no page when it is done. So each write to a part of a
+//!   page looks whether anything was being written back meanwhile
+//!   ([`Rewrites`](crate::drive::claims::Rewrites)), and is done again then, through the pages.
+//!   What is exported through the page cache as well, or is open on this host, is written back at
+//!   any time: there such a write goes through it from the start, or is done again if that began
+//!   meanwhile.
 //!
 //! What is *not* promised: anything about two writes to the same block that
 //! are under way at the same time.
 //!
-//! A request as the block layer, file systems and workqueues have it: where its data is, and to whom
-//! its end is told.
+//! A request as the block layer, file systems and workqueues have it: where its data is, and to
+//! whom its end is told.
 
 use super::{
     cache::enter_cache,
@@ -137,7 +138,8 @@ impl Task {
         self.replaces() && self.shares_pages(backing)
     }
 
-    /// Returns whether a page of the cache, or what it is written back in, can have blocks beside it.
+    /// Returns whether a page of the cache, or what it is written back in, can have blocks beside
+    /// it.
     #[inline]
     fn shares_pages(self, backing: &Backing) -> bool {
         let unit = backing.cache_unit() - 1;
@@ -148,8 +150,8 @@ impl Task {
         file.has_pages(self.extent.offset, self.extent.length as usize)
     }
 
-    /// Returns whether what would pass the page cache by has to do with it: there are pages, or there may be
-    /// some, of which it writes a part.
+    /// Returns whether what would pass the page cache by has to do with it: there are pages, or
+    /// there may be some, of which it writes a part.
     #[inline]
     fn meets_pages(self, backing: &Backing) -> bool {
         let shares = self.writes_parts(backing) && backing.is_also_cached();
@@ -194,8 +196,8 @@ impl Request {
         })
     }
 
-    /// Returns whether what it has written may be lost although its initiator sends no flush: the drive's cache was switched on after
-    /// the initiator was told that there is none.
+    /// Returns whether what it has written may be lost although its initiator sends no flush: the
+    /// drive's cache was switched on after the initiator was told that there is none.
     #[inline]
     fn is_unstable(&self, task: Task) -> bool {
         let queue = &self.queue;
@@ -206,8 +208,8 @@ impl Request {
         !(self.force_fua && matches!(task.op, BioOp::Write { .. }))
     }
 
-    /// Returns whether the drive that has failed it has said that it cannot do such a thing: some take their limit back only then, and
-    /// `blkdev_issue_zeroout()` goes another way for those.
+    /// Returns whether the drive that has failed it has said that it cannot do such a thing: some
+    /// take their limit back only then, and `blkdev_issue_zeroout()` goes another way for those.
     #[cold]
     fn cannot_be_done(&self, backing: &Backing) -> bool {
         match self.op {
@@ -217,7 +219,8 @@ impl Request {
         }
     }
 
-    /// Returns whether the drive is flushed for it: it is a flush, or a write with FUA that is made durable by one.
+    /// Returns whether the drive is flushed for it: it is a flush, or a write with FUA that is made
+    /// durable by one.
     #[cold]
     fn needs_flush(&self) -> bool {
         match self.task() {
@@ -235,8 +238,9 @@ impl Request {
         self.task().is_some_and(|task| task.meets_pages(backing))
     }
 
-    /// Remembers what was written back through pages so far, for `was_overtaken`, and which flushes have failed, for `is_undone`. To be
-    /// called before the drive gets a write, and before it is looked whether there are pages.
+    /// Remembers what was written back through pages so far, for `was_overtaken`, and which flushes
+    /// have failed, for `is_undone`. To be called before the drive gets a write, and before it is
+    /// looked whether there are pages.
     #[inline]
     pub(crate) fn look_back(&mut self) {
         if let Some(task) = self.task().filter(|task| task.replaces()) {
@@ -254,13 +258,14 @@ impl Request {
         self.rewritten = rewritten.unwrap_or_default();
     }
 
-    /// Returns whether a flush of the drive has failed since it was begun: what it has made durable by another flush since then may be
-    /// gone all the same.
+    /// Returns whether a flush of the drive has failed since it was begun: what it has made durable
+    /// by another flush since then may be gone all the same.
     fn is_undone(&self) -> bool {
         self.queue.backing().flush_failures().count() != self.flush_failures
     }
 
-    /// Returns whether this is a write with FUA, asked for or [forced](Self::force_fua): its data must be on stable media before the answer. Any context.
+    /// Returns whether this is a write with FUA, asked for or [forced](Self::force_fua): its data
+    /// must be on stable media before the answer. Any context.
     #[inline]
     fn is_fua(&self) -> bool {
         match self.op {
@@ -416,8 +421,8 @@ fn run_step(queue: &Queue, mut request: KBox<Request>) {
         }
         (BioOp::Discard { .. } | BioOp::WriteZeroes { .. }, _) => empty(queue, request, task),
         (BioOp::Write { .. }, Route::Device) if request.met_pages && task.atomic => {
-            // Pages would be written back one by one. What reads them meanwhile finds it overtaken, and it is written once more: the
-            // same over itself, which nothing can tear.
+            // Pages would be written back one by one. What reads them meanwhile finds it overtaken,
+            // and it is written once more: the same over itself, which nothing can tear.
             let rewriting = backing.rewrites().begin();
             let written = file.write_back(offset, length, &mut file.new_wb_err_cursor());
             drop(rewriting);
@@ -505,9 +510,9 @@ fn note_dsync(queue: &Queue, request: &Request, result: Result) {
     }
 }
 
-/// Returns whether a failed write-back may be that of a write that says nothing of it: one through the
-/// page cache that shall be durable, or past it, for which file systems go through it where they must.
-/// They learn of it by a flag of the file that anybody else who waits may have cleared.
+/// Returns whether a failed write-back may be that of a write that says nothing of it: one through
+/// the page cache that shall be durable, or past it, for which file systems go through it where
+/// they must. They learn of it by a flag of the file that anybody else who waits may have cleared.
 fn wants_wb_err(task: Task) -> bool {
     match (task.op, task.route) {
         (BioOp::Write { .. }, Route::File) => true,
@@ -530,9 +535,10 @@ fn transferred(queue: &Queue, mut request: KBox<Request>, task: Task, result: Re
     finish_file(queue, request, result);
 }
 
-/// Writes through the page cache to the drive, and drops the pages. It is answered when it is on the drive, so
-/// it fails when any of its pages does, whoever else waits for pages of the file: its cursor is its own. What
-/// is durable is asked of the drive, and not by `IOCB_DSYNC`, which has one cursor for all requests.
+/// Writes through the page cache to the drive, and drops the pages. It is answered when it is on
+/// the drive, so it fails when any of its pages does, whoever else waits for pages of the file: its
+/// cursor is its own. What is durable is asked of the drive, and not by `IOCB_DSYNC`, which has one
+/// cursor for all requests.
 fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
     let (file, offset) = (queue.backing().file(), task.extent.offset);
     let length = task.extent.length as usize;
@@ -556,17 +562,19 @@ fn write_through(queue: &Queue, request: KBox<Request>, task: Task) {
     finish_file(queue, request, result);
 }
 
-/// Returns the error of a write-back that has failed since the session got the last one, or that it got
-/// since `before`.
+/// Returns the error of a write-back that has failed since the session got the last one, or that it
+/// got since `before`.
 fn check_wb_err(queue: &Queue, before: u32) -> Result {
     queue.write_errors.check_wb_err(queue.backing(), before)
 }
 
-/// Answers by what became of the drive's part, when that is on stable media if it has to be. May sleep.
+/// Answers by what became of the drive's part, when that is on stable media if it has to be. May
+/// sleep.
 fn finish_file(queue: &Queue, request: KBox<Request>, result: Result) {
     let unstable = request.task().is_some_and(|task| request.is_unstable(task));
     let result = match unstable {
-        // Requests that wait for this at the same time share the drive's flushes (block/blk-flush.c).
+        // Requests that wait for this at the same time share the drive's flushes
+        // (block/blk-flush.c).
         true => result
             .and_then(|()| queue.backing().make_all_durable())
             .and_then(|()| {
@@ -617,8 +625,8 @@ fn status_of(failed: DriveStatus) -> Status {
     }
 }
 
-/// Returns how a write with FUA ends that the drive has done well: if its data has waited in the drive's cache for a flush, another
-/// one may have failed meanwhile. Any context.
+/// Returns how a write with FUA ends that the drive has done well: if its data has waited in the
+/// drive's cache for a flush, another one may have failed meanwhile. Any context.
 #[inline(never)]
 fn end_fua(queue: &Queue, request: &Request) -> Status {
     if !request.is_undone() || !request.needs_flush() {
@@ -639,8 +647,8 @@ fn note_failure(queue: &Queue, request: &Request, status: Status) {
     if queue.initiator_flushes() && may_be_of_flush && request.needs_flush() {
         queue.write_errors.owe_flush_error(status);
     }
-    // A processor may have written some of what was read: what its cache has of that must not be written over what the HCA puts there
-    // next.
+    // A processor may have written some of what was read: what its cache has of that must not be
+    // written over what the HCA puts there next.
     if matches!(request.op, Ok(Op::Read(..))) && request.wire_in_ram() {
         for piece in request.pieces() {
             piece.buffer.sync_for_device(0, piece.length);

@@ -57,8 +57,8 @@ const NO_ROOM: &str = "an answer has no room in a message";
 /// The tag of an eager write that came with an immediate value, which has its number instead.
 pub(super) const UNNAMED: Tag = Tag::from_immediate(0);
 
-/// Returns the blocks of the eager write of `length` bytes with the immediate value `value`, and whether its answer need not
-/// wake the initiator up; `None` if there is no such write.
+/// Returns the blocks of the eager write of `length` bytes with the immediate value `value`, and
+/// whether its answer need not wake the initiator up; `None` if there is no such write.
 #[inline]
 pub(super) fn immediate_extent(value: u32, length: usize) -> Option<(Extent, bool)> {
     let length = u32::try_from(length).ok()?;

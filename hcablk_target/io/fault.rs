@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is wrong with a queue pair, or with what came by it: one line for people, one error code for
-//! programs.
+//! What is wrong with a queue pair, or with what came by it: one line for people, one error code
+//! for programs.
 //!
 //! What ends the session from the I/O path, and which request it was about.
 
@@ -162,8 +162,8 @@ fn about(f: &mut fmt::Formatter<'_>, subject: Option<Subject>) -> fmt::Result {
     }
 }
 
-/// Which request each [`Request`] has, for messages: whoever finds work that has failed does not own
-/// the `Request`, and may come when that has another request.
+/// Which request each [`Request`] has, for messages: whoever finds work that has failed does not
+/// own the `Request`, and may come when that has another request.
 pub(super) struct Named(KVec<UnorderedU64>);
 
 impl Named {

@@ -152,8 +152,8 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Returns the send queue slots of a request: its data is fetched, and that has completed before
-    /// the answer is posted; or it is written, together with the answer.
+    /// Returns the send queue slots of a request: its data is fetched, and that has completed
+    /// before the answer is posted; or it is written, together with the answer.
     fn slots(&self) -> u32 {
         let fetch = match (self.sinks, self.plain_reads) {
             (true, _) => SINK_REQUESTS,
@@ -163,8 +163,8 @@ impl Parts {
         fetch.max(self.writes + 1) as u32
     }
 
-    /// Returns the scatter-gather entries of a chunk, which is one work request: written, or fetched
-    /// if that is by chunks.
+    /// Returns the scatter-gather entries of a chunk, which is one work request: written, or
+    /// fetched if that is by chunks.
     fn chunk_sges(&self) -> usize {
         if self.plain_reads {
             self.write_sges.min(self.read_sges)

@@ -111,8 +111,8 @@ impl Request {
     }
 }
 
-/// Returns whether what came of queue pair `index` is to be logged: that of a session's first one, with a rate
-/// limit, since whoever connects can cause it again and again.
+/// Returns whether what came of queue pair `index` is to be logged: that of a session's first one,
+/// with a rate limit, since whoever connects can cause it again and again.
 fn may_say(index: u8) -> bool {
     index == 0 && may_print(Lines::Sizes)
 }

@@ -4,10 +4,10 @@
 //!
 //! # Locks and contexts
 //!
-//! Completions are handled in process context, one at a time for a queue; the
-//! drive's may come in any context. One lock, `work`: taken once when a request
-//! is admitted, which also makes a completed one idle again ([`reclaim`](super::reclaim)). Between these the
-//! request belongs to whoever works on it.
+//! Completions are handled in process context, one at a time for a queue; the drive's may come in
+//! any context. One lock, `work`: taken once when a request is admitted, which also makes a
+//! completed one idle again ([`reclaim`](super::reclaim)). Between these the request belongs to
+//! whoever works on it.
 //!
 //! # CQ notification
 //!
@@ -20,13 +20,12 @@
 //!
 //! # Limits
 //!
-//! There are as many receive buffers as credits were granted, and twice as many
-//! [`Request`]s: an answer grants its credit before its own send has completed, and
-//! a request that comes in meanwhile finds an idle one. If it does not, it
-//! waits in its receive buffer, which is its own, or that of several requests: then it
-//! is posted again with the answer to the last of them. Requests that find no transfer buffers wait in
-//! the order in which they came: for the queue's own, or for those that others give back
-//! ([`memory`](crate::memory)).
+//! There are as many receive buffers as credits were granted, and twice as many [`Request`]s: an
+//! answer grants its credit before its own send has completed, and a request that comes in
+//! meanwhile finds an idle one. If it does not, it waits in its receive buffer, which is its own,
+//! or that of several requests: then it is posted again with the answer to the last of them.
+//! Requests that find no transfer buffers wait in the order in which they came: for the queue's
+//! own, or for those that others give back ([`memory`](crate::memory)).
 
 use super::{
     chunks::ChunkedRequests,
@@ -224,15 +223,15 @@ pub(crate) struct Queue {
     pub(super) shape: Shape,
     /// Something has completed since the last keep-alive.
     pub(super) moved: Atomic<bool>,
-    /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the transport knows none.
+    /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the
+    /// transport knows none.
     pub(super) immediate_bytes: usize,
     /// See [`Backing::is_straight`].
     pub(super) is_straight: bool,
-    /// Data is sent by requests that are reported each by itself. Of one that is
-    /// not, soft-iWARP has TCP send the very pages (`siw_qp_prepare_tx()`),
-    /// which it does when it likes: also after the answer behind it has
-    /// completed, and the buffer is another request's. That the send of an answer has completed does
-    /// not say there that it has arrived either.
+    /// Data is sent by requests that are reported each by itself. Of one that is not, soft-iWARP
+    /// has TCP send the very pages (`siw_qp_prepare_tx()`), which it does when it likes: also after
+    /// the answer behind it has completed, and the buffer is another request's. That the send of an
+    /// answer has completed does not say there that it has arrived either.
     pub(super) all_reported: bool,
     pub(super) incoming: MessageBuffers<BUFFER_LEN>,
     /// Where the data that a request brings with it is put, one for each
@@ -240,7 +239,8 @@ pub(crate) struct Queue {
     pub(super) inline: KVec<DmaBuffer>,
     /// These have to be given to the HCA.
     pub(super) inline_syncs: bool,
-    /// By which entries each receive buffer is posted: that of a message, and that of inline data if it may bring some.
+    /// By which entries each receive buffer is posted: that of a message, and that of inline data
+    /// if it may bring some.
     pub(super) receives: KVec<[Sge; RECEIVE_ENTRIES]>,
     pub(super) outgoing: MessageBuffers<BUFFER_LEN>,
     /// The memory into which the initiator puts the data of eager writes.
@@ -297,7 +297,8 @@ impl Queue {
         &self.backing
     }
 
-    /// Returns whether a write that begins now is sent to the drive as one with FUA, though its initiator has not asked for that.
+    /// Returns whether a write that begins now is sent to the drive as one with FUA, though its
+    /// initiator has not asked for that.
     #[inline]
     pub(super) fn forces_fua(&self) -> bool {
         self.with_fua && !self.flushes.load(Relaxed) && self.backing.is_volatile()
@@ -353,8 +354,8 @@ impl Queue {
         self.pair.cq().is_settled()
     }
 
-    /// Returns whether the session's initiator sends flushes. Else a write is on stable media before
-    /// its response.
+    /// Returns whether the session's initiator sends flushes. Else a write is on stable media
+    /// before its response.
     #[inline]
     pub(super) fn initiator_flushes(&self) -> bool {
         self.flushes.load(Relaxed)
@@ -425,8 +426,8 @@ impl Queue {
     }
 }
 
-/// Whether a session's initiator knows of a volatile write cache, and sends flushes. While it does not, each write is on stable media
-/// before it is answered. Shared by the session and its queues.
+/// Whether a session's initiator knows of a volatile write cache, and sends flushes. While it does
+/// not, each write is on stable media before it is answered. Shared by the session and its queues.
 pub(crate) type Flushes = Arc<Atomic<bool>>;
 
 /// Which queue it is, of which session, and what it serves.
@@ -600,9 +601,9 @@ impl Queue {
         self.comes_to(State::Ended);
     }
 
-    /// Waits while the completion handler is busy, which waits for the drive if that takes no more requests: what
-    /// the queue pair has done meanwhile, nobody has reported, which is no fault of the HCA's. Sleeps
-    /// as long as the drive takes.
+    /// Waits while the completion handler is busy, which waits for the drive if that takes no more
+    /// requests: what the queue pair has done meanwhile, nobody has reported, which is no fault of
+    /// the HCA's. Sleeps as long as the drive takes.
     fn wait_for_handler(&self) {
         self.pair.cq().kick();
         for look in 1u64.. {
@@ -680,17 +681,20 @@ impl Queue {
         self.update_notify(&work);
     }
 
-    /// Sends a keep-alive, every [`KEEP_ALIVE_PERIOD_MS`](hcablk_core::logic::session_state::KEEP_ALIVE_PERIOD_MS). Process context.
+    /// Sends a keep-alive, every
+    /// [`KEEP_ALIVE_PERIOD_MS`](hcablk_core::logic::session_state::KEEP_ALIVE_PERIOD_MS). Process
+    /// context.
     ///
     /// A queue pair with transfers or answers under way is left out: they tell as much. And a
-    /// keep-alive must not meet an RDMA READ on soft-RoCE: with an empty write after it the responder
-    /// there cannot repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c` takes the
-    /// length of the last request for this one's), and breaks the connection with a warning.
-    /// Of chunks it is not known whether they are on the wire or with the drive: they count as
-    /// the former until nothing has completed for [`QUIET_MIN`] keep-alives, so that a drive that
-    /// hangs does not hide an initiator that died meanwhile.
+    /// keep-alive must not meet an RDMA READ on soft-RoCE: with an empty write after it the
+    /// responder there cannot repeat the answer to an RDMA READ (`read_reply()` of `rxe_resp.c`
+    /// takes the length of the last request for this one's), and breaks the connection with a
+    /// warning. Of chunks it is not known whether they are on the wire or with the drive: they
+    /// count as the former until nothing has completed for [`QUIET_MIN`] keep-alives, so that a
+    /// drive that hangs does not hide an initiator that died meanwhile.
     ///
-    /// On iWARP it completes when TCP has taken it; there the session's admin queue pair alone tells.
+    /// On iWARP it completes when TCP has taken it; there the session's admin queue pair alone
+    /// tells.
     pub(crate) fn send_keep_alive(&self) {
         let moved = self.moved.xchg(false, Relaxed);
         {

@@ -5,13 +5,12 @@
 //! # Into registered memory
 //!
 //! On iWARP, or with the module's parameter `force_mr=1` on any device, data is fetched into a
-//! [`Sink`], of which every `Request` of such a queue has one from the
-//! start: REG_MR, RDMA READ and a fenced LOCAL_INV are one chain, only the last is signaled, and
-//! the buffers are looked at after it. If the READ fails, the region may stay valid: the pool of
-//! buffers is closed then, and gives nothing back before the regions are gone. It checks that by
-//! itself: a buffer that is still exposed stays, the session ends, and a line with `BUG:` reports it.
-//! A sink has a lock, held while its chain is posted, so that the region stays as long as a work
-//! request points to it.
+//! [`Sink`], of which every `Request` of such a queue has one from the start: REG_MR, RDMA READ and
+//! a fenced LOCAL_INV are one chain, only the last is signaled, and the buffers are looked at after
+//! it. If the READ fails, the region may stay valid: the pool of buffers is closed then, and gives
+//! nothing back before the regions are gone. It checks that by itself: a buffer that is still
+//! exposed stays, the session ends, and a line with `BUG:` reports it. A sink has a lock, held
+//! while its chain is posted, so that the region stays as long as a work request points to it.
 
 use super::{
     drive::begin,

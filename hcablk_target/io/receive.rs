@@ -234,8 +234,8 @@ impl Queue {
         }
     }
 
-    /// Admits an eager write that came with nothing but the immediate value `value`. It has neither a key nor transfer
-    /// buffers.
+    /// Admits an eager write that came with nothing but the immediate value `value`. It has neither
+    /// a key nor transfer buffers.
     #[inline(always)]
     fn admit_immediate(
         &self,
@@ -346,22 +346,25 @@ impl Queue {
         }
     }
 
-    /// Returns whether a reservation of another host forbids a request. This is asked under the lock under which the queue closes:
-    /// who closes it after a change waits for all that was allowed before.
+    /// Returns whether a reservation of another host forbids a request. This is asked under the
+    /// lock under which the queue closes: who closes it after a change waits for all that was
+    /// allowed before.
     #[inline]
     fn is_reserved_from(&self, op: &Op) -> bool {
         let drive = self.backing.drive();
         drive.is_some_and(|drive| drive.forbids(&self.host, op))
     }
 
-    /// Returns whether a reservation of another host forbids writes, as [`Self::is_reserved_from`] does.
+    /// Returns whether a reservation of another host forbids writes, as [`Self::is_reserved_from`]
+    /// does.
     #[inline]
     fn is_reserved_from_writes(&self) -> bool {
         let drive = self.backing.drive();
         drive.is_some_and(|drive| drive.forbids_writes(&self.host))
     }
 
-    /// Gives a request its transfer buffers and chunks, or its place among those that wait for some.
+    /// Gives a request its transfer buffers and chunks, or its place among those that wait for
+    /// some.
     #[inline(always)]
     fn assign_buffers(&self, work: &mut Work, mut request: KBox<Request>) -> Admitted {
         if work.waiting.is_empty() && request.take_buffers(&mut work.free) {

@@ -17,9 +17,10 @@
 //! Posting failed, or the HCA does not report what was posted: then a `Request` becomes idle though
 //! its data may still be moved. Nothing of that may go to others before the queue pair is
 //! destroyed: a provider of peer memory waits for it when its driver is unbound, and lines of a
-//! cache stay as they are. So the `Request` leaves these here, under `Queue::work`, and they go when
-//! the queue does, in process context: after the pair, before the [`PeerLease`](hcablk_core::p2p::PeerLease)s,
-//! which wait for them. Transfer buffers stay in the queue's [`Pool`](crate::memory::pool::Pool) as long.
+//! cache stay as they are. So the `Request` leaves these here, under `Queue::work`, and they go
+//! when the queue does, in process context: after the pair, before the
+//! [`PeerLease`](hcablk_core::p2p::PeerLease)s, which wait for them. Transfer buffers stay in the
+//! queue's [`Pool`](crate::memory::pool::Pool) as long.
 
 use super::{
     cache::leave_lines,
@@ -64,7 +65,8 @@ impl CompletedSends {
         }
     }
 
-    /// Adds the list that begins with the `Request` number `first`. Returns `false` if there is no room.
+    /// Adds the list that begins with the `Request` number `first`. Returns `false` if there is no
+    /// room.
     #[inline]
     fn push(&self, first: u32) -> bool {
         let count = self.count.get();
@@ -156,8 +158,8 @@ impl Queue {
         }
     }
 
-    /// Makes a `Request` idle again and starts what waits for it or its buffers. Process context: may
-    /// sleep in the drive.
+    /// Makes a `Request` idle again and starts what waits for it or its buffers. Process context:
+    /// may sleep in the drive.
     pub(super) fn reclaim(&self, request: KBox<Request>) {
         let request = self.without_lines(request);
         let mut work = self.work.lock();
@@ -188,8 +190,8 @@ impl Queue {
         self.check_all_idle(work);
     }
 
-    /// Keeps the transfer buffers from others if a peer may still write to those of `request`: its RDMA READ failed, and its
-    /// invalidation was never carried out.
+    /// Keeps the transfer buffers from others if a peer may still write to those of `request`: its
+    /// RDMA READ failed, and its invalidation was never carried out.
     #[inline(never)]
     fn check_exposed(work: &mut Work, request: &Request) {
         if request.is_exposed() {
@@ -197,8 +199,8 @@ impl Queue {
         }
     }
 
-    /// Puts a `Request` into the list of idle ones, which has room for all that were made. If it has
-    /// none, the `Request` stays where [`Queue::close`] finds it.
+    /// Puts a `Request` into the list of idle ones, which has room for all that were made. If it
+    /// has none, the `Request` stays where [`Queue::close`] finds it.
     #[inline]
     pub(super) fn keep_idle(&self, work: &mut Work, request: KBox<Request>) {
         if let Err(PushError(request)) = work.idle.push_within_capacity(request) {

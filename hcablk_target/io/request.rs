@@ -119,7 +119,8 @@ pub(crate) struct Request {
     pub(crate) rewritten: RewriteMark,
     /// How many flushes of the drive had failed by then.
     pub(crate) flush_failures: u32,
-    /// Up to which failed write-back of the file the errors are those of earlier writes, if it asks.
+    /// Up to which failed write-back of the file the errors are those of earlier writes, if it
+    /// asks.
     pub(crate) wb_err: Option<WbErrCursor>,
     /// The number of the error of a flush that the answer tells of, or 0.
     pub(crate) flush_error: u32,

@@ -125,8 +125,8 @@ impl Queue {
         self.pair.cq().kick();
     }
 
-    /// Returns the data of a read that is answered by one RDMA WRITE of one buffer, with an immediate
-    /// value, and where it goes: most small ones.
+    /// Returns the data of a read that is answered by one RDMA WRITE of one buffer, with an
+    /// immediate value, and where it goes: most small ones.
     #[inline]
     fn immediate_read(&self, request: &Request) -> Option<(Sge, Remote)> {
         let (Ok(Op::Read(extent, remote)), Status::Ok) = (request.op, request.status) else {
@@ -266,7 +266,8 @@ impl Queue {
         remote.answer == Answer::Immediate && request.length() <= self.immediate_bytes
     }
 
-    /// Fills `sges` with the scatter-gather entries of `request`'s data, and returns how many these are.
+    /// Fills `sges` with the scatter-gather entries of `request`'s data, and returns how many these
+    /// are.
     #[inline]
     pub(super) fn sges(&self, request: &Request, sges: &mut [Sge]) -> usize {
         if let Some(count) = request.line_sges(sges) {
@@ -433,7 +434,8 @@ impl Queue {
         self.post(request, &chain(writes, send));
     }
 
-    /// Lets an answer wait for the end of the round. Completion handler, which [gathers](ResponseBatcher::gathers).
+    /// Lets an answer wait for the end of the round. Completion handler, which
+    /// [gathers](ResponseBatcher::gathers).
     #[inline(always)]
     pub(super) fn gather(
         &self,
@@ -466,7 +468,8 @@ impl Queue {
         self.ring_with(waiting, &chain(writes, send), index);
     }
 
-    /// Posts what waits and `chain`, the answer of the `Request` number `index`, for which there is no room.
+    /// Posts what waits and `chain`, the answer of the `Request` number `index`, for which there is
+    /// no room.
     #[inline(never)]
     fn ring_with(&self, mut waiting: IrqGuard<'_, ResponseBatch>, chain: &Chain<'_>, index: u32) {
         let posted = self.ring(&mut waiting, chain);

@@ -88,8 +88,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// Returns the scatter-gather entries of each receive buffer. The data that comes with a request begins a page of its own,
-/// from which the drive takes it. May sleep.
+/// Returns the scatter-gather entries of each receive buffer. The data that comes with a request
+/// begins a page of its own, from which the drive takes it. May sleep.
 fn receive_entries(
     incoming: &MessageBuffers<BUFFER_LEN>,
     inline: &KVec<DmaBuffer>,
@@ -167,8 +167,8 @@ struct Parts {
 }
 
 impl Parts {
-    /// Makes the parts of the connection `id`'s queue, with the peer memory `lease` beside its first
-    /// buffers. May sleep.
+    /// Makes the parts of the connection `id`'s queue, with the peer memory `lease` beside its
+    /// first buffers. May sleep.
     // Its stack frame is gone when the queue is put together.
     #[inline(never)]
     fn new(

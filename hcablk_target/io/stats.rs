@@ -115,8 +115,8 @@ impl Queue {
         self.count_detours(request);
     }
 
-    /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and met
-    /// neither the page cache nor a cache of the volume's.
+    /// Returns whether the data of a request went between the wire and the drive by RAM, whole, and
+    /// met neither the page cache nor a cache of the volume's.
     #[inline]
     fn went_straight(&self, request: &Request) -> bool {
         self.is_straight && !request.met_pages && !request.chunks.moves()

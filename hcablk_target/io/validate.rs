@@ -19,10 +19,10 @@ pub(crate) struct Emptied {
     pub(crate) by_zeroes: u32,
 }
 
-/// Checks a request against the volume as its session was told of it, but for
-/// what may have changed since: the size, `capacity` bytes, of which a block that is not whole is none,
-/// whether the drive `refuses_writes`, and what it lets a request empty, which are asked only if they matter. The block layer would
-/// let a bio pass.
+/// Checks a request against the volume as its session was told of it, but for what may have changed
+/// since: the size, `capacity` bytes, of which a block that is not whole is none, whether the drive
+/// `refuses_writes`, and what it lets a request empty, which are asked only if they matter. The
+/// block layer would let a bio pass.
 #[inline]
 pub(crate) fn check(
     op: &Op,
@@ -61,8 +61,8 @@ pub(crate) fn check_write(
     fits(extent, geometry, capacity)
 }
 
-/// Checks a discard or a write of zeroes, of which `max` bytes are allowed. The initiator may know a larger limit, of a moment ago,
-/// and does without for a longer one.
+/// Checks a discard or a write of zeroes, of which `max` bytes are allowed. The initiator may know
+/// a larger limit, of a moment ago, and does without for a longer one.
 #[inline]
 fn check_emptied(
     extent: &Extent,

@@ -10,8 +10,8 @@
 //!     └────────────────┘
 //! ```
 //!
-//! What is *reserved* is a session's or a queue pair's own as long as that lives. What is *coming* was asked
-//! for, and waits until others have given back what they borrowed. Both together never
+//! What is *reserved* is a session's or a queue pair's own as long as that lives. What is *coming*
+//! was asked for, and waits until others have given back what they borrowed. Both together never
 //! pass what the limit is, or shall be.
 
 /// Why bytes were refused: for the log.

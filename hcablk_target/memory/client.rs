@@ -28,7 +28,8 @@ pub(super) struct Membership {
     pub(super) memory: Arc<Memory>,
     pub(super) shared_pool: Arc<SharedPool>,
     pub(super) index: usize,
-    /// Its first entry in the account, which borrows nothing: the client exists as long as an entry does.
+    /// Its first entry in the account, which borrows nothing: the client exists as long as an entry
+    /// does.
     pub(super) borrower: usize,
     pub(super) reserved: u64,
     pub(super) wish: u64,
@@ -113,9 +114,9 @@ impl Drop for Membership {
     }
 }
 
-/// The memory of one queue pair, in the account as long as this is there. Whoever makes the queue pair has
-/// it before anything is allocated, and the queue has it then as its last field: dropped, in
-/// process context, when all the rest of the queue is free.
+/// The memory of one queue pair, in the account as long as this is there. Whoever makes the queue
+/// pair has it before anything is allocated, and the queue has it then as its last field: dropped,
+/// in process context, when all the rest of the queue is free.
 pub(crate) struct Charge {
     client: Arc<Client>,
     part: Part,

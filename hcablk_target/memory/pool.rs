@@ -10,12 +10,12 @@
 //!        └────────────────────────────────── others wait ──┘
 //! ```
 //!
-//! What was borrowed and is not used is kept, so that a queue in its regular course takes
-//! no lock but its own `Queue::work`, which guards this. It goes back when somebody else waits, when
-//! the shared pool shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that is
-//! closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
-//! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of the
-//! session. If the device does not let go of such a region, they are not given back at all.
+//! What was borrowed and is not used is kept, so that a queue in its regular course takes no lock
+//! but its own `Queue::work`, which guards this. It goes back when somebody else waits, when the
+//! shared pool shall be smaller ([`Pool::give_back_if_pressed`]), and with the queue. A queue that
+//! is closing gives nothing back ([`Pool::close`]) before its queue pair and the regions over its
+//! buffers are gone: the HCA may still use them, and on iWARP so may the peer, by any queue pair of
+//! the session. If the device does not let go of such a region, they are not given back at all.
 //!
 //! A request has buffers of one length. Of a length that is short, others are tried: of
 //! 32 KiB every request can have its own, at the latest when the requests before it have ended.
@@ -141,8 +141,8 @@ impl Pool {
         })
     }
 
-    /// Returns whether a buffer was lost, or would be, or would go to others while a peer may write to it:
-    /// there is a mistake.
+    /// Returns whether a buffer was lost, or would be, or would go to others while a peer may write
+    /// to it: there is a mistake.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -184,8 +184,8 @@ impl Pool {
         took
     }
 
-    /// Takes one of the small buffers that are kept for `length` bytes, as [`Self::take`] does, which
-    /// is for all other cases: more bytes, none kept, somebody who waits.
+    /// Takes one of the small buffers that are kept for `length` bytes, as [`Self::take`] does,
+    /// which is for all other cases: more bytes, none kept, somebody who waits.
     #[inline]
     pub(crate) fn take_page(&mut self, length: usize, shared: &mut KVec<Arc<DmaBuffer>>) -> bool {
         if length > length_of(SMALL) || self.waits || shared.len() == shared.capacity() {

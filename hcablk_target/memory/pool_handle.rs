@@ -73,8 +73,8 @@ impl PoolHandle {
             .borrow(self.index, size_class, count, into)
     }
 
-    /// Waits for so many buffers of one size class or another; `false`: there will not be so
-    /// many. The queue is woken when it is worth another try. Any context; takes the shared pool's lock.
+    /// Waits for so many buffers of one size class or another; `false`: there will not be so many.
+    /// The queue is woken when it is worth another try. Any context; takes the shared pool's lock.
     pub(crate) fn wait(&self, wants: [u32; SIZE_CLASSES]) -> bool {
         self.shared_pool().wait(self.index, wants)
     }

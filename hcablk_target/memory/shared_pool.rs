@@ -11,10 +11,10 @@
 //! destroyed when that is lowered or sessions end. Whoever uses one has a reference to it;
 //! the account ([`FairShare`]) says how many everyone has, and gives none out twice.
 //!
-//! They are mapped by the protection domain of the session that was the first on the
-//! device. That only keeps the device: what uses a buffer names it by its own domain's
-//! key. The shared pool, and that domain with it, goes with the last session of the device: when a device is
-//! removed all its sessions end, and nothing stays mapped.
+//! They are mapped by the protection domain of the session that was the first on the device. That
+//! only keeps the device: what uses a buffer names it by its own domain's key. The shared pool, and
+//! that domain with it, goes with the last session of the device: when a device is removed all its
+//! sessions end, and nothing stays mapped.
 //!
 //! # Locks and contexts
 //!

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The change of reservations that an initiator asks for, made beside the admin queue pair: its file may take as long as
-//! it likes, and keep-alives and fences are answered meanwhile, and the session ends.
+//! The change of reservations that an initiator asks for, made beside the admin queue pair: its
+//! file may take as long as it likes, and keep-alives and fences are answered meanwhile, and the
+//! session ends.
 //!
 //! ```text
 //!          begin()             it is made
 //!  Idle ───────────► Making ──────────────► Idle; answered, unless the admin queue pair is gone
 //! ```
 //!
-//! There is one for each session, and it outlives that until the change is made: so it has nothing of the HCA, nor of the
-//! volume but the drive's reservations. Whoever shuts its host out has changes given up that have not begun.
+//! There is one for each session, and it outlives that until the change is made: so it has nothing
+//! of the HCA, nor of the volume but the drive's reservations. Whoever shuts its host out has
+//! changes given up that have not begun.
 
 use crate::{
     admin::Admin,
@@ -100,7 +102,8 @@ impl Changer {
         drop(admin);
     }
 
-    /// Begins to make a change. Fails with `Draining` while another one is being made. May sleep, not for a change.
+    /// Begins to make a change. Fails with `Draining` while another one is being made. May sleep,
+    /// not for a change.
     pub(super) fn begin(self: &Arc<Self>, asked: Asked) -> Result<(), Status> {
         {
             let mut place = self.asked.lock();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA port of a session: when it goes down the session ends at once, rather than when the initiator's silence is
-//! noticed. So what it holds is free, and a drive has finished what it began, by the time that the initiator comes back,
-//! by this port or by another one.
+//! The RDMA port of a session: when it goes down the session ends at once, rather than when the
+//! initiator's silence is noticed. So what it holds is free, and a drive has finished what it
+//! began, by the time that the initiator comes back, by this port or by another one.
 
 use super::{
     end_reason::EndReason,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sessions whose hosts were preempted: which are, and by what. All of it is called under the lock of the lists.
+//! Sessions whose hosts were preempted: which are, and by what. All of it is called under the lock
+//! of the lists.
 
 use super::{
     end_reason::EndReason,
@@ -11,8 +12,8 @@ use hcablk_core::sync::atomic::Relaxed;
 use kernel::sync::Arc;
 
 impl Session {
-    /// Returns whether requests of this session can reach `drive`. Takes no reference: whoever asks may not be the last to
-    /// have one.
+    /// Returns whether requests of this session can reach `drive`. Takes no reference: whoever asks
+    /// may not be the last to have one.
     pub(crate) fn is_on(&self, drive: &Arc<Drive>) -> bool {
         let backing = self.backing.lock();
         let own = backing.as_ref().and_then(|backing| backing.drive());

@@ -46,8 +46,8 @@ use kernel::{
 };
 
 impl Session {
-    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep, but
-    /// does not wait for the drive.
+    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep,
+    /// but does not wait for the drive.
     pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
         let backing = self.backing()?;
         let (now, generation) = backing.observe()?;
@@ -66,8 +66,8 @@ impl Session {
         })
     }
 
-    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the reply
-    /// said when the session began), and whether its disk sends `flushes`. Any context.
+    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the
+    /// reply said when the session began), and whether its disk sends `flushes`. Any context.
     pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
         let relies = match cache {
             Some(cache) => cache && flushes,
@@ -79,15 +79,15 @@ impl Session {
         }
     }
 
-    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an address.
-    /// Any context.
+    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
+    /// address. Any context.
     pub(crate) fn portals_generation(&self) -> u32 {
         self.volume.registry().portals_generation()
     }
 
-    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets none
-    /// begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL` if the path
-    /// is the session's own. May sleep, but does not wait for the drive.
+    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets
+    /// none begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL`
+    /// if the path is the session's own. May sleep, but does not wait for the drive.
     pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
         let id = self.id.on_path(path);
         if id == self.id {
@@ -96,8 +96,8 @@ impl Session {
         Ok(self.volume.fence_session(self.host, id, epoch))
     }
 
-    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export does
-    /// not end. Process context.
+    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export
+    /// does not end. Process context.
     pub(crate) fn durable(&self) -> Option<bool> {
         *self.durable.lock()
     }
@@ -107,9 +107,9 @@ impl Session {
         self.durable_told.set();
     }
 
-    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`. Request
-    /// `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the request's status if it
-    /// is not begun. May sleep, but does not wait for a file.
+    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`.
+    /// Request `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the
+    /// request's status if it is not begun. May sleep, but does not wait for a file.
     pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
         let backing = self.backing().ok_or(Status::Gone)?;
         let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
@@ -127,8 +127,8 @@ impl Session {
         })
     }
 
-    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`. Fails
-    /// with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
+    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`.
+    /// Fails with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
     pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
         if let Some(index) = index {
             return self.volume.read_key(self, index);
@@ -140,8 +140,8 @@ impl Session {
 }
 
 impl Session {
-    /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds it. May sleep. Fails
-    /// with `EIO` if the session is ending.
+    /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds
+    /// it. May sleep. Fails with `EIO` if the session is ending.
     pub(crate) fn make_admin(
         self: &Arc<Self>,
         id: &Arc<Id>,

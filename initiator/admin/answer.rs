@@ -81,7 +81,8 @@ impl Handler for Admin {
             } else if self.state.lock().life() == Life::Live {
                 self.fail(Failure::Flushed);
             }
-            // While connecting, a refusal flushes the receives before its event comes, and that says why.
+            // While connecting, a refusal flushes the receives before its event comes, and that
+            // says why.
             return;
         }
         match work.kind {

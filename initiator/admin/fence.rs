@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Questions to the target: to let nothing of another path's session reach the volume any more; and, when it has ended the
-//! export, whether all that it acknowledged is durable.
+//! Questions to the target: to let nothing of another path's session reach the volume any more;
+//! and, when it has ended the export, whether all that it acknowledged is durable.
 //!
-//! The target answers at once: that it is so, or that the drive has not finished what it had begun, and whoever asks
-//! does so again. There is one question at a time.
+//! The target answers at once: that it is so, or that the drive has not finished what it had begun,
+//! and whoever asks does so again. There is one question at a time.
 
 use super::{
     state::{
@@ -24,15 +24,15 @@ use hcablk_core::proto::message::AdminOp;
 const ANSWER_MS: u32 = 2000;
 
 impl Admin {
-    /// Asks the target to fence this disk's session on a path up to an epoch; returns whether nothing of it can
-    /// reach the volume any more. Sleeps until the answer, [`ANSWER_MS`] at most. Fails when nothing is sent any more, there is
-    /// no answer in time, or the target refuses.
+    /// Asks the target to fence this disk's session on a path up to an epoch; returns whether
+    /// nothing of it can reach the volume any more. Sleeps until the answer, [`ANSWER_MS`] at most.
+    /// Fails when nothing is sent any more, there is no answer in time, or the target refuses.
     pub(crate) fn ask_fence(&self, (path, epoch): Fenced) -> Result<bool, Failure> {
         self.ask(AdminOp::Fence { path, epoch })
     }
 
-    /// Asks the target, which ends the export, whether all that it acknowledged is durable; `false`: not yet. As
-    /// [`Self::ask_fence`].
+    /// Asks the target, which ends the export, whether all that it acknowledged is durable;
+    /// `false`: not yet. As [`Self::ask_fence`].
     pub(crate) fn ask_durable(&self) -> Result<bool, Failure> {
         self.ask(AdminOp::Durable)
     }

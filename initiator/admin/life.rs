@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The states of an admin queue pair, and who is to blame for what comes in each. Uses nothing but `core`: its tests run on the
-//! host.
+//! The states of an admin queue pair, and who is to blame for what comes in each. Uses nothing but
+//! `core`: its tests run on the host.
 //!
 //! ```text
 //!  Connecting ──go_live()──► Live ──stop()──► Stopped
@@ -17,7 +17,8 @@ pub(super) enum Life {
     Live,
     /// It was live.
     Stopped,
-    /// It was given up before it was live. Until it is drained, messages still come of whoever answered.
+    /// It was given up before it was live. Until it is drained, messages still come of whoever
+    /// answered.
     Abandoned,
 }
 
@@ -30,7 +31,8 @@ impl Life {
         }
     }
 
-    /// Returns whether it is the target that has sent what comes; else it may be anyone, and a disk is not given up for it.
+    /// Returns whether it is the target that has sent what comes; else it may be anyone, and a disk
+    /// is not given up for it.
     pub(super) fn is_of_target(self) -> bool {
         match self {
             Self::Live | Self::Stopped => true,
@@ -43,7 +45,8 @@ impl Life {
 mod tests {
     use super::Life;
 
-    /// The probe of a handshake is stopped while it is connecting; on iWARP messages may come until it is drained.
+    /// The probe of a handshake is stopped while it is connecting; on iWARP messages may come until
+    /// it is drained.
     #[test]
     fn a_message_before_it_was_live_is_nobodys_in_particular_also_after_the_end() {
         assert!(!Life::Connecting.is_of_target());

@@ -14,7 +14,7 @@ pub(crate) trait AdminOwner: Send + Sync + 'static {
     /// [`Admin::portals_news`](super::Admin::portals_news) say how. Any context.
     fn on_news(self: Arc<Self>);
 
-    /// Returns whether the disk has yet to follow something that the session was told when it began, so that [`Self::on_news`] is to
-    /// be called again and again. Any context.
+    /// Returns whether the disk has yet to follow something that the session was told when it
+    /// began, so that [`Self::on_news`] is to be called again and again. Any context.
     fn is_behind(&self) -> bool;
 }

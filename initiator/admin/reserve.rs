@@ -2,8 +2,8 @@
 
 //! Questions to the target about the drive's reservations, and changes of these.
 //!
-//! There is one at a time. Who gets no answer asks again, by this session or another one: the target knows a change that it
-//! has made by its sequence number.
+//! There is one at a time. Who gets no answer asks again, by this session or another one: the
+//! target knows a change that it has made by its sequence number.
 
 use super::{
     state::{
@@ -23,8 +23,9 @@ use hcablk_core::proto::message::AdminOp;
 const ANSWER_MS: u32 = 10_000;
 
 impl Admin {
-    /// Asks the target, and returns its answer. Sleeps until that, [`ANSWER_MS`] at most. Fails when nothing is sent any more,
-    /// and when there is no answer in time: then it may be answered or not.
+    /// Asks the target, and returns its answer. Sleeps until that, [`ANSWER_MS`] at most. Fails
+    /// when nothing is sent any more, and when there is no answer in time: then it may be answered
+    /// or not.
     pub(crate) fn ask_reservation(&self, question: AdminOp) -> Result<Answer, Failure> {
         let _alone = self.reserver.lock();
         let posted = {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What an admin queue pair has in flight, what is due, and what follows from each answer: a pure state machine. Uses nothing but
-//! `core` and the wire format: its tests run on the host, and the client in user space shares it.
+//! What an admin queue pair has in flight, what is due, and what follows from each answer: a pure
+//! state machine. Uses nothing but `core` and the wire format: its tests run on the host, and the
+//! client in user space shares it.
 //!
-//! Of each kind of request one is in flight. The tag is its [kind](tag), the generation counts the requests of that kind. A
-//! function that returns a request has recorded it as sent: the caller posts it, or ends the session.
+//! Of each kind of request one is in flight. The tag is its [kind](tag), the generation counts the
+//! requests of that kind. A function that returns a request has recorded it as sent: the caller
+//! posts it, or ends the session.
 
 use super::life::Life;
 use hcablk_core::proto::message::{
@@ -21,7 +23,8 @@ use hcablk_core::proto::message::{
 /// The tags of requests, and the numbers of their buffers: each kind has one.
 pub(super) mod tag {
     pub(in super::super) const KEEP_ALIVE: u16 = 0;
-    /// Also of the question whether all is durable, which comes when nothing is fenced by this any more.
+    /// Also of the question whether all is durable, which comes when nothing is fenced by this any
+    /// more.
     pub(in super::super) const FENCE: u16 = 1;
     pub(in super::super) const WATCH: u16 = 2;
     pub(in super::super) const RESERVE: u16 = 3;
@@ -30,11 +33,12 @@ pub(super) mod tag {
     pub(in super::super) const KINDS: usize = 5;
 }
 
-/// Sends whose completions are outstanding, at most: they may be reported later than the answers come.
+/// Sends whose completions are outstanding, at most: they may be reported later than the answers
+/// come.
 pub(super) const SENDS: u32 = 16;
 
-/// Changes that may come between two rounds of the timer. The next watch waits for that then, so that a target that tells
-/// changes without end does not keep this host busy.
+/// Changes that may come between two rounds of the timer. The next watch waits for that then, so
+/// that a target that tells changes without end does not keep this host busy.
 const NOTICES: u32 = 4;
 
 /// Milliseconds between two rounds of the timer, at most.
@@ -44,7 +48,8 @@ const UNASKED: &str = "it answered what was not asked";
 pub(super) const NONSENSE: &str = "a message cannot be understood";
 const NO_CHANGE: &str = "it told a change that is none";
 
-/// Returns the milliseconds between two rounds of the timer: a quarter of `tmo_s` seconds, if that is not too rare.
+/// Returns the milliseconds between two rounds of the timer: a quarter of `tmo_s` seconds, if that
+/// is not too rare.
 pub(super) fn period_ms(tmo_s: u16) -> u32 {
     (u32::from(tmo_s) * 250).min(PERIOD_MS)
 }
@@ -53,7 +58,8 @@ pub(super) fn period_ms(tmo_s: u16) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     pub(crate) state: VolumeState,
-    /// Its limits, and the generation of both: `None` if the target does not tell them, or has not yet.
+    /// Its limits, and the generation of both: `None` if the target does not tell them, or has not
+    /// yet.
     pub(crate) limits: Option<(u32, VolumeLimits)>,
 }
 
@@ -96,8 +102,8 @@ pub(crate) struct Watching {
     pub(crate) portals: bool,
 }
 
-/// A keep-alive. Its times are counted in rounds of the timer: what passes while nothing runs here (the host is suspended) is
-/// not the target's silence.
+/// A keep-alive. Its times are counted in rounds of the timer: what passes while nothing runs here
+/// (the host is suspended) is not the target's silence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeepAlive {
     /// The last one was sent so long ago, and was answered.
@@ -263,7 +269,8 @@ impl State {
         self.life == Life::Live
     }
 
-    /// Makes it live; the first keep-alive and the first watch are due. Returns `false` if it has ended meanwhile.
+    /// Makes it live; the first keep-alive and the first watch are due. Returns `false` if it has
+    /// ended meanwhile.
     pub(super) fn go_live(&mut self, watching: Watching) -> bool {
         if self.life != Life::Connecting {
             return false;
@@ -292,7 +299,8 @@ impl State {
         self.sends = self.sends.saturating_sub(1);
     }
 
-    /// Returns a request of kind `index`, of which none is in flight; `None`: no slot is free, which passes.
+    /// Returns a request of kind `index`, of which none is in flight; `None`: no slot is free,
+    /// which passes.
     fn request(&mut self, index: u16, op: AdminOp) -> Option<AdminRequest> {
         if self.sends == SENDS {
             return None;
@@ -307,7 +315,8 @@ impl State {
         Some(AdminRequest { tag, op })
     }
 
-    /// Counts a round of the timer. Returns `false` if a keep-alive was not answered for `tmo_s` seconds: the session ends.
+    /// Counts a round of the timer. Returns `false` if a keep-alive was not answered for `tmo_s`
+    /// seconds: the session ends.
     #[must_use]
     pub(super) fn round(&mut self, tmo_s: u16) -> bool {
         if !self.is_live() {
@@ -320,7 +329,8 @@ impl State {
         !silent
     }
 
-    /// Returns the keep-alive if it is due: half of `tmo_s` seconds after the last one, which was answered.
+    /// Returns the keep-alive if it is due: half of `tmo_s` seconds after the last one, which was
+    /// answered.
     pub(super) fn keep_alive_due(&mut self, tmo_s: u16) -> Option<AdminRequest> {
         match self.keep_alive {
             KeepAlive::Answered { ms } if self.is_live() && ms >= u32::from(tmo_s) * 500 => {
@@ -413,7 +423,8 @@ impl State {
         }
     }
 
-    /// Returns the generation of the portals that the target has told, if user space was not told yet.
+    /// Returns the generation of the portals that the target has told, if user space was not told
+    /// yet.
     pub(super) fn portals_news(&self) -> Option<u32> {
         match self.portals {
             Portals::Told(now) => Some(now),

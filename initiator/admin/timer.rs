@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The timer of an admin queue pair: when keep-alives are sent, and when the target has been silent for too long.
+//! The timer of an admin queue pair: when keep-alives are sent, and when the target has been silent
+//! for too long.
 
 use super::{
     Admin,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How a target is asked for an entry of a list: by connection requests that it answers by rejects, so that nothing is
-//! connected. Who has the keys proves who it is as the admin queue pair of a session does, and takes no other answer than the
-//! target's.
+//! How a target is asked for an entry of a list: by connection requests that it answers by rejects,
+//! so that nothing is connected. Who has the keys proves who it is as the admin queue pair of a
+//! session does, and takes no other answer than the target's.
 
 use super::{
     channel_end,
@@ -107,8 +107,8 @@ impl Asking {
         })
     }
 
-    /// Sends the request `bytes`, and returns the reject that answers it by `reason`, padded by zeroes. Fails with what another
-    /// one says. Who grants it is no target.
+    /// Sends the request `bytes`, and returns the reject that answers it by `reason`, padded by
+    /// zeroes. Fails with what another one says. Who grants it is no target.
     fn ask(
         &self,
         bytes: &[u8; REQUEST_LEN],
@@ -139,8 +139,8 @@ impl Drop for Asking {
     }
 }
 
-/// Asks the target at `address`; proves by `pair`, if there is one, who this host is, and has the target do the same. Sleeps,
-/// until the deadline at most.
+/// Asks the target at `address`; proves by `pair`, if there is one, who this host is, and has the
+/// target do the same. Sleeps, until the deadline at most.
 pub(crate) fn ask(
     address: &SocketAddr,
     question: &Question,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connections of an attempt to connect a path. Each step of one waits for an event that may be long in coming, or never
-//! come; who does not want the path any more ends all these waits. On iWARP a provider may connect TCP inside of its verb,
-//! which nothing ends.
+//! The connections of an attempt to connect a path. Each step of one waits for an event that may be
+//! long in coming, or never come; who does not want the path any more ends all these waits. On
+//! iWARP a provider may connect TCP inside of its verb, which nothing ends.
 
 use super::Link;
 use crate::failure::Failure;
@@ -16,8 +16,8 @@ use kernel::{
     },
 };
 
-/// See the module. Shared by who makes the attempt and, if that is the path's worker, by the path. Nothing of the connection
-/// manager's is called with the lock held.
+/// See the module. Shared by who makes the attempt and, if that is the path's worker, by the path.
+/// Nothing of the connection manager's is called with the lock held.
 #[pin_data]
 pub(crate) struct AttemptLinks {
     #[pin]
@@ -46,7 +46,8 @@ impl AttemptLinks {
         .map_err(|e| Failure::Setup("a connection", e))
     }
 
-    /// Makes an identifier, and the link that hears its events, for the attempt. Fails with why it is over, if it is. Sleeps.
+    /// Makes an identifier, and the link that hears its events, for the attempt. Fails with why it
+    /// is over, if it is. Sleeps.
     pub(crate) fn connection(&self) -> Result<(Arc<Link>, Arc<Id>), Failure> {
         let (link, id) = Link::new()?;
         self.add(&link)?;
@@ -64,8 +65,8 @@ impl AttemptLinks {
         }
     }
 
-    /// Ends the attempt with `failure`, unless that was done: what it waits for, and whatever else it begins, fails with that.
-    /// May sleep.
+    /// Ends the attempt with `failure`, unless that was done: what it waits for, and whatever else
+    /// it begins, fails with that. May sleep.
     pub(crate) fn end(&self, failure: Failure) {
         let mut state = self.state.lock();
         if state.end.is_none() {
@@ -76,7 +77,8 @@ impl AttemptLinks {
         }
     }
 
-    /// Lets go of the connections: whoever has been ending the attempt meanwhile is not the last who has one. May sleep.
+    /// Lets go of the connections: whoever has been ending the attempt meanwhile is not the last
+    /// who has one. May sleep.
     pub(crate) fn let_go(&self) {
         let links = core::mem::replace(&mut self.state.lock().links, KVec::new());
         drop(links);

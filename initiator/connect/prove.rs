@@ -2,8 +2,9 @@
 
 //! How the admin queue pair comes up when this host proves who it is, and the target, too.
 //!
-//! The target answers the first request by a challenge, which refuses it. That request's queue pair is not used for anything
-//! else. The second one carries the proof; its reply proves the target, and nothing of it is looked at before.
+//! The target answers the first request by a challenge, which refuses it. That request's queue pair
+//! is not used for anything else. The second one carries the proof; its reply proves the target,
+//! and nothing of it is looked at before.
 
 use super::{
     establish,
@@ -45,8 +46,9 @@ use kernel::{
 };
 
 impl Rising {
-    /// Connects the admin queue pair of `owner`, proves by `pair` who this host is, and returns the reply of who has
-    /// proven the same. The challenge is waited for until the first deadline, all until the second.
+    /// Connects the admin queue pair of `owner`, proves by `pair` who this host is, and returns the
+    /// reply of who has proven the same. The challenge is waited for until the first deadline, all
+    /// until the second.
     pub(crate) fn prove(
         self,
         owner: &Arc<impl ConnectionOwner>,

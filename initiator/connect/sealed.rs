@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A connection request by which a session proves that it is its own, and whose answer proves the same of the target.
+//! A connection request by which a session proves that it is its own, and whose answer proves the
+//! same of the target.
 
 use super::padded;
 use crate::{
@@ -45,7 +46,8 @@ impl Sealed {
         (bytes, sealed)
     }
 
-    /// Returns the reply that `bytes` are, on queue pair `target_qp` of the target. Fails if they are somebody else's.
+    /// Returns the reply that `bytes` are, on queue pair `target_qp` of the target. Fails if they
+    /// are somebody else's.
     pub(super) fn open(&self, bytes: &[u8], target_qp: u32) -> Result<[u8; REPLY_LEN], Failure> {
         let channel = self.channel.of_reply(target_qp);
         match self.proof.key.open_reply(&self.mac, bytes, &channel) {

@@ -2,14 +2,14 @@
 
 //! Uevents of a disk, sent by a thread of their own.
 //!
-//! A uevent is sent under a mutex of the kernel for all uevents, whose holder waits for memory (`uevent_net_broadcast_untagged()`).
-//! What that has to write may be for this very disk: so nobody sends one who brings the disk back. Whoever has news leaves them
-//! here, and goes on.
+//! A uevent is sent under a mutex of the kernel for all uevents, whose holder waits for memory
+//! (`uevent_net_broadcast_untagged()`). What that has to write may be for this very disk: so nobody
+//! sends one who brings the disk back. Whoever has news leaves them here, and goes on.
 //!
 //! # Locks and contexts
 //!
-//! `announcer` is held while one is sent: whoever takes the disk away waits for that, and has the disk's requests fail before.
-//! `waiting` is held for looks and changes only.
+//! `announcer` is held while one is sent: whoever takes the disk away waits for that, and has the
+//! disk's requests fail before. `waiting` is held for looks and changes only.
 
 use crate::{
     failure::Failure,
@@ -99,8 +99,8 @@ impl Announcements {
         Arc::pin_init(announcements, GFP_KERNEL)
     }
 
-    /// Sets of which disk is told from now on; what waits is told of the former one. Sleeps, as long as uevents need; when the disk
-    /// is taken away none of its requests waits any more.
+    /// Sets of which disk is told from now on; what waits is told of the former one. Sleeps, as
+    /// long as uevents need; when the disk is taken away none of its requests waits any more.
     pub(super) fn set_announcer(&self, announcer: Option<Announcer>) {
         self.has_disk.store(announcer.is_some(), Relaxed);
         let mut place = self.announcer.lock();
@@ -110,7 +110,8 @@ impl Announcements {
         drop(former);
     }
 
-    /// Has user space told; `false`: there is no disk, or too much waits. Process context; waits for nothing.
+    /// Has user space told; `false`: there is no disk, or too much waits. Process context; waits
+    /// for nothing.
     pub(super) fn announce(self: &Arc<Self>, news: News) -> bool {
         if !self.has_disk.load(Relaxed) {
             return false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One attempt to connect a path of a disk that there is: a session is made, other paths are fenced, and then requests go by it.
-//! Its steps are those of the first session of a disk (`bring_up.rs`); when the next attempt comes is said in `reconnect.rs`.
+//! One attempt to connect a path of a disk that there is: a session is made, other paths are
+//! fenced, and then requests go by it. Its steps are those of the first session of a disk
+//! (`bring_up.rs`); when the next attempt comes is said in `reconnect.rs`.
 
 use super::{
     pace::{
@@ -55,8 +56,8 @@ fn not_begun(failure: Failure) -> Attempt {
 }
 
 impl Device {
-    /// Returns when an attempt that begins now has failed: not after the moment from which on requests fail, since that is seen
-    /// to between attempts; and not long after the disk is to go.
+    /// Returns when an attempt that begins now has failed: not after the moment from which on
+    /// requests fail, since that is seen to between attempts; and not long after the disk is to go.
     fn attempt_end(&self, plan: &Plan, pace: &Pace) -> Deadline {
         let loss = plan.head.loss();
         let fail_fast = loss.fail_fast.filter(|_| plan.head.requests_wait());
@@ -82,7 +83,8 @@ impl Device {
         }
     }
 
-    /// Connects a session and makes it a path of the disk; the next attempt is due after `delay` ms.
+    /// Connects a session and makes it a path of the disk; the next attempt is due after `delay`
+    /// ms.
     pub(super) fn attempt(self: &Arc<Self>, plan: &Plan, pace: &Pace, delay: u32) -> Attempt {
         let result = match plan.path.begin_attempt() {
             Ok(links) => self.attempt_by(links, plan, pace, delay),
@@ -92,7 +94,8 @@ impl Device {
         result
     }
 
-    /// Does what [`Self::attempt`] does, by `links`, which are interrupted from now on if nobody wants the path any more.
+    /// Does what [`Self::attempt`] does, by `links`, which are interrupted from now on if nobody
+    /// wants the path any more.
     fn attempt_by(
         self: &Arc<Self>,
         links: Arc<AttemptLinks>,
@@ -162,9 +165,9 @@ impl Device {
         }
     }
 
-    /// Makes `session` a path of the disk when all other paths that were lost are fenced; returns `false` if nobody
-    /// wants it any more. Sleeps, as long as the drive takes for what it has begun. If it cannot be used then, it is lost as any
-    /// session of the disk is.
+    /// Makes `session` a path of the disk when all other paths that were lost are fenced; returns
+    /// `false` if nobody wants it any more. Sleeps, as long as the drive takes for what it has
+    /// begun. If it cannot be used then, it is lost as any session of the disk is.
     fn fence_and_install(
         &self,
         session: &Arc<Session>,
@@ -210,10 +213,11 @@ impl Device {
         }
     }
 
-    /// Makes the disk follow `volume`, as a session that begins was told of it, before the first request goes out by that;
-    /// returns what is true of the disk from now on. While other paths are live (`others`) they tell what changes, and may have
-    /// told what is newer. Fails if they say otherwise who may write: a target refuses writes by what it said when the
-    /// session began. With `control` held.
+    /// Makes the disk follow `volume`, as a session that begins was told of it, before the first
+    /// request goes out by that; returns what is true of the disk from now on. While other paths
+    /// are live (`others`) they tell what changes, and may have told what is newer. Fails if they
+    /// say otherwise who may write: a target refuses writes by what it said when the session began.
+    /// With `control` held.
     fn agree(
         &self,
         active: &Active,
@@ -248,8 +252,9 @@ impl Device {
         })
     }
 
-    /// Makes `session` a path of the disk, and has requests go by it. With `control` held, while all other paths are fenced.
-    /// Sleeps. If it fails some may go by it already: the session has to end, before the path has another one.
+    /// Makes `session` a path of the disk, and has requests go by it. With `control` held, while
+    /// all other paths are fenced. Sleeps. If it fails some may go by it already: the session has
+    /// to end, before the path has another one.
     fn install(
         &self,
         (session, retired): (&Arc<Session>, &mut Retired),

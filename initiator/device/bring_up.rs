@@ -49,8 +49,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// The first connection of a session, whose address is resolved, by which key it proves who this host is, and the attempt that
-/// it is of.
+/// The first connection of a session, whose address is resolved, by which key it proves who this
+/// host is, and the attempt that it is of.
 pub(super) struct First {
     attempt: Arc<AttemptLinks>,
     link: Arc<Link>,
@@ -136,8 +136,8 @@ impl Device {
         }
     }
 
-    /// Makes a session of `path` without queue pairs by `attempt`, for the disk of `head` or for a new one, and resolves
-    /// the target's address.
+    /// Makes a session of `path` without queue pairs by `attempt`, for the disk of `head` or for a
+    /// new one, and resolves the target's address.
     pub(super) fn begin_session(
         self: &Arc<Self>,
         (path, attempt): (&Path, Arc<AttemptLinks>),
@@ -198,8 +198,8 @@ impl Device {
         Ok((session, first, head))
     }
 
-    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known, until the second deadline; the
-    /// target's first answer is waited for until the first one.
+    /// Connects the queue pairs of a session, to a volume that is `lost`, if that is known, until
+    /// the second deadline; the target's first answer is waited for until the first one.
     pub(super) fn bring_up(
         session: &Arc<Session>,
         first: First,

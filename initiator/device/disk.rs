@@ -108,8 +108,9 @@ impl Device {
         Ok((disk, lost_writes, FollowedLimits::new(limits.live)))
     }
 
-    /// Makes the disk follow the volume, as the target has told of it by `session`. Returns `false` while the device is busy with
-    /// something else, or the session is not the disk's yet: it has to be tried again then. Process context.
+    /// Makes the disk follow the volume, as the target has told of it by `session`. Returns `false`
+    /// while the device is busy with something else, or the session is not the disk's yet: it has
+    /// to be tried again then. Process context.
     pub(super) fn follow_volume(&self, session: &Session, now: News) -> bool {
         let VolumeState {
             sectors,
@@ -163,8 +164,8 @@ impl Device {
         }
         active.generation = generation.or(active.generation);
         if !read_only {
-            // A target that tells no limits refuses the writes of a session that began while nobody could write: another one comes in its
-            // place.
+            // A target that tells no limits refuses the writes of a session that began while nobody
+            // could write: another one comes in its place.
             for session in active.sessions.iter().flatten() {
                 let stays_read_only =
                     |info: VolumeInfo| info.geometry.read_only && info.limits.is_none();
@@ -184,16 +185,19 @@ impl Device {
         true
     }
 
-    /// Makes the disk follow the limits of `active.volume`, and that it has a volatile write cache, or none; what the block layer is too
-    /// busy for is left to [`Self::follow_limits`]. With `control` held, process context.
+    /// Makes the disk follow the limits of `active.volume`, and that it has a volatile write cache,
+    /// or none; what the block layer is too busy for is left to [`Self::follow_limits`]. With
+    /// `control` held, process context.
     ///
-    /// What a disk sends does not depend on the cache ([`Head::set_flushes`]): one that sends no flushes shows the cache, and its target
-    /// goes on to make each write stable; one that sends them goes on.
+    /// What a disk sends does not depend on the cache ([`Head::set_flushes`]): one that sends no
+    /// flushes shows the cache, and its target goes on to make each write stable; one that sends
+    /// them goes on.
     fn follow_drive(&self, active: &mut Active, cache: bool) {
         active.volume.geometry.write_cache = cache;
         let flushes = active.head.flushes();
         if flushes && cache {
-            // Before the target hears that this is known. It is not taken back: on another path it may still be so.
+            // Before the target hears that this is known. It is not taken back: on another path it
+            // may still be so.
             active.head.unflushed().count(true);
         }
         let volume = &active.volume;
@@ -249,7 +253,8 @@ impl Device {
         }
     }
 
-    /// Makes the disk follow what `session`, a path of it that begins, was told, when what has waited was issued. Process context.
+    /// Makes the disk follow what `session`, a path of it that begins, was told, when what has
+    /// waited was issued. Process context.
     pub(super) fn follow_begun(&self, session: &Session) {
         let Some(told) = session.volume().filter(|_| session.is_live()) else {
             return;
@@ -275,8 +280,8 @@ impl Device {
         self.follow_drive(active, told.geometry.write_cache);
     }
 
-    /// Tells the block layer of the volume's size, in sectors of 512 bytes, and whether nobody may write to it, if that
-    /// is news. By who has `control`.
+    /// Tells the block layer of the volume's size, in sectors of 512 bytes, and whether nobody may
+    /// write to it, if that is news. By who has `control`.
     pub(super) fn set_size_and_access(&self, active: &Active, sectors: u64, read_only: bool) {
         if active.disk.capacity() != sectors {
             pr_info!("{self}: the volume has {sectors} sectors now\n");

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What others are told of the states of a disk and its paths: a tracepoint for each change, and [uevents](super::announce)
-//! of the block device for those that last.
+//! What others are told of the states of a disk and its paths: a tracepoint for each change, and
+//! [uevents](super::announce) of the block device for those that last.
 //!
-//! Whoever changes states calls [`Device::tell_changes`] afterwards, in process context and without their locks. It
-//! compares them with what was told last, under one lock, so that what is told comes in order.
+//! Whoever changes states calls [`Device::tell_changes`] afterwards, in process context and without
+//! their locks. It compares them with what was told last, under one lock, so that what is told
+//! comes in order.
 //!
-//! That the target's portals are others is a uevent, too, `HCABLK_PORTALS=1`. Nothing here follows it: which paths a disk is to have
-//! is up to user space.
+//! That the target's portals are others is a uevent, too, `HCABLK_PORTALS=1`. Nothing here follows
+//! it: which paths a disk is to have is up to user space.
 
 use super::{
     announce::News,
@@ -24,7 +25,8 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Nanoseconds between two events that tell of the target's portals, at least: each may have a program run.
+/// Nanoseconds between two events that tell of the target's portals, at least: each may have a
+/// program run.
 const PORTALS_NS: u64 = 1_000_000_000;
 
 /// What was told last. A path that there is not is new.
@@ -56,8 +58,9 @@ impl Device {
         self.announcements.set_announcer(announcer);
     }
 
-    /// Tells user space that the target's portals have this generation, if it was not told last; `false`: there is no
-    /// disk yet, or it was told of another one less than [`PORTALS_NS`] ago. Process context; not with the lock of any state.
+    /// Tells user space that the target's portals have this generation, if it was not told last;
+    /// `false`: there is no disk yet, or it was told of another one less than [`PORTALS_NS`] ago.
+    /// Process context; not with the lock of any state.
     pub(super) fn tell_portals(&self, generation: u32) -> bool {
         let auto = self.settings().paths_auto;
         let mut told = self.told.lock();
@@ -74,7 +77,8 @@ impl Device {
         true
     }
 
-    /// Tells of all states that are others than those told last. Process context; not with the lock of any state.
+    /// Tells of all states that are others than those told last. Process context; not with the lock
+    /// of any state.
     pub(super) fn tell_changes(&self) {
         let mut told = self.told.lock();
         let mut now = [(PathState::New, None); PATHS_MAX as usize];

@@ -2,20 +2,23 @@
 
 //! How the disk follows the limits of its drive while it is in use.
 //!
-//! A disk that sends flushes goes on to show a write cache, and one that sends none shows the cache that there is: see
-//! [`Head::set_flushes`](crate::head::Head::set_flushes).
+//! A disk that sends flushes goes on to show a write cache, and one that sends none shows the cache
+//! that there is: see [`Head::set_flushes`](crate::head::Head::set_flushes).
 //!
 //! # Without hanging
 //!
-//! Limits change between requests, by a freeze of the queue. Requests that wait for a path hold the queue's usage counter, so that a
-//! freeze lasts until the path is back; and each write to an attribute of the queue in sysfs freezes it with `limits_lock` held. So
-//! nothing here waits for either: the lock is only tried, and the freeze ends after [`FREEZE_MS`] in any case. What could not be
-//! followed is tried again, ever more seldom, by the timers of the sessions. Meanwhile nothing is promised that does not hold: the
-//! target has a drive's block layer split what is too long, ends what the drive cannot do any more as not supported, and makes writes
-//! stable by itself for a disk that sends no flushes.
+//! Limits change between requests, by a freeze of the queue. Requests that wait for a path hold the
+//! queue's usage counter, so that a freeze lasts until the path is back; and each write to an
+//! attribute of the queue in sysfs freezes it with `limits_lock` held. So nothing here waits for
+//! either: the lock is only tried, and the freeze ends after [`FREEZE_MS`] in any case. What could
+//! not be followed is tried again, ever more seldom, by the timers of the sessions. Meanwhile
+//! nothing is promised that does not hold: the target has a drive's block layer split what is too
+//! long, ends what the drive cannot do any more as not supported, and makes writes stable by itself
+//! for a disk that sends no flushes.
 //!
-//! Discards and writes of zeroes that are gone are taken away at once, without a freeze: those who issue them look at the limit
-//! first, and take a request that ends as not supported for what it is.
+//! Discards and writes of zeroes that are gone are taken away at once, without a freeze: those who
+//! issue them look at the limit first, and take a request that ends as not supported for what it
+//! is.
 
 use crate::deadline::Deadline;
 use crate::queue::Driver;
@@ -31,14 +34,15 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// Milliseconds for which the disk takes no new requests, at most, while those under way end: its limits change in between.
+/// Milliseconds for which the disk takes no new requests, at most, while those under way end: its
+/// limits change in between.
 const FREEZE_MS: u32 = 200;
 
 /// Milliseconds until what could not be followed is tried again: at first, and in the end.
 const RETRY_MS: core::ops::RangeInclusive<u32> = 500..=30_000;
 
-/// Returns the limits of a disk whose volume has `limits`, if the target tells these, else those of `geometry`; `write_cache`: the
-/// disk shows one.
+/// Returns the limits of a disk whose volume has `limits`, if the target tells these, else those of
+/// `geometry`; `write_cache`: the disk shows one.
 pub(super) fn live_limits(
     limits: Option<&VolumeLimits>,
     geometry: &Geometry,
@@ -117,9 +121,9 @@ impl FollowedLimits {
         self.is_lowered = true;
     }
 
-    /// Gives `disk` the limits that it shall have, if it does not have them, and they are due. Returns the limits before if it has
-    /// others now, and `None` if nothing has changed; [`Self::is_due`] says whether something is left to do. Sleeps for [`FREEZE_MS`]
-    /// at most.
+    /// Gives `disk` the limits that it shall have, if it does not have them, and they are due.
+    /// Returns the limits before if it has others now, and `None` if nothing has changed;
+    /// [`Self::is_due`] says whether something is left to do. Sleeps for [`FREEZE_MS`] at most.
     pub(super) fn follow(&mut self, disk: &Disk<Driver>) -> Option<LiveLimits> {
         let is_early = self.retry.is_some_and(|(at, _)| !at.has_passed());
         if !self.is_due() || is_early {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What follows when a target has lost writes that it acknowledged to this node: flushes and writes with FUA of the disk fail
-//! until it is closed ([`LostState`]), and user space is told of the beginning and the end.
+//! What follows when a target has lost writes that it acknowledged to this node: flushes and writes
+//! with FUA of the disk fail until it is closed ([`LostState`]), and user space is told of the
+//! beginning and the end.
 //!
 //! # Locks and contexts
 //!
-//! `state` is held for looks and changes only. The block layer calls with its `open_mutex` of the disk, so nothing here waits for
-//! I/O, nor for `Device::control`, whose holder may wait for that mutex.
+//! `state` is held for looks and changes only. The block layer calls with its `open_mutex` of the
+//! disk, so nothing here waits for I/O, nor for `Device::control`, whose holder may wait for that
+//! mutex.
 
 use super::announce::{
     Announcements,
@@ -59,8 +61,8 @@ impl LostWrites {
         self.state.lock().is_lost()
     }
 
-    /// Records that the target does not remember what it acknowledged: the writes among that which no flush has covered are lost.
-    /// No request is under way. Process context.
+    /// Records that the target does not remember what it acknowledged: the writes among that which
+    /// no flush has covered are lost. No request is under way. Process context.
     pub(super) fn lose(&self) {
         let unflushed = self.head.unflushed();
         if !unflushed.is_dirty() {

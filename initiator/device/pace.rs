@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! How fast attempts to connect a path follow each other, and how long each may take: a pure state machine. Uses nothing
-//! but `core`: its tests run on the host.
+//! How fast attempts to connect a path follow each other, and how long each may take: a pure state
+//! machine. Uses nothing but `core`: its tests run on the host.
 //!
-//! Attempts begin [`Pace::delay_ms`] apart. One that the target does not answer gives way to the next one
-//! ([`Pace::answer_ms`]), so that a path that returns is used soon: the connection manager would send the request again
-//! only after 4 s.
+//! Attempts begin [`Pace::delay_ms`] apart. One that the target does not answer gives way to the
+//! next one ([`Pace::answer_ms`]), so that a path that returns is used soon: the connection manager
+//! would send the request again only after 4 s.
 //!
-//! A target that answers, but so slowly that the attempt runs out of time, has too much to do, as when all its initiators
-//! come back at once. It would never be connected if all began anew for ever, since each attempt is work that has the
-//! others run out of time, too. So the next one may take twice as long ([`Pace::whole_ms`]), and rests before
-//! ([`Pace::rest_ms`]).
+//! A target that answers, but so slowly that the attempt runs out of time, has too much to do, as
+//! when all its initiators come back at once. It would never be connected if all began anew for
+//! ever, since each attempt is work that has the others run out of time, too. So the next one may
+//! take twice as long ([`Pace::whole_ms`]), and rests before ([`Pace::rest_ms`]).
 
-/// Of attempts in a row that were not answered, each so many'th waits for the answer as long as it may: a target may
-/// take longer than ever to answer.
+/// Of attempts in a row that were not answered, each so many'th waits for the answer as long as it
+/// may: a target may take longer than ever to answer.
 const PATIENT: u32 = 8;
 
-/// So often the time of an attempt is doubled at most: from half of the connect timeout to twice that.
+/// So often the time of an attempt is doubled at most: from half of the connect timeout to twice
+/// that.
 const DOUBLINGS: u32 = 2;
 
 /// After so many losses in a row a path is set aside while others work.
@@ -59,23 +60,26 @@ impl Pace {
         }
     }
 
-    /// Returns the milliseconds from the begin of an attempt to that of the next one: `reconnect_delay` seconds, or down to
-    /// half of that by `random`, so that the clients of a target do not come all at once.
+    /// Returns the milliseconds from the begin of an attempt to that of the next one:
+    /// `reconnect_delay` seconds, or down to half of that by `random`, so that the clients of a
+    /// target do not come all at once.
     pub(crate) fn delay_ms(&self, random: u64) -> u32 {
         down_to_half(self.reconnect_delay_s.saturating_mul(1000), random)
     }
 
-    /// Returns the milliseconds for which a path is set aside that was lost `losses` times in a row, each time soon after it was
-    /// connected: twice as long each time, [`ASIDE_MAX_MS`] at most. `None`: it is not yet. Each time requests that go by it wait
-    /// until it is lost again, as on a way by which only small packets pass.
+    /// Returns the milliseconds for which a path is set aside that was lost `losses` times in a
+    /// row, each time soon after it was connected: twice as long each time, [`ASIDE_MAX_MS`] at
+    /// most. `None`: it is not yet. Each time requests that go by it wait until it is lost again,
+    /// as on a way by which only small packets pass.
     pub(crate) fn aside_ms(&self, losses: u32) -> Option<u32> {
         let doublings = losses.checked_sub(LOSSES)?.min(16) + 1;
         let delay = u64::from(self.reconnect_delay_s.max(1)) * 1000 << doublings;
         Some(u32::try_from(delay).map_or(ASIDE_MAX_MS, |ms| ms.min(ASIDE_MAX_MS)))
     }
 
-    /// Returns the milliseconds for which nothing is done between the end of the last attempt and the begin of the next one:
-    /// none, unless the target was too slow for that; then no longer than the next one may take.
+    /// Returns the milliseconds for which nothing is done between the end of the last attempt and
+    /// the begin of the next one: none, unless the target was too slow for that; then no longer
+    /// than the next one may take.
     pub(crate) fn rest_ms(&self, random: u64) -> u32 {
         match self.is_late {
             true => {
@@ -102,8 +106,9 @@ impl Pace {
         self.unanswered % PATIENT == PATIENT - 1
     }
 
-    /// Returns how often the time of the next attempt is doubled. Of the patient ones each fourth waits twice as long, and of
-    /// these each fourth again: not more often, since a path that returns meanwhile is found later by those.
+    /// Returns how often the time of the next attempt is doubled. Of the patient ones each fourth
+    /// waits twice as long, and of these each fourth again: not more often, since a path that
+    /// returns meanwhile is found later by those.
     fn doublings(&self) -> u32 {
         let patience = match self.is_patient() {
             true => (self.unanswered / PATIENT + 1).trailing_zeros() / 2,
@@ -112,16 +117,18 @@ impl Pace {
         self.late.max(patience).min(DOUBLINGS)
     }
 
-    /// Returns the milliseconds that the next attempt may take: half of the connect timeout, 5 s by default; twice as long as it
-    /// took when the path was connected last, `usual` ms, if that is more; and more for a target that is slow.
+    /// Returns the milliseconds that the next attempt may take: half of the connect timeout, 5 s by
+    /// default; twice as long as it took when the path was connected last, `usual` ms, if that is
+    /// more; and more for a target that is slow.
     pub(crate) fn whole_ms(&self, usual: u32) -> u32 {
         let needed = usual.saturating_mul(2).min(self.limit_ms(DOUBLINGS));
         self.limit_ms(self.doublings()).max(needed)
     }
 
-    /// Returns the milliseconds for which the next attempt, of at most `whole` ms, waits for the target's first answer: until
-    /// the one after it is due, `delay` ms, but twice as long as it took when the path was connected last, `usual` ms. All of
-    /// it where the target is known to be slow, and once in a while where it does not answer.
+    /// Returns the milliseconds for which the next attempt, of at most `whole` ms, waits for the
+    /// target's first answer: until the one after it is due, `delay` ms, but twice as long as it
+    /// took when the path was connected last, `usual` ms. All of it where the target is known to be
+    /// slow, and once in a while where it does not answer.
     pub(crate) fn answer_ms(&self, delay: u32, usual: u32, whole: u32) -> u32 {
         match self.late > 0 || self.is_patient() {
             true => whole,

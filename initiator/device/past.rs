@@ -49,8 +49,8 @@ impl Past {
 }
 
 impl Device {
-    /// Takes a session's closed queues and its admin queue pair away and keeps what they have counted: who sums up
-    /// meanwhile has each of them once.
+    /// Takes a session's closed queues and its admin queue pair away and keeps what they have
+    /// counted: who sums up meanwhile has each of them once.
     pub(super) fn retire(
         &self,
         queues: &Mutex<KVec<Arc<Queue>>>,
@@ -85,7 +85,8 @@ impl Device {
         past.done.errors.add(failed);
     }
 
-    /// Returns how many requests were completed by all queues that the device ever had. Process context.
+    /// Returns how many requests were completed by all queues that the device ever had. Process
+    /// context.
     pub(super) fn completed(&self) -> u64 {
         let mut completed = 0;
         // As in `sum`.

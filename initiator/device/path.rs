@@ -13,8 +13,8 @@
 //!                                                           Refused ◄─────────┘ for good
 //! ```
 //!
-//! A refused path that is enabled once more is connecting. The path that the disk begins with goes from New to Live at once,
-//! or stays New, with the reason.
+//! A refused path that is enabled once more is connecting. The path that the disk begins with goes
+//! from New to Live at once, or stays New, with the reason.
 //!
 //! Path 0 is the disk's own address; the others have directories of their own. A worker for each
 //! connects it, while others carry the requests ([`reconnect`](super::reconnect)).
@@ -59,10 +59,12 @@ use kernel::{
     },
 };
 
-/// Milliseconds for which a path's session must live so that the next attempt after its loss comes at once.
+/// Milliseconds for which a path's session must live so that the next attempt after its loss comes
+/// at once.
 const STABLE_MS: u32 = 10_000;
 
-/// Milliseconds for which a path's session must live so that its loss is not one of several in a row.
+/// Milliseconds for which a path's session must live so that its loss is not one of several in a
+/// row.
 const SOUND_MS: u32 = 60_000;
 
 /// See the module's picture.
@@ -138,8 +140,8 @@ pub(crate) struct Path {
     workqueues: Arc<WorkQueues>,
     #[pin]
     info: Mutex<PathInfo>,
-    /// Ends the wait between two attempts. Set when what the worker looks at has changed, and reset by the worker before it
-    /// looks.
+    /// Ends the wait between two attempts. Set when what the worker looks at has changed, and reset
+    /// by the worker before it looks.
     #[pin]
     pub(super) woken: Event,
     /// The worker's attempt, while it makes one.
@@ -292,7 +294,8 @@ impl Path {
         self.info.lock().usual_ms = ms;
     }
 
-    /// Begins an attempt, which [`Self::interrupt`] ends. The worker's, which looks afterwards whether it is to make one.
+    /// Begins an attempt, which [`Self::interrupt`] ends. The worker's, which looks afterwards
+    /// whether it is to make one.
     pub(super) fn begin_attempt(&self) -> Result<Arc<AttemptLinks>, Failure> {
         let attempt = AttemptLinks::new()?;
         *self.attempt.lock() = Some(attempt.clone());
@@ -307,8 +310,8 @@ impl Path {
         }
     }
 
-    /// Has the worker look again at what has changed: ends its wait between two attempts, or the waits of an attempt, which fails
-    /// with `failure`. May sleep.
+    /// Has the worker look again at what has changed: ends its wait between two attempts, or the
+    /// waits of an attempt, which fails with `failure`. May sleep.
     pub(super) fn interrupt(&self, failure: Failure) {
         self.woken.set();
         let attempt = self.attempt.lock().clone();

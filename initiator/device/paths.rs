@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A device's paths together: which there are, how they begin and end with the disk, and how they come
-//! and go while it is used.
+//! A device's paths together: which there are, how they begin and end with the disk, and how they
+//! come and go while it is used.
 
 use super::{
     path::{
@@ -54,7 +54,8 @@ impl Device {
 
     /// Makes a path. Fails with `EEXIST` if there is one of this number, and with `ENOMEM`.
     pub(crate) fn add_path(&self, number: u8) -> Result<Arc<Path>> {
-        // Not with the list locked: whoever ends a session waits for that, and who reclaims memory may wait for whoever does.
+        // Not with the list locked: whoever ends a session waits for that, and who reclaims memory
+        // may wait for whoever does.
         let path = Path::new(number, &self.queues)?;
         let mut paths = self.paths.lock();
         if paths.iter().any(|path| path.number() == number) {
@@ -164,7 +165,8 @@ impl Device {
         }
     }
 
-    /// Ends the sessions of a disk that is gone, and all attempts to make others. By who has `control`. Sleeps.
+    /// Ends the sessions of a disk that is gone, and all attempts to make others. By who has
+    /// `control`. Sleeps.
     pub(super) fn end_paths(&self, head: &Head, sessions: &Sessions) {
         head.go();
         for session in sessions.iter().flatten() {
@@ -216,8 +218,9 @@ impl Device {
         path.schedule(self);
     }
 
-    /// Uses a path no longer: its requests go on by others. Nothing happens if it is not used. Fails with `EBUSY` if
-    /// it is live, or was until now, and no other one is, or if it is the last one that may come back. Sleeps until its session has ended.
+    /// Uses a path no longer: its requests go on by others. Nothing happens if it is not used.
+    /// Fails with `EBUSY` if it is live, or was until now, and no other one is, or if it is the
+    /// last one that may come back. Sleeps until its session has ended.
     pub(crate) fn disable_path(&self, path: &Path) -> Result {
         let mut control = self.control.lock();
         if !path.info().enabled {
@@ -258,8 +261,8 @@ impl Device {
         Ok(())
     }
 
-    /// Lets go of what a path that is not connected again has of its RDMA device, which may be waiting for
-    /// that. Its session has ended. By who has `control`; sleeps.
+    /// Lets go of what a path that is not connected again has of its RDMA device, which may be
+    /// waiting for that. Its session has ended. By who has `control`; sleeps.
     pub(super) fn release_path(&self, active: &mut Active, number: u8) {
         let place = active.sessions.get_mut(usize::from(number));
         if let Some(session) = place.and_then(Option::take) {
@@ -268,8 +271,8 @@ impl Device {
         self.remove_queues(&active.head, number);
     }
 
-    /// Takes the queues of a path, whose session has ended, from the hardware queues. Sleeps; who has `control`, for which the way
-    /// back of another path waits, waits for no memory.
+    /// Takes the queues of a path, whose session has ended, from the hardware queues. Sleeps; who
+    /// has `control`, for which the way back of another path waits, waits for no memory.
     pub(super) fn remove_queues(&self, head: &Head, number: u8) {
         if let Err(e) = for_reclaim(|| head.hw_queues().remove(number)) {
             pr_warn!(
@@ -295,8 +298,8 @@ impl Device {
         self.settings.lock().paths_auto = auto;
     }
 
-    /// Says that `session` is lost because of `failure` while the disk stays: by other paths, or waiting for
-    /// one. By who has `control`.
+    /// Says that `session` is lost because of `failure` while the disk stays: by other paths, or
+    /// waiting for one. By who has `control`.
     pub(super) fn lose_session(&self, active: &Active, session: &Session, failure: Failure) {
         let number = session.path();
         let is_alone = self.paths.lock().len() == 1;
@@ -313,8 +316,8 @@ impl Device {
         self.show_sessions(active, State::Queueing, Some(failure));
     }
 
-    /// Counts from now on for how long there is no path, if that has not begun. Whoever waits with another attempt looks how
-    /// long it may. By who has `control`.
+    /// Counts from now on for how long there is no path, if that has not begun. Whoever waits with
+    /// another attempt looks how long it may. By who has `control`.
     fn count_loss(&self, active: &Active) {
         let limits = (&active.settings).into();
         active.head.begin_loss(self.completed(), limits);
@@ -323,9 +326,10 @@ impl Device {
         }
     }
 
-    /// Begins to count for how long there is no path, if `session` was the last one that was live and another is to
-    /// follow: its teardown takes as long as its queue pairs need to drain. Does nothing while somebody is at work on the
-    /// disk; then it is counted from the end of the teardown on. Process context.
+    /// Begins to count for how long there is no path, if `session` was the last one that was live
+    /// and another is to follow: its teardown takes as long as its queue pairs need to drain. Does
+    /// nothing while somebody is at work on the disk; then it is counted from the end of the
+    /// teardown on. Process context.
     pub(super) fn begin_loss(&self, session: &Session, failure: Failure) {
         let Some(control) = self.control.try_lock() else {
             return;

@@ -44,13 +44,14 @@ impl Plan {
         info.enabled && info.usage == self.usage && info.state.is_reconnecting()
     }
 
-    /// Returns whether the RDMA device of the path's last session goes away: it waits for what that still has.
+    /// Returns whether the RDMA device of the path's last session goes away: it waits for what that
+    /// still has.
     pub(super) fn lacks_device(&self) -> bool {
         self.lost.as_ref().is_some_and(|lost| lost.lacks_device())
     }
 
-    /// Fails when an attempt that waits for a fence has to end: when the disk is to go, but not before `deadline`, until which
-    /// the attempt may take in any case.
+    /// Fails when an attempt that waits for a fence has to end: when the disk is to go, but not
+    /// before `deadline`, until which the attempt may take in any case.
     pub(super) fn goes_on(&self, deadline: Deadline) -> Result<(), Failure> {
         if !self.is_for(&self.path.info()) {
             return Err(Failure::Forced);
@@ -66,14 +67,16 @@ impl Plan {
         }
     }
 
-    /// Returns `volume` if it keeps what nothing can follow: the logical block size. Requests may be larger.
+    /// Returns `volume` if it keeps what nothing can follow: the logical block size. Requests may
+    /// be larger.
     pub(super) fn check(&self, volume: VolumeInfo) -> Result<VolumeInfo, Failure> {
         let (geometry, former) = (volume.geometry, self.volume.geometry);
         if geometry.max_transfer < former.max_transfer {
             // The target has less memory left; that may pass.
             return Err(Failure::Setup("requests as large as before", ENOSPC));
         }
-        // All else the disk follows; until it does, the target makes each write stable, and what the drive cannot do ends as not supported.
+        // All else the disk follows; until it does, the target makes each write stable, and what
+        // the drive cannot do ends as not supported.
         match geometry.logical_block_shift == former.logical_block_shift {
             true => Ok(volume),
             false => Err(Failure::OtherLimits),

@@ -2,22 +2,23 @@
 
 //! A path gets a session, the first or another one, while requests go by other paths or wait.
 //!
-//! The teardown of a lost session has given its requests back to the block layer, each
-//! after its memory region was destroyed. The path's worker makes attempts, at the [`Pace`] that the target allows, until
-//! one succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no session on any path for `ctrl_loss_tmo`,
-//! which counts as [`Head::begin_loss`] says. If the RDMA device goes away, it is let go of, and attempts go on, by
-//! whichever device leads to the target. A new session has the path's id and a later epoch: the target admits it
-//! when nothing of the lost one can reach the drive any more, so that a write of the past never
-//! comes after its retry; other paths are fenced before it is used. If `fast_io_fail_tmo` is over before, requests
-//! fail from then on until there is a session.
+//! The teardown of a lost session has given its requests back to the block layer, each after its
+//! memory region was destroyed. The path's worker makes attempts, at the [`Pace`] that the target
+//! allows, until one succeeds, a failure cannot pass ([`Failure::may_pass`]), or there was no
+//! session on any path for `ctrl_loss_tmo`, which counts as [`Head::begin_loss`] says. If the RDMA
+//! device goes away, it is let go of, and attempts go on, by whichever device leads to the target.
+//! A new session has the path's id and a later epoch: the target admits it when nothing of the lost
+//! one can reach the drive any more, so that a write of the past never comes after its retry; other
+//! paths are fenced before it is used. If `fast_io_fail_tmo` is over before, requests fail from
+//! then on until there is a session.
 //!
 //! # Locks and contexts
 //!
 //! The workers run on a workqueue of their own, since they wait for teardowns. They do not hold
 //! `control` during an attempt, so that commands never wait for that; they look afterwards, under
-//! `control`, whether the disk is still there. Who does not want the path any more ends what an attempt waits for
-//! ([`Path::interrupt`]). What reclaims memory may wait for this disk:
-//! they allocate as `for_reclaim` says, and an attempt fails if there is none.
+//! `control`, whether the disk is still there. Who does not want the path any more ends what an
+//! attempt waits for ([`Path::interrupt`]). What reclaims memory may wait for this disk: they
+//! allocate as `for_reclaim` says, and an attempt fails if there is none.
 
 use super::{
     attempt::Attempt,
@@ -47,9 +48,9 @@ use kernel::{
 };
 
 impl Device {
-    /// Returns whether the disk is to outlive its sessions. A volume without a wwid may be another one when
-    /// it comes back. What a target acknowledged from a volatile cache may be forgotten by then, so
-    /// only one that tells so will do.
+    /// Returns whether the disk is to outlive its sessions. A volume without a wwid may be another
+    /// one when it comes back. What a target acknowledged from a volatile cache may be forgotten by
+    /// then, so only one that tells so will do.
     pub(super) fn is_to_reconnect(&self, settings: &Settings, volume: &VolumeInfo) -> bool {
         if settings.ctrl_loss_tmo_s == Some(0) {
             return false;
@@ -65,8 +66,8 @@ impl Device {
         false
     }
 
-    /// Removes the disk, if it is that of `head` and no path of it is live; returns whether it has: no other attempt is made then.
-    /// Without `head`, whichever it is. Sleeps.
+    /// Removes the disk, if it is that of `head` and no path of it is live; returns whether it has:
+    /// no other attempt is made then. Without `head`, whichever it is. Sleeps.
     pub(super) fn give_up(&self, head: Option<&Arc<Head>>, failure: Failure) -> bool {
         let mut control = self.control.lock();
         // There may be another disk since.
@@ -81,7 +82,8 @@ impl Device {
         true
     }
 
-    /// Makes no other attempt for the path of `plan`, because of `failure`. The disk goes if it has no other.
+    /// Makes no other attempt for the path of `plan`, because of `failure`. The disk goes if it has
+    /// no other.
     fn refuse(&self, plan: &Plan, failure: Failure) {
         let mut control = self.control.lock();
         if !self.is_wanted(&control, plan) {
@@ -200,7 +202,8 @@ impl Device {
                 Attempt::Failed(reason, outcome) => {
                     failure = reason;
                     pace.ended(outcome);
-                    // A device with a quota, or a machine without memory, may have enough for one session only.
+                    // A device with a quota, or a machine without memory, may have enough for one
+                    // session only.
                     if reason.is_shortage() && self.release_lost(&mut plan) {
                         next = Deadline::new(0);
                     }
@@ -210,8 +213,8 @@ impl Device {
             if !self.is_wanted(&self.control.lock(), &plan) {
                 return;
             }
-            // Another path may have come back since: then this one goes on trying; and so it does if all that failed it was that
-            // its last session has to let go of a device.
+            // Another path may have come back since: then this one goes on trying; and so it does
+            // if all that failed it was that its last session has to let go of a device.
             if plan.head.loss().end.is_some_and(Deadline::has_passed)
                 && !plan.lacks_device()
                 && self.give_up(Some(&plan.head), failure)
@@ -231,8 +234,9 @@ impl Device {
         }
     }
 
-    /// Lets go of what the lost session still has of its RDMA device and of memory: the device goes away, and waits for it, or there
-    /// is not enough for another session beside it. Returns whether there was something.
+    /// Lets go of what the lost session still has of its RDMA device and of memory: the device goes
+    /// away, and waits for it, or there is not enough for another session beside it. Returns
+    /// whether there was something.
     fn release_lost(&self, plan: &mut Plan) -> bool {
         let mut control = self.control.lock();
         if plan.lost.is_none() || !self.is_wanted(&control, plan) {
@@ -251,7 +255,8 @@ impl Device {
         control.active.as_ref().is_some_and(Active::has_live)
     }
 
-    /// Waits until `end`. It ends at once when no other path is live, or when the path, its device or the disk goes.
+    /// Waits until `end`. It ends at once when no other path is live, or when the path, its device
+    /// or the disk goes.
     fn set_aside(&self, plan: &Plan, end: Deadline) {
         while !end.has_passed() {
             if plan.path.woken.wait_ms(end.left_ms()).is_err() {
@@ -265,7 +270,8 @@ impl Device {
         }
     }
 
-    /// Waits for `delay` milliseconds until the next attempt. It ends at once when the path, its device or the disk goes.
+    /// Waits for `delay` milliseconds until the next attempt. It ends at once when the path, its
+    /// device or the disk goes.
     fn wait_between_attempts(&self, plan: &Plan, delay: u32) {
         let next = Deadline::new(delay);
         // Another path may be lost meanwhile, by which it ends earlier.
@@ -283,7 +289,8 @@ impl Device {
         }
     }
 
-    /// Waits for `delay` milliseconds, and has requests fail when it is time for that; returns whether it was woken.
+    /// Waits for `delay` milliseconds, and has requests fail when it is time for that; returns
+    /// whether it was woken.
     fn wait_before_attempt(&self, plan: &Plan, delay: u32) -> bool {
         let wait = |ms| plan.path.woken.wait_ms(ms).is_ok();
         let fail_fast = plan.head.loss().fail_fast;
@@ -298,7 +305,8 @@ impl Device {
         delay > first && wait(delay - first)
     }
 
-    /// Fails the requests that wait for a path, and all that come until there is one, if it is time for that.
+    /// Fails the requests that wait for a path, and all that come until there is one, if it is time
+    /// for that.
     pub(super) fn fail_fast_if_due(&self, plan: &Plan) {
         let is_due = plan.head.loss().fail_fast.is_some_and(Deadline::has_passed);
         if !is_due || !plan.head.requests_wait() {

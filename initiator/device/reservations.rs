@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The persistent reservations of a disk's drive, as users of the disk ask for them. The target has them, for this host, by
-//! whichever path it is asked.
+//! The persistent reservations of a disk's drive, as users of the disk ask for them. The target has
+//! them, for this host, by whichever path it is asked.
 //!
-//! A change whose answer is lost with a session is asked for again by another session, by the same sequence number, so
-//! that the target makes it once.
+//! A change whose answer is lost with a session is asked for again by another session, by the same
+//! sequence number, so that the target makes it once.
 
 use super::Device;
 use crate::{
@@ -36,8 +36,8 @@ use kernel::{
     },
 };
 
-/// Milliseconds for which a change is asked for, while there is no session, or the drive has not finished what
-/// preempted hosts had begun.
+/// Milliseconds for which a change is asked for, while there is no session, or the drive has not
+/// finished what preempted hosts had begun.
 const ASK_MS: u32 = 60_000;
 
 /// Milliseconds between two questions.
@@ -46,8 +46,8 @@ const AGAIN_MS: u32 = 50;
 /// The number of the last change: one count for all disks.
 static SEQUENCE: Atomic<u32> = Atomic::new(0);
 
-/// Those of one disk. A device may have another disk, of another volume, while somebody still has this one open: that one
-/// is never asked.
+/// Those of one disk. A device may have another disk, of another volume, while somebody still has
+/// this one open: that one is never asked.
 #[pin_data]
 pub(super) struct DiskReservations {
     device: Arc<Device>,
@@ -81,7 +81,8 @@ impl DiskReservations {
         Arc::pin_init(new, GFP_KERNEL)
     }
 
-    /// Waits until nobody else asks for a change, which may take long. Sleeps. Fails with `EINTR` at a signal.
+    /// Waits until nobody else asks for a change, which may take long. Sleeps. Fails with `EINTR`
+    /// at a signal.
     fn turn(&self) -> Result<Turn<'_>> {
         let mut reserving = self.reserving.lock();
         while *reserving {
@@ -97,8 +98,9 @@ impl DiskReservations {
         Ok(Turn(self))
     }
 
-    /// Asks the target by a path that works, again and again as the module tells. Sleeps, [`ASK_MS`] and the time of one answer
-    /// at most. Fails with `ENODEV` when the disk goes, and with `ETIMEDOUT`.
+    /// Asks the target by a path that works, again and again as the module tells. Sleeps,
+    /// [`ASK_MS`] and the time of one answer at most. Fails with `ENODEV` when the disk goes, and
+    /// with `ETIMEDOUT`.
     fn ask(&self, question: AdminOp) -> Result<(Status, Option<ReservationInfo>)> {
         let deadline = Deadline::new(ASK_MS);
         while !self.head.goes_within(0) {

@@ -96,7 +96,8 @@ impl Device {
         f(&self.shown.lock())
     }
 
-    /// Returns whether flushes fail, since the target has lost writes that it acknowledged. May sleep.
+    /// Returns whether flushes fail, since the target has lost writes that it acknowledged. May
+    /// sleep.
     pub(crate) fn has_lost_writes(&self) -> bool {
         let lost_writes = self.shown.lock().lost_writes.clone();
         lost_writes.is_some_and(|lost_writes| lost_writes.is_lost())
@@ -129,8 +130,8 @@ impl Device {
         drop(former);
     }
 
-    /// Lets counters be read in a session on `path` that is to be the first of a disk, and lets it be forced off; `None`: it has
-    /// ended.
+    /// Lets counters be read in a session on `path` that is to be the first of a disk, and lets it
+    /// be forced off; `None`: it has ended.
     pub(super) fn show_session(&self, path: u8, session: Option<&Arc<Session>>) {
         let mut shown = self.shown.lock();
         if let Some(place) = shown.sessions.get_mut(usize::from(path)) {
@@ -149,13 +150,15 @@ impl Device {
         }
     }
 
-    /// Lets attributes show the sessions of `active`: `state` if none is live, because of `failure`.
+    /// Lets attributes show the sessions of `active`: `state` if none is live, because of
+    /// `failure`.
     pub(super) fn show_sessions(&self, active: &Active, state: State, failure: Option<Failure>) {
         let mut sessions = no_sessions();
         let mut live = [false; PATHS_MAX as usize];
         let places = sessions.iter_mut().zip(&mut live);
         for ((place, is_live), session) in places.zip(&active.sessions) {
-            // One that is ending goes on to count until its queues are past; then it is not held, nor is its device.
+            // One that is ending goes on to count until its queues are past; then it is not held,
+            // nor is its device.
             *place = session.clone().filter(|session| !session.is_over());
             *is_live = place.as_ref().is_some_and(|session| session.is_live());
         }

@@ -2,19 +2,21 @@
 
 //! What has to be fenced before requests are issued again.
 //!
-//! What a lost session had sent may reach the drive as long as the target has not ended its side of it. So a
-//! session that ends is *unfenced* until the target has said that nothing of it is left: in its answer to the next
-//! session on the same path, which has a later epoch, or to a question by another path
-//! ([`Admin::ask_fence`]). Three rules keep a write of the past from coming after its retry:
+//! What a lost session had sent may reach the drive as long as the target has not ended its side of
+//! it. So a session that ends is *unfenced* until the target has said that nothing of it is left:
+//! in its answer to the next session on the same path, which has a later epoch, or to a question by
+//! another path ([`Admin::ask_fence`]). Three rules keep a write of the past from coming after its
+//! retry:
 //!
-//! 1. The requests of an unfenced session are kept while another path is live, and given back to the block layer when it is
-//!    fenced, or when no path is live ([`Head::wait_for_fence`]).
-//! 2. A session becomes a path of the disk only while no other path is unfenced, and none is live or unfenced that
-//!    leads to another export ([`Head::fence_others`], [`Head::try_admit`]).
-//! 3. A queue pair that takes another one's place has requests only if its session has not ended ([`Head::put_instead`]).
+//! 1. The requests of an unfenced session are kept while another path is live, and given back to
+//!    the block layer when it is fenced, or when no path is live ([`Head::wait_for_fence`]).
+//! 2. A session becomes a path of the disk only while no other path is unfenced, and none is live
+//!    or unfenced that leads to another export ([`Head::fence_others`], [`Head::try_admit`]).
+//! 3. A queue pair that takes another one's place has requests only if its session has not ended
+//!    ([`Head::put_instead`]).
 //!
-//! All look and act under one lock, so that no session becomes a path between the look and the act of the
-//! other. Whose answer counts is told in [`last_sessions`](super::last_sessions).
+//! All look and act under one lock, so that no session becomes a path between the look and the act
+//! of the other. Whose answer counts is told in [`last_sessions`](super::last_sessions).
 
 use super::{
     last_sessions::{
@@ -44,18 +46,21 @@ const ASK_MS: u32 = 50;
 const SAY_MS: u32 = 10_000;
 
 impl Head {
-    /// Records that the session of this epoch on `path`, which was the disk's, ends. Before its requests are given back.
+    /// Records that the session of this epoch on `path`, which was the disk's, ends. Before its
+    /// requests are given back.
     pub(crate) fn set_unfenced(&self, path: u8, epoch: Epoch) {
         self.last_sessions.lock().end(path, epoch);
     }
 
-    /// Records that the target has granted a session of `epoch` and `origin` on `path`, which is not the disk's yet.
+    /// Records that the target has granted a session of `epoch` and `origin` on `path`, which is
+    /// not the disk's yet.
     pub(crate) fn granted(&self, path: u8, epoch: Epoch, origin: &Origin) {
         self.last_sessions.lock().granted(path, epoch, origin);
     }
 
-    /// Has requests go by `queue`, which takes another one's place in the session of this epoch on `path`; `false`: that is
-    /// ending, and what is to be fenced may have been given back already. As [`HwQueues::put`].
+    /// Has requests go by `queue`, which takes another one's place in the session of this epoch on
+    /// `path`; `false`: that is ending, and what is to be fenced may have been given back already.
+    /// As [`HwQueues::put`].
     pub(crate) fn put_instead(
         &self,
         (path, epoch): (u8, Epoch),
@@ -69,8 +74,8 @@ impl Head {
         self.hw_queues.put(queue, retired).map(|()| true)
     }
 
-    /// Waits until nothing of an ended session of `path` can reach the drive, or no path is live, or the
-    /// disk goes; calls `meanwhile` again and again. Sleeps, as long as the drive takes.
+    /// Waits until nothing of an ended session of `path` can reach the drive, or no path is live,
+    /// or the disk goes; calls `meanwhile` again and again. Sleeps, as long as the drive takes.
     pub(crate) fn wait_for_fence(&self, path: u8, epoch: Epoch, mut meanwhile: impl FnMut()) {
         let mut waited_ms = 0;
         loop {
@@ -94,8 +99,9 @@ impl Head {
         }
     }
 
-    /// Fences every path but that of `admin`, whose session, of `origin`, is not the disk's yet; asks `wanted` in between.
-    /// Sleeps, as long as the drive takes. Fails when another export is in use or not fenced.
+    /// Fences every path but that of `admin`, whose session, of `origin`, is not the disk's yet;
+    /// asks `wanted` in between. Sleeps, as long as the drive takes. Fails when another export is
+    /// in use or not fenced.
     pub(crate) fn fence_others(
         &self,
         admin: &Admin,
@@ -119,8 +125,8 @@ impl Head {
         }
     }
 
-    /// Calls `install`, which makes a session of `epoch` and `origin` on `path` the disk's, unless something is in
-    /// its way again. Sleeps as `install` does.
+    /// Calls `install`, which makes a session of `epoch` and `origin` on `path` the disk's, unless
+    /// something is in its way again. Sleeps as `install` does.
     pub(crate) fn try_admit<R>(
         &self,
         path: u8,

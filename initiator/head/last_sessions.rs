@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Of each path the last session that was the disk's, and whether the target has fenced it: a pure state machine. Uses
-//! nothing but `core` and the wire format: its tests run on the host.
+//! Of each path the last session that was the disk's, and whether the target has fenced it: a pure
+//! state machine. Uses nothing but `core` and the wire format: its tests run on the host.
 //!
 //! ```text
 //!  (none) ──admit()──► Live ──end()──► Unfenced ──fenced(), granted()──► Fenced ──admit()──► Live …
 //! ```
 //!
-//! Of a session that is live still, one that is granted later on the same path says the same as a fence.
+//! Of a session that is live still, one that is granted later on the same path says the same as a
+//! fence.
 //!
 //! # Whose answer counts
 //!
-//! Only the export that a session was of knows what is left of it; another machine with the same volume
-//! knows nothing. So each session's address and [`ExportInstance`] are kept ([`Origin`]), and an answer of
-//! the same instance counts. An instance is gone, and all that it had begun, when the address where it answered
-//! answers as another one: a target withdraws an export only when nothing is left of its sessions. Anything else
-//! proves nothing, and a session that cannot have the others fenced does not become a path.
+//! Only the export that a session was of knows what is left of it; another machine with the same
+//! volume knows nothing. So each session's address and [`ExportInstance`] are kept ([`Origin`]),
+//! and an answer of the same instance counts. An instance is gone, and all that it had begun, when
+//! the address where it answered answers as another one: a target withdraws an export only when
+//! nothing is left of its sessions. Anything else proves nothing, and a session that cannot have
+//! the others fenced does not become a path.
 
 use crate::proto::connect::{
     Epoch,
@@ -101,7 +103,8 @@ impl LastSessions {
         unfenced
     }
 
-    /// Records that the session of this epoch on `path` becomes the disk's, for which there is no [`obstacle`](Self::obstacle).
+    /// Records that the session of this epoch on `path` becomes the disk's, for which there is no
+    /// [`obstacle`](Self::obstacle).
     pub(crate) fn admit(&mut self, path: u8, epoch: Epoch, origin: Origin) {
         if let Some(place) = self.0.get_mut(usize::from(path)) {
             let state = State::Live;
@@ -122,7 +125,8 @@ impl LastSessions {
         });
     }
 
-    /// Records that nothing is left of the path up to `epoch`, as the export of its session has answered.
+    /// Records that nothing is left of the path up to `epoch`, as the export of its session has
+    /// answered.
     pub(crate) fn fenced(&mut self, path: u8, epoch: Epoch) {
         self.change(path, |last| {
             if last.epoch <= epoch && last.state == State::Unfenced {
@@ -131,9 +135,10 @@ impl LastSessions {
         });
     }
 
-    /// Records what it shows that a target has granted a session of `epoch` and `origin` on `path`: nothing is left of the
-    /// session before it on that path, which has ended, at the same address or of the same export, nor of an export that
-    /// is gone. An attempt that was given up may say so late: it shows nothing of a later session on its path.
+    /// Records what it shows that a target has granted a session of `epoch` and `origin` on `path`:
+    /// nothing is left of the session before it on that path, which has ended, at the same address
+    /// or of the same export, nor of an export that is gone. An attempt that was given up may say
+    /// so late: it shows nothing of a later session on its path.
     pub(crate) fn granted(&mut self, path: u8, epoch: Epoch, origin: &Origin) {
         let before = self.0;
         let is_gone = |of: &Origin| {
@@ -145,7 +150,8 @@ impl LastSessions {
                 let same = origin.is_same(&last.origin) || origin.address == last.origin.address;
                 let is_before = number != path || last.epoch < epoch;
                 let is_over = number == path && same || is_gone(&last.origin);
-                // The session before it on its own path has ended, also if that came before it was recorded as live.
+                // The session before it on its own path has ended, also if that came before it was
+                // recorded as live.
                 let has_ended = last.state == State::Unfenced || number == path;
                 if is_before && is_over && has_ended {
                     last.state = State::Fenced;
@@ -190,7 +196,8 @@ mod tests {
         }
     }
 
-    /// A disk whose paths 0, 1 … at the addresses 0, 1 … are live and of this instance, with the epochs 1, 2 …
+    /// A disk whose paths 0, 1 … at the addresses 0, 1 … are live and of this instance, with the
+    /// epochs 1, 2 …
     fn live(paths: u8, instance: u64) -> LastSessions {
         let mut last = LastSessions::new();
         for path in 0..paths {

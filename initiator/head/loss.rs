@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! For how long a disk may be without a session, over losses that follow each other: a pure state machine. Uses nothing
-//! but `core`: its tests run on the host.
+//! For how long a disk may be without a session, over losses that follow each other: a pure state
+//! machine. Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
 //!  never lost ──begin()──► lost ──end()──► recovering ──STABLE_MS──► stable ──begin()──► lost …
@@ -9,9 +9,10 @@
 //!                            └─────begin()──────┘
 //! ```
 //!
-//! A loss while the disk is recovering is the same loss as before: its limits count from the first. But a disk that
-//! completes requests in between works, though badly, and does not end for that: `ctrl_loss_tmo` counts anew.
-//! `fast_io_fail_tmo` does not: it is for those who wait for one request.
+//! A loss while the disk is recovering is the same loss as before: its limits count from the first.
+//! But a disk that completes requests in between works, though badly, and does not end for that:
+//! `ctrl_loss_tmo` counts anew. `fast_io_fail_tmo` does not: it is for those who wait for one
+//! request.
 
 /// Milliseconds for which a session must live so that its loss is another one than the loss before.
 const STABLE_MS: u32 = 10_000;
@@ -68,7 +69,8 @@ impl<D: Moment> Losses<D> {
         }
     }
 
-    /// Records that there is no session any more; `completed` is the number of requests that were completed so far.
+    /// Records that there is no session any more; `completed` is the number of requests that were
+    /// completed so far.
     pub(crate) fn begin(&mut self, completed: u64, limits: LossLimits) {
         if core::mem::replace(&mut self.is_now, true) {
             return;

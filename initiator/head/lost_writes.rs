@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whether flushes of a disk fail because its target lost acknowledged writes, and when that ends: a pure state machine. Uses
-//! nothing but `core`: its tests run on the host.
+//! Whether flushes of a disk fail because its target lost acknowledged writes, and when that ends:
+//! a pure state machine. Uses nothing but `core`: its tests run on the host.
 //!
 //! ```text
 //!            a loss, and a writer has it open          the last opener closes it, and a flush was refused
@@ -11,16 +11,18 @@
 //!     └──────── a loss, and none has ─────────► Unopened ──────────── acknowledged, as Writer ───────────► Intact
 //! ```
 //!
-//! A flush is a promise to the writers of the disk. After a loss it cannot be kept any more, and nobody knows which of them has
-//! heard of it; so every flush and every FUA write fails until all of them have closed the disk. The last close writes cached pages
-//! back but sends no flush: if the writers were gone before the loss, or have sent no flush since, the next writer is the first to
+//! A flush is a promise to the writers of the disk. After a loss it cannot be kept any more, and
+//! nobody knows which of them has heard of it; so every flush and every FUA write fails until all
+//! of them have closed the disk. The last close writes cached pages back but sends no flush: if the
+//! writers were gone before the loss, or have sent no flush since, the next writer is the first to
 //! flush, and gets the errors.
 //!
 //! # Who writes
 //!
-//! The block layer tells a driver of each open with its mode, and of each close without. So only a least
-//! number of writers is known ([`Openers`]): each close may have been a writer's. An exclusive opener (a mounted file system, md, dm, swap) holds a
-//! claim, which shows. While it is uncertain whether a writer has the disk open at a loss, the state is Unopened: then flushes fail
+//! The block layer tells a driver of each open with its mode, and of each close without. So only a
+//! least number of writers is known ([`Openers`]): each close may have been a writer's. An
+//! exclusive opener (a mounted file system, md, dm, swap) holds a claim, which shows. While it is
+//! uncertain whether a writer has the disk open at a loss, the state is Unopened: then flushes fail
 //! for one more writer than they have to, and for none less.
 
 use hcablk_core::blkdev::OpenMode;
@@ -31,7 +33,8 @@ struct Openers {
     open: u32,
     least_plain: u32,
     least_exclusive: u32,
-    /// The claims of exclusive openers when an open or a close was reported last: one of a partition, two of the whole disk.
+    /// The claims of exclusive openers when an open or a close was reported last: one of a
+    /// partition, two of the whole disk.
     claims: u32,
     /// That was an exclusive open, whose claim shows only later.
     is_claiming: bool,
@@ -118,8 +121,8 @@ impl LostState {
         };
     }
 
-    /// Records that the disk is being opened, while exclusive openers have `claims` claims. Returns whether it is the first writer
-    /// since a loss that no writer was told of.
+    /// Records that the disk is being opened, while exclusive openers have `claims` claims. Returns
+    /// whether it is the first writer since a loss that no writer was told of.
     pub(crate) fn opened(&mut self, mode: OpenMode, claims: u32) -> bool {
         self.openers.opened(mode, claims);
         let is_first = mode.writes && self.state == State::Unopened;
@@ -129,8 +132,8 @@ impl LostState {
         is_first
     }
 
-    /// Records that an opener closes the disk, of which exclusive openers still have `claims` claims; `told`: a flush was refused since
-    /// the last loss. Returns whether this ends a loss.
+    /// Records that an opener closes the disk, of which exclusive openers still have `claims`
+    /// claims; `told`: a flush was refused since the last loss. Returns whether this ends a loss.
     pub(crate) fn closed(&mut self, claims: u32, told: bool) -> bool {
         if !self.openers.closed(claims) || self.state != State::Writer {
             return false;

@@ -116,8 +116,9 @@ impl Queue {
         }
     }
 
-    /// Notes a write that ended well and that a flush has to cover ([`Unflushed`](crate::unflushed::Unflushed)), before its request
-    /// ends: whoever sees the end may send a flush.
+    /// Notes a write that ended well and that a flush has to cover
+    /// ([`Unflushed`](crate::unflushed::Unflushed)), before its request ends: whoever sees the end
+    /// may send a flush.
     #[inline(always)]
     fn note_volatile_write(&self) {
         let now = self.unflushed.now();
@@ -154,7 +155,8 @@ impl Queue {
     /// `batching` under the lock of the next answer, or at the end of the round.
     pub(super) fn send_awaited(&self) {
         self.done.send_waits.bump();
-        // Who arms at the end of a round may take the count while another processor has begun the next round.
+        // Who arms at the end of a round may take the count while another processor has begun the
+        // next round.
         self.awaited_sends.fetch_add(1, Relaxed);
     }
 

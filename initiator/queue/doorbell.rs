@@ -43,8 +43,8 @@ impl Queue {
         self.ring_now(send, chain)
     }
 
-    /// Posts `chain`, which is not empty, as [`Self::ring`] does: for requests that are issued, before
-    /// which most often nothing waits.
+    /// Posts `chain`, which is not empty, as [`Self::ring`] does: for requests that are issued,
+    /// before which most often nothing waits.
     #[inline(always)]
     pub(super) fn ring_now(&self, send: &mut SendState, chain: Chain<'_>) -> Result {
         if send.batch.is_empty() && send.backlog.is_empty() {

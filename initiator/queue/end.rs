@@ -42,14 +42,15 @@ impl Queue {
         let news = !core::mem::replace(&mut send.stopped, true);
         self.live.store(false, Release);
         drop(send);
-        // Who ends a session does this before and after a queue pair that is being replaced is waited for.
+        // Who ends a session does this before and after a queue pair that is being replaced is
+        // waited for.
         if news {
             self.comes_to(State::Ending);
         }
     }
 
-    /// Marks the queue as one whose request with this tag was not answered in time: it accepts none from here on. Returns
-    /// `false` if it was marked before, or is stopped. Any context.
+    /// Marks the queue as one whose request with this tag was not answered in time: it accepts none
+    /// from here on. Returns `false` if it was marked before, or is stopped. Any context.
     pub(crate) fn mark_timed_out(&self, tag: u16) -> bool {
         let mut send = self.send.lock();
         if send.stopped {
@@ -63,8 +64,9 @@ impl Queue {
         news
     }
 
-    /// Takes the mark away if all was answered by now that was not in time, so that the queue accepts requests again; returns
-    /// whether it does. Those that were refused meanwhile wait for a run of the hardware queue, after a grace period.
+    /// Takes the mark away if all was answered by now that was not in time, so that the queue
+    /// accepts requests again; returns whether it does. Those that were refused meanwhile wait for
+    /// a run of the hardware queue, after a grace period.
     pub(crate) fn has_caught_up(&self) -> bool {
         let mut send = self.send.lock();
         let asks_nothing = send.nop != Nop::Nothing;
@@ -108,8 +110,8 @@ impl Queue {
         }
     }
 
-    /// Ends the session because of `failure`, unless another queue pair comes in place of this one: then it does, whatever
-    /// is answered still. Any context.
+    /// Ends the session because of `failure`, unless another queue pair comes in place of this one:
+    /// then it does, whatever is answered still. Any context.
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
         if self.is_timed_out() {
@@ -159,7 +161,8 @@ impl Queue {
         request.end(status);
     }
 
-    /// Ends the request as [`Self::abandon`] does, but puts it among those that are to be issued `again`.
+    /// Ends the request as [`Self::abandon`] does, but puts it among those that are to be issued
+    /// `again`.
     pub(crate) fn requeue(&self, request: Request<Driver>, again: &mut ByAge<Driver>) {
         let Some(request) = self.taken_back(request) else {
             return;
@@ -172,8 +175,8 @@ impl Queue {
         again.push(request);
     }
 
-    /// Ends the device's access to the request's memory, and leaves the request where it is, for who ends it later without
-    /// this queue. As [`Self::abandon`].
+    /// Ends the device's access to the request's memory, and leaves the request where it is, for
+    /// who ends it later without this queue. As [`Self::abandon`].
     pub(crate) fn release(&self, request: Request<Driver>) {
         if let Some(request) = self.taken_back(request) {
             request.park();

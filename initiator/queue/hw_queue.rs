@@ -2,12 +2,12 @@
 
 //! A hardware queue of the disk, and by which path each of its requests goes.
 //!
-//! A hardware queue has a queue for each path that has ever been live and is still to be used. With one path its
-//! requests go there, and nothing is looked at. With several, the policy chooses among those that accept requests.
-//! It has none when the RDMA device of the last one has gone away and another path is still to come.
-//! Requests that follow each other at once (a plug) go by the same one, so that they share its doorbell, and
-//! the last of them rings those on which others wait (`unrung`). A lost path's queue stays, and refuses,
-//! until its next session has another one.
+//! A hardware queue has a queue for each path that has ever been live and is still to be used. With
+//! one path its requests go there, and nothing is looked at. With several, the policy chooses among
+//! those that accept requests. It has none when the RDMA device of the last one has gone away and
+//! another path is still to come. Requests that follow each other at once (a plug) go by the same
+//! one, so that they share its doorbell, and the last of them rings those on which others wait
+//! (`unrung`). A lost path's queue stays, and refuses, until its next session has another one.
 //!
 //! What a hardware queue has does not change: [`HwQueues`] puts another one in its place
 //! ([`Requests::exchange`]), so that issuing takes no lock for it.
@@ -83,8 +83,8 @@ impl HwQueue {
         result.map_err(|rejected| self.fail_fast(rejected))
     }
 
-    /// Fails a request that would wait, if no session is live, and it shall not wait for another one: who stacks disks (md, dm-mpath)
-    /// has another way then.
+    /// Fails a request that would wait, if no session is live, and it shall not wait for another
+    /// one: who stacks disks (md, dm-mpath) has another way then.
     #[cold]
     fn fail_fast(&self, rejected: Rejected<Driver>) -> Rejected<Driver> {
         let waits = rejected.status() == Status::DevResource && rejected.fails_fast();
@@ -133,8 +133,8 @@ impl HwQueue {
         })
     }
 
-    /// Gives a request to the target that was turned away for want of credits, by a path that has some. If there is none it waits
-    /// for an answer.
+    /// Gives a request to the target that was turned away for want of credits, by a path that has
+    /// some. If there is none it waits for an answer.
     #[cold]
     fn issue_by_another(
         &self,
@@ -160,8 +160,8 @@ impl HwQueue {
             .filter(|queue| queue.is_live() && !queue.is_starved())
     }
 
-    /// Returns the queue by which the next request goes, by the policy; `None`: no path accepts any. One whose credits are used
-    /// up is chosen only if all are.
+    /// Returns the queue by which the next request goes, by the policy; `None`: no path accepts
+    /// any. One whose credits are used up is chosen only if all are.
     fn choose(&self) -> Option<&Arc<Queue>> {
         self.choose_among(|queue| queue.is_live() && !queue.is_starved())
             .or_else(|| self.choose_among(|queue| queue.is_live()))
@@ -222,7 +222,8 @@ impl HwQueue {
         queues.map(|queue| queue.pair.cq().poll_now()).sum()
     }
 
-    /// Looks for completions that only who polls finds; returns whether the queues are of that kind.
+    /// Looks for completions that only who polls finds; returns whether the queues are of that
+    /// kind.
     pub(super) fn settle(&self) -> bool {
         let mut settled = false;
         for queue in self.queues.iter().filter(|queue| queue.polled) {
@@ -233,8 +234,8 @@ impl HwQueue {
     }
 }
 
-/// Hardware queues that others have the place of. Dropping them waits as [`Self::settle`] does, and may destroy queue pairs: not
-/// under a lock for which requests wait. Sleeps.
+/// Hardware queues that others have the place of. Dropping them waits as [`Self::settle`] does, and
+/// may destroy queue pairs: not under a lock for which requests wait. Sleeps.
 pub(crate) struct Retired {
     formers: Formers<Driver>,
     settled: KVec<Arc<HwQueue>>,
@@ -248,8 +249,9 @@ impl Retired {
         }
     }
 
-    /// Waits until the block layer uses them no more, for all of them at once: a request that one of them refused has been put
-    /// back, so that whoever runs the hardware queue after this finds it. To be called once, when all are there. Sleeps.
+    /// Waits until the block layer uses them no more, for all of them at once: a request that one
+    /// of them refused has been put back, so that whoever runs the hardware queue after this finds
+    /// it. To be called once, when all are there. Sleeps.
     pub(crate) fn settle(&mut self) {
         let formers = self.formers.wait();
         // A plug may have begun on the one and ended on the other.
@@ -269,9 +271,9 @@ impl Drop for Retired {
     }
 }
 
-/// The hardware queues of a disk. Shared with the disk's tag set, which asks for them while the disk is being
-/// added. They refer to their sessions, and these to them: whoever ends the disk calls
-/// [`Self::clear`].
+/// The hardware queues of a disk. Shared with the disk's tag set, which asks for them while the
+/// disk is being added. They refer to their sessions, and these to them: whoever ends the disk
+/// calls [`Self::clear`].
 #[pin_data]
 pub(crate) struct HwQueues {
     requests: Arc<Requests<Driver>>,
@@ -328,8 +330,8 @@ impl HwQueues {
         queue.cloned().flatten().ok_or(ENXIO)
     }
 
-    /// Gives the hardware queues the queues that the disk begins with, and by which policy their requests
-    /// go. Fails with `ENOMEM`.
+    /// Gives the hardware queues the queues that the disk begins with, and by which policy their
+    /// requests go. Fails with `ENOMEM`.
     pub(crate) fn begin(&self, first: &[Arc<Queue>], policy: Policy) -> Result {
         let mut list = self.list.lock();
         list.policy = policy;
@@ -341,8 +343,9 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Gives its hardware queue the queue, in place of that of the same path if there is one, which is among the `retired` then.
-    /// May sleep. Fails with `ENODEV` if there is no disk, or it is being removed, and with `ENOMEM`; then nothing has changed.
+    /// Gives its hardware queue the queue, in place of that of the same path if there is one, which
+    /// is among the `retired` then. May sleep. Fails with `ENODEV` if there is no disk, or it is
+    /// being removed, and with `ENOMEM`; then nothing has changed.
     pub(crate) fn put(&self, queue: &Arc<Queue>, retired: &mut Retired) -> Result {
         self.change(queue.index.into(), retired, |queues| {
             queues.retain(|old| old.path != queue.path);
@@ -350,8 +353,8 @@ impl HwQueues {
         })
     }
 
-    /// Takes the queues of a path away. When this returns nothing of the block layer uses them any more. Sleeps. Fails as
-    /// [`Self::put`].
+    /// Takes the queues of a path away. When this returns nothing of the block layer uses them any
+    /// more. Sleeps. Fails as [`Self::put`].
     pub(crate) fn remove(&self, path: u8) -> Result {
         let mut retired = Retired::new();
         for index in 0..self.requests.hw_queues() {
@@ -374,8 +377,9 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Returns an admin queue pair by which the target can be asked for a fence: of a path by which requests may go out without
-    /// another admission (perhaps when its queue has been replaced); `None` if there is none.
+    /// Returns an admin queue pair by which the target can be asked for a fence: of a path by which
+    /// requests may go out without another admission (perhaps when its queue has been replaced);
+    /// `None` if there is none.
     pub(crate) fn asker(&self) -> Option<Arc<Admin>> {
         let list = self.list.lock();
         let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues.iter());
@@ -395,7 +399,8 @@ impl HwQueues {
         Ok(())
     }
 
-    /// Puts a hardware queue in the place of `index` that has the queues of now as `f` changes them.
+    /// Puts a hardware queue in the place of `index` that has the queues of now as `f` changes
+    /// them.
     fn change(
         &self,
         index: u32,

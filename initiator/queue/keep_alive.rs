@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Keep-alives of a queue pair: whether its connection still works, and what was left over. Whether the target is there is the
-//! matter of the session's [admin queue pair](crate::admin).
+//! Keep-alives of a queue pair: whether its connection still works, and what was left over. Whether
+//! the target is there is the matter of the session's [admin queue pair](crate::admin).
 //!
-//! The request for nothing is here, too, by which a queue hears something before it has to write, if its target fetches no
-//! data: the eager ring is open after the first answer. It has the tag behind those of the block layer, and the message buffer
-//! of that number. Like other requests it has the I/O timeout: it may have taken the last credit, so that no request is ever
-//! sent whose own timeout would end the wait. Then the queue pair is replaced.
+//! The request for nothing is here, too, by which a queue hears something before it has to write,
+//! if its target fetches no data: the eager ring is open after the first answer. It has the tag
+//! behind those of the block layer, and the message buffer of that number. Like other requests it
+//! has the I/O timeout: it may have taken the last credit, so that no request is ever sent whose
+//! own timeout would end the wait. Then the queue pair is replaced.
 
 use super::{
     kind,
@@ -37,7 +38,8 @@ use hcablk_core::{
 };
 use kernel::prelude::*;
 
-/// The request for nothing. The completion handler and the keep-alive timer change it, both under the send lock.
+/// The request for nothing. The completion handler and the keep-alive timer change it, both under
+/// the send lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nop {
     Nothing,
@@ -83,8 +85,8 @@ impl Queue {
         self.pair.cq().kick();
     }
 
-    /// Posts the request for nothing. Fails with `EIO` if no credit is left, and as posting does. A send queue slot was
-    /// reserved.
+    /// Posts the request for nothing. Fails with `EIO` if no credit is left, and as posting does. A
+    /// send queue slot was reserved.
     pub(super) fn post_nop(&self, send: &mut SendState) -> Result {
         let request = message::Request {
             tag: Tag {
@@ -109,13 +111,15 @@ impl Queue {
         self.ring(send, &chain)
     }
 
-    /// Returns whether the request for nothing was not answered in time. No other timeout covers it.
+    /// Returns whether the request for nothing was not answered in time. No other timeout covers
+    /// it.
     fn is_unanswered(&self, send: &SendState) -> bool {
         let periods = self.settings.io_timeout_s * 1000 / KEEP_ALIVE_PERIOD_MS;
         matches!(send.nop, Nop::Asked(n) if n > periods)
     }
 
-    /// Handles the answer to the request for nothing. Returns `false` if there was none, or if it is no such answer.
+    /// Handles the answer to the request for nothing. Returns `false` if there was none, or if it
+    /// is no such answer.
     pub(super) fn nop_answered(send: &mut SendState, response: Response, depth: u16) -> bool {
         let tag = response.tag;
         let asked = matches!(send.nop, Nop::Asked(_)) && tag.index == depth && tag.generation == 0;

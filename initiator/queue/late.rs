@@ -39,8 +39,8 @@ impl Late {
 }
 
 impl Queue {
-    /// Returns whether a request is still to be answered that was not in time. `late` are those that were not, which may have
-    /// been answered since.
+    /// Returns whether a request is still to be answered that was not in time. `late` are those
+    /// that were not, which may have been answered since.
     pub(super) fn is_behind(&self, late: &Late, asks_nothing: bool) -> bool {
         late.iter().any(|tag| match tag == self.depth {
             true => asks_nothing,

@@ -32,7 +32,8 @@ pub(crate) trait QueueOwner: Send + Sync + 'static {
     /// Has requests wait for no other session. Any context.
     fn no_other_session(&self);
 
-    /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it acknowledged. Any context.
+    /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it
+    /// acknowledged. Any context.
     fn has_lost_writes(&self) -> bool;
 
     /// Tells that one was refused because of that. Any context.

@@ -44,7 +44,8 @@ pub(super) struct SendState {
     /// See [`Queue::stop`].
     pub(super) stopped: bool,
     pub(super) nop: Nop,
-    /// Those that were not answered in time, while the queue is marked for that ([`Queue::mark_timed_out`]).
+    /// Those that were not answered in time, while the queue is marked for that
+    /// ([`Queue::mark_timed_out`]).
     pub(super) late: Late,
     pub(super) batching: Batching,
     pub(super) eager_state: EagerState,

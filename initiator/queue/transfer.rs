@@ -57,7 +57,8 @@ pub(super) enum Transfer {
     None,
     /// It comes into the read bounce slot of the tag. The segment list is empty.
     ReadBounce,
-    /// There is no data; the request is the flush of this number ([`Unflushed`](crate::unflushed::Unflushed)).
+    /// There is no data; the request is the flush of this number
+    /// ([`Unflushed`](crate::unflushed::Unflushed)).
     Flush { number: u64 },
     /// It goes with the request, in the SEND of this sequence number. The segments are mapped.
     Inline { seq: u32 },

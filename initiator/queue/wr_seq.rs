@@ -7,10 +7,11 @@
 //! The numbers are in the order of posting, which is the order of completing. So one completion
 //! covers all work requests before it: those that wait for their doorbell together have one
 //! completion, the last one's, which takes over the send queue slots of the others, and is signaled
-//! when they are posted. A completion does not name a request: the handler stores the last completed
-//! number ([`Queue::is_completed`]), with which the answer compares. A request that is answered
-//! earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on through what
-//! each awaits ([`Awaited::next`]); each such completion ends the requests in the list that it covers.
+//! when they are posted. A completion does not name a request: the handler stores the last
+//! completed number ([`Queue::is_completed`]), with which the answer compares. A request that is
+//! answered earlier awaits its send's completion in a list, from [`Queue::awaiting_send`] on
+//! through what each awaits ([`Awaited::next`]); each such completion ends the requests in the list
+//! that it covers.
 //!
 //! Invalidations wait for their doorbell in the backlog until the end of the round of completions
 //! in which the answers came, or until something else is posted.
@@ -113,8 +114,8 @@ impl SendState {
 }
 
 impl Queue {
-    /// Posts the work request that is made by `make`, signaled as `wr_seq`, or adds it to the backlog
-    /// if `wait`.
+    /// Posts the work request that is made by `make`, signaled as `wr_seq`, or adds it to the
+    /// backlog if `wait`.
     // `make` is called for either case by itself, so that what waits is made where it waits.
     #[inline(always)]
     pub(super) fn post_or_queue<W: CanWait>(

@@ -2,10 +2,11 @@
 
 //! What a target that ends the export in order has acknowledged from a volatile write cache.
 //!
-//! The next export is another instance, which remembers nothing of that, so that the disk would have to fail a flush. A target
-//! that withdraws the volume, or is shut down, has the drive make it durable when the session's queue pairs are gone. The
-//! initiator asks for that by the admin queue pair, which is closed last. It counts only by the session whose queue
-//! pairs are gone last: until then something may be acknowledged by another path.
+//! The next export is another instance, which remembers nothing of that, so that the disk would
+//! have to fail a flush. A target that withdraws the volume, or is shut down, has the drive make it
+//! durable when the session's queue pairs are gone. The initiator asks for that by the admin queue
+//! pair, which is closed last. It counts only by the session whose queue pairs are gone last: until
+//! then something may be acknowledged by another path.
 
 use super::Session;
 use crate::{
@@ -30,7 +31,8 @@ pub(super) enum Opened {
 }
 
 impl Session {
-    /// Counts the session as one by which requests are answered, unless its queue pairs are closed. Process context.
+    /// Counts the session as one by which requests are answered, unless its queue pairs are closed.
+    /// Process context.
     pub(super) fn open(&self) {
         let mut opened = self.opened.lock();
         if *opened == Opened::NotYet {
@@ -39,7 +41,8 @@ impl Session {
         }
     }
 
-    /// Counts it no longer, since its queue pairs are closed; returns whether no other is open. Process context.
+    /// Counts it no longer, since its queue pairs are closed; returns whether no other is open.
+    /// Process context.
     pub(super) fn close(&self) -> bool {
         let mut opened = self.opened.lock();
         let former = core::mem::replace(&mut *opened, Opened::Over);
@@ -53,8 +56,8 @@ impl Session {
             && self.head.flushes()
     }
 
-    /// Asks the target whether all is durable that it acknowledged, and records that it is. Sleeps, [`DURABLE_MS`] or so at
-    /// most.
+    /// Asks the target whether all is durable that it acknowledged, and records that it is. Sleeps,
+    /// [`DURABLE_MS`] or so at most.
     pub(super) fn ask_durable(&self, admin: &Admin) {
         let deadline = Deadline::new(DURABLE_MS);
         let durable = loop {

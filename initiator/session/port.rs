@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA port of a session: when it goes down the session ends, so that other paths are used at once, rather than when the
-//! target's silence is noticed; unless the disk would end with it.
+//! The RDMA port of a session: when it goes down the session ends, so that other paths are used at
+//! once, rather than when the target's silence is noticed; unless the disk would end with it.
 
 use super::{
     Session,
@@ -43,8 +43,9 @@ impl Session {
 }
 
 impl PortListener for Session {
-    /// Ends the session, if another one is to follow it or there are other paths. A disk that has none but this one may live on: the queue pairs send
-    /// again what was lost, until the port is back or they have given up.
+    /// Ends the session, if another one is to follow it or there are other paths. A disk that has
+    /// none but this one may live on: the queue pairs send again what was lost, until the port is
+    /// back or they have given up.
     fn port_down(self: Arc<Self>) {
         if self.head.queues_if_no_path() || self.owner.has_other_paths(&self) {
             self.fail(Failure::PortDown);

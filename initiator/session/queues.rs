@@ -34,7 +34,8 @@ use kernel::{
 };
 
 impl Session {
-    /// Returns its protection domain. Fails with `ENODEV` when the teardown has let the RDMA device go.
+    /// Returns its protection domain. Fails with `ENODEV` when the teardown has let the RDMA device
+    /// go.
     fn pd(&self) -> Result<Arc<ProtectionDomain>> {
         self.pd.lock().clone().ok_or(ENODEV)
     }

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! 1. The queue accepts nothing, at once: the block layer keeps what it has for it. What the target
-//!    answers still ends as ever. One queue of a session is replaced at a time, so it may wait for its turn.
+//!    answers still ends as ever. One queue of a session is replaced at a time, so it may wait for
+//!    its turn.
 //! 2. A queue pair that says whose place it takes is connected. The target takes its side
 //!    of the old one down, and grants the new one when the drive has finished what it had begun for
 //!    that: nothing of it comes after what is issued again.
@@ -23,8 +24,8 @@
 //! 4. The hardware queue gets the new queue, and is run.
 //!
 //! It happens under [`Session::closing`], in process context and without waiting for memory
-//! (`for_reclaim`): a request that this would wait for may be one of these. The old queue is freed once
-//! nothing of the block layer runs on it.
+//! (`for_reclaim`): a request that this would wait for may be one of these. The old queue is freed
+//! once nothing of the block layer runs on it.
 
 use super::{
     Session,
@@ -167,7 +168,8 @@ impl Session {
         Some(SocketAddr::new(settings.address?, settings.port))
     }
 
-    /// Returns of which export it is, by what the target has told of the volume. Fails if the address is not set.
+    /// Returns of which export it is, by what the target has told of the volume. Fails if the
+    /// address is not set.
     pub(crate) fn origin(&self, volume: &VolumeInfo) -> Result<Origin, Failure> {
         let instance = volume.instance;
         let address = self.address().ok_or(Failure::Unset("address"))?;
@@ -199,7 +201,8 @@ impl Session {
         Some((self.address()?, request))
     }
 
-    /// Returns whether it is what the disk was made of; it may have another size by now, or be read-only.
+    /// Returns whether it is what the disk was made of; it may have another size by now, or be
+    /// read-only.
     fn is_same_volume(&self, reply: &Reply) -> bool {
         self.volume().is_some_and(|volume| volume.is_in(reply))
     }

@@ -25,7 +25,8 @@ impl Session {
     fn tear_down(self: &Arc<Self>) {
         drop(self.keep_alive_timer.lock().take());
         self.leave_port();
-        // Requests go by other paths at once, also while a queue pair that is being replaced drains.
+        // Requests go by other paths at once, also while a queue pair that is being replaced
+        // drains.
         self.stop_queues();
         let _alone = self.closing.lock();
         // There may be another one in its place.
@@ -44,8 +45,8 @@ impl Session {
         }
     }
 
-    /// Returns the queues. None comes any more, and they stay listed until they are closed: their counters are
-    /// read there.
+    /// Returns the queues. None comes any more, and they stay listed until they are closed: their
+    /// counters are read there.
     fn closing_queues(&self) -> impl Iterator<Item = Arc<Queue>> + '_ {
         (0..).map_while(|index| self.queue(index))
     }
@@ -101,7 +102,8 @@ impl Session {
 
     /// Ends the requests that the target did not answer, or has them issued `again`.
     fn end_parked(&self, again: bool) {
-        // Of a session that was not made a path none is parked; those on a path of this number are another's.
+        // Of a session that was not made a path none is parked; those on a path of this number are
+        // another's.
         let admitted = self.is_admitted();
         let mut requeued = ByAge::new();
         for (index, queue) in self.closing_queues().enumerate().filter(|_| admitted) {
@@ -117,8 +119,9 @@ impl Session {
         requeued.requeue();
     }
 
-    /// Lets go of the RDMA device, which waits for that, while the requests wait for the fence: with all queues, when
-    /// the device does not reach any request's memory any more. Nothing happens when that is done.
+    /// Lets go of the RDMA device, which waits for that, while the requests wait for the fence:
+    /// with all queues, when the device does not reach any request's memory any more. Nothing
+    /// happens when that is done.
     fn release_device(&self) {
         for (index, queue) in self.closing_queues().enumerate() {
             self.requests

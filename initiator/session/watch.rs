@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The session's admin queue pair: from when on it watches, and what becomes of what the target tells.
+//! The session's admin queue pair: from when on it watches, and what becomes of what the target
+//! tells.
 
 use super::{
     Session,
@@ -46,16 +47,18 @@ impl Session {
         self.clone().on_news();
     }
 
-    /// Returns whether the target has said anything while the session was brought up: it has granted that, or, where both sides
-    /// prove who they are, challenged it, before which there is no admin queue pair.
+    /// Returns whether the target has said anything while the session was brought up: it has
+    /// granted that, or, where both sides prove who they are, challenged it, before which there is
+    /// no admin queue pair.
     pub(crate) fn was_answered(&self, is_proven: bool) -> bool {
         self.admin()
             .is_some_and(|admin| is_proven || admin.is_of_target())
     }
 
-    /// Begins to watch the volume, and the target, after the admin queue pair was connected, as that has said by `reply`: its portals,
-    /// its write cache, and its limits, if it reports these. Returns the limits, which are waited for until `deadline`. Fails if the disk
-    /// sends no flushes, on which a target relies that does not report its write cache. Sleeps.
+    /// Begins to watch the volume, and the target, after the admin queue pair was connected, as
+    /// that has said by `reply`: its portals, its write cache, and its limits, if it reports these.
+    /// Returns the limits, which are waited for until `deadline`. Fails if the disk sends no
+    /// flushes, on which a target relies that does not report its write cache. Sleeps.
     pub(crate) fn watch(
         &self,
         volume: &VolumeInfo,

@@ -46,8 +46,8 @@ unsafe impl Send for BlockDevice {}
 // SAFETY: As above.
 unsafe impl Sync for BlockDevice {}
 
-/// A field of the limits of a device's queue, as it is at this moment: it may change under us, as for
-/// everybody who asks without the queue's lock.
+/// A field of the limits of a device's queue, as it is at this moment: it may change under us, as
+/// for everybody who asks without the queue's lock.
 macro_rules! limit {
     ($device:expr, $field:ident) => {
         // SAFETY: By the type invariant; an open device keeps its queue. Nothing is borrowed.
@@ -150,21 +150,23 @@ impl BlockDevice {
         unsafe { (*self.as_raw()).bd_start_sect << bindings::SECTOR_SHIFT }
     }
 
-    /// Returns whether writes must come in the order of their blocks, in each zone. C: `bdev_is_zoned()`.
+    /// Returns whether writes must come in the order of their blocks, in each zone. C:
+    /// `bdev_is_zoned()`.
     pub fn is_zoned(&self) -> bool {
         limit!(self, features) & bindings::BLK_FEAT_ZONED != 0
     }
 
-    /// Returns whether completed writes may be in a volatile cache. It changes at any time, and nobody is notified. Any context;
-    /// no more than a few loads, since each write may ask. C: `bdev_write_cache()`.
+    /// Returns whether completed writes may be in a volatile cache. It changes at any time, and
+    /// nobody is notified. Any context; no more than a few loads, since each write may ask. C:
+    /// `bdev_write_cache()`.
     #[inline]
     pub fn write_cache(&self) -> bool {
         limit!(self, features) & bindings::BLK_FEAT_WRITE_CACHE != 0
             && limit!(self, flags) & bindings::BLK_FLAG_WRITE_CACHE_DISABLED == 0
     }
 
-    /// Makes completed writes durable: has the device empty its volatile cache, if it has one. Sleeps.
-    /// C: `blkdev_issue_flush()`.
+    /// Makes completed writes durable: has the device empty its volatile cache, if it has one.
+    /// Sleeps. C: `blkdev_issue_flush()`.
     pub fn flush(&self) -> Result {
         // SAFETY: By the type invariant.
         match to_result(unsafe { bindings::blkdev_issue_flush(self.as_raw()) }) {
@@ -180,10 +182,12 @@ impl BlockDevice {
         limit!(self, features) & bindings::BLK_FEAT_FUA != 0
     }
 
-    /// Returns whether the error of a write with FUA tells of that write alone. Elsewhere a flush of the device may have failed: the
-    /// block layer's own behind a device without FUA, or one that a device of bios (dm, md) does for it.
+    /// Returns whether the error of a write with FUA tells of that write alone. Elsewhere a flush
+    /// of the device may have failed: the block layer's own behind a device without FUA, or one
+    /// that a device of bios (dm, md) does for it.
     pub fn fua_fails_alone(&self) -> bool {
-        // SAFETY: By the type invariant; an open device keeps its queue, which has the same operations for its life.
+        // SAFETY: By the type invariant; an open device keeps its queue, which has the same
+        // operations for its life.
         let of_requests = unsafe { !(*(*self.as_raw()).bd_queue).mq_ops.is_null() };
         of_requests && self.fua()
     }
@@ -192,8 +196,8 @@ impl BlockDevice {
     #[inline]
     pub fn read_only(&self) -> bool {
         let bdev = self.as_raw();
-        // SAFETY: By the type invariant; an open device keeps its disk, and that the device of the whole.
-        // What is read is changed by atomic operations.
+        // SAFETY: By the type invariant; an open device keeps its disk, and that the device of the
+        // whole. What is read is changed by atomic operations.
         let (own, whole, disk) = unsafe {
             let disk = (*bdev).bd_disk;
             (
@@ -214,7 +218,8 @@ impl BlockDevice {
         unsafe { bindings::hcablk_c_bdev_peers(self.as_raw()) }
     }
 
-    /// Returns the limits that change at any time, as user space changes them, and of which nobody is notified. Any context.
+    /// Returns the limits that change at any time, as user space changes them, and of which nobody
+    /// is notified. Any context.
     pub fn live_limits(&self) -> LiveLimits {
         let mut raw = pin_init::zeroed();
         // SAFETY: By the type invariant; `raw` is valid for the call.

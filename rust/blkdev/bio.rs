@@ -37,8 +37,9 @@ pub enum BioOp {
         /// Whether it must be durable when it is done.
         fua: bool,
     },
-    /// Memory to device, all of it or nothing, also when the device loses its power. Fails with [`Status::IoErr`] or
-    /// [`Status::NotSupported`] if the device has no such writes of this length and place (`blk_validate_atomic_write_op_size()`).
+    /// Memory to device, all of it or nothing, also when the device loses its power. Fails with
+    /// [`Status::IoErr`] or [`Status::NotSupported`] if the device has no such writes of this
+    /// length and place (`blk_validate_atomic_write_op_size()`).
     AtomicWrite {
         /// Whether it must be durable when it is done.
         fua: bool,
@@ -186,8 +187,8 @@ pub fn submit<T: BioOwner>(
     match op {
         BioOp::Read | BioOp::Write { .. } | BioOp::AtomicWrite { .. } => {
             let fits = match owner.piece() {
-                // SAFETY: The bio is set up; the pages are borrowed from the owner, of which there are
-                // only shared references until the bio is done.
+                // SAFETY: The bio is set up; the pages are borrowed from the owner, of which there
+                // are only shared references until the bio is done.
                 Some(range) => unsafe { add(bio, &range) },
                 // SAFETY: As above.
                 None => unsafe { add_pages(bio, &*owner) },

@@ -4,19 +4,21 @@
 //!
 //! # Order
 //!
-//! A request is older than another one if the block layer made it before. Requests of a plug have one time for all;
-//! and those have none that the block layer does not count, as while the disk's `iostats` are off: then that is older which
-//! was issued before ([`Request::set_order`]).
+//! A request is older than another one if the block layer made it before. Requests of a plug have
+//! one time for all; and those have none that the block layer does not count, as while the disk's
+//! `iostats` are off: then that is older which was issued before ([`Request::set_order`]).
 //!
-//! `blk_mq_requeue_work()` puts each request before all others that wait, so that the last comes first, unless it has
-//! `RQF_DONTPREP`: then it is dispatched behind what was requeued before it, and before whatever waits in software queues or
-//! in a scheduler; and it is not merged with others. So it is requeued with that. Requests that were refused
-//! while no path was live (`BLK_STS_DEV_RESOURCE`) are not issued again, but for the first time; they may be dispatched before.
+//! `blk_mq_requeue_work()` puts each request before all others that wait, so that the last comes
+//! first, unless it has `RQF_DONTPREP`: then it is dispatched behind what was requeued before it,
+//! and before whatever waits in software queues or in a scheduler; and it is not merged with
+//! others. So it is requeued with that. Requests that were refused while no path was live
+//! (`BLK_STS_DEV_RESOURCE`) are not issued again, but for the first time; they may be dispatched
+//! before.
 //!
 //! # Memory
 //!
-//! Nothing is allocated: the requests are linked by themselves (`rq_next`), which are their owner's until they are given
-//! back, and sorted by merging, in O(n log n) steps.
+//! Nothing is allocated: the requests are linked by themselves (`rq_next`), which are their owner's
+//! until they are given back, and sorted by merging, in O(n log n) steps.
 
 use super::{
     request::Pdu,
@@ -36,12 +38,13 @@ use core::{
 /// Lists of 2^0, 2^1, … requests: more than there can be.
 const LISTS: usize = 32;
 
-/// See the module. All functions may be called from any context. Dropping it gives the requests back.
+/// See the module. All functions may be called from any context. Dropping it gives the requests
+/// back.
 ///
 /// # Invariants
 ///
-/// Each list is null, or a request that this owns, linked by `rq_next` to others like that, the oldest first; the last
-/// has null.
+/// Each list is null, or a request that this owns, linked by `rq_next` to others like that, the
+/// oldest first; the last has null.
 pub struct ByAge<T: Operations> {
     lists: [*mut bindings::request; LISTS],
     _owned: PhantomData<Request<T>>,
@@ -62,7 +65,8 @@ unsafe fn age_of<T: Operations>(request: *mut bindings::request) -> (u64, u32) {
     }
 }
 
-/// Returns whether a request of the age `a` is not younger than one of the age `b`. The order of issue wraps.
+/// Returns whether a request of the age `a` is not younger than one of the age `b`. The order of
+/// issue wraps.
 fn is_not_younger(a: (u64, u32), b: (u64, u32)) -> bool {
     a.0 < b.0 || (a.0 == b.0 && b.1.wrapping_sub(a.1) as i32 >= 0)
 }
@@ -119,7 +123,8 @@ impl<T: Operations> ByAge<T> {
         let mut first: *mut bindings::request = null_mut();
         let mut place = &raw mut first;
         while !a.is_null() && !b.is_null() {
-            // SAFETY: By the safety requirement each is a request of ours, `place` is `first` or the link of one.
+            // SAFETY: By the safety requirement each is a request of ours, `place` is `first` or
+            // the link of one.
             unsafe {
                 let from = match is_not_younger(age_of::<T>(a), age_of::<T>(b)) {
                     true => &mut a,

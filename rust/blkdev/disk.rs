@@ -148,19 +148,23 @@ impl Shared {
 pub struct OpenMode {
     /// For writing.
     pub writes: bool,
-    /// With a claim that no other holder has: by a mounted file system, md, dm, swap, or with `O_EXCL`.
+    /// With a claim that no other holder has: by a mounted file system, md, dm, swap, or with
+    /// `O_EXCL`.
     pub exclusive: bool,
 }
 
-/// Learns of each open and close of a disk and its partitions, in order, one at a time. Both may sleep, but must not wait for
-/// I/O of the disk: the block layer's `open_mutex` of the disk is held.
+/// Learns of each open and close of a disk and its partitions, in order, one at a time. Both may
+/// sleep, but must not wait for I/O of the disk: the block layer's `open_mutex` of the disk is
+/// held.
 pub trait DiskOpeners: Send + Sync + 'static {
-    /// Notes that the disk is being opened, while exclusive openers have `claims` claims: one for each of a partition, two for each of
-    /// the whole disk. A claim of this opener comes later. If the block layer refuses the open after this, [`Self::closed`] follows.
+    /// Notes that the disk is being opened, while exclusive openers have `claims` claims: one for
+    /// each of a partition, two for each of the whole disk. A claim of this opener comes later. If
+    /// the block layer refuses the open after this, [`Self::closed`] follows.
     fn opened(&self, mode: OpenMode, claims: u32);
 
-    /// Notes that an opener closes the disk, after cached pages were written back if it is the last one of its partition or of
-    /// the whole disk; `claims` are left. The block layer does not tell how it was opened.
+    /// Notes that an opener closes the disk, after cached pages were written back if it is the last
+    /// one of its partition or of the whole disk; `claims` are left. The block layer does not tell
+    /// how it was opened.
     fn closed(&self, claims: u32);
 }
 
@@ -170,8 +174,8 @@ pub trait DiskOpeners: Send + Sync + 'static {
 ///
 /// `disk` is alive, and its `open_mutex` is held.
 unsafe fn claims(disk: *mut bindings::gendisk) -> u32 {
-    // SAFETY: By the safety requirement; a disk keeps its whole block device, in which each claim of a partition counts, too.
-    // Claims are taken and let go of under `open_mutex`.
+    // SAFETY: By the safety requirement; a disk keeps its whole block device, in which each claim
+    // of a partition counts, too. Claims are taken and let go of under `open_mutex`.
     unsafe { (*(*disk).part0).bd_holders as u32 }
 }
 
@@ -202,7 +206,8 @@ unsafe extern "C" fn open(disk: *mut bindings::gendisk, mode: bindings::blk_mode
 ///
 /// # Safety
 ///
-/// Called by the block layer with `open_mutex` held, on a disk of ours, once for each `open` that succeeded.
+/// Called by the block layer with `open_mutex` held, on a disk of ours, once for each `open` that
+/// succeeded.
 unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
     // SAFETY: As in `open`.
     let shared = unsafe { &*(*disk).private_data.cast::<Shared>() };
@@ -212,8 +217,8 @@ unsafe extern "C" fn release(disk: *mut bindings::gendisk) {
     }
 }
 
-/// Frees what the disk kept (`fops.free_disk`), since the last reference is gone; but for the reference to this module, which
-/// `block_helpers.c` puts behind it.
+/// Frees what the disk kept (`fops.free_disk`), since the last reference is gone; but for the
+/// reference to this module, which `block_helpers.c` puts behind it.
 ///
 /// # Safety
 ///
@@ -249,7 +254,8 @@ unsafe fn show(disk: *mut bindings::gendisk, capacity: u64, read_only: bool) -> 
 ///
 /// `disk` and `shared` are the caller's alone; `shared` is from [`KBox::into_raw`].
 unsafe fn put_unadded(disk: *mut bindings::gendisk, shared: *mut Shared) {
-    // SAFETY: By the safety requirement. `fops.free_disk` is not called for a disk that was not added.
+    // SAFETY: By the safety requirement. `fops.free_disk` is not called for a disk that was not
+    // added.
     unsafe { bindings::put_disk(disk) };
     // SAFETY: By the safety requirement; the disk that used it is gone.
     unsafe { KBox::from_raw(shared) }.free();
@@ -272,10 +278,11 @@ impl Announcer {
     /// The most variables of an event of ours.
     const VARIABLES_MAX: usize = 8;
 
-    /// Tells user space, by an event `change` of the disk with these `NAME=value`, that something is new; without
-    /// effect once the disk is being removed, which waits for this: whoever removes it has its requests fail before, since who
-    /// sends uevents may wait for memory, and that for them. Sleeps. Fails with `E2BIG` for too many variables, else as
-    /// `kobject_uevent_env()`, which this calls.
+    /// Tells user space, by an event `change` of the disk with these `NAME=value`, that something
+    /// is new; without effect once the disk is being removed, which waits for this: whoever removes
+    /// it has its requests fail before, since who sends uevents may wait for memory, and that for
+    /// them. Sleeps. Fails with `E2BIG` for too many variables, else as `kobject_uevent_env()`,
+    /// which this calls.
     pub fn announce(&self, variables: &[&CStr]) -> Result {
         let mut strings = [core::ptr::null_mut(); Self::VARIABLES_MAX + 1];
         if variables.len() > Self::VARIABLES_MAX {
@@ -326,9 +333,11 @@ pub struct NewDisk<'a> {
     pub capacity: u64,
     /// Writes are refused before they reach the driver.
     pub read_only: bool,
-    /// What follows `uuid.` in the disk's attribute `wwid`, at most 36 characters; that is empty if there is none.
+    /// What follows `uuid.` in the disk's attribute `wwid`, at most 36 characters; that is empty if
+    /// there is none.
     pub uuid: Option<&'a dyn Display>,
-    /// Learns of opens and closes until the disk is removed, of the first ones before [`Disk::add`] returns.
+    /// Learns of opens and closes until the disk is removed, of the first ones before [`Disk::add`]
+    /// returns.
     pub openers: Option<Arc<dyn DiskOpeners>>,
 }
 
@@ -418,7 +427,8 @@ impl<T: Operations> Disk<T> {
         unsafe { (*self.disk.as_ptr()).queue }
     }
 
-    /// Has `ops` carry out reservations until the disk is removed; before, there are none. May sleep.
+    /// Has `ops` carry out reservations until the disk is removed; before, there are none. May
+    /// sleep.
     pub fn set_reservations(&self, ops: Arc<dyn ReservationOps>) {
         *self.shared().reservations.lock() = Some(ops);
     }
@@ -461,11 +471,13 @@ impl<T: Operations> Disk<T> {
         unsafe { bindings::set_capacity(self.disk.as_ptr(), capacity) };
     }
 
-    /// Changes limits between two requests: new ones wait for those under way, `ms` milliseconds at most. Sleeps. Fails with `EAGAIN` if
-    /// these take longer, or somebody else is changing limits (any write to the queue's attributes is one, and may wait for requests),
-    /// and with `EINVAL` for limits that make no sense; then nothing has changed.
+    /// Changes limits between two requests: new ones wait for those under way, `ms` milliseconds at
+    /// most. Sleeps. Fails with `EAGAIN` if these take longer, or somebody else is changing limits
+    /// (any write to the queue's attributes is one, and may wait for requests), and with `EINVAL`
+    /// for limits that make no sense; then nothing has changed.
     ///
-    /// A request that was made while there was no write cache has lost its flush or FUA: that is why it is waited for.
+    /// A request that was made while there was no write cache has lost its flush or FUA: that is
+    /// why it is waited for.
     ///
     /// C: `queue_limits_commit_update_frozen()`, which waits without end.
     pub fn try_set_limits(&self, limits: &LiveLimits, ms: u32) -> Result {
@@ -474,8 +486,9 @@ impl<T: Operations> Disk<T> {
         to_result(unsafe { bindings::hcablk_c_try_set_limits(self.disk.as_ptr(), &raw, ms) })
     }
 
-    /// Takes discards and writes of zeroes away that `limits` do not have any more, at once: those under way, and those that are
-    /// made at this moment, still come. Any context. C: `blk_queue_disable_discard()`, `blk_queue_disable_write_zeroes()`.
+    /// Takes discards and writes of zeroes away that `limits` do not have any more, at once: those
+    /// under way, and those that are made at this moment, still come. Any context. C:
+    /// `blk_queue_disable_discard()`, `blk_queue_disable_write_zeroes()`.
     pub fn lower_limits(&self, limits: &LiveLimits) {
         // SAFETY: By the type invariant; the limits are only read.
         unsafe { bindings::hcablk_c_lower_limits(self.disk.as_ptr(), &limits.to_raw()) };
@@ -483,7 +496,8 @@ impl<T: Operations> Disk<T> {
 
     /// Returns a reference by which user space can be told of what happens to the disk.
     pub fn announcer(&self) -> Announcer {
-        // SAFETY: By the type invariant; a disk keeps its whole block device, which it is released with.
+        // SAFETY: By the type invariant; a disk keeps its whole block device, which it is released
+        // with.
         let device = unsafe { &raw mut (*(*self.disk.as_ptr()).part0).bd_device };
         // SAFETY: As above.
         unsafe { bindings::get_device(device) };
@@ -491,8 +505,9 @@ impl<T: Operations> Disk<T> {
         Announcer(self.disk)
     }
 
-    /// Sets whether writes are refused before they reach the driver. User space has to be told, by `DISK_RO=1` or `DISK_RO=0`
-    /// ([`Announcer::announce`]). Any context. C: `set_disk_ro()`, which tells it by itself, and may wait for memory for that.
+    /// Sets whether writes are refused before they reach the driver. User space has to be told, by
+    /// `DISK_RO=1` or `DISK_RO=0` ([`Announcer::announce`]). Any context. C: `set_disk_ro()`, which
+    /// tells it by itself, and may wait for memory for that.
     pub fn set_read_only(&self, read_only: bool) {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_mark_disk_ro(self.disk.as_ptr(), read_only) };

@@ -67,8 +67,8 @@ pub struct FileRef<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileId(usize);
 
-/// What tells open files apart by the drive that a flush of them empties the cache of. Good as long as one file of that drive is
-/// open.
+/// What tells open files apart by the drive that a flush of them empties the cache of. Good as long
+/// as one file of that drive is open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DriveId(usize);
 
@@ -100,13 +100,15 @@ impl<'a> FileRef<'a> {
         FileId(self.mapping().addr())
     }
 
-    /// Returns whose cache a flush empties. Partitions have that of the whole disk, and so have files on it.
+    /// Returns whose cache a flush empties. Partitions have that of the whole disk, and so have
+    /// files on it.
     pub fn drive_id(self) -> DriveId {
         // SAFETY: By the type invariant.
         DriveId(unsafe { bindings::hcablk_c_drive_of(self.file.as_ptr()) }.addr())
     }
 
-    /// Returns how often the block device is open, or how often the file is for writing. It changes at any time. Any context.
+    /// Returns how often the block device is open, or how often the file is for writing. It changes
+    /// at any time. Any context.
     #[inline]
     pub fn openers(self) -> u32 {
         // SAFETY: By the type invariant.
@@ -115,15 +117,15 @@ impl<'a> FileRef<'a> {
         u32::try_from(count).unwrap_or(0)
     }
 
-    /// Returns the bytes of a block as the page cache has it, a power of two: more than a page where blocks are larger. C:
-    /// `i_blocksize()`.
+    /// Returns the bytes of a block as the page cache has it, a power of two: more than a page
+    /// where blocks are larger. C: `i_blocksize()`.
     pub fn block_bytes(self) -> u32 {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_block_bytes(self.file.as_ptr()) }
     }
 
-    /// Returns whether the pages that it is read and written through are its own. On overlayfs they are those of a file of
-    /// another file system, of which nothing can be learned here.
+    /// Returns whether the pages that it is read and written through are its own. On overlayfs they
+    /// are those of a file of another file system, of which nothing can be learned here.
     pub(super) fn has_own_pages(self) -> bool {
         // SAFETY: By the type invariant.
         unsafe { bindings::hcablk_c_has_own_pages(self.file.as_ptr()) }
@@ -157,10 +159,11 @@ impl<'a> FileRef<'a> {
 
     /// Writes what is dirty of `length` bytes at `position` and waits for that. Sleeps.
     ///
-    /// Errors: that of any write-back of the file that has failed since `cursor`, which is advanced.
-    /// So a caller that [took it](Self::new_wb_err_cursor) before it wrote learns of each block of
-    /// its own that was lost. It takes no error from others: `filemap_write_and_wait_range()` would
-    /// clear the one flag of the file by which one of all who wait learns of one failure.
+    /// Errors: that of any write-back of the file that has failed since `cursor`, which is
+    /// advanced. So a caller that [took it](Self::new_wb_err_cursor) before it wrote learns of each
+    /// block of its own that was lost. It takes no error from others:
+    /// `filemap_write_and_wait_range()` would clear the one flag of the file by which one of all
+    /// who wait learns of one failure.
     ///
     /// C: `filemap_fdatawrite_range()`, `filemap_fdatawait_range_keep_errors()`.
     pub fn write_back(self, position: u64, length: usize, cursor: &mut WbErrCursor) -> Result {
@@ -177,8 +180,9 @@ impl<'a> FileRef<'a> {
         self.check_wb_err(cursor).and(begun)
     }
 
-    /// Writes all that is dirty and waits for that. Sleeps. As [`Self::sync`], and other than [`Self::write_back`], it takes the error of
-    /// the mapping's flags, which somebody else who syncs the device would find: a `dmsetup suspend` fails with it.
+    /// Writes all that is dirty and waits for that. Sleeps. As [`Self::sync`], and other than
+    /// [`Self::write_back`], it takes the error of the mapping's flags, which somebody else who
+    /// syncs the device would find: a `dmsetup suspend` fails with it.
     ///
     /// C: `file_write_and_wait_range()`.
     pub fn write_all_back(self) -> Result {
@@ -241,16 +245,17 @@ impl<'a> FileRef<'a> {
         to_result(unsafe { bindings::vfs_fsync_range(self.file.as_ptr(), 0, i64::MAX, 1) })
     }
 
-    /// Returns a cursor that has seen all errors so far, but for one that nobody has seen, as for who
-    /// opens a file. C: `errseq_sample()`.
+    /// Returns a cursor that has seen all errors so far, but for one that nobody has seen, as for
+    /// who opens a file. C: `errseq_sample()`.
     pub fn wb_err_cursor(self) -> WbErrCursor {
         // SAFETY: By the type invariant.
         WbErrCursor(unsafe { bindings::errseq_sample(&raw mut (*self.mapping()).wb_err) })
     }
 
-    /// Returns a cursor that has seen all errors so far, for who wants to know of what comes from now
-    /// on and nothing else. One that nobody has seen counts as seen then, so that the next one differs
-    /// from it: who has the file open is told even so, who opens it from now on is not. Any context.
+    /// Returns a cursor that has seen all errors so far, for who wants to know of what comes from
+    /// now on and nothing else. One that nobody has seen counts as seen then, so that the next one
+    /// differs from it: who has the file open is told even so, who opens it from now on is not. Any
+    /// context.
     pub fn new_wb_err_cursor(self) -> WbErrCursor {
         let mut cursor = WbErrCursor(0);
         // That of earlier writes.

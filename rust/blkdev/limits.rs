@@ -29,8 +29,9 @@ pub struct Limits {
     pub live: LiveLimits,
 }
 
-/// Limits that may change while a disk is in use ([`Disk::try_set_limits`](super::Disk::try_set_limits)), and that a block device
-/// has. Sectors are of 512 bytes.
+/// Limits that may change while a disk is in use
+/// ([`Disk::try_set_limits`](super::Disk::try_set_limits)), and that a block device has. Sectors
+/// are of 512 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveLimits {
     /// Smallest unit that is written without reading, in bytes.
@@ -53,7 +54,8 @@ pub struct LiveLimits {
     pub zeroes_unmap: bool,
     /// Shortest and longest atomic write, in bytes: powers of two; 0 means that there are none.
     pub atomic_write: (u32, u32),
-    /// No atomic write crosses a multiple of these bytes, a power of two and no less than the longest one; 0 means that each may.
+    /// No atomic write crosses a multiple of these bytes, a power of two and no less than the
+    /// longest one; 0 means that each may.
     pub atomic_write_boundary: u32,
     /// The drive is slow to change its place.
     pub rotational: bool,

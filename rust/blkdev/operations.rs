@@ -97,8 +97,9 @@ pub trait Operations: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Handles a request that was not ended in time, which counts as [`Request::requeue`] says. Runs in a worker and may
-    /// sleep. The tag is not reused while this runs, but the request may be taken or ended by another context.
+    /// Handles a request that was not ended in time, which counts as [`Request::requeue`] says.
+    /// Runs in a worker and may sleep. The tag is not reused while this runs, but the request may
+    /// be taken or ended by another context.
     fn timeout(queue: &Self::HwQueue, hw_queue: u32, tag: u16) -> Timeout;
 }
 
@@ -122,7 +123,8 @@ impl<T: Operations> Vtable<T> {
     ///
     /// # Safety
     ///
-    /// `hctx` is one of `T`'s and set up, and stays so for `'a`, all of which is in one RCU section.
+    /// `hctx` is one of `T`'s and set up, and stays so for `'a`, all of which is in one RCU
+    /// section.
     #[inline]
     unsafe fn queue_of<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> &'a T::HwQueue {
         // What is pointed to was there before the pointer, and is read by way of it.
@@ -131,15 +133,17 @@ impl<T: Operations> Vtable<T> {
         unsafe { &*place_of(hctx).load(Relaxed).cast::<T::HwQueue>() }
     }
 
-    /// Returns the data of a hardware queue, if it is still set up: for a function that is called without a request, which would keep
-    /// it so.
+    /// Returns the data of a hardware queue, if it is still set up: for a function that is called
+    /// without a request, which would keep it so.
     ///
     /// # Safety
     ///
-    /// `hctx` is one of `T`'s, all of `'a` is in one RCU section, and `exit_hctx` was not called before that.
+    /// `hctx` is one of `T`'s, all of `'a` is in one RCU section, and `exit_hctx` was not called
+    /// before that.
     #[inline]
     unsafe fn queue_if_any<'a>(hctx: *mut bindings::blk_mq_hw_ctx) -> Option<&'a T::HwQueue> {
-        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and lets go of what was there after a grace period.
+        // SAFETY: As in `queue_of`; `exit_hctx` leaves null, and lets go of what was there after a
+        // grace period.
         unsafe { place_of(hctx).load(Relaxed).cast::<T::HwQueue>().as_ref() }
     }
 
@@ -150,8 +154,8 @@ impl<T: Operations> Vtable<T> {
     /// `hctx` is one of `T`'s and set up.
     unsafe fn keep_queue(hctx: *mut bindings::blk_mq_hw_ctx) -> Arc<T::HwQueue> {
         let _guard = rcu::read_lock();
-        // SAFETY: As in `queue_of`: what is there has a count that does not become 0 in this section.
-        // The reference that is in the place is left there.
+        // SAFETY: As in `queue_of`: what is there has a count that does not become 0 in this
+        // section. The reference that is in the place is left there.
         let queue = ManuallyDrop::new(unsafe {
             Arc::from_raw(
                 place_of(hctx)
@@ -229,8 +233,9 @@ impl<T: Operations> Vtable<T> {
     ///
     /// Called by blk-mq: `hctx` is set up.
     unsafe extern "C" fn commit_rqs(hctx: *mut bindings::blk_mq_hw_ctx) {
-        // Who has issued requests may come here when they have ended, and the disk goes.
-        // SAFETY: `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that request ended.
+        // Who has issued requests may come here when they have ended, and the disk goes. SAFETY:
+        // `init_hctx` set it; blk-mq dispatches in an RCU section, which began before that request
+        // ended.
         if let Some(queue) = unsafe { Self::queue_if_any(hctx) } {
             T::commit_rqs(queue);
         }

@@ -25,8 +25,8 @@ use kernel::{
 ///
 /// # Invariants
 ///
-/// `first` points to the slots of the hardware queue's tags, in the table of `_requests`; there are as many
-/// `values` as it has tags.
+/// `first` points to the slots of the hardware queue's tags, in the table of `_requests`; there are
+/// as many `values` as it has tags.
 pub struct PerTag<T: Operations, V> {
     _requests: Arc<Requests<T>>,
     first: NonNull<Slot>,

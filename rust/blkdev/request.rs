@@ -127,8 +127,8 @@ impl<T: Operations> Request<T> {
         ManuallyDrop::new(self).request
     }
 
-    /// Sets when the request was issued, of those that the block layer made at the same time: a number that goes up, with
-    /// wrap. For [`ByAge`](super::ByAge).
+    /// Sets when the request was issued, of those that the block layer made at the same time: a
+    /// number that goes up, with wrap. For [`ByAge`](super::ByAge).
     #[inline]
     pub fn set_order(&mut self, order: u32) {
         // SAFETY: By the type invariant it is initialized and ours alone.
@@ -231,8 +231,8 @@ impl<T: Operations> Request<T> {
         this.slot().park(this.request);
     }
 
-    /// Gives the request away as [`Self::park`] does, on `path`, one of the driver's, by which it goes from
-    /// here on; it is 0 when it starts.
+    /// Gives the request away as [`Self::park`] does, on `path`, one of the driver's, by which it
+    /// goes from here on; it is 0 when it starts.
     #[inline]
     pub fn park_on(self, path: u8) {
         let this = ManuallyDrop::new(self);
@@ -252,10 +252,11 @@ impl<T: Operations> Request<T> {
         unsafe { bindings::blk_mq_end_request(request.as_ptr(), status.to_raw()) };
     }
 
-    /// Gives the request back to the block layer, to be issued again: behind others that were given back before, and
-    /// before those that were never issued ([`ByAge`](super::ByAge)). Its time goes on when it is issued again, so that it is
-    /// counted from its first issue, without what it spends in the block layer; an issue has at least a quarter of it. When it
-    /// has run out ([`Operations::timeout`]) it is counted anew. Otherwise as [`Self::end`].
+    /// Gives the request back to the block layer, to be issued again: behind others that were given
+    /// back before, and before those that were never issued ([`ByAge`](super::ByAge)). Its time
+    /// goes on when it is issued again, so that it is counted from its first issue, without what it
+    /// spends in the block layer; an issue has at least a quarter of it. When it has run out
+    /// ([`Operations::timeout`]) it is counted anew. Otherwise as [`Self::end`].
     ///
     /// C: `blk_mq_requeue_request()`.
     #[inline]
@@ -323,7 +324,8 @@ impl<T: Operations> Rejected<T> {
         self.status
     }
 
-    /// Returns whether the request shall fail when the way to the device is lost, as [`RequestRef::fails_fast`].
+    /// Returns whether the request shall fail when the way to the device is lost, as
+    /// [`RequestRef::fails_fast`].
     pub fn fails_fast(&self) -> bool {
         self.request.view().fails_fast()
     }
@@ -394,9 +396,10 @@ impl RequestRef<'_> {
         self.flags() & bindings::REQ_FUA != 0
     }
 
-    /// Returns whether the request asks to fail when the path to the device is lost (`REQ_FAILFAST_TRANSPORT`). Other requests wait
-    /// for another path. Each read-ahead has the flag, too (`blk_mq_bio_to_request()`), but waits: a failure would only leave errors
-    /// in the log.
+    /// Returns whether the request asks to fail when the path to the device is lost
+    /// (`REQ_FAILFAST_TRANSPORT`). Other requests wait for another path. Each read-ahead has the
+    /// flag, too (`blk_mq_bio_to_request()`), but waits: a failure would only leave errors in the
+    /// log.
     #[inline]
     pub fn fails_fast(&self) -> bool {
         let flags = self.flags();

@@ -77,8 +77,8 @@ const GENERATION_SHIFT: u32 = 16;
 ///
 /// # Invariants
 ///
-/// - The lowest byte of `word` is `IDLE`, `OWNED` or `PARKED`, the next one the path by which the request
-///   went last, the upper half is the generation.
+/// - The lowest byte of `word` is `IDLE`, `OWNED` or `PARKED`, the next one the path by which the
+///   request went last, the upper half is the generation.
 /// - While it is `OWNED`, only the owner touches `request`; while it is
 ///   `PARKED`, `request` points to a started request of this slot.
 pub(super) struct Slot {
@@ -190,8 +190,9 @@ impl Slot {
     }
 }
 
-/// Data of hardware queues in whose place [`Requests::exchange`] has put other. Functions of [`Operations`] that began before may
-/// still run on it: it is dropped after an RCU grace period, one for all. Dropping it sleeps.
+/// Data of hardware queues in whose place [`Requests::exchange`] has put other. Functions of
+/// [`Operations`] that began before may still run on it: it is dropped after an RCU grace period,
+/// one for all. Dropping it sleeps.
 pub struct Formers<T: Operations>(KVec<Arc<T::HwQueue>>);
 
 impl<T: Operations> Formers<T> {
@@ -200,8 +201,8 @@ impl<T: Operations> Formers<T> {
         Self(KVec::new())
     }
 
-    /// Waits until no function of [`Operations`] runs on any of them, but for a `timeout`, which has a reference of its own, and
-    /// returns them. Sleeps if there are any.
+    /// Waits until no function of [`Operations`] runs on any of them, but for a `timeout`, which
+    /// has a reference of its own, and returns them. Sleeps if there are any.
     pub fn wait(&mut self) -> KVec<Arc<T::HwQueue>> {
         if !self.0.is_empty() {
             // Whoever has read a pointer to one did so in an RCU section.
@@ -403,7 +404,8 @@ impl<T: Operations> Requests<T> {
 
     /// Puts `new` in the place of a hardware queue's data, and what was there among `formers`.
     ///
-    /// May sleep. Errors: `ENODEV` (there is no disk, or it is being removed) and `ENOMEM`, then nothing has changed.
+    /// May sleep. Errors: `ENODEV` (there is no disk, or it is being removed) and `ENOMEM`, then
+    /// nothing has changed.
     pub fn exchange(
         &self,
         hw_queue: u32,
@@ -439,8 +441,8 @@ impl<T: Operations> Requests<T> {
                 Err(now) => old = now,
             }
         }
-        // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and whoever changes the
-        // place takes it: this function just now, so that `exit_hctx` takes the other one.
+        // SAFETY: An `Arc` was left there by `init_hctx` or by this function, and whoever changes
+        // the place takes it: this function just now, so that `exit_hctx` takes the other one.
         Ok(unsafe { Arc::from_raw(old.cast::<T::HwQueue>().cast_const()) })
     }
 

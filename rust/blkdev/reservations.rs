@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Persistent reservations as users of a disk ask for them, by `ioctl`s or through another block driver.
+//! Persistent reservations as users of a disk ask for them, by `ioctl`s or through another block
+//! driver.
 //!
 //! C headers: [`include/linux/pr.h`](srctree/include/linux/pr.h),
 //! [`block/ioctl.c`](srctree/block/ioctl.c)
@@ -66,7 +67,8 @@ fn op_of(what: u32, key: u64, other: u64, how: u32, flag: bool) -> Result<Reserv
     })
 }
 
-/// Makes a change: 0 registers, 1 reserves, 2 releases, 3 preempts, 4 clears. Returns what `pr_ops` return.
+/// Makes a change: 0 registers, 1 reserves, 2 releases, 3 preempts, 4 clears. Returns what `pr_ops`
+/// return.
 ///
 /// # Safety
 ///
@@ -98,7 +100,8 @@ unsafe extern "C" fn hcablk_rs_pr_change(
 ///
 /// # Safety
 ///
-/// Called by `block_helpers.c` for a disk of ours that is open; the pointers are to variables of its.
+/// Called by `block_helpers.c` for a disk of ours that is open; the pointers are to variables of
+/// its.
 #[no_mangle]
 unsafe extern "C" fn hcablk_rs_pr_read(
     disk: *mut bindings::gendisk,

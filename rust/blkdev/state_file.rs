@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Small files of the kernel's own, which are durable when they are written, in a directory that was opened by whoever configures
-//! it: kernel threads have another root directory than processes may have.
+//! Small files of the kernel's own, which are durable when they are written, in a directory that
+//! was opened by whoever configures it: kernel threads have another root directory than processes
+//! may have.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 
@@ -41,9 +42,9 @@ pub struct StateDirectory(StateFile);
 const FLAGS: u32 = bindings::O_LARGEFILE | bindings::O_NONBLOCK;
 
 impl StateDirectory {
-    /// Opens the directory at `path`, which is looked up for the process that calls. Sleeps. Errors, among others: `ENOENT`,
-    /// `ENOTDIR`; `EOPNOTSUPP` (on overlayfs [`StateFile::drop_cached`] would not reach the pages that are written). C:
-    /// `filp_open()`.
+    /// Opens the directory at `path`, which is looked up for the process that calls. Sleeps.
+    /// Errors, among others: `ENOENT`, `ENOTDIR`; `EOPNOTSUPP` (on overlayfs
+    /// [`StateFile::drop_cached`] would not reach the pages that are written). C: `filp_open()`.
     pub fn open(path: &CStr) -> Result<Self> {
         let flags = (FLAGS | bindings::O_RDONLY | bindings::O_DIRECTORY) as c_int;
         // SAFETY: The path is terminated.
@@ -59,7 +60,8 @@ impl StateDirectory {
 
     fn open_with(&self, name: &CStr, flags: u32, mode: u16) -> Result<StateFile> {
         let flags = (FLAGS | flags) as c_int;
-        // SAFETY: The directory is open, and its path is valid as long as it is; the name is terminated.
+        // SAFETY: The directory is open, and its path is valid as long as it is; the name is
+        // terminated.
         let file = from_err_ptr(unsafe {
             let path = bindings::hcablk_c_path_of(self.0 .0.as_ptr());
             bindings::file_open_root(path, name.as_char_ptr(), flags, mode)
@@ -68,13 +70,14 @@ impl StateDirectory {
         Ok(StateFile(NonNull::new(file).ok_or(ENOENT)?))
     }
 
-    /// Opens the file of this name for reading. Sleeps. Errors, among others: `ENOENT`. C: `file_open_root()`.
+    /// Opens the file of this name for reading. Sleeps. Errors, among others: `ENOENT`. C:
+    /// `file_open_root()`.
     pub fn file(&self, name: &CStr) -> Result<StateFile> {
         self.open_with(name, bindings::O_RDONLY, 0)
     }
 
-    /// Opens the file of this name for reading and writing, and makes it, for root only, if there is none. Sleeps. C:
-    /// `file_open_root()`.
+    /// Opens the file of this name for reading and writing, and makes it, for root only, if there
+    /// is none. Sleeps. C: `file_open_root()`.
     pub fn file_or_new(&self, name: &CStr) -> Result<StateFile> {
         self.open_with(name, bindings::O_RDWR | bindings::O_CREAT, 0o600)
     }
@@ -86,8 +89,9 @@ impl StateDirectory {
 }
 
 impl StateFile {
-    /// Has what is read after this come from the medium. A page whose write-back has failed is in the page cache as if it were
-    /// durable. Sleeps. Fails with `EBUSY` if the page cache cannot do without a page. C: `invalidate_inode_pages2()`.
+    /// Has what is read after this come from the medium. A page whose write-back has failed is in
+    /// the page cache as if it were durable. Sleeps. Fails with `EBUSY` if the page cache cannot do
+    /// without a page. C: `invalidate_inode_pages2()`.
     pub fn drop_cached(&self) -> Result {
         // SAFETY: By the type invariant the file is open, and so its mapping there.
         unsafe {
@@ -102,7 +106,8 @@ impl StateFile {
         }
     }
 
-    /// Reads at `position` until `bytes` is full or the file ends; returns how many there were. Sleeps. C: `kernel_read()`.
+    /// Reads at `position` until `bytes` is full or the file ends; returns how many there were.
+    /// Sleeps. C: `kernel_read()`.
     pub fn read(&self, position: u64, bytes: &mut [u8]) -> Result<usize> {
         let mut position = i64::try_from(position)?;
         let mut done = 0;
@@ -125,7 +130,8 @@ impl StateFile {
         Ok(done)
     }
 
-    /// Writes `bytes` at `position`, and returns when they are durable. Sleeps. C: `kernel_write()`, `vfs_fsync()`.
+    /// Writes `bytes` at `position`, and returns when they are durable. Sleeps. C:
+    /// `kernel_write()`, `vfs_fsync()`.
     pub fn write(&self, position: u64, bytes: &[u8]) -> Result {
         let mut position = i64::try_from(position)?;
         let mut rest = bytes;

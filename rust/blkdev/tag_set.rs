@@ -70,8 +70,8 @@ impl<T: Operations> TagSet<T> {
     /// more than there are CPUs, if none is for polled I/O), see
     /// [`hw_queues`](Self::hw_queues).
     ///
-    /// May sleep. Errors: `EINVAL` (only queues for polled I/O), `EBUSY` (`requests` is used by another tag set),
-    /// `ENOMEM`, those of `init_request`.
+    /// May sleep. Errors: `EINVAL` (only queues for polled I/O), `EBUSY` (`requests` is used by
+    /// another tag set), `ENOMEM`, those of `init_request`.
     ///
     /// C: `blk_mq_alloc_tag_set()`.
     pub fn new(

@@ -230,8 +230,9 @@ impl<T: Node> Callbacks<T> {
         // SAFETY: By the safety requirement.
         let written = unsafe { Self::take(item, page, count, store) };
         if is_secret {
-            // SAFETY: The page is configfs's copy of what was written, which it passes to this function alone, under the
-            // mutex of the open file; it is as constant as the type says only because nobody needed more.
+            // SAFETY: The page is configfs's copy of what was written, which it passes to this
+            // function alone, under the mutex of the open file; it is as constant as the type says
+            // only because nobody needed more.
             wipe(unsafe { core::slice::from_raw_parts_mut(page.cast_mut().cast::<u8>(), count) });
         }
         written

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Whose change of a drive's reservations is made, whose is next, and which are made no more. Uses nothing but `core`: its tests
-//! run on the host.
+//! Whose change of a drive's reservations is made, whose is next, and which are made no more. Uses
+//! nothing but `core`: its tests run on the host.
 //!
-//! One change is made at a time, and nobody waits in a thread for it: who comes meanwhile is told to ask again, and has
-//! its turn after those that were told so before it. So a host that asks without a pause cannot keep another one, which wants to
-//! preempt it, from its turn. Who does not ask again within [`TURN_MS`] loses the turn.
+//! One change is made at a time, and nobody waits in a thread for it: who comes meanwhile is told
+//! to ask again, and has its turn after those that were told so before it. So a host that asks
+//! without a pause cannot keep another one, which wants to preempt it, from its turn. Who does not
+//! ask again within [`TURN_MS`] loses the turn.
 //!
 //! ```text
 //!             begin(): nobody is before it              end()
@@ -15,15 +16,16 @@
 //! ```
 //!
 //! A change can be asked for by who is shut out a moment later. It must not be made after that was
-//! acknowledged: [`ChangeTurns::give_up`] has all that were asked for until then asked for again, and
-//! [`ChangeTurns::is_making`] tells whether one of a host had begun before.
+//! acknowledged: [`ChangeTurns::give_up`] has all that were asked for until then asked for again,
+//! and [`ChangeTurns::is_making`] tells whether one of a host had begun before.
 
 use crate::proto::name::HostId;
 
 /// Hosts that may wait for their turns; more ask again without one.
 pub const WAITING_MAX: usize = 32;
 
-/// How long a host's turn is kept after it has asked, in milliseconds: far longer than initiators pause.
+/// How long a host's turn is kept after it has asked, in milliseconds: far longer than initiators
+/// pause.
 pub const TURN_MS: u64 = 1_000;
 
 /// When a change was asked for, in the order of what is given up.
@@ -44,7 +46,8 @@ struct Waiting {
 #[derive(Debug)]
 pub struct ChangeTurns {
     making: Option<HostId>,
-    /// Those that were told to ask again, in the order of their turns; the free places are at the end.
+    /// Those that were told to ask again, in the order of their turns; the free places are at the
+    /// end.
     waiting: [Option<Waiting>; WAITING_MAX],
     /// How often what was asked for was given up.
     given_up: u64,
@@ -81,8 +84,8 @@ impl ChangeTurns {
         self.making == Some(host)
     }
 
-    /// Begins to make the change that `host` asked for by `ticket`, until [`Self::end`]. Fails if it is not its turn, or was
-    /// given up.
+    /// Begins to make the change that `host` asked for by `ticket`, until [`Self::end`]. Fails if
+    /// it is not its turn, or was given up.
     pub fn begin(&mut self, host: HostId, ticket: Ticket, now_ms: u64) -> Result<(), AskAgain> {
         if ticket != self.ticket() {
             return Err(AskAgain);

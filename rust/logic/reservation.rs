@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The persistent reservations of one drive: which hosts are registered, by which keys, and who holds it how. A pure state
-//! machine; SPC-4 5.13 and NVMe's reservations are the source. Its tests run on the host.
+//! The persistent reservations of one drive: which hosts are registered, by which keys, and who
+//! holds it how. A pure state machine; SPC-4 5.13 and NVMe's reservations are the source. Its tests
+//! run on the host.
 //!
 //! ```text
 //!                    reserve                     release, clear, the holder's registration ends
@@ -9,14 +10,15 @@
 //!                                 └── preempt of the holder: held(its type, who preempts)
 //! ```
 //!
-//! Registered is a host, whatever its paths, connections and disks. Of the last change that each disk asked for the
-//! sequence number and the outcome are kept, so that one that is asked for again, because its answer was lost, is not
-//! made twice. Who is not registered and changes nothing is not remembered, and a host that asks by many disks has its own
-//! changes forgotten before those of others: no host can have another one's preemption forgotten, which may be asked for
-//! as long as the drive hangs.
+//! Registered is a host, whatever its paths, connections and disks. Of the last change that each
+//! disk asked for the sequence number and the outcome are kept, so that one that is asked for
+//! again, because its answer was lost, is not made twice. Who is not registered and changes nothing
+//! is not remembered, and a host that asks by many disks has its own changes forgotten before those
+//! of others: no host can have another one's preemption forgotten, which may be asked for as long
+//! as the drive hangs.
 //!
-//! Where SPC-4 has a unit attention for the hosts whose registrations end there is nothing: a host learns of it by the
-//! conflict that its next request or change ends in.
+//! Where SPC-4 has a unit attention for the hosts whose registrations end there is nothing: a host
+//! learns of it by the conflict that its next request or change ends in.
 
 use crate::proto::{
     connect::SessionId,
@@ -31,8 +33,8 @@ pub use self::image::{BadImage, IMAGE_LEN};
 /// Hosts that may be registered for a drive.
 pub const REGISTRANTS_MAX: usize = 32;
 
-/// Disks whose last change is remembered. When there are more, one of the host that has the most is forgotten: that which
-/// asked longest ago.
+/// Disks whose last change is remembered. When there are more, one of the host that has the most is
+/// forgotten: that which asked longest ago.
 pub const CHANGES_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +73,8 @@ pub struct Outcome {
     pub repeated: bool,
     /// Something is not as it was, beside what is remembered.
     pub changed: bool,
-    /// Later changes of the drive have greater ones; a repetition has that of what it repeats. 0: it is not remembered.
+    /// Later changes of the drive have greater ones; a repetition has that of what it repeats. 0:
+    /// it is not remembered.
     pub number: u64,
 }
 
@@ -179,8 +182,8 @@ impl Reservations {
         }
     }
 
-    /// Makes the change `op` for `host`, whose disk `disk` asks for it by `sequence`. Calls `removed` with each other host
-    /// whose registration a preemption has ended.
+    /// Makes the change `op` for `host`, whose disk `disk` asks for it by `sequence`. Calls
+    /// `removed` with each other host whose registration a preemption has ended.
     pub fn change(
         &mut self,
         host: HostId,
@@ -233,7 +236,8 @@ impl Reservations {
         }
     }
 
-    /// Has a change in the place of the last one of its disk, a free one, or of one that is forgotten.
+    /// Has a change in the place of the last one of its disk, a free one, or of one that is
+    /// forgotten.
     fn remember(&mut self, change: Change) {
         let of_host = |host| {
             let others = self.changes.iter().flatten();
@@ -318,7 +322,8 @@ impl Reservations {
         });
     }
 
-    /// Registers a host by `new`. Its key until now must be `key`, 0 if it has none, unless that is `None`.
+    /// Registers a host by `new`. Its key until now must be `key`, 0 if it has none, unless that is
+    /// `None`.
     fn register(&mut self, host: HostId, key: Option<u64>, new: u64) -> Result<(), Status> {
         let now = self.key_of(host);
         if key.is_some_and(|key| key != now.unwrap_or(0)) {
@@ -344,7 +349,8 @@ impl Reservations {
         Ok(())
     }
 
-    /// Ends the registrations that `which` names, and the reservation if it has no holder any more. Returns how many.
+    /// Ends the registrations that `which` names, and the reservation if it has no holder any more.
+    /// Returns how many.
     fn remove(
         &mut self,
         which: impl Fn(&Registrant) -> bool,

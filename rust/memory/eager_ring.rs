@@ -64,7 +64,8 @@ impl EagerRing {
         if count == 0 || bytes % PIECE != 0 || bytes > BYTES_MAX as usize {
             return Err(EINVAL);
         }
-        // In place of what tells requests' regions apart: the upper half of addresses. Who was not told it is to guess.
+        // In place of what tells requests' regions apart: the upper half of addresses. Who was not
+        // told it is to guess.
         let base = system::random_u64() as u32;
         let pieces = ExposedBuffers::new(pd, count, ORDER, base)?;
         Ok(Self {
@@ -126,8 +127,8 @@ impl EagerRing {
         }
     }
 
-    /// Returns the pages of `length` bytes from `offset`, as [`Self::ranges`] does, if they are in one
-    /// piece.
+    /// Returns the pages of `length` bytes from `offset`, as [`Self::ranges`] does, if they are in
+    /// one piece.
     #[inline]
     pub fn range(&self, offset: usize, length: usize) -> Option<PageRange<'_>> {
         let piece = self.pieces.buffers().get(offset / PIECE)?;

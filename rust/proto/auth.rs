@@ -12,18 +12,22 @@
 //!            ◄─── sealed reply, or sealed reject ─────────────────
 //! ```
 //!
-//! All of it is private data of the connection manager's messages: there is no queue pair at the target before the
-//! proof. A target takes what it has of a challenge out of its table when it has [verified](Challenged::verify) a proof,
-//! so that no challenge is used twice, and nobody else can use it up.
+//! All of it is private data of the connection manager's messages: there is no queue pair at the
+//! target before the proof. A target takes what it has of a challenge out of its table when it has
+//! [verified](Challenged::verify) a proof, so that no challenge is used twice, and nobody else can
+//! use it up.
 //!
-//! A [question](super::discovery) is proven in the same way, and answered by a sealed entry, as a reject.
+//! A [question](super::discovery) is proven in the same way, and answered by a sealed entry, as a
+//! reject.
 //!
-//! - A *pair key* is made of the host's key and the target's. Only these two hosts have both, if keys are shared by no others.
-//! - The MACs of the handshake cover every byte that both have sent, and the [`Channel`]: the two ports and queue pair.
+//! - A *pair key* is made of the host's key and the target's. Only these two hosts have both, if
+//!   keys are shared by no others.
+//! - The MACs of the handshake cover every byte that both have sent, and the [`Channel`]: the two
+//!   ports and queue pair.
 //! - A [`SessionKey`] seals what comes after that.
 //!
-//! `docs/reference/protocol.md` argues why that is enough, against whom. The functions that hash come by [`Crypto`]: the
-//! kernel's library in the modules, others in tests on the host.
+//! `docs/reference/protocol.md` argues why that is enough, against whom. The functions that hash
+//! come by [`Crypto`]: the kernel's library in the modules, others in tests on the host.
 
 mod handshake;
 mod seal;
@@ -53,7 +57,8 @@ pub const SEALED_REJECT_LEN: usize = 32;
 pub const SEALED_ENTRY_LEN: usize = 80;
 /// Handles of challenges are below this.
 pub const CHALLENGES_MAX: u16 = 1 << 14;
-/// Keys of one side that are valid at the same time, so that they can be changed while they are used.
+/// Keys of one side that are valid at the same time, so that they can be changed while they are
+/// used.
 pub const KEYS_MAX: usize = 2;
 
 /// What proofs are made of.
@@ -73,13 +78,13 @@ pub trait Crypto: Sized {
     /// Returns the X25519 public key of `private`; `None` if there is no X25519 here.
     fn public(private: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
 
-    /// Returns what both sides of an X25519 exchange have in common; `None` if `public` is a point by which that would be
-    /// known to all.
+    /// Returns what both sides of an X25519 exchange have in common; `None` if `public` is a point
+    /// by which that would be known to all.
     fn shared(private: &[u8; KEY_LEN], public: &[u8; KEY_LEN]) -> Option<[u8; KEY_LEN]>;
 }
 
-/// 32 bytes that nobody else knows, which are overwritten when they are dropped. A move of it leaves a copy behind as moves
-/// do; long-lived ones are in boxes.
+/// 32 bytes that nobody else knows, which are overwritten when they are dropped. A move of it
+/// leaves a copy behind as moves do; long-lived ones are in boxes.
 pub struct Secret<C: Crypto> {
     bytes: [u8; KEY_LEN],
     _crypto: PhantomData<C>,
@@ -116,7 +121,8 @@ impl<C: Crypto> Secret<C> {
         self.bytes.copy_from_slice(&other.bytes);
     }
 
-    /// Returns whether both are the same. Of secrets of this side: what nobody else has chosen, the time tells nobody.
+    /// Returns whether both are the same. Of secrets of this side: what nobody else has chosen, the
+    /// time tells nobody.
     pub fn is_same(&self, other: &Self) -> bool {
         self.bytes == other.bytes
     }

@@ -25,9 +25,9 @@ pub const REPLY_MIN_LEN: usize = 64;
 /// Bytes of a reject.
 pub const REJECT_LEN: usize = 16;
 
-/// What the sessions of one start of an initiator have in common: a random number of 48 bits, another one each
-/// time the initiator's module is loaded. A host has one at a time: sessions of a new instance
-/// come behind what is left of those of the instances before.
+/// What the sessions of one start of an initiator have in common: a random number of 48 bits,
+/// another one each time the initiator's module is loaded. A host has one at a time: sessions of a
+/// new instance come behind what is left of those of the instances before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostInstance(u64);
 
@@ -38,8 +38,8 @@ impl HostInstance {
     }
 }
 
-/// A session: a path of a disk of a host's instance, unchanged over reconnections. Bits 0 to 11 are the number
-/// of the disk, bits 12 to 15 that of the path, the others the host's instance.
+/// A session: a path of a disk of a host's instance, unchanged over reconnections. Bits 0 to 11 are
+/// the number of the disk, bits 12 to 15 that of the path, the others the host's instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionId(pub u64);
 
@@ -82,8 +82,8 @@ impl SessionId {
 pub struct Epoch(pub u32);
 
 /// A target's memory of what it acknowledged to one session id and has not made durable, and of the
-/// errors of write-backs that are still to be told; a random number, not 0. It is another one whenever
-/// that memory is gone: the export began anew, or the target had no room for it.
+/// errors of write-backs that are still to be told; a random number, not 0. It is another one
+/// whenever that memory is gone: the export began anew, or the target had no room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportInstance(NonZeroU64);
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a host asks a target before it connects to a volume: which volumes it may use, and at which addresses the target
-//! listens.
+//! What a host asks a target before it connects to a volume: which volumes it may use, and at which
+//! addresses the target listens.
 //!
-//! A question is a connection request with no volume's name, and is answered by a reject, so that the target makes nothing
-//! for it. It is for one entry of a list; the answer tells how many there are, and of which revision the list is.
+//! A question is a connection request with no volume's name, and is answered by a reject, so that
+//! the target makes nothing for it. It is for one entry of a list; the answer tells how many there
+//! are, and of which revision the list is.
 
 use core::net::{IpAddr, Ipv6Addr};
 

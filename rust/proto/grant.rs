@@ -347,8 +347,8 @@ impl<S: core::ops::DerefMut<Target = [Taken]>> Ring<S> {
         Some(RingSlot { offset, number })
     }
 
-    /// Frees the oldest slot that is not free, of a write that is answered: for who frees all in this
-    /// order, and does not call [`Self::free`]. Returns `false` when no write is open.
+    /// Frees the oldest slot that is not free, of a write that is answered: for who frees all in
+    /// this order, and does not call [`Self::free`]. Returns `false` when no write is open.
     #[inline]
     pub fn free_oldest(&mut self) -> bool {
         if self.open() == 0 {

@@ -54,8 +54,8 @@ struct Slot<const N: usize> {
 /// # Invariants
 ///
 /// The first `used` slots are requests, each linked to the slot behind it, whose entries are those
-/// of their slots. `registrations` of them have a `registration`; no other slot has one. `slots` does
-/// not move its contents.
+/// of their slots. `registrations` of them have a `registration`; no other slot has one. `slots`
+/// does not move its contents.
 pub struct Backlog<const N: usize> {
     slots: KVec<Slot<N>>,
     used: usize,
@@ -219,8 +219,8 @@ impl<const N: usize> Backlog<N> {
         }
     }
 
-    /// Makes the work request with `place` others before it unsignaled, and names it in case that it
-    /// fails, if it waits here.
+    /// Makes the work request with `place` others before it unsignaled, and names it in case that
+    /// it fails, if it waits here.
     pub fn rename_silent(&mut self, place: usize, id: WorkId) {
         if let Some(slot) = self.waiting_at(place) {
             slot.wr.send_flags &= !bindings::ib_send_flags_IB_SEND_SIGNALED;

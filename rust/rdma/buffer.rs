@@ -31,13 +31,13 @@ use kernel::{
     sync::Arc, //
 };
 
-/// A physically contiguous buffer mapped for a device. Any protection domain of that
-/// device may use it ([`Self::slice_for`]): the key for local access is the domain's, not the buffer's.
+/// A physically contiguous buffer mapped for a device. Any protection domain of that device may use
+/// it ([`Self::slice_for`]): the key for local access is the domain's, not the buffer's.
 ///
 /// # Invariants
 ///
-/// `address` is a mapping of all of `pages` for the device of `pd`. `syncs` is set unless the DMA API
-/// says that the `sync` calls do nothing to this mapping.
+/// `address` is a mapping of all of `pages` for the device of `pd`. `syncs` is set unless the DMA
+/// API says that the `sync` calls do nothing to this mapping.
 pub struct DmaBuffer {
     pages: ManuallyDrop<ContiguousPages>,
     address: u64,
@@ -115,8 +115,9 @@ impl DmaBuffer {
         })
     }
 
-    /// Returns whether a [`Sink`](super::sink::Sink) that is laid over the buffer may still be valid, so
-    /// that a peer may write there. Who lends buffers has to know it anyway, and checks itself by this.
+    /// Returns whether a [`Sink`](super::sink::Sink) that is laid over the buffer may still be
+    /// valid, so that a peer may write there. Who lends buffers has to know it anyway, and checks
+    /// itself by this.
     #[inline]
     pub fn is_exposed(&self) -> bool {
         self.exposed.load(Relaxed)
@@ -269,25 +270,25 @@ impl Drop for DmaBuffer {
     }
 }
 
-/// Buffers for messages of up to `LENGTH` bytes, told apart by an index. The length is a power of two,
-/// at least 8 and at most a page.
+/// Buffers for messages of up to `LENGTH` bytes, told apart by an index. The length is a power of
+/// two, at least 8 and at most a page.
 ///
-/// A message is copied in before it is sent and out after it was received; at
-/// any time a buffer is either the device's or its user's. Nothing here knows which, and two
-/// processors that use one buffer at a time are not kept apart: what is in it then is of both. It is no
-/// more than that, since processors reach the buffers by atomic words only.
+/// A message is copied in before it is sent and out after it was received; at any time a buffer is
+/// either the device's or its user's. Nothing here knows which, and two processors that use one
+/// buffer at a time are not kept apart: what is in it then is of both. It is no more than that,
+/// since processors reach the buffers by atomic words only.
 ///
 /// # Invariants
 ///
-/// Each of `blocks` is a page of the domain with the key `lkey`. Of these pages, the processors read and
-/// write nothing but whole, aligned [`Word`]s.
+/// Each of `blocks` is a page of the domain with the key `lkey`. Of these pages, the processors
+/// read and write nothing but whole, aligned [`Word`]s.
 pub struct MessageBuffers<const LENGTH: usize> {
     blocks: KVec<DmaBuffer>,
     lkey: u32,
 }
 
-/// What message buffers are read and written by. Of `core`, and not the kernel's: these are function
-/// calls, and no C code has a part in this.
+/// What message buffers are read and written by. Of `core`, and not the kernel's: these are
+/// function calls, and no C code has a part in this.
 type Word = AtomicU64;
 
 /// Bytes of a [`Word`].
@@ -306,8 +307,8 @@ struct Words<'a> {
 impl Words<'_> {
     #[inline(always)]
     fn get(&self, index: usize) -> Option<&Word> {
-        // SAFETY: There are `count` words from `first`, in memory that `block` keeps, and aligned, since
-        // a page is, and a buffer begins at a multiple of its length. By the invariants of
+        // SAFETY: There are `count` words from `first`, in memory that `block` keeps, and aligned,
+        // since a page is, and a buffer begins at a multiple of its length. By the invariants of
         // `MessageBuffers` no processor reaches them in another way.
         (index < self.count).then(|| unsafe { Word::from_ptr(self.first.add(index)) })
     }
@@ -457,7 +458,8 @@ impl<const LENGTH: usize> MessageBuffers<LENGTH> {
         Ok(())
     }
 
-    /// Takes a message of `N` bytes out, which the device put into buffer `index`; `EMSGSIZE` if the buffer is shorter.
+    /// Takes a message of `N` bytes out, which the device put into buffer `index`; `EMSGSIZE` if
+    /// the buffer is shorter.
     #[inline(always)]
     pub fn read_whole<const N: usize>(&self, index: usize) -> Result<[u8; N]> {
         let words = self.words(index).ok_or(EINVAL)?;

@@ -160,7 +160,8 @@ impl Id {
         unsafe { is_iwarp(self.as_raw()) }
     }
 
-    /// Returns `number`, that of its queue pair, as the transport tells it to the peer: 0 if that does not.
+    /// Returns `number`, that of its queue pair, as the transport tells it to the peer: 0 if that
+    /// does not.
     pub fn own_qp(&self, number: u32) -> u32 {
         match self.is_iwarp() {
             true => 0,
@@ -190,9 +191,9 @@ impl Id {
         to_result(unsafe { bindings::rdma_resolve_route(self.as_raw(), timeout_ms as usize) })
     }
 
-    /// Asks the peer for the connection. [`Event::Established`],
-    /// [`Event::Rejected`], [`Event::StaleConnection`] or [`Event::Failed`] follows, but perhaps only after
-    /// minutes: wait with a limit. Not from a handler.
+    /// Asks the peer for the connection. [`Event::Established`], [`Event::Rejected`],
+    /// [`Event::StaleConnection`] or [`Event::Failed`] follows, but perhaps only after minutes:
+    /// wait with a limit. Not from a handler.
     pub fn connect(&self, parameters: Parameters, private: &[u8]) -> Result {
         let mut param = conn_param(parameters, private)?;
         // SAFETY: `raw` is valid, the private data is copied before the function returns.
@@ -240,9 +241,9 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: The object is the identifier's only owner, and a queue pair of it holds a reference
-        // to the object, so there is none. No handler drops it, as the module's documentation
-        // demands: this would wait for the handler's end, for ever.
+        // SAFETY: The object is the identifier's only owner, and a queue pair of it holds a
+        // reference to the object, so there is none. No handler drops it, as the module's
+        // documentation demands: this would wait for the handler's end, for ever.
         unsafe { bindings::rdma_destroy_id(self.as_raw()) };
     }
 }

@@ -148,8 +148,9 @@ unsafe impl<H: Handler> Send for CompletionQueue<H> {}
 // SAFETY: As above.
 unsafe impl<H: Handler> Sync for CompletionQueue<H> {}
 
-/// Makes the lock of a queue that is polled by who asks. Not generic: its class is one for all modules, and so has to be its name,
-/// of which each module that has a generic function gets a copy of its own.
+/// Makes the lock of a queue that is polled by who asks. Not generic: its class is one for all
+/// modules, and so has to be its name, of which each module that has a generic function gets a copy
+/// of its own.
 #[inline(never)]
 fn direct_lock() -> impl PinInit<SpinLock<()>> {
     new_spinlock!((), "hcablk_direct")
@@ -284,8 +285,8 @@ impl<H: Handler> CompletionQueue<H> {
     }
 
     /// Schedules the poller as [`Self::kick`] does, and when called in process context runs it
-    /// before it returns, unless it runs elsewhere. Handlers in [`CqContext::SoftIrq`] only. Process
-    /// or softirq context, with interrupts on, and without locks that the handler takes.
+    /// before it returns, unless it runs elsewhere. Handlers in [`CqContext::SoftIrq`] only.
+    /// Process or softirq context, with interrupts on, and without locks that the handler takes.
     #[inline]
     pub fn reap(&self) {
         // SAFETY: Enabled again below; what is raised in between runs then.
@@ -331,9 +332,9 @@ impl<H: Handler> CompletionQueue<H> {
         if !self.running.xchg(false, Full) {
             return;
         }
-        // SAFETY: Both were initialised when the object was made; afterwards neither runs again, nor
-        // is queued by an event that is just being handled: both are disabled. This is the only call
-        // that comes here, by the exchange of `running`, which only the first `start` has set.
+        // SAFETY: Both were initialised when the object was made; afterwards neither runs again,
+        // nor is queued by an event that is just being handled: both are disabled. This is the only
+        // call that comes here, by the exchange of `running`, which only the first `start` has set.
         unsafe {
             bindings::irq_poll_disable(self.poll.get());
             bindings::disable_work_sync(self.work.get());
@@ -452,7 +453,8 @@ impl<H: Handler> PinnedDrop for CompletionQueue<H> {
         if let Some(cq) = NonNull::new(self.as_raw()) {
             // SAFETY: A queue pair holds a reference to its completion queue, so none is left, and
             // the device reports nothing any more. `stop` has waited for the poller, the timer and
-            // the interrupt, which nobody can start again without a reference, but for who was about to do so when `stop` began.
+            // the interrupt, which nobody can start again without a reference, but for who was
+            // about to do so when `stop` began.
             unsafe {
                 bindings::hcablk_c_ib_destroy_cq(cq.as_ptr());
                 // An event that came then; on PREEMPT_RT it is handled by a thread.

@@ -31,8 +31,9 @@ pub struct Attributes {
     pub fast_registration: bool,
     /// The NUMA node that the device is on; negative: nobody knows.
     pub numa_node: i32,
-    /// Bytes of a mapping at most, if the device may not reach what is mapped, so that it is copied to bounce buffers (swiotlb).
-    /// Those begin anywhere: a segment of a request that is mapped does not end where a page does then.
+    /// Bytes of a mapping at most, if the device may not reach what is mapped, so that it is copied
+    /// to bounce buffers (swiotlb). Those begin anywhere: a segment of a request that is mapped
+    /// does not end where a page does then.
     pub bounce_bytes: Option<u32>,
 }
 

@@ -133,7 +133,8 @@ impl MemoryRegion {
     /// Makes the REG_MR that makes `key` valid with `rights`.
     #[inline]
     fn registration(&self, key: Key, rights: Rights) -> Register<'_> {
-        // SAFETY: By the type's invariant the region stays as long as the borrow; it owns the count.
+        // SAFETY: By the type's invariant the region stays as long as the borrow; it owns the
+        // count.
         unsafe { Register::new(self.as_raw(), &self.waiting, key, rights.access()) }
     }
 

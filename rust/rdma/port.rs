@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! News of a device's port: that it goes down is told at once, long before a peer's silence is noticed.
+//! News of a device's port: that it goes down is told at once, long before a peer's silence is
+//! noticed.
 //!
 //! # Ownership
 //!
-//! A [`PortWatch`] has its listener, and keeps the device by the connection identifier. Whoever keeps the watch inside the
-//! listener must take it out again to end that cycle. Dropping it waits for a call that runs, so not from within one.
+//! A [`PortWatch`] has its listener, and keeps the device by the connection identifier. Whoever
+//! keeps the watch inside the listener must take it out again to end that cycle. Dropping it waits
+//! for a call that runs, so not from within one.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -45,8 +47,8 @@ unsafe impl Send for PortWatch {}
 unsafe impl Sync for PortWatch {}
 
 impl PortWatch {
-    /// Begins to tell `listener` of the port that `id` is bound to (`ENODEV` when it is bound to none yet). Sleeps. Also fails
-    /// with `ENOMEM`.
+    /// Begins to tell `listener` of the port that `id` is bound to (`ENODEV` when it is bound to
+    /// none yet). Sleeps. Also fails with `ENOMEM`.
     ///
     /// C: `ib_register_event_handler()`.
     pub fn new(id: &Arc<Id>, listener: Arc<dyn PortListener>) -> Result<Self> {
@@ -55,8 +57,9 @@ impl PortWatch {
         let port = unsafe { (*id.as_raw()).port_num };
         let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
         let raw = inner.get();
-        // SAFETY: Room for the structure, which stays where it is until the watch is dropped; the device is kept by `id`.
-        // What the macro INIT_IB_EVENT_HANDLER does: registering links the handler, whatever its list was.
+        // SAFETY: Room for the structure, which stays where it is until the watch is dropped; the
+        // device is kept by `id`. What the macro INIT_IB_EVENT_HANDLER does: registering links the
+        // handler, whatever its list was.
         unsafe {
             raw.write(Inner {
                 handler: bindings::ib_event_handler {
@@ -80,7 +83,8 @@ impl PortWatch {
 impl Drop for PortWatch {
     fn drop(&mut self) {
         let raw = self.inner.get();
-        // SAFETY: By the type invariant it is registered, and initialised; nothing runs once that is taken back.
+        // SAFETY: By the type invariant it is registered, and initialised; nothing runs once that
+        // is taken back.
         unsafe {
             bindings::ib_unregister_event_handler(&raw mut (*raw).handler);
             raw.drop_in_place();
@@ -95,8 +99,8 @@ unsafe extern "C" fn on_event(
     handler: *mut bindings::ib_event_handler,
     event: *mut bindings::ib_event,
 ) {
-    // SAFETY: By the safety requirement the handler is in an `Inner`, which is not dropped while this runs; the event is
-    // valid, and has a port's number if it is about a port.
+    // SAFETY: By the safety requirement the handler is in an `Inner`, which is not dropped while
+    // this runs; the event is valid, and has a port's number if it is about a port.
     unsafe {
         if (*event).event != bindings::ib_event_type_IB_EVENT_PORT_ERR {
             return;

@@ -148,8 +148,9 @@ impl Sink {
         self.region.is_registered()
     }
 
-    /// Records that the invalidation has completed, so that the sink, which is laid over `buffers`, can
-    /// be mapped again. `_proof` is that completion's, or that of a later work request of the same queue.
+    /// Records that the invalidation has completed, so that the sink, which is laid over `buffers`,
+    /// can be mapped again. `_proof` is that completion's, or that of a later work request of the
+    /// same queue.
     #[inline]
     pub fn completed<'a>(&mut self, _proof: Success, buffers: impl Iterator<Item = &'a DmaBuffer>) {
         self.region.invalidated();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The message that reports that an invariant of the drivers is broken. Nothing else that they log has `BUG:`,
-//! and a test in whose log that is fails.
+//! The message that reports that an invariant of the drivers is broken. Nothing else that they log
+//! has `BUG:`, and a test in whose log that is fails.
 
 use kernel::{
     alloc::{
@@ -25,8 +25,8 @@ macro_rules! broken {
     };
 }
 
-/// Puts `item` into `list`, which has room for it. If it has not, that is logged, and the item is kept for
-/// ever: dropping it could sleep, and somebody may use it. `false` then. Any context.
+/// Puts `item` into `list`, which has room for it. If it has not, that is logged, and the item is
+/// kept for ever: dropping it could sleep, and somebody may use it. `false` then. Any context.
 #[inline]
 pub fn push_into_room<T, A: Allocator>(list: &mut Vec<T, A>, item: T, what: &'static str) -> bool {
     match list.push_within_capacity(item) {

@@ -327,8 +327,9 @@ macro_rules! event {
     };
 }
 
-/// Makes the module of one side's events: those of requests, of chunks and of disks that are listed, and those of
-/// sessions and queue pairs, which both sides have. A tracepoint's name is that of its event behind the prefix.
+/// Makes the module of one side's events: those of requests, of chunks and of disks that are
+/// listed, and those of sessions and queue pairs, which both sides have. A tracepoint's name is
+/// that of its event behind the prefix.
 macro_rules! events {
     (
         $(#[$mod_doc:meta])* mod $side:ident, prefix $prefix:ident;

@@ -3,14 +3,14 @@
 //! The `kernel` crate's `Atomic`, with the same names, as instructions in place of calls.
 //!
 //! Loads, stores and exchanges of the kernel's are calls of C functions that are not inlined: a
-//! request of 4 KiB had some thirty of them on both sides. These are those of `core`, on x86-64, where
-//! both are the same instructions: a load is an acquire, a store is a release, and a locked
-//! instruction is a full barrier, also to the compiler, which moves nothing across a sequentially consistent
-//! exchange. What the memory models differ in beyond that (dependencies, barriers by themselves) has no
-//! function here. On other architectures this is the kernel's.
+//! request of 4 KiB had some thirty of them on both sides. These are those of `core`, on x86-64,
+//! where both are the same instructions: a load is an acquire, a store is a release, and a locked
+//! instruction is a full barrier, also to the compiler, which moves nothing across a sequentially
+//! consistent exchange. What the memory models differ in beyond that (dependencies, barriers by
+//! themselves) has no function here. On other architectures this is the kernel's.
 //!
-//! Nothing in C changes what is kept in these, but for blk-mq's field of a hardware queue (`blkdev/operations.rs`), which it
-//! leaves alone once that has been set up.
+//! Nothing in C changes what is kept in these, but for blk-mq's field of a hardware queue
+//! (`blkdev/operations.rs`), which it leaves alone once that has been set up.
 
 #[cfg(not(target_arch = "x86_64"))]
 pub use kernel::sync::atomic::{
@@ -111,7 +111,8 @@ mod by_core {
     ///
     /// # Safety
     ///
-    /// [`Self::Cell`] has the size and the alignment of the type, and any of its values is one of the type.
+    /// [`Self::Cell`] has the size and the alignment of the type, and any of its values is one of
+    /// the type.
     pub unsafe trait Value: Copy {
         /// That of `core`.
         #[doc(hidden)]

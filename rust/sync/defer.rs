@@ -122,9 +122,10 @@ pub fn without_io<R>(f: impl FnOnce() -> R) -> R {
     with_flags(bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE, f)
 }
 
-/// Calls `f`, which brings back the disk for which whoever reclaims memory may wait. As [`without_io`]; and allocations in it
-/// wait for no memory at all, but take what the kernel keeps for this (`PF_MEMALLOC`), or fail. Without that they would wait for
-/// ever when all that could be reclaimed has to be written to this disk. Process context.
+/// Calls `f`, which brings back the disk for which whoever reclaims memory may wait. As
+/// [`without_io`]; and allocations in it wait for no memory at all, but take what the kernel keeps
+/// for this (`PF_MEMALLOC`), or fail. Without that they would wait for ever when all that could be
+/// reclaimed has to be written to this disk. Process context.
 pub fn for_reclaim<R>(f: impl FnOnce() -> R) -> R {
     let flags = bindings::PF_MEMALLOC | bindings::PF_MEMALLOC_NOIO | bindings::PF_LOCAL_THROTTLE;
     with_flags(flags, f)

@@ -6,8 +6,8 @@
 //! The layer takes such an object in its box, has C code work on the field, and gives the object
 //! back when that is done. Meanwhile there are only shared references to the object, by which the
 //! layer asks it for what the work needs. The field must stay where it is as long as there are no
-//! others: so says [`HasSlot`], which safe code implements by [`impl_has_slot`](crate::impl_has_slot),
-//! as the kernel's `impl_has_work!` does for its work.
+//! others: so says [`HasSlot`], which safe code implements by
+//! [`impl_has_slot`](crate::impl_has_slot), as the kernel's `impl_has_work!` does for its work.
 
 /// An object that has an `S` to do something with.
 ///
@@ -21,13 +21,13 @@ pub unsafe trait HasSlot<S> {
     fn slot_mut(&mut self) -> &mut S;
 }
 
-/// Says in which field of a type its slot of a type is. The parameters of a generic type, with their
-/// bounds, go before it: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
+/// Says in which field of a type its slot of a type is. The parameters of a generic type, with
+/// their bounds, go before it: `impl_has_slot!({O: Owner} Io<O>, slot: BioSlot)`.
 #[macro_export]
 macro_rules! impl_has_slot {
     ($({$($parameters:tt)*})? $type:ty, $field:ident: $slot:ty) => {
-        // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to it is one to
-        // a slot only if it is a slot, not if it is something that gives one out.
+        // SAFETY: `offset_of!` takes only a field of the type itself, and a raw pointer to it is
+        // one to a slot only if it is a slot, not if it is something that gives one out.
         unsafe impl $(<$($parameters)*>)? $crate::sync::embedded::HasSlot<$slot> for $type {
             #[inline]
             fn slot_mut(&mut self) -> &mut $slot {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Hibernation, refused while a driver is in use: a host that comes back from it has forgotten what its peers have done meanwhile.
+//! Hibernation, refused while a driver is in use: a host that comes back from it has forgotten what
+//! its peers have done meanwhile.
 //!
 //! C header: [`include/linux/suspend.h`](srctree/include/linux/suspend.h)
 
@@ -58,8 +59,8 @@ struct Inner {
     uses: &'static Uses,
 }
 
-/// Refuses hibernation with `EBUSY`, and says so in the log, while there are some [`Uses`]. Suspending to RAM and to idle is not
-/// refused.
+/// Refuses hibernation with `EBUSY`, and says so in the log, while there are some [`Uses`].
+/// Suspending to RAM and to idle is not refused.
 ///
 /// # Invariants
 ///
@@ -80,7 +81,8 @@ impl NoHibernation {
     pub fn while_there_are(uses: &'static Uses) -> Result<Self> {
         let inner = KBox::new(Opaque::<Inner>::uninit(), GFP_KERNEL)?;
         let raw = inner.get();
-        // SAFETY: Room for the structure, which stays where it is until the registration is taken back.
+        // SAFETY: Room for the structure, which stays where it is until the registration is taken
+        // back.
         to_result(unsafe {
             raw.write(Inner {
                 notifier: bindings::notifier_block {
@@ -111,7 +113,8 @@ unsafe extern "C" fn on_event(
     event: crate::ffi::c_ulong,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: By the safety requirement the notifier is in an `Inner`, which stays there while this runs.
+    // SAFETY: By the safety requirement the notifier is in an `Inner`, which stays there while this
+    // runs.
     let uses = unsafe { (*kernel::container_of!(notifier, Inner, notifier)).uses };
     let count = uses.count.load(Relaxed);
     if event != bindings::PM_HIBERNATION_PREPARE as crate::ffi::c_ulong || count == 0 {

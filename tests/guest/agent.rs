@@ -2,11 +2,11 @@
 
 //! Runs commands in a guest for the test runner.
 //!
-//! Every virtio port named `cmd.*` is one channel that runs one command at a time. All numbers are 32-bit
-//! little-endian.
+//! Every virtio port named `cmd.*` is one channel that runs one command at a time. All numbers are
+//! 32-bit little-endian.
 //!
-//! Runner to guest: `length`, then so many bytes of shell text. A length of zero kills the running command.
-//! Guest to runner: a byte of kind, `length`, so many bytes:
+//! Runner to guest: `length`, then so many bytes of shell text. A length of zero kills the running
+//! command. Guest to runner: a byte of kind, `length`, so many bytes:
 //! * `r`: the channel is ready (sent once),
 //! * `o`, `e`: standard output and standard error,
 //! * `x`: the command ended; the data is its exit code as text, `128 + signal` when it was killed.

@@ -3,16 +3,20 @@
 //! Writes and reads a block device with O_DIRECT from memory of every shape, and compares.
 //!
 //! `hcablk-scatter DEVICE CASE SEED [MIB]`; a case is the shape of the memory:
-//! * `sizes`: one buffer, at each in-page offset, of one sector up to more than the largest request;
+//! * `sizes`: one buffer, at each in-page offset, of one sector up to more than the largest
+//!   request;
 //! * `pages`: 1, 2, 3, … scattered pages, up to more than the most segments a request may have;
 //! * `edges`: beginning and end in the middle of pages, whole pages between;
 //! * `gaps`: pieces of pages with holes between them, which the block layer has to split;
 //! * `bytes`: beginning and end at any address that the device's alignment allows;
-//! * `random`: a mixture: 50 shapes, which the commit chooses, too; 150 when all there is to test is asked for, or the kernel is slow.
+//! * `random`: a mixture: 50 shapes, which the commit chooses, too; 150 when all there is to test
+//!   is asked for, or the kernel is slow.
 //!
-//! Every write is read back at once into memory of another shape, and at the end all that was written is read once
-//! more. On a slow kernel (`guest.slow=N` of the test system) one shape of N is tried. The contents of each sector tell its place and the write it comes from. With SEED 0 nothing is written or
-//! compared: only the device's limits are printed. MIB bounds the part of the device in use.
+//! Every write is read back at once into memory of another shape, and at the end all that was
+//! written is read once more. On a slow kernel (`guest.slow=N` of the test system) one shape of N
+//! is tried. The contents of each sector tell its place and the write it comes from. With SEED 0
+//! nothing is written or compared: only the device's limits are printed. MIB bounds the part of the
+//! device in use.
 
 use std::{
     alloc::{alloc_zeroed, Layout},
@@ -32,7 +36,8 @@ const IOV_MAX: usize = 1024;
 const POOL_PAGES: usize = 8192;
 const EINVAL: i32 = 22;
 
-/// A piece of memory: the page's number in the pool, the offset in it, and the length, which may pass the page's end.
+/// A piece of memory: the page's number in the pool, the offset in it, and the length, which may
+/// pass the page's end.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     page: usize,
@@ -131,8 +136,8 @@ impl Pool {
         shape
             .iter()
             .map(|p| {
-                // SAFETY: inside of the allocation, and the pieces of a shape do not overlap: each has pages of its own,
-                // or is the only one in the second half.
+                // SAFETY: inside of the allocation, and the pieces of a shape do not overlap: each
+                // has pages of its own, or is the only one in the second half.
                 unsafe { slice::from_raw_parts_mut(self.base.add(p.page * PAGE + p.offset), p.len) }
             })
             .collect()
@@ -288,8 +293,9 @@ impl Tester {
         Ok(())
     }
 
-    /// Takes for what is written what a refused write has left: the block layer splits a request (`bio_split_io_at`) and may
-    /// refuse a later part when the first ones are written. A sector must hold this write or the one before.
+    /// Takes for what is written what a refused write has left: the block layer splits a request
+    /// (`bio_split_io_at`) and may refuse a later part when the first ones are written. A sector
+    /// must hold this write or the one before.
     fn adopt(&mut self, at: u64, len: usize) -> io::Result<()> {
         let shape = vec![self.pool.run(0, len)];
         let mut data = self.pool.memory(&shape);
@@ -332,7 +338,8 @@ impl Tester {
         }
         let at = self.place(len);
         match self.write(at, &shape) {
-            // Bytes that a device with these limits cannot take in one request and the block layer cannot split.
+            // Bytes that a device with these limits cannot take in one request and the block layer
+            // cannot split.
             Err(err)
                 if err.raw_os_error() == Some(EINVAL)
                     && shape.iter().any(|p| p.len % self.block != 0) =>
@@ -358,8 +365,8 @@ impl Tester {
         ))
     }
 
-    /// Memory for so many bytes: one buffer that starts in the middle of a page, scattered pages, or (not for much, since
-    /// every piece is a request then) pieces of pages.
+    /// Memory for so many bytes: one buffer that starts in the middle of a page, scattered pages,
+    /// or (not for much, since every piece is a request then) pieces of pages.
     fn other_shape(&mut self, len: usize) -> Shape {
         let blocks = PAGE / self.block;
         let scattered = len / PAGE + 2 <= IOV_MAX;
@@ -422,7 +429,8 @@ impl Tester {
         Ok(())
     }
 
-    /// Pages between a first piece of `head` bytes that ends with its page, and a last one of `tail` bytes.
+    /// Pages between a first piece of `head` bytes that ends with its page, and a last one of
+    /// `tail` bytes.
     fn edged(&mut self, head: usize, middle: usize, tail: usize) -> Shape {
         let mut shape = vec![self.pool.piece(PAGE - head, head)];
         shape.extend((0..middle).map(|_| self.pool.piece(0, PAGE)));

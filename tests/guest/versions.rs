@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Looks for writes of the past: that come to the drive after a later write of the same place was acknowledged.
+//! Looks for writes of the past: that come to the drive after a later write of the same place was
+//! acknowledged.
 //!
-//! `hcablk-versions write DEVICE WRITERS`: so many threads write version after version of places of their own, of 4 to 128
-//! KiB, with O_DIRECT. Before each write, and after it, what is read there must be the last version that was
-//! acknowledged. At the end, which is when there is a file `/tmp/stop`, prints the last version of each place.
+//! `hcablk-versions write DEVICE WRITERS`: so many threads write version after version of places of
+//! their own, of 4 to 128 KiB, with O_DIRECT. Before each write, and after it, what is read there
+//! must be the last version that was acknowledged. At the end, which is when there is a file
+//! `/tmp/stop`, prints the last version of each place.
 //!
-//! `hcablk-versions check DEVICE`: reads such lines from standard input, and whether the device holds that.
+//! `hcablk-versions check DEVICE`: reads such lines from standard input, and whether the device
+//! holds that.
 
 use std::{
     alloc::{alloc_zeroed, Layout},

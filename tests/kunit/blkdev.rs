@@ -61,7 +61,8 @@ use kernel::{
 const READ: BioOp = BioOp::Read;
 const WRITE: BioOp = BioOp::Write { fua: false };
 
-/// Records the first opens, each with the claims before it, and how many closes there were, with the claims left at the last one.
+/// Records the first opens, each with the claims before it, and how many closes there were, with
+/// the claims left at the last one.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     opened: [Option<(OpenMode, u32)>; 2],

@@ -37,8 +37,8 @@ const ROUNDS: usize = 8;
 /// The last one's number.
 const LAST: u32 = 77;
 
-/// Has the peer write to `address` again and again while `memory` is dropped. KASAN sees it if a write reaches a page that
-/// was freed.
+/// Has the peer write to `address` again and again while `memory` is dropped. KASAN sees it if a
+/// write reaches a page that was freed.
 fn dropped_under_writes<T>(
     link: &Link,
     memory: T,
@@ -62,8 +62,9 @@ fn dropped_under_writes<T>(
         link.far.pair.post(&chain)?;
     }
     drop(memory);
-    // Done, refused or flushed. Before that the queue pair that they go to must not be destroyed: what soft-RoCE sends to a
-    // device of the same machine it hands over without counting the queue pair (`rxe_rcv()`).
+    // Done, refused or flushed. Before that the queue pair that they go to must not be destroyed:
+    // what soft-RoCE sends to a device of the same machine it hands over without counting the queue
+    // pair (`rxe_rcv()`).
     link.far.completed(OTHER, LAST)?;
     Ok(())
 }

@@ -2,19 +2,20 @@
 
 //! The drives that are exported, and by which wwids.
 //!
-//! A drive is known by the file or device that volumes open, its file of reservations by the wwid. Of each wwid there is one
-//! drive: two would not know of each other's reservations and write the same file. A drive that is exported by
-//! another wwid, or without one, beside that of its first volume is not one whose reservations can be changed,
-//! and none that has any is exported so.
+//! A drive is known by the file or device that volumes open, its file of reservations by the wwid.
+//! Of each wwid there is one drive: two would not know of each other's reservations and write the
+//! same file. A drive that is exported by another wwid, or without one, beside that of its first
+//! volume is not one whose reservations can be changed, and none that has any is exported so.
 //!
-//! An empty mount point looks like a directory without files, and a preempted host would write again. So a volume can demand that its
-//! reservations are kept ([`Keep::Always`]): then it is not enabled unless the directory has the file [`MARKER`], which is
-//! made once, when the directory is.
+//! An empty mount point looks like a directory without files, and a preempted host would write
+//! again. So a volume can demand that its reservations are kept ([`Keep::Always`]): then it is not
+//! enabled unless the directory has the file [`MARKER`], which is made once, when the directory is.
 //!
 //! # Locks and contexts
 //!
-//! `opening` is held by who begins to use a drive, while files are opened and read, for as long as their file system takes.
-//! `list` is held for looks and changes only: whoever lets go of a drive waits for no file.
+//! `opening` is held by who begins to use a drive, while files are opened and read, for as long as
+//! their file system takes. `list` is held for looks and changes only: whoever lets go of a drive
+//! waits for no file.
 
 use super::{
     file::DriveFile,
@@ -133,9 +134,9 @@ impl List {
         drive.ambiguous.store(self.uses.iter().any(other), Relaxed);
     }
 
-    /// Opens the directory that keeps the files of reservations, and returns it with whether it has [`MARKER`]. Returns `None` if
-    /// none is set or it does not exist, and `keep` allows that. Sleeps. Fails with `ENOENT` if `keep` does not, and with what
-    /// could not be done.
+    /// Opens the directory that keeps the files of reservations, and returns it with whether it has
+    /// [`MARKER`]. Returns `None` if none is set or it does not exist, and `keep` allows that.
+    /// Sleeps. Fails with `ENOENT` if `keep` does not, and with what could not be done.
     fn open(
         directory: Option<&CStr>,
         keep: Keep,
@@ -190,7 +191,8 @@ impl Drives {
         f(self.list.lock().directory.as_deref())
     }
 
-    /// Sets the directory of their files, none if `path` is empty; `EBUSY` while a volume is exported, or is being enabled.
+    /// Sets the directory of their files, none if `path` is empty; `EBUSY` while a volume is
+    /// exported, or is being enabled.
     pub(crate) fn set_directory(&self, path: &str) -> Result {
         if !path.is_empty() && !path.starts_with('/') {
             return Err(EINVAL);
@@ -210,23 +212,24 @@ impl Drives {
         Ok(())
     }
 
-    /// Has all changes of `drive`, or of all drives, asked for again that were asked for and have not begun. Returns whether one of
-    /// `host` has, and has not ended.
+    /// Has all changes of `drive`, or of all drives, asked for again that were asked for and have
+    /// not begun. Returns whether one of `host` has, and has not ended.
     pub(crate) fn give_up_changes(&self, drive: Option<&Arc<Drive>>, host: HostId) -> bool {
         let list = self.list.lock();
         let give_up = |making, drive: &Arc<Drive>| drive.give_up_changes(host) || making;
         list.drives(drive).fold(false, give_up)
     }
 
-    /// Returns whether a change of `drive`, or of any drive, is being made that `host` has asked for.
+    /// Returns whether a change of `drive`, or of any drive, is being made that `host` has asked
+    /// for.
     pub(crate) fn is_changing(&self, drive: Option<&Arc<Drive>>, host: HostId) -> bool {
         let list = self.list.lock();
         let mut drives = list.drives(drive);
         drives.any(|drive| drive.turns.lock().is_making(host))
     }
 
-    /// Returns the reservations of the drive `file`, which a volume exports by `wwid`. Sleeps, for as long as their file system
-    /// takes. Errors come with what could not be done.
+    /// Returns the reservations of the drive `file`, which a volume exports by `wwid`. Sleeps, for
+    /// as long as their file system takes. Errors come with what could not be done.
     pub(crate) fn of(
         this: &Arc<Self>,
         file: FileId,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The file of a drive's reservations, `DIRECTORY/WWID`: two images ([`hcablk_core::logic::reservation`]).
+//! The file of a drive's reservations, `DIRECTORY/WWID`: two images
+//! ([`hcablk_core::logic::reservation`]).
 //!
-//! A change writes the older one. What is written counts when the target begins again, so a change that cannot be made
-//! durable is overwritten by what there was before it, as the next image: it may have reached the drive nevertheless.
-//! What is read is what the medium has: an image that the page cache has alone would be taken for durable, and the one that is
-//! would be overwritten by the next change.
+//! A change writes the older one. What is written counts when the target begins again, so a change
+//! that cannot be made durable is overwritten by what there was before it, as the next image: it
+//! may have reached the drive nevertheless. What is read is what the medium has: an image that the
+//! page cache has alone would be taken for durable, and the one that is would be overwritten by the
+//! next change.
 
 use super::Printed;
 use hcablk_core::{
@@ -40,8 +42,8 @@ pub(super) struct DriveFile {
 }
 
 impl DriveFile {
-    /// Reads the newest whole image into `state`, which stays as it is if there is no file. Sleeps. Errors come with what
-    /// could not be done.
+    /// Reads the newest whole image into `state`, which stays as it is if there is no file. Sleeps.
+    /// Errors come with what could not be done.
     pub(super) fn load(
         directory: StateDirectory,
         wwid: VolumeId,
@@ -98,8 +100,8 @@ impl DriveFile {
         }
     }
 
-    /// Makes `next` durable in the place of `former`. If that fails `former` is what counts, unless [`Self::is_uncertain`].
-    /// Sleeps.
+    /// Makes `next` durable in the place of `former`. If that fails `former` is what counts, unless
+    /// [`Self::is_uncertain`]. Sleeps.
     pub(super) fn save(&mut self, former: &Reservations, next: &Reservations) -> Result {
         let mut bytes = KVec::from_elem(0u8, IMAGE_LEN, GFP_KERNEL)?;
         let image: &mut [u8; IMAGE_LEN] = bytes.as_mut_slice().try_into().map_err(|_| EINVAL)?;
@@ -114,8 +116,8 @@ impl DriveFile {
         self.uncertain
     }
 
-    /// Writes the next image, at first in both places. One that fails has its place written again by the one after it: the
-    /// other place is whole.
+    /// Writes the next image, at first in both places. One that fails has its place written again
+    /// by the one after it: the other place is whole.
     fn write(
         &mut self,
         file: &StateFile,

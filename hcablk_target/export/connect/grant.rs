@@ -110,8 +110,8 @@ impl Connect {
         Ok(())
     }
 
-    /// Returns `geometry` with the read-only flag that every reply of this session carries: whether the volume or its drive
-    /// refused writes when the session began. Any context.
+    /// Returns `geometry` with the read-only flag that every reply of this session carries: whether
+    /// the volume or its drive refused writes when the session began. Any context.
     fn as_told(session: &Session, geometry: &Geometry) -> Geometry {
         Geometry {
             read_only: session.began_read_only(),
@@ -119,7 +119,8 @@ impl Connect {
         }
     }
 
-    /// Returns what the replies to all queue pairs of a session have in common; nothing is granted by it.
+    /// Returns what the replies to all queue pairs of a session have in common; nothing is granted
+    /// by it.
     fn reply(request: &Request, session: &Session, volume: &Volume) -> Reply {
         Reply {
             version: request.version(),
@@ -193,7 +194,8 @@ impl Connect {
         Ok(())
     }
 
-    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can cause it.
+    /// Logs that a session begins, or its queue pair anew, with a rate limit, since a peer can
+    /// cause it.
     #[cold]
     fn report_begin(request: &Request, volume: &Volume) {
         let (id, host) = (request.session.0, Printed(request.host));

@@ -2,9 +2,9 @@
 
 //! Who asks for a connection: an initiator that proves who it is, or one that need not.
 //!
-//! Nothing is looked up for a request before this, and nothing is made for it. Who cannot prove who it is learns the same
-//! whether there is a volume of that name or not, whether the host is allowed, and whether a key is wrong; the log of this machine
-//! tells which.
+//! Nothing is looked up for a request before this, and nothing is made for it. Who cannot prove who
+//! it is learns the same whether there is a volume of that name or not, whether the host is
+//! allowed, and whether a key is wrong; the log of this machine tells which.
 
 use super::{
     Connect,
@@ -98,8 +98,8 @@ fn connection(wanted: &Wanted) -> Option<Request> {
     }
 }
 
-/// Returns an address as the connection manager tells it: of an IPv4 address, none of which begins with 0, there are the last
-/// four bytes.
+/// Returns an address as the connection manager tells it: of an IPv4 address, none of which begins
+/// with 0, there are the last four bytes.
 fn own_address(ip: &[u8; 16]) -> IpAddr {
     match *ip {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] if a != 0 => IpAddr::from([a, b, c, d]),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is told to a host that asks before it connects: the volumes that it may use, and where is listened.
+//! What is told to a host that asks before it connects: the volumes that it may use, and where is
+//! listened.
 //!
-//! Who has not proven who it is, is told of the volumes that do not demand it. Where is listened is told to those who are told of
-//! a volume.
+//! Who has not proven who it is, is told of the volumes that do not demand it. Where is listened is
+//! told to those who are told of a volume.
 
 use super::{
     proofs::Candidates,
@@ -81,15 +82,17 @@ impl Registry {
         self.portals_generation.store(next.max(1), Release);
     }
 
-    /// Returns a number that is another one, and not 0, after the portals have changed. Any context.
+    /// Returns a number that is another one, and not 0, after the portals have changed. Any
+    /// context.
     pub(crate) fn portals_generation(&self) -> u32 {
         self.portals_generation.load(Acquire)
     }
 
-    /// Returns what a proof of `host` is checked by that asks for an entry: the first keys that are set for it on any
-    /// exported volumes. Fails with `ENOMEM`.
+    /// Returns what a proof of `host` is checked by that asks for an entry: the first keys that are
+    /// set for it on any exported volumes. Fails with `ENOMEM`.
     pub(crate) fn candidates_of(&self, host: HostId) -> Result<Candidates> {
-        // They are of several volumes, whose locks are not held together: copies, but not on the stack.
+        // They are of several volumes, whose locks are not held together: copies, but not on the
+        // stack.
         let nobody = [self.nobody.copy(), self.nobody.copy()];
         let mut of_host: KBox<[Key; KEYS_MAX]> = KBox::new(nobody, GFP_KERNEL)?;
         let mut found = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the target knows of who asks, to have that proven: challenges, and the keys that a proof may be made by.
+//! What the target knows of who asks, to have that proven: challenges, and the keys that a proof
+//! may be made by.
 
 use super::Registry;
 use crate::export::{
@@ -55,7 +56,8 @@ impl Registry {
         lists.volumes.iter().find(exported).cloned()
     }
 
-    /// Keeps the challenge of an initiator at `address`, and returns what to send. Fails with `ENOMEM`. May sleep.
+    /// Keeps the challenge of an initiator at `address`, and returns what to send. Fails with
+    /// `ENOMEM`. May sleep.
     pub(crate) fn challenge(
         &self,
         address: Address,
@@ -77,8 +79,8 @@ impl Registry {
         Ok(challenge)
     }
 
-    /// Returns the challenge of this handle and its number, to check a proof by, if it was of an initiator at `address` and not
-    /// long ago.
+    /// Returns the challenge of this handle and its number, to check a proof by, if it was of an
+    /// initiator at `address` and not long ago.
     pub(crate) fn challenged(
         &self,
         handle: u16,
@@ -88,7 +90,8 @@ impl Registry {
         look(&mut self.challenges.lock(), handle, address, now_ms)
     }
 
-    /// Takes the challenge of this handle and number, to which a right proof has come; `false`: another one was before.
+    /// Takes the challenge of this handle and number, to which a right proof has come; `false`:
+    /// another one was before.
     pub(crate) fn take_challenge(&self, named: (u16, u64), address: &Address) -> bool {
         let now_ms = system::now_ns() / 1_000_000;
         take(&mut self.challenges.lock(), named, address, now_ms)
@@ -128,8 +131,8 @@ impl Registry {
         })
     }
 
-    /// Returns what matters of `volume` for a request, as [`Volume::admission`], and whether this target's own key is withdrawn by
-    /// which that is proven.
+    /// Returns what matters of `volume` for a request, as [`Volume::admission`], and whether this
+    /// target's own key is withdrawn by which that is proven.
     pub(crate) fn admission(
         &self,
         volume: &Volume,

@@ -56,8 +56,8 @@ impl Volume {
         f(self.state.lock().hosts.keys(host))
     }
 
-    /// Lets a host use the volume no longer, and ends its sessions. Does not wait until nothing is left of them:
-    /// who calls this holds up the whole tree of directories. Process context.
+    /// Lets a host use the volume no longer, and ends its sessions. Does not wait until nothing is
+    /// left of them: who calls this holds up the whole tree of directories. Process context.
     pub(crate) fn forbid(&self, host: HostId) {
         self.state.lock().hosts.forbid(host);
         self.registry
@@ -67,16 +67,17 @@ impl Volume {
         self.give_up_changes(host);
     }
 
-    /// Has no change of reservations made that `host` has asked for by sessions that have ended, or are ending; others are asked
-    /// for again. Returns whether one is being made that had begun before.
+    /// Has no change of reservations made that `host` has asked for by sessions that have ended, or
+    /// are ending; others are asked for again. Returns whether one is being made that had begun
+    /// before.
     pub(crate) fn give_up_changes(&self, host: HostId) -> bool {
         self.registry
             .drives()
             .give_up_changes(self.drive().as_ref(), host)
     }
 
-    /// Returns the drive whose reservations it is under; `None`: it is not exported, and which drive it had is not known, of which
-    /// a change may have outlived the export.
+    /// Returns the drive whose reservations it is under; `None`: it is not exported, and which
+    /// drive it had is not known, of which a change may have outlived the export.
     fn drive(&self) -> Option<Arc<Drive>> {
         self.with_backing(|backing| backing.drive().cloned())?
     }
@@ -88,9 +89,10 @@ impl Volume {
             .is_changing(self.drive().as_ref(), host)
     }
 
-    /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it can reach
-    /// the drive or its reservations any more; fails with `EAGAIN` if that takes longer than [`EVICT_WAIT_MS`],
-    /// or a change of reservations is being made for it: the host is evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
+    /// Keeps a host out until [`Self::admit`], and ends its sessions. Returns when nothing of it
+    /// can reach the drive or its reservations any more; fails with `EAGAIN` if that takes longer
+    /// than [`EVICT_WAIT_MS`], or a change of reservations is being made for it: the host is
+    /// evicted, and to ask again is to wait on. Fails with `ECANCELED` if the host was admitted
     /// meanwhile; with `ENOSPC` when too many are evicted, and with `ENOMEM`: then nothing has
     /// changed. Process context.
     pub(crate) fn evict(&self, host: HostId) -> Result {
@@ -129,7 +131,8 @@ impl Volume {
         Ok(evicted)
     }
 
-    /// Returns what matters for `request`, and for how it is proven, and the last epoch that its session had.
+    /// Returns what matters for `request`, and for how it is proven, and the last epoch that its
+    /// session had.
     pub(crate) fn admission(
         &self,
         request: &Request,
@@ -164,8 +167,9 @@ impl Volume {
         )
     }
 
-    /// Remembers the epoch of the session that `request` has begun. Fails with `ESTALE` if the session had it or a later one,
-    /// or was fenced with it, and with `ENODEV` if the volume is exported no longer.
+    /// Remembers the epoch of the session that `request` has begun. Fails with `ESTALE` if the
+    /// session had it or a later one, or was fenced with it, and with `ENODEV` if the volume is
+    /// exported no longer.
     pub(crate) fn remember_epoch(&self, request: &Request) -> Result {
         match &self.state.lock().export {
             Export::Exported { records, .. } => {
@@ -175,8 +179,9 @@ impl Volume {
         }
     }
 
-    /// Lets no session `id` of `host` begin with `epoch` or one before, as long as the volume is exported, and
-    /// ends the one that there is; returns whether nothing of it can reach the drive any more. May sleep.
+    /// Lets no session `id` of `host` begin with `epoch` or one before, as long as the volume is
+    /// exported, and ends the one that there is; returns whether nothing of it can reach the drive
+    /// any more. May sleep.
     pub(crate) fn fence_session(&self, host: HostId, id: SessionId, epoch: Epoch) -> bool {
         if let Export::Exported { records, .. } = &self.state.lock().export {
             records.fence(host, id, epoch);
@@ -191,8 +196,8 @@ impl Volume {
         self.registry.wait_for_ends_within(0, &fenced)
     }
 
-    /// Makes the instance that `request` is of the newest of its host. `false`: a later one has come, or the
-    /// host may not use the volume.
+    /// Makes the instance that `request` is of the newest of its host. `false`: a later one has
+    /// come, or the host may not use the volume.
     pub(crate) fn enter(&self, request: &Request, proven: Proven) -> bool {
         let mut state = self.state.lock();
         let instance = request.session.instance();

@@ -19,7 +19,8 @@ use hcablk_core::proto::{
 };
 
 impl Volume {
-    /// Returns what `host` is told of it, if it may use it: by the key that it has proven to have, or without one.
+    /// Returns what `host` is told of it, if it may use it: by the key that it has proven to have,
+    /// or without one.
     pub(crate) fn entry(&self, host: HostId, proven: Proven) -> Option<VolumeEntry> {
         let state = self.state.lock();
         let Export::Exported { backing, .. } = &state.export else {

@@ -25,7 +25,8 @@ use kernel::{
 };
 
 impl Volume {
-    /// Returns whether something is left of a session on `drive` that a preemption has ended whose number is `last` or less.
+    /// Returns whether something is left of a session on `drive` that a preemption has ended whose
+    /// number is `last` or less.
     fn is_draining(&self, drive: &Arc<Drive>, last: u64) -> bool {
         let preempted = |other: &Session| other.is_preempted_by(last) && other.is_on(drive);
         !self.registry.wait_for_ends_within(0, &preempted)
@@ -33,8 +34,8 @@ impl Volume {
 }
 
 impl Volume {
-    /// Takes a session's closed queues out of `queues` and keeps what they have counted, under the lock
-    /// of the sums: a reader of the counters meets each queue once. May sleep.
+    /// Takes a session's closed queues out of `queues` and keeps what they have counted, under the
+    /// lock of the sums: a reader of the counters meets each queue once. May sleep.
     pub(crate) fn retire(&self, queues: &Mutex<KVec<Arc<Queue>>>) -> KVec<Arc<Queue>> {
         let past = self.past.lock();
         let queues = core::mem::take(&mut *queues.lock());
@@ -58,13 +59,14 @@ impl Volume {
         Some(queue)
     }
 
-    /// Makes a change of the reservations of `drive`. `Draining`: it is decided, and something of hosts
-    /// that were preempted, by it or before it, can still reach the drive; or it is not made, as by
-    /// [`Drive::change`]. Sleeps, for as long as the file of the reservations takes.
+    /// Makes a change of the reservations of `drive`. `Draining`: it is decided, and something of
+    /// hosts that were preempted, by it or before it, can still reach the drive; or it is not made,
+    /// as by [`Drive::change`]. Sleeps, for as long as the file of the reservations takes.
     ///
-    /// A preemption counts before the victims' sessions are marked and ended: what is listed later is checked by it, and what
-    /// was listed before is waited for, with all requests that were checked before. So is what earlier ones
-    /// have marked, also by one that ends nobody's registration: who asked for those may be gone.
+    /// A preemption counts before the victims' sessions are marked and ended: what is listed later
+    /// is checked by it, and what was listed before is waited for, with all requests that were
+    /// checked before. So is what earlier ones have marked, also by one that ends nobody's
+    /// registration: who asked for those may be gone.
     pub(crate) fn reserve(&self, asking: Asking, op: ReservationOp, drive: &Arc<Drive>) -> Status {
         let outcome = drive.change(asking, op, |number, victims| {
             let is_victim = |other: &Session| victims.contains(&other.host()) && other.is_on(drive);
@@ -77,9 +79,9 @@ impl Volume {
         }
     }
 
-    /// Returns the key of registrant `index` of the drive. Fails with `Draining` while something of a
-    /// host that was preempted can reach the drive, and with `Unsupported` and `Gone`. May sleep, but
-    /// does not wait for the drive.
+    /// Returns the key of registrant `index` of the drive. Fails with `Draining` while something of
+    /// a host that was preempted can reach the drive, and with `Unsupported` and `Gone`. May sleep,
+    /// but does not wait for the drive.
     pub(crate) fn read_key(
         &self,
         session: &Session,

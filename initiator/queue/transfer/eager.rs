@@ -15,8 +15,8 @@
 //! waits for an answer.
 //!
 //! The target registers the ring with its first answer on a queue pair: before that nothing is
-//! written. If the target posts no RDMA READ, the queue sends a request for nothing (a nop) at once to
-//! get that answer.
+//! written. If the target posts no RDMA READ, the queue sends a request for nothing (a nop) at once
+//! to get that answer.
 
 use super::{
     extent_of,
@@ -266,8 +266,8 @@ impl Queue {
         }
     }
 
-    // The functions below take what they need of a `Room`, so that it is not stored for those that are
-    // not inlined.
+    // The functions below take what they need of a `Room`, so that it is not stored for those that
+    // are not inlined.
 
     /// Posts the write as one RDMA WRITE with an immediate value.
     #[inline(always)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reservations as bytes, for a file: one *image* is all of them, with a checksum. A file has two, of which each change
-//! writes the older one, so that there is always a whole one.
+//! Reservations as bytes, for a file: one *image* is all of them, with a checksum. A file has two,
+//! of which each change writes the older one, so that there is always a whole one.
 
 use super::{Change, Held, Registrant, Reservations, CHANGES_MAX, REGISTRANTS_MAX};
 use crate::proto::{
@@ -38,7 +38,8 @@ pub enum BadImage {
     Content,
 }
 
-/// Returns the CRC32C (Castagnoli) of these bytes. A file is written with each change only: no table is worth its memory.
+/// Returns the CRC32C (Castagnoli) of these bytes. A file is written with each change only: no
+/// table is worth its memory.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| {
@@ -187,7 +188,8 @@ impl Reservations {
         }
     }
 
-    /// Returns whether the reservation, whose one holder is `holder` if it has one, has the holders that it may have.
+    /// Returns whether the reservation, whose one holder is `holder` if it has one, has the holders
+    /// that it may have.
     fn is_sound(&self, holder: Option<HostId>) -> bool {
         match (self.held, holder) {
             (None, None) => true,

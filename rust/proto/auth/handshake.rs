@@ -13,7 +13,8 @@ use super::{
     Channel, Crypto, Proof, Secret, SessionKey, CHALLENGE_LEN, KEY_LEN, MAC_LEN,
 };
 
-/// Bytes that the key of a handshake is made of: its label, the channel, what was sent, and what X25519 gives.
+/// Bytes that the key of a handshake is made of: its label, the channel, what was sent, and what
+/// X25519 gives.
 const TRANSCRIPT_LEN: usize = 16 + CHANNEL_LEN + REQUEST_LEN + CHALLENGE_LEN + MAC_AT + KEY_LEN;
 
 /// What both sides have sent before the proof's MAC, and where.
@@ -25,7 +26,8 @@ struct Transcript<'a> {
 }
 
 impl Transcript<'_> {
-    /// Returns the key of the handshake by the key of a pair, with what X25519 has given, if both have it.
+    /// Returns the key of the handshake by the key of a pair, with what X25519 has given, if both
+    /// have it.
     fn key<C: Crypto>(&self, pair: &Secret<C>, shared: Option<&Secret<C>>) -> Secret<C> {
         let mut message: [u8; TRANSCRIPT_LEN] = concat(&[
             label::HANDSHAKE,
@@ -49,8 +51,8 @@ pub struct Initiator<C: Crypto> {
 }
 
 impl<C: Crypto> Initiator<C> {
-    /// Begins the handshake for what `request` asks for: an admin queue pair, or an entry; `pair` is the
-    /// [pair key](Secret::pair). `None`: as [`Crypto::random`]. May sleep.
+    /// Begins the handshake for what `request` asks for: an admin queue pair, or an entry; `pair`
+    /// is the [pair key](Secret::pair). `None`: as [`Crypto::random`]. May sleep.
     pub fn new(pair: Secret<C>, request: &[u8; REQUEST_LEN]) -> Option<Self> {
         Some(Self {
             pair,
@@ -94,7 +96,8 @@ impl<C: Crypto> Initiator<C> {
     }
 }
 
-/// An initiator that has answered a challenge, and does not know whom it talks to until there is a reply.
+/// An initiator that has answered a challenge, and does not know whom it talks to until there is a
+/// reply.
 pub struct Unconfirmed<C: Crypto> {
     proof: [u8; REQUEST_LEN],
     mac: [u8; MAC_LEN],
@@ -107,7 +110,8 @@ impl<C: Crypto> Unconfirmed<C> {
         &self.proof
     }
 
-    /// Takes the reply; returns it with the session's key and handle. `None`: what answers does not have the keys.
+    /// Takes the reply; returns it with the session's key and handle. `None`: what answers does not
+    /// have the keys.
     pub fn confirm(
         self,
         reply: &[u8],
@@ -138,7 +142,8 @@ pub struct Challenged<C: Crypto> {
 }
 
 impl<C: Crypto> Challenged<C> {
-    /// Challenges who has sent `hello`, which asks for `wanted`. `None`: as [`Crypto::random`]. May sleep.
+    /// Challenges who has sent `hello`, which asks for `wanted`. `None`: as [`Crypto::random`]. May
+    /// sleep.
     pub fn new(wanted: Wanted, hello: [u8; REQUEST_LEN]) -> Option<Self> {
         let private = Secret::<C>::random()?;
         let share = C::public(&private.bytes);
@@ -157,7 +162,8 @@ impl<C: Crypto> Challenged<C> {
         })
     }
 
-    /// Names the challenge, by a handle below [`CHALLENGES_MAX`](super::CHALLENGES_MAX): 0 if this is left out.
+    /// Names the challenge, by a handle below [`CHALLENGES_MAX`](super::CHALLENGES_MAX): 0 if this
+    /// is left out.
     pub fn name(&mut self, handle: u16) {
         let bytes = self.challenge.iter_mut().skip(HANDLE_AT);
         for (to, from) in bytes.zip(handle.to_le_bytes()) {
@@ -175,8 +181,9 @@ impl<C: Crypto> Challenged<C> {
         &self.wanted
     }
 
-    /// Returns the session's key if `proof`, which came on `channel`, was made by one of the pair keys `pairs`, and by which.
-    /// Takes as long whichever it is, or none. A challenge is used up when it has succeeded.
+    /// Returns the session's key if `proof`, which came on `channel`, was made by one of the pair
+    /// keys `pairs`, and by which. Takes as long whichever it is, or none. A challenge is used up
+    /// when it has succeeded.
     pub fn verify<'a>(
         &self,
         proof: &Proof,

@@ -47,7 +47,8 @@ impl<C: Crypto> SessionKey<C> {
         self.0.mac(&message)
     }
 
-    /// Returns whether the request is one of this session. Whether it came before is another question.
+    /// Returns whether the request is one of this session. Whether it came before is another
+    /// question.
     pub fn has_sealed(&self, request: &Sealed, channel: &Channel) -> bool {
         let covered = concat(&[request.bytes()]);
         C::is_equal(&self.mac_of_request(&covered, channel), &request.mac())
@@ -76,8 +77,8 @@ impl<C: Crypto> SessionKey<C> {
         concat(&[&covered, &self.mac_of_reply(request, &covered, channel)])
     }
 
-    /// Reads a reply to that request, and the handle of the session; `None`: the target of this session did not
-    /// send it.
+    /// Reads a reply to that request, and the handle of the session; `None`: the target of this
+    /// session did not send it.
     pub fn open_reply(
         &self,
         request: &[u8; MAC_LEN],
@@ -115,7 +116,8 @@ impl<C: Crypto> SessionKey<C> {
         concat(&[entry, &self.mac_of_entry(request, entry, channel)])
     }
 
-    /// Reads the entry that answers that request; `None`: the target of this handshake did not send it.
+    /// Reads the entry that answers that request; `None`: the target of this handshake did not send
+    /// it.
     pub fn open_entry(
         &self,
         request: &[u8; MAC_LEN],

@@ -81,7 +81,8 @@ fn proof_of(bytes: &[u8]) -> Option<Proof> {
     }
 }
 
-/// A handshake that somebody in the middle changes; whether both sides accept it, in the order of what they send.
+/// A handshake that somebody in the middle changes; whether both sides accept it, in the order of
+/// what they send.
 fn shake<I: Crypto, T: Crypto>(
     change: impl Fn(usize, &mut [u8]),
     (at_initiator, at_target): (Channel, Channel),

@@ -2,8 +2,8 @@
 
 //! Which numbers of sealed requests a target has seen.
 
-/// Numbers below the highest that came by which others may be late: as many as a session's queue pairs come up at the
-/// same time.
+/// Numbers below the highest that came by which others may be late: as many as a session's queue
+/// pairs come up at the same time.
 const WIDTH: u64 = u128::BITS as u64;
 
 /// See the module. Each number is accepted once; numbers begin at 1.

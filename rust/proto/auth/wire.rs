@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the two sides send to prove who they are: the forms of connection requests that do so, and challenges.
+//! What the two sides send to prove who they are: the forms of connection requests that do so, and
+//! challenges.
 
 use super::{
     super::{
@@ -44,8 +45,8 @@ pub struct End {
     pub qp: u32,
 }
 
-/// Between which ports and queue pairs of theirs a message of the connection manager goes, as far as that tells both of
-/// them. So nobody can turn what was proven to a queue pair of his own.
+/// Between which ports and queue pairs of theirs a message of the connection manager goes, as far
+/// as that tells both of them. So nobody can turn what was proven to a queue pair of his own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Channel {
     /// The initiator's end.
@@ -215,7 +216,8 @@ impl Proof {
     }
 }
 
-/// A request with the MAC of its session's key, as it came: nothing of it is to be believed before that was checked.
+/// A request with the MAC of its session's key, as it came: nothing of it is to be believed before
+/// that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     bytes: [u8; REQUEST_LEN],
@@ -252,8 +254,8 @@ impl Sealed {
         mac_of(&self.bytes)
     }
 
-    /// Returns the request: one of the session `id`, by its `host` for its `volume`; `Malformed` if it is of another session, or of
-    /// an admin queue pair.
+    /// Returns the request: one of the session `id`, by its `host` for its `volume`; `Malformed` if
+    /// it is of another session, or of an admin queue pair.
     pub fn request(
         &self,
         (id, epoch): (SessionId, Epoch),

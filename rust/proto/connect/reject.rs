@@ -38,7 +38,8 @@ pub enum Reason {
     Superseded = 11,
     /// It is a [challenge](super::super::auth), not a refusal.
     Challenge = 12,
-    /// Who asks has not proven to be who it says, or there is nothing for it here: which it is nobody is told.
+    /// Who asks has not proven to be who it says, or there is nothing for it here: which it is
+    /// nobody is told.
     NotProven = 13,
     /// It is an entry of a [list](super::super::discovery), not a refusal.
     Entry = 14,

@@ -81,7 +81,8 @@ const FUA: u16 = 1 << 2;
 pub struct Reply {
     /// The version that will be spoken.
     pub version: u8,
-    /// Receive buffers posted: the initiator's first credits. [`ADMIN_DEPTH`] on the admin queue pair.
+    /// Receive buffers posted: the initiator's first credits. [`ADMIN_DEPTH`] on the admin queue
+    /// pair.
     pub credits: u16,
     /// The session and its epoch, repeated.
     pub session: SessionId,
@@ -102,9 +103,11 @@ pub struct Reply {
     pub message_batches: bool,
     /// On the admin queue pair: a watch may ask for the portals' generation.
     pub tells_portals: bool,
-    /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator flushes.
+    /// On the admin queue pair: a watch may ask for the write cache, and say whether the initiator
+    /// flushes.
     pub tells_cache: bool,
-    /// On the admin queue pair: a watch may follow the volume's limits; the first one is answered at once.
+    /// On the admin queue pair: a watch may follow the volume's limits; the first one is answered
+    /// at once.
     pub tells_limits: bool,
     /// Memory for the data of writes.
     pub grant: Option<Grant>,

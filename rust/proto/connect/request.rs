@@ -28,7 +28,8 @@ pub struct Request {
     pub version_min: u8,
     /// Highest version spoken.
     pub version_max: u8,
-    /// Requests that may be in flight on this queue pair; in the request of the admin queue pair, on each of the others.
+    /// Requests that may be in flight on this queue pair; in the request of the admin queue pair,
+    /// on each of the others.
     pub depth: u16,
     /// Which of the session's queue pairs this is, from 0, or [`ADMIN_QUEUE`].
     pub queue: u8,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Messages on a session's admin queue pair, whose opcodes are not those of the others. There is no message that can be
-//! answered although it is wrong: what cannot be decoded ends the session.
+//! Messages on a session's admin queue pair, whose opcodes are not those of the others. There is no
+//! message that can be answered although it is wrong: what cannot be decoded ends the session.
 
 use super::{
     super::{
@@ -58,7 +58,8 @@ pub struct VolumeState {
     pub sectors: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// There is a volatile write cache. `None`: the initiator does not follow that, and knows what it was told when the session began.
+    /// There is a volatile write cache. `None`: the initiator does not follow that, and knows what
+    /// it was told when the session began.
     pub write_cache: Option<bool>,
 }
 
@@ -94,37 +95,40 @@ pub enum AdminOp {
         /// See above.
         tmo_s: u16,
     },
-    /// Let nothing of a session of this disk on another path, up to an epoch, reach the volume any more.
+    /// Let nothing of a session of this disk on another path, up to an epoch, reach the volume any
+    /// more.
     Fence {
         /// The path, not that of the session by which this comes.
         path: u8,
         /// The last epoch that is meant, more than 0.
         epoch: Epoch,
     },
-    /// An answer when the volume is not what the initiator knows, or its export ends; until then none.
+    /// An answer when the volume is not what the initiator knows, or its export ends; until then
+    /// none.
     Watch {
         /// What the initiator knows.
         known: VolumeState,
         /// Its disk sends flushes, if the initiator follows the write cache.
         flushes: bool,
-        /// The generation of the volume's limits and state that the initiator was told last on this queue pair, 0 if none; `None`: it
-        /// does not follow the limits. Said only to a target that tells them
-        /// ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
+        /// The generation of the volume's limits and state that the initiator was told last on this
+        /// queue pair, 0 if none; `None`: it does not follow the limits. Said only to a target that
+        /// tells them ([`Reply::tells_limits`](super::super::connect::Reply::tells_limits)).
         generation: Option<u32>,
     },
-    /// Now that the session's other queue pairs are gone, since the export ends: whether all that was acknowledged
-    /// outlives the drive's loss of power.
+    /// Now that the session's other queue pairs are gone, since the export ends: whether all that
+    /// was acknowledged outlives the drive's loss of power.
     Durable,
-    /// An answer when the target has begun or ceased to listen somewhere since its portals had this generation; until then
-    /// none. Asked only of a target that knows it ([`Reply::tells_portals`](super::super::connect::Reply::tells_portals)).
+    /// An answer when the target has begun or ceased to listen somewhere since its portals had this
+    /// generation; until then none. Asked only of a target that knows it
+    /// ([`Reply::tells_portals`](super::super::connect::Reply::tells_portals)).
     Portals {
         /// What the initiator was told last; 0: nothing yet.
         known: u32,
     },
     /// Change the drive's reservations, for the host of the session.
     Reservation {
-        /// The same when a change is asked for once more, since the answer was lost; else a later one than before, modulo
-        /// 2^32, of this disk.
+        /// The same when a change is asked for once more, since the answer was lost; else a later
+        /// one than before, modulo 2^32, of this disk.
         sequence: u32,
         /// The change.
         op: ReservationOp,
@@ -263,10 +267,11 @@ pub struct AdminResponse {
     pub status: Status,
     /// What the volume is now: in the answer to a watch that tells a change.
     pub volume: Option<VolumeState>,
-    /// The volume's limits beside that, and the generation of both, not 0: a later one, modulo 2^32, is news. In the answer to a watch
-    /// that follows the limits.
+    /// The volume's limits beside that, and the generation of both, not 0: a later one, modulo
+    /// 2^32, is news. In the answer to a watch that follows the limits.
     pub limits: Option<(u32, VolumeLimits)>,
-    /// The generation of the target's portals, not 0: in the answer to [`AdminOp::Portals`]. There is no volume beside it.
+    /// The generation of the target's portals, not 0: in the answer to [`AdminOp::Portals`]. There
+    /// is no volume beside it.
     pub portals: Option<u32>,
     /// What was asked about the drive's reservations. There is no volume beside it.
     pub reservation: Option<ReservationInfo>,
@@ -332,7 +337,8 @@ impl AdminResponse {
             .finish()
     }
 
-    /// Reads a message of `bytes.len()` bytes; `None`: the peer does not speak this protocol and the session ends.
+    /// Reads a message of `bytes.len()` bytes; `None`: the peer does not speak this protocol and
+    /// the session ends.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, tail) = bytes.split_at_checked(ADMIN_RESPONSE_LEN)?;
         let head: &[u8; ADMIN_RESPONSE_LEN] = prefix(head)?;

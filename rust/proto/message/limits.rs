@@ -17,7 +17,8 @@ const PHYSICAL_SHIFT_MAX: u8 = 24;
 /// log2 of the largest atomic write in bytes.
 const ATOMIC_SHIFT_MAX: u8 = 30;
 
-/// Writes that the drive carries out whole or not at all, also when it loses its power (`REQ_ATOMIC`).
+/// Writes that the drive carries out whole or not at all, also when it loses its power
+/// (`REQ_ATOMIC`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicWrites {
     /// log2 of the shortest one in bytes.
@@ -29,7 +30,8 @@ pub struct AtomicWrites {
 }
 
 impl AtomicWrites {
-    /// Returns what the block layer's limits say, in bytes; `None`: there are no atomic writes, or they have no place here.
+    /// Returns what the block layer's limits say, in bytes; `None`: there are no atomic writes, or
+    /// they have no place here.
     pub fn of(min: u32, max: u32, boundary: u32) -> Option<Self> {
         let shift = |bytes: u32| {
             bytes
@@ -103,7 +105,8 @@ impl VolumeLimits {
                 .is_none_or(|atomic| atomic.is_sound(logical_block_shift))
     }
 
-    /// Returns them without what the protocol has no place for, for logical blocks of 2^`shift` bytes, 9 to 12.
+    /// Returns them without what the protocol has no place for, for logical blocks of 2^`shift`
+    /// bytes, 9 to 12.
     pub fn fitted(self, shift: u8) -> Self {
         let preferred = |bytes| if bytes > PREFERRED_MAX { 0 } else { bytes };
         let block = 1u32 << shift;

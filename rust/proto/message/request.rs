@@ -62,9 +62,8 @@ const NO_DATA: (Extent, Remote) = (
 /// Why a request cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRequest {
-    /// Too short to have a tag, or it may mean a slot of the eager ring or
-    /// several requests, which both sides would count differently, or it is for the admin queue pair: the
-    /// session ends.
+    /// Too short to have a tag, or it may mean a slot of the eager ring or several requests, which
+    /// both sides would count differently, or it is for the admin queue pair: the session ends.
     Unanswerable,
     /// It can be answered, with this status.
     Answer(Tag, Status),

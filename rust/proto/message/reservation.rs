@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Persistent reservations, as they are asked for on a session's admin queue pair: the operations and types of SPC-4 and NVMe.
+//! Persistent reservations, as they are asked for on a session's admin queue pair: the operations
+//! and types of SPC-4 and NVMe.
 
 /// How a reservation shares a drive. The numbers are those of `enum pr_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +57,8 @@ impl ReservationType {
 /// A change of a drive's reservations. `key` is that by which the host is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReservationOp {
-    /// Register the host by `new`, exchange its key for that, or, if `new` is 0, end its registration.
+    /// Register the host by `new`, exchange its key for that, or, if `new` is 0, end its
+    /// registration.
     Register {
         /// Its key until now, 0 if it has none.
         key: u64,
@@ -79,8 +81,8 @@ pub enum ReservationOp {
         /// The type that it has.
         how: ReservationType,
     },
-    /// End the registrations by the key `victim`, and take the reservation if one of them holds it. The answer comes
-    /// when nothing of these hosts can reach the drive.
+    /// End the registrations by the key `victim`, and take the reservation if one of them holds it.
+    /// The answer comes when nothing of these hosts can reach the drive.
     Preempt {
         /// See above.
         key: u64,

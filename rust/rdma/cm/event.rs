@@ -66,8 +66,8 @@ pub enum Event<'a> {
         /// Between what it is.
         ends: Ends,
     },
-    /// The peer has granted the connection of a queue pair that is [held](crate::rdma::qp::QueuePair::connect_held); as
-    /// [`Self::Established`].
+    /// The peer has granted the connection of a queue pair that is
+    /// [held](crate::rdma::qp::QueuePair::connect_held); as [`Self::Established`].
     Granted {
         /// Private data, possibly padded.
         private: &'a [u8],

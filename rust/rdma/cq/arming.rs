@@ -33,9 +33,11 @@ impl<H: Handler> CompletionQueue<H> {
         unsafe { bindings::hcablk_c_timer_start(self.guard.get(), GUARD_MS) };
     }
 
-    /// Runs `wait`, which waits for a completion, and meanwhile has the queue polled every [`GUARD_MS`] and a tick. For a device
-    /// that may raise its event while the poller, in softirq context, has looked for the last time: irq_poll loses such an event,
-    /// and the device does not say while it is armed that it has a completion. May sleep. Calls for one queue do not overlap.
+    /// Runs `wait`, which waits for a completion, and meanwhile has the queue polled every
+    /// [`GUARD_MS`] and a tick. For a device that may raise its event while the poller, in softirq
+    /// context, has looked for the last time: irq_poll loses such an event, and the device does not
+    /// say while it is armed that it has a completion. May sleep. Calls for one queue do not
+    /// overlap.
     pub(in crate::rdma) fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
         // With a barrier: a timer that is found pending sees it when it expires.
         self.watched.xchg(true, Full);

@@ -120,9 +120,9 @@ impl<H: Handler> QueuePair<H> {
     /// [`Self::begin_drain`], if that came first: then the device touches no memory of it any more.
     /// Does nothing the second time. May sleep; not from a completion handler.
     ///
-    /// A device may fail to flush. The log reports that after a while, and the pair is
-    /// reset, which ends all its work without completions. If the device refuses that, too, the
-    /// pair [is stuck](Self::is_stuck): only dropping it, or a memory region, is sure to end access.
+    /// A device may fail to flush. The log reports that after a while, and the pair is reset, which
+    /// ends all its work without completions. If the device refuses that, too, the pair [is
+    /// stuck](Self::is_stuck): only dropping it, or a memory region, is sure to end access.
     ///
     /// A device may also be in a state in which it neither fails a pair nor takes
     /// work, as mlx4, mlx5 and hns are after a fatal error. It has operations of its
@@ -190,16 +190,17 @@ impl<H: Handler> QueuePair<H> {
 
     /// Drains a queue by the device's own operation: `None` if it has none.
     ///
-    /// Those of mlx4, mlx5 and hns post a request past the device's own refusal, have the completion
-    /// queue polled, and wait, without a limit, until our poller has handed the
+    /// Those of mlx4, mlx5 and hns post a request past the device's own refusal, have the
+    /// completion queue polled, and wait, without a limit, until our poller has handed the
     /// completion to them ([`Completion::hand_over`](crate::rdma::cq::Completion)): `true`. Others
-    /// may wait until the queue is empty, and post nothing if it is; or the operation gave up, which
-    /// it cannot tell: `false`, and a reset ends whatever there is.
+    /// may wait until the queue is empty, and post nothing if it is; or the operation gave up,
+    /// which it cannot tell: `false`, and a reset ends whatever there is.
     ///
-    /// This is used only where the device refuses our requests, in a state in which the driver makes
-    /// completions itself; on a device that works it would do what we do. The event of such a completion may be lost, so that the
-    /// queue is polled by a timer meanwhile ([`CompletionQueue::watch`](crate::rdma::cq::CompletionQueue::watch)). Not for
-    /// a queue that is polled by whoever asks: nobody would while it waits.
+    /// This is used only where the device refuses our requests, in a state in which the driver
+    /// makes completions itself; on a device that works it would do what we do. The event of such a
+    /// completion may be lost, so that the queue is polled by a timer meanwhile
+    /// ([`CompletionQueue::watch`](crate::rdma::cq::CompletionQueue::watch)). Not for a queue that
+    /// is polled by whoever asks: nobody would while it waits.
     ///
     /// C: `ib_drain_sq()`, `ib_drain_rq()`.
     fn drain_by_device(&self, side: Side) -> Option<bool> {

@@ -2,9 +2,10 @@
 
 //! A queue pair that takes nothing from a peer before that is known to be the one that is meant.
 //!
-//! The connection manager has the queue pair of an identifier ready to receive and to send as soon as
-//! the peer grants the connection, whoever that is (`cma_rep_recv()` of `core/cma.c`). So it is not told of
-//! the queue pair, only of its number, until the user has looked at what the peer has said:
+//! The connection manager has the queue pair of an identifier ready to receive and to send as soon
+//! as the peer grants the connection, whoever that is (`cma_rep_recv()` of `core/cma.c`). So it is
+//! not told of the queue pair, only of its number, until the user has looked at what the peer has
+//! said:
 //!
 //! ```text
 //!        connect_held()                 the peer grants it          establish()
@@ -12,7 +13,8 @@
 //!                                        Event::Granted
 //! ```
 //!
-//! On iWARP the device itself brings the queue pair up with the TCP connection: there all is as without this.
+//! On iWARP the device itself brings the queue pair up with the TCP connection: there all is as
+//! without this.
 
 use super::QueuePair;
 use crate::{
@@ -37,9 +39,10 @@ use kernel::{
 };
 
 impl<H: Handler> QueuePair<H> {
-    /// Asks the peer for the connection as [`Id::connect`](crate::rdma::cm::Id::connect) does, but if that grants it
-    /// [`Event::Granted`](crate::rdma::cm::Event::Granted) follows: until [`Self::establish`] nothing that the peer sends comes in,
-    /// and the queue pair sends nothing. On iWARP it is established by then. Fails with `EALREADY` the second time. Not from a
+    /// Asks the peer for the connection as [`Id::connect`](crate::rdma::cm::Id::connect) does, but
+    /// if that grants it [`Event::Granted`](crate::rdma::cm::Event::Granted) follows: until
+    /// [`Self::establish`] nothing that the peer sends comes in, and the queue pair sends nothing.
+    /// On iWARP it is established by then. Fails with `EALREADY` the second time. Not from a
     /// handler.
     pub fn connect_held(&self, parameters: Parameters, private: &[u8]) -> Result {
         if self.id.is_iwarp() {
@@ -52,8 +55,8 @@ impl<H: Handler> QueuePair<H> {
         let mut param = conn_param(parameters, private)?;
         param.qp_num = self.number();
         let raw = self.id.as_raw();
-        // SAFETY: The identifier is valid, and its queue pair is this one, which outlives its place there. Events
-        // of the connection come under the handler mutex. The private data is copied.
+        // SAFETY: The identifier is valid, and its queue pair is this one, which outlives its place
+        // there. Events of the connection come under the handler mutex. The private data is copied.
         to_result(unsafe {
             bindings::rdma_lock_handler(raw);
             (*raw).qp = ptr::null_mut();
@@ -68,15 +71,16 @@ impl<H: Handler> QueuePair<H> {
         })
     }
 
-    /// Brings up the queue pair of a connection that the peer has granted. Fails as the device does, with `EINVAL` when the
-    /// connection is down or the pair has failed: then the peer is refused; and with `ENOTCONN` if it is being drained. May sleep; not
-    /// from a handler.
+    /// Brings up the queue pair of a connection that the peer has granted. Fails as the device
+    /// does, with `EINVAL` when the connection is down or the pair has failed: then the peer is
+    /// refused; and with `ENOTCONN` if it is being drained. May sleep; not from a handler.
     pub fn establish(&self) -> Result {
         if self.draining.has_begun() {
             return Err(errno::enotconn());
         }
         let raw = self.id.as_raw();
-        // SAFETY: As of `connect_held`; without parameters the function takes what the peer has granted.
+        // SAFETY: As of `connect_held`; without parameters the function takes what the peer has
+        // granted.
         let established = to_result(unsafe {
             bindings::rdma_lock_handler(raw);
             let code = if self.held.xchg(false, Full) {
@@ -88,8 +92,9 @@ impl<H: Handler> QueuePair<H> {
             bindings::rdma_unlock_handler(raw);
             code
         });
-        // Who drains the pair has failed it, which the device does not undo. But if that took too long it has reset it, and a pair that
-        // was reset comes up again. Nothing was posted to it since.
+        // Who drains the pair has failed it, which the device does not undo. But if that took too
+        // long it has reset it, and a pair that was reset comes up again. Nothing was posted to it
+        // since.
         if self.draining.has_begun() {
             let _ = self.fail();
             return Err(errno::enotconn());
