@@ -4,15 +4,15 @@
 //! queue pair, ask the target. Each step is begun for all queue pairs before
 //! any is waited for.
 
+use self::sealed::Sealed;
 use crate::{
-    admin::Admin,
     deadline::Deadline,
     failure::{
         Failure,
         Step, //
     },
-    proof::SessionProof,
-    queue::Queue, //
+    io::Queue,
+    session::Session, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
@@ -46,7 +46,7 @@ use hcablk_core::{
         Event,
         IrqLock, //
     },
-    system::errno,
+    system::errno, //
 };
 use kernel::{
     prelude::*,
@@ -58,7 +58,6 @@ mod attempt;
 mod prove;
 mod sealed;
 
-use self::sealed::Sealed;
 pub(crate) use self::{
     ask::ask,
     attempt::AttemptLinks, //
@@ -69,48 +68,6 @@ pub(crate) use self::{
 /// answer that arrives while `process_one_req()` of `core/addr.c` runs is seen
 /// only then.
 const RESOLVE_MS: u32 = 500;
-
-/// Whose queue pairs come up: a session. It is told when one of their connections goes down.
-pub(crate) trait ConnectionOwner: Send + Sync + 'static {
-    /// Makes queue pair `index` of the connection `id`. May sleep. Fails as verbs do, and with
-    /// `ENOMEM`.
-    fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>>;
-
-    /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
-    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure>;
-
-    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does
-    /// not have it.
-    fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure>;
-
-    /// Returns by what it proves that requests are its own, if it does.
-    fn proof(&self) -> Option<Arc<SessionProof>>;
-
-    /// Has it prove that from now on.
-    fn set_proof(&self, proof: Arc<SessionProof>);
-
-    /// Adds the next queue pair. It belongs to the teardown even if this fails
-    /// because the session is ending: then it is torn down here.
-    fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure>;
-
-    /// Returns how many RDMA READs of the target the device answers at a time.
-    fn responder_resources(&self) -> u8;
-
-    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner
-    /// ends; `None`: not any more. Fails if the owner has ended.
-    fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure>;
-
-    /// Tells that the target has closed a connection. Any context.
-    fn connection_closed(self: Arc<Self>);
-
-    /// Tells that nobody wants the attempt any more by which a connection came up, because of
-    /// `failure`. Any context.
-    fn interrupted(self: Arc<Self>, failure: Failure);
-
-    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep,
-    /// but not for the end of one.
-    fn device_removed(self: Arc<Self>);
-}
 
 /// What the connection manager said last.
 enum News {
@@ -146,7 +103,7 @@ pub(crate) struct Link {
 struct LinkState {
     news: News,
     /// Whom to tell when the connection is lost.
-    owner: Option<Arc<dyn ConnectionOwner>>,
+    owner: Option<Arc<Session>>,
 }
 
 impl Link {
@@ -169,7 +126,7 @@ impl Link {
     }
 
     /// Tells `owner` when the connection is lost.
-    fn attach(&self, owner: Arc<dyn ConnectionOwner>) {
+    fn attach(&self, owner: Arc<Session>) {
         self.state.lock().owner = Some(owner);
     }
 
@@ -183,7 +140,7 @@ impl Link {
         let owner = state.owner.clone();
         drop(state);
         if let Some(owner) = owner {
-            owner.interrupted(failure);
+            owner.fail(failure);
         }
     }
 
@@ -325,7 +282,7 @@ impl Rising {
         Ok(())
     }
 
-    fn make_queue(&self, owner: &Arc<impl ConnectionOwner>) -> Result<Arc<Queue>, Failure> {
+    fn make_queue(&self, owner: &Arc<Session>) -> Result<Arc<Queue>, Failure> {
         owner
             .clone()
             .make_queue(self.request.queue, &self.id)
@@ -342,11 +299,7 @@ impl Rising {
 
     /// Sends the connection request of queue pair `queue` to the target, sealed if the owner proves
     /// its requests.
-    fn send_request(
-        &mut self,
-        owner: &Arc<impl ConnectionOwner>,
-        queue: &Queue,
-    ) -> Result<(), Failure> {
+    fn send_request(&mut self, owner: &Arc<Session>, queue: &Queue) -> Result<(), Failure> {
         let Some(proof) = owner.proof() else {
             return self.send(owner, &self.request.encode());
         };
@@ -358,11 +311,7 @@ impl Rising {
 
     /// Sends a connection request to a target that proves nothing: who grants it has the queue
     /// pair.
-    fn send(
-        &self,
-        owner: &Arc<impl ConnectionOwner>,
-        bytes: &[u8; REQUEST_LEN],
-    ) -> Result<(), Failure> {
+    fn send(&self, owner: &Arc<Session>, bytes: &[u8; REQUEST_LEN]) -> Result<(), Failure> {
         let parameters = self.hear(owner);
         self.id.connect(parameters, bytes).map_err(not_sent)
     }
@@ -371,7 +320,7 @@ impl Rising {
     /// target and it is [established](QueuePair::establish).
     fn send_held(
         &self,
-        owner: &Arc<impl ConnectionOwner>,
+        owner: &Arc<Session>,
         pair: &QueuePair<impl Handler>,
         bytes: &[u8; REQUEST_LEN],
     ) -> Result<(), Failure> {
@@ -380,7 +329,7 @@ impl Rising {
     }
 
     /// Has `owner` hear of the connection; returns what its request says beside private data.
-    fn hear(&self, owner: &Arc<impl ConnectionOwner>) -> Parameters {
+    fn hear(&self, owner: &Arc<Session>) -> Parameters {
         self.link.attach(owner.clone());
         Parameters {
             responder_resources: owner.responder_resources(),
@@ -411,7 +360,7 @@ impl Rising {
     /// Connects the admin queue pair of `owner`, by names alone, and returns the reply.
     pub(crate) fn bring_up_admin(
         mut self,
-        owner: &Arc<impl ConnectionOwner>,
+        owner: &Arc<Session>,
         deadline: Deadline,
     ) -> Result<Reply, Failure> {
         self.resolve_route(deadline)?;
@@ -446,7 +395,7 @@ fn establish(pair: &QueuePair<impl Handler>) -> Result<(), Failure> {
 
 /// Connects the first `count` queue pairs of `owner` by an attempt, and returns the replies.
 pub(crate) fn bring_up(
-    owner: &Arc<impl ConnectionOwner>,
+    owner: &Arc<Session>,
     attempt: &AttemptLinks,
     count: u8,
     address: &SocketAddr,
@@ -488,7 +437,7 @@ pub(crate) fn bring_up(
 /// Connects a queue pair in place of another one, as `request` says. It is not among the
 /// owner's until the caller adds it. Fails at once when the owner ends meanwhile.
 pub(crate) fn bring_up_instead(
-    owner: &Arc<impl ConnectionOwner>,
+    owner: &Arc<Session>,
     address: &SocketAddr,
     request: Request,
     deadline: Deadline,
@@ -503,7 +452,7 @@ pub(crate) fn bring_up_instead(
 
 /// Does what [`bring_up_instead`] does, by a link that is new.
 fn bring_up_by(
-    owner: &Arc<impl ConnectionOwner>,
+    owner: &Arc<Session>,
     (link, id): (Arc<Link>, Arc<Id>),
     address: &SocketAddr,
     request: Request,

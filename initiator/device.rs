@@ -32,6 +32,22 @@
 //! whose session failed; it is held while those sleep. What attributes show is
 //! kept apart, so that reading them never waits.
 
+use self::{
+    announce::Announcements,
+    events::Told,
+    limits::FollowedLimits,
+    lost_writes::LostWrites,
+    past::Past,
+    path::{
+        session_of,
+        Path,
+        PathState, //
+    },
+    shown::{
+        Shown,
+        State, //
+    },
+};
 use crate::{
     admin::{
         Admin,
@@ -43,14 +59,13 @@ use crate::{
         Identities,
         Identity, //
     },
-    keys::Keys,
-    queue::{
+    io::{
         Driver,
         Queue, //
     },
+    keys::Keys,
     session::{
         Session,
-        SessionOwner,
         VolumeInfo, //
     },
     settings::Settings,
@@ -65,9 +80,7 @@ use hcablk_core::{
     },
     printable,
     proto::{
-        connect::{
-            PATHS_MAX, //
-        },
+        connect::PATHS_MAX,
         name::VolumeId, //
     },
 };
@@ -104,22 +117,6 @@ mod reservations;
 mod shown;
 
 pub(crate) use self::disk::DISK_PREFIX;
-use self::{
-    announce::Announcements,
-    events::Told,
-    limits::FollowedLimits,
-    lost_writes::LostWrites,
-    past::Past,
-    path::{
-        session_of,
-        Path,
-        PathState, //
-    },
-    shown::{
-        Shown,
-        State, //
-    },
-};
 
 /// How often it is looked whether an attempt has ended that was to end.
 const ATTEMPT_LOOK: Delta = Delta::from_millis(20);
@@ -494,20 +491,36 @@ impl Device {
     }
 }
 
-impl SessionOwner for Device {
-    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>) {
+impl Device {
+    /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`,
+    /// and keeps what they have counted.
+    pub(crate) fn queues_closed(
+        &self,
+        queues: &Mutex<KVec<Arc<Queue>>>,
+        admin: &Mutex<Option<Arc<Admin>>>,
+    ) {
         self.retire(queues, admin);
     }
 
-    fn count_ended(&self, again: u64, failed: u64) {
+    /// Counts requests of a session that ended when its queues were counted already: how many are
+    /// issued again, and how many failed.
+    pub(crate) fn count_ended(&self, again: u64, failed: u64) {
         self.count_past(again, failed);
     }
 
-    fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>) {
+    /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
+    pub(crate) fn queue_replaced(
+        &self,
+        queues: &Mutex<KVec<Arc<Queue>>>,
+        index: u32,
+        new: Arc<Queue>,
+    ) {
         self.retire_one(queues, index, new);
     }
 
-    fn session_ending(&self, session: &Session, failure: Failure) {
+    /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take
+    /// as long as the drive does. Process context.
+    pub(crate) fn session_ending(&self, session: &Session, failure: Failure) {
         if let Some(path) = self.path(session.path()) {
             path.lose(failure);
             self.show_ending(session);
@@ -516,30 +529,24 @@ impl SessionOwner for Device {
         }
     }
 
-    fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure) {
+    /// Tells that the teardown of `session` is done, which has ended because of `failure`. Process
+    /// context.
+    pub(crate) fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure) {
         self.session_lost(session, failure);
     }
 
-    fn has_other_paths(&self, session: &Session) -> bool {
-        Self::has_other_paths(self, session)
-    }
-
-    fn device_removed(&self, session: &Session) {
+    /// Tells that the RDMA device of `session` goes away. The connection manager's callback, which
+    /// may sleep, but not for the end of one.
+    pub(crate) fn device_removed(&self, session: &Session) {
         if let Some(path) = self.path(session.path()) {
             // Nothing keeps the device longer than need be.
             path.interrupt(Failure::DeviceRemoved);
         }
     }
 
-    fn follow(&self, session: &Session, now: News) -> bool {
+    /// Makes the disk follow the volume of `session`, which is as `now`; `false`: it cannot just
+    /// now. Process context.
+    pub(crate) fn follow(&self, session: &Session, now: News) -> bool {
         self.follow_volume(session, now)
-    }
-
-    fn follow_limits(&self, session: &Session) {
-        Self::follow_limits(self, session);
-    }
-
-    fn tell_portals(&self, generation: u32) -> bool {
-        Self::tell_portals(self, generation)
     }
 }

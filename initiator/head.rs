@@ -3,9 +3,16 @@
 //! What a disk keeps over its sessions: the table of its requests, the sizes that the block
 //! layer relies on, and what becomes of requests while there is no session.
 
+use self::{
+    last_sessions::LastSessions,
+    loss::{
+        Losses,
+        Moment, //
+    },
+};
 use crate::{
     deadline::Deadline,
-    queue::{
+    io::{
         Driver,
         HwQueues,
         NoPath,
@@ -18,20 +25,22 @@ use crate::{
     shape::Shape,
     unflushed::Unflushed, //
 };
-use hcablk_core::sync::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Relaxed,
-    Release, //
-};
 use hcablk_core::{
     blkdev::Requests,
     proto::connect::{
         Epoch,
         ExportInstance, //
     },
-    sync::Event, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
+        Event, //
+    },
     system::hibernation::{
         Use,
         Uses, //
@@ -51,13 +60,6 @@ mod last_sessions;
 mod loss;
 mod lost_writes;
 
-use self::{
-    last_sessions::LastSessions,
-    loss::{
-        Losses,
-        Moment, //
-    }, //
-};
 pub(crate) use self::{
     last_sessions::Origin,
     loss::{

@@ -2,9 +2,8 @@
 
 //! The initiator: makes remote volumes local disks.
 //!
-//! A module names those below it in this list and none above; what goes up goes by a trait
-//! ([`SessionOwner`](session::SessionOwner), [`ConnectionOwner`](connect::ConnectionOwner),
-//! [`AdminOwner`](admin::AdminOwner), [`QueueOwner`](queue::QueueOwner)).
+//! Each module uses those below it in this list. A queue has its session, and a session its device,
+//! which it tells how it ends.
 //!
 //! - [`config`]: the directories under `/sys/kernel/config/hcablk`.
 //! - [`discovery`]: the directories under `/sys/kernel/config/hcablk_discovery`.
@@ -12,7 +11,7 @@
 //! - [`session`]: the connection behind a disk: its queues and its end.
 //! - [`connect`]: how a queue pair comes up.
 //! - [`head`]: what a disk keeps over its sessions.
-//! - [`queue`]: the I/O path.
+//! - [`io`]: the I/O path.
 //! - [`admin`]: the admin queue pair of a path.
 //! - [`batching`]: which answers interrupt: a pure state machine.
 //! - [`unflushed`]: which acknowledged writes no flush has covered.
@@ -36,9 +35,9 @@ mod discovery;
 mod failure;
 mod head;
 mod identity;
+mod io;
 mod keys;
 mod proof;
-mod queue;
 mod session;
 mod settings;
 mod shape;

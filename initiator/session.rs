@@ -30,27 +30,21 @@
 //! A request that is not answered in time is the matter of its queue alone at
 //! first, see `session/replace.rs`.
 
+use self::durable::Opened;
 use crate::{
-    admin::{
-        Admin,
-        News, //
-    },
+    admin::Admin,
     connect::Link,
+    device::Device,
     failure::Failure,
     head::Head,
-    proof::SessionProof,
-    queue::{
+    io::{
         Driver,
         Queue, //
     },
+    proof::SessionProof,
     settings::Settings,
     shape::Shape,
     workqueues::WorkQueues, //
-};
-use hcablk_core::sync::atomic::{
-    Acquire,
-    Atomic,
-    Release, //
 };
 use hcablk_core::{
     blkdev::Requests,
@@ -78,8 +72,13 @@ use hcablk_core::{
         pd::ProtectionDomain,
         port::PortWatch, //
     },
-    report::trace, //
+    report::trace,
     sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
         new_irq_lock,
         Event,
         IrqLock,
@@ -95,7 +94,10 @@ use kernel::{
         Arc,
         Mutex, //
     },
-    workqueue::{new_work, Work},
+    workqueue::{
+        new_work,
+        Work, //
+    },
 };
 
 mod durable;
@@ -106,8 +108,6 @@ mod teardown;
 mod watch;
 
 pub(crate) use self::watch::UNSOUND_LIMITS;
-
-use self::durable::Opened;
 
 /// See the module's picture. The reason is `None` if the session has not failed.
 type State = SessionState<Option<Failure>>;
@@ -155,52 +155,10 @@ impl VolumeInfo {
     }
 }
 
-/// Who has a session: a device. It shows itself by its name.
-pub(crate) trait SessionOwner: kernel::fmt::Display + Send + Sync + 'static {
-    /// Takes a session's closed queues out of `queues`, and its admin queue pair out of `admin`,
-    /// and keeps what they have counted.
-    fn queues_closed(&self, queues: &Mutex<KVec<Arc<Queue>>>, admin: &Mutex<Option<Arc<Admin>>>);
-
-    /// Retires queue `index` as [`Self::queues_closed`] does all, and puts `new` in its place.
-    fn queue_replaced(&self, queues: &Mutex<KVec<Arc<Queue>>>, index: u32, new: Arc<Queue>);
-
-    /// Counts requests of a session that ended when its queues were counted already: how many are
-    /// issued again, and how many failed.
-    fn count_ended(&self, again: u64, failed: u64);
-
-    /// Tells that `session`, a path of the disk, ends because of `failure`; its teardown may take
-    /// as long as the drive does. Process context.
-    fn session_ending(&self, session: &Session, failure: Failure);
-
-    /// Tells that the teardown of `session` is done, which has ended because of `failure`. Process
-    /// context.
-    fn session_failed(self: Arc<Self>, session: &Arc<Session>, failure: Failure);
-
-    /// Returns whether the disk has another path than `session`, live or to be connected again.
-    /// Process context.
-    fn has_other_paths(&self, session: &Session) -> bool;
-
-    /// Tells that the RDMA device of `session` goes away. The connection manager's callback, which
-    /// may sleep, but not for the end of one.
-    fn device_removed(&self, session: &Session);
-
-    /// Makes the disk follow the volume of `session`, which is as `now`; `false`: it cannot just
-    /// now. Process context.
-    fn follow(&self, session: &Session, now: News) -> bool;
-
-    /// Makes the disk follow limits of which it was told, by `session` or by another one, if it can
-    /// just now. Process context.
-    fn follow_limits(&self, session: &Session);
-
-    /// Tells user space that the target's portals have this generation, if that is news; `false`:
-    /// not just now. Process context.
-    fn tell_portals(&self, generation: u32) -> bool;
-}
-
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    owner: Arc<dyn SessionOwner>,
+    device: Arc<Device>,
     /// Where it ends, and keep-alives are sent: its path's.
     workqueues: Arc<WorkQueues>,
     id: SessionId,
@@ -275,7 +233,7 @@ impl Session {
     /// Makes a session without queue pairs; it shall have as many as
     /// `settings` says in numbers that are not 0. May sleep.
     pub(crate) fn new(
-        (owner, workqueues): (Arc<dyn SessionOwner>, Arc<WorkQueues>),
+        (device, workqueues): (Arc<Device>, Arc<WorkQueues>),
         id: SessionId,
         epoch: Epoch,
         settings: Settings,
@@ -286,7 +244,7 @@ impl Session {
         let requests = head.requests().clone();
         let session = Arc::pin_init(
             pin_init!(Self {
-                owner,
+                device,
                 workqueues,
                 id,
                 epoch,
@@ -465,7 +423,7 @@ impl Session {
     /// are destroyed after a while.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for the session to end\n", *self.owner);
+            pr_warn!("{}: still waiting for the session to end\n", *self.device);
         }
     }
 

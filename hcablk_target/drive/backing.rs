@@ -15,7 +15,7 @@
 //! [`p2p`](super::p2p), and so are the cache's lines; for all else it is direct.
 //!
 //! What goes to the drive passes the page cache by, but not what is in it: see
-//! [`submit`](super::submit), which carries this out.
+//! `io/drive.rs`, which carries this out.
 
 use super::{
     cache::Cache,

@@ -5,7 +5,7 @@
 //!
 //! Write-through, and for what initiators read again and again. Which lines are
 //! kept, and who may use one, is [`lines`](hcablk_core::logic::mq::lines)' to say; here
-//! is the memory; the part of requests is in [`visit`](super::visit).
+//! is the memory; the part of requests is in `io/cache.rs`.
 //!
 //! ```text
 //!  begin ──► enter_cache ──┬─ a read, all there: lines ──copy──► buffers ──► answer
@@ -30,8 +30,8 @@
 //!
 //! One lock, `lines`, taken inside no other: once before the drive (or the copy), once after it,
 //! and more often for requests of many lines, which are gone through a few at a time.
-//! [`enter_cache`](super::visit::enter_cache) runs in process context,
-//! [`leave_cache`](super::visit::leave_cache) in any. Copies, of 64 KiB at most, are made without
+//! `enter_cache()` runs in process context,
+//! `leave_cache()` in any. Copies, of 64 KiB at most, are made without
 //! the lock, by the right that the request's `Visit` has.
 //!
 //! # Memory

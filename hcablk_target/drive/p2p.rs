@@ -16,7 +16,7 @@
 //! about. What a volume had to do without is logged when a session begins. The lines
 //! of a cache are peer memory, too: see `io/cache.rs`.
 //!
-//! A queue has a [`PeerLease`], see [`lease`](super::lease). A request that got buffers of it holds
+//! A queue has a [`PeerLease`], see `io/p2p.rs`. A request that got buffers of it holds
 //! a reference to the memory until it is idle again; one that is given up leaves that with its
 //! queue, so that an unbinding waits until the queue pair is destroyed. How a provider that is
 //! unbound gets its memory back is described with the lease.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The part of requests in their volume's [cache](super::cache): before the drive, after it, and
-//! when the answer's send has completed.
+//! The part of requests in their volume's [cache](crate::drive::cache): before the drive, after it,
+//! and when the answer's send has completed.
 //!
-//! Reads whose data is in the lines of their volume's cache, which are peer memory,
-//! and not in transfer buffers.
+//! # Lines in peer memory
+//!
+//! The data of a read may be in the lines of the cache, if these are peer memory, and not in
+//! transfer buffers.
 //!
 //! ```text
 //!           hit                                                     HCA does DMA to PCI devices

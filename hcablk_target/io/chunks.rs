@@ -2,7 +2,7 @@
 
 //! Moves a large request in chunks, so that drive and network work at the same
 //! time. How requests are split, and the states of a chunk, is described in
-//! [`split`](crate::request::split).
+//! [`split`](super::split).
 //!
 //! ```text
 //!  read:   all chunks to the drive, under one plug ── each: done ──► RDMA WRITE ──┐
@@ -40,11 +40,6 @@
 //!
 //! `Queue::chunked`, an irq lock: taken once for each chunk that is read from the
 //! drive, twice for each that is written; nothing is locked inside.
-//!
-//! Moves a chunk, a part of a large request's data, between the drive and the
-//! initiator. Who owns it when is described in [`chunked`](super::chunked).
-//!
-//! The chunks that a request has, if its data moves by them.
 
 use super::{
     cache::{
@@ -544,7 +539,7 @@ pub(super) const fn chunk_buffers(bytes: usize) -> usize {
 }
 
 /// One chunk of a large request, with its bio. It holds its queue until
-/// [`ChunkedRequests::clear`](super::chunked::ChunkedRequests::clear).
+/// [`ChunkedRequests::clear`].
 pub(super) struct Chunk {
     queue: Arc<Queue>,
     /// Its index in the tables of idle chunks and of RDMA READs.
@@ -836,7 +831,7 @@ impl BioOwner for Chunk {
             }
             (BioOp::Read, Ok(())) => self.post_write(),
             (BioOp::Read, Err(status)) => {
-                // As for a read in one piece: `note_failure` of `storage/submit.rs`.
+                // As for a read in one piece: `note_failure` of `drive.rs`.
                 if self.wire_in_ram() {
                     self.for_each_ram(|_, ram, from, length| ram.sync_for_device(from, length));
                 }

@@ -50,9 +50,6 @@
 //!
 //! What is *not* promised: anything about two writes to the same block that
 //! are under way at the same time.
-//!
-//! A request as the block layer, file systems and workqueues have it: where its data is, and to
-//! whom its end is told.
 
 use super::{
     cache::enter_cache,

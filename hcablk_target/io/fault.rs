@@ -2,8 +2,6 @@
 
 //! What is wrong with a queue pair, or with what came by it: one line for people, one error code
 //! for programs.
-//!
-//! What ends the session from the I/O path, and which request it was about.
 
 use super::{
     chunks::Failure,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! A request whose data is in peer memory, and the copies where the HCA does not reach that.
-//!
-//! What a queue pair borrows of peer memory, if its volume is of mode [p2p](super::p2p).
+//! A queue pair borrows that memory if its volume is of mode [p2p](crate::drive::p2p).
 
 use super::request::Request;
 use crate::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The RDMA READ of a write's data, whole; by chunks: see [`chunked`](super::chunked).
+//! The RDMA READ of a write's data, whole; by chunks: see [`chunks`](super::chunks).
 //!
 //! # Into registered memory
 //!

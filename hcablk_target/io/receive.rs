@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Admission: from a message to a request with buffers.
-//!
-//! The start of an admitted request: to the drive, or to what brings its data here.
+//! From a message to a request that has begun: decoding, admission, buffers.
 //!
 //! # Data that comes with the request
 //!

@@ -12,7 +12,7 @@
 //! for the end of the round: so a request in the regular course takes the lock once for both.
 //! They stay in the table of work under way meanwhile. Only the completion handler does this.
 //!
-//! What the HCA may still use of requests that were given up.
+//! # Requests that are given up
 //!
 //! Posting failed, or the HCA does not report what was posted: then a `Request` becomes idle though
 //! its data may still be moved. Nothing of that may go to others before the queue pair is

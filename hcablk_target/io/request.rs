@@ -130,7 +130,7 @@ pub(crate) struct Request {
     pub(crate) lined: u64,
     /// The drive's side of the buffers, if it is not their RAM.
     pub(crate) peer: Option<Arc<PeerMemory>>,
-    /// The memory of the cache's lines, while the data is in them: see [`in_lines`].
+    /// The memory of the cache's lines, while the data is in them: see [`cache`](super::cache).
     pub(crate) lines: Option<Arc<PeerMemory>>,
     /// All of the data was found in lines of peer memory.
     pub(crate) peer_hit: bool,

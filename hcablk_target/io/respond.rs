@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The answer to a request, with the data that it asked for.
+//! The response to a request, behind the data that the request asked for.
 //!
-//! Answers that wait for their doorbell.
+//! # Responses that wait for their doorbell
 //!
 //! ```text
 //!            a request finds others under way              round_done()

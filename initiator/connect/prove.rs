@@ -10,7 +10,6 @@ use super::{
     establish,
     padded,
     AttemptLinks,
-    ConnectionOwner,
     News,
     Rising, //
 };
@@ -20,13 +19,14 @@ use crate::{
         Failure,
         Step, //
     },
-    proof::SessionProof, //
+    proof::SessionProof,
+    session::Session, //
 };
 use core::net::SocketAddr;
 use hcablk_core::{
     crypto::{
-        KernelCrypto, //
-        Key,
+        KernelCrypto,
+        Key, //
     },
     proto::{
         auth::{
@@ -51,7 +51,7 @@ impl Rising {
     /// until the second.
     pub(crate) fn prove(
         self,
-        owner: &Arc<impl ConnectionOwner>,
+        owner: &Arc<Session>,
         pair: Key,
         address: &SocketAddr,
         attempt: &AttemptLinks,
@@ -96,7 +96,7 @@ impl Rising {
     /// Says who this host is, and returns the challenge to prove it.
     fn challenge(
         mut self,
-        owner: &Arc<impl ConnectionOwner>,
+        owner: &Arc<Session>,
         hello: &[u8; REQUEST_LEN],
         deadline: Deadline,
     ) -> Result<[u8; CHALLENGE_LEN], Failure> {

@@ -19,7 +19,7 @@ use crate::{
     connect::AttemptLinks,
     deadline::Deadline,
     failure::Failure,
-    queue::Retired,
+    io::Retired,
     session::{
         Session,
         VolumeInfo, //

@@ -20,7 +20,7 @@ use crate::{
         Violation, //
     },
     head::Head,
-    queue::Driver,
+    io::Driver,
     session::{
         Session,
         VolumeInfo,
@@ -42,7 +42,7 @@ use hcablk_core::{
         message::VolumeState,
         ADMIN_QUEUE, //
     },
-    rdma::mr::REGION_PAGE,
+    rdma::mr::REGION_PAGE, //
 };
 use kernel::{
     prelude::*,
@@ -244,7 +244,7 @@ impl Device {
     }
 
     /// Makes the disk follow what it could not yet, if `session` is a path of it. Process context.
-    pub(super) fn follow_limits(&self, session: &Session) {
+    pub(crate) fn follow_limits(&self, session: &Session) {
         let Some(mut control) = self.control.try_lock() else {
             return;
         };

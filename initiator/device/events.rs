@@ -61,7 +61,7 @@ impl Device {
     /// Tells user space that the target's portals have this generation, if it was not told last;
     /// `false`: there is no disk yet, or it was told of another one less than [`PORTALS_NS`] ago.
     /// Process context; not with the lock of any state.
-    pub(super) fn tell_portals(&self, generation: u32) -> bool {
+    pub(crate) fn tell_portals(&self, generation: u32) -> bool {
         let auto = self.settings().paths_auto;
         let mut told = self.told.lock();
         if told.portals == generation {

@@ -20,8 +20,10 @@
 //! issue them look at the limit first, and take a request that ends as not supported for what it
 //! is.
 
-use crate::deadline::Deadline;
-use crate::queue::Driver;
+use crate::{
+    deadline::Deadline,
+    io::Driver, //
+};
 use hcablk_core::{
     blkdev::{
         Disk,

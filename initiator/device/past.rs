@@ -6,7 +6,7 @@
 use super::Device;
 use crate::{
     admin::Admin,
-    queue::Queue,
+    io::Queue,
     stats::{
         AdminCounts,
         Done,

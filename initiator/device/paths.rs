@@ -78,7 +78,7 @@ impl Device {
     }
 
     /// Returns whether the disk has another path than `session`, live or to be connected again.
-    pub(super) fn has_other_paths(&self, session: &Session) -> bool {
+    pub(crate) fn has_other_paths(&self, session: &Session) -> bool {
         !self.for_all_wanted_paths(|path| {
             path.number() == session.path() || !path.info().state.is_of_use()
         })

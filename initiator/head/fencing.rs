@@ -28,7 +28,7 @@ use super::{
 use crate::{
     admin::Admin,
     failure::Failure,
-    queue::{
+    io::{
         Queue,
         Retired, //
     },

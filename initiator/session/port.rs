@@ -47,7 +47,7 @@ impl PortListener for Session {
     /// none but this one may live on: the queue pairs send again what was lost, until the port is
     /// back or they have given up.
     fn port_down(self: Arc<Self>) {
-        if self.head.queues_if_no_path() || self.owner.has_other_paths(&self) {
+        if self.head.queues_if_no_path() || self.device.has_other_paths(&self) {
             self.fail(Failure::PortDown);
         }
     }

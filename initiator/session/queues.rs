@@ -9,24 +9,20 @@ use super::{
 };
 use crate::{
     admin::Admin,
-    connect::{
-        ConnectionOwner,
-        Link, //
-    },
+    connect::Link,
     failure::Failure,
-    proof::SessionProof,
-    queue::{
+    io::{
         Queue,
-        QueueConfig,
-        QueueOwner, //
+        QueueConfig, //
     },
+    proof::SessionProof, //
 };
 use hcablk_core::{
     rdma::{
         cm::Id,
         pd::ProtectionDomain, //
     },
-    sync::atomic::Release,
+    sync::atomic::Release, //
 };
 use kernel::{
     prelude::*,
@@ -41,8 +37,10 @@ impl Session {
     }
 }
 
-impl ConnectionOwner for Session {
-    fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
+impl Session {
+    /// Makes queue pair `index` of the connection `id`. May sleep. Fails as verbs do, and with
+    /// `ENOMEM`.
+    pub(crate) fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
         let config = QueueConfig {
             session: self.id,
             epoch: self.epoch,
@@ -55,7 +53,9 @@ impl ConnectionOwner for Session {
         Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
     }
 
-    fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
+    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does
+    /// not have it.
+    pub(crate) fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
         let setup = |e| Failure::Setup("the admin queue pair", e);
         let tmo_s = self.settings.keep_alive_tmo_s;
         self.pd()
@@ -63,7 +63,8 @@ impl ConnectionOwner for Session {
             .map_err(setup)
     }
 
-    fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
+    /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
+    pub(crate) fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
         let admin = self.clone().make_probe(id)?;
         if let Err(e) = self.watch_port(id) {
             admin.close();
@@ -79,15 +80,19 @@ impl ConnectionOwner for Session {
         Err(self.failure().unwrap_or(Failure::Disconnected))
     }
 
-    fn proof(&self) -> Option<Arc<SessionProof>> {
+    /// Returns by what it proves that requests are its own, if it does.
+    pub(crate) fn proof(&self) -> Option<Arc<SessionProof>> {
         self.proof.lock().clone()
     }
 
-    fn set_proof(&self, proof: Arc<SessionProof>) {
+    /// Has it prove that from now on.
+    pub(crate) fn set_proof(&self, proof: Arc<SessionProof>) {
         *self.proof.lock() = Some(proof);
     }
 
-    fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
+    /// Adds the next queue pair. It belongs to the teardown even if this fails
+    /// because the session is ending: then it is torn down here.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
         let mut queues = self.queues.lock();
         let state = *self.state.lock();
         let result = match state {
@@ -106,11 +111,14 @@ impl ConnectionOwner for Session {
         result
     }
 
-    fn responder_resources(&self) -> u8 {
+    /// Returns how many RDMA READs of the target the device answers at a time.
+    pub(crate) fn responder_resources(&self) -> u8 {
         self.pd().map_or(0, |pd| pd.attributes().max_qp_rd_atom)
     }
 
-    fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {
+    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner
+    /// ends; `None`: not any more. Fails if the owner has ended.
+    pub(crate) fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {
         *self.coming.lock() = link.cloned();
         // Whoever ends it looks for the link after that.
         match self.state.lock().reason() {
@@ -119,39 +127,31 @@ impl ConnectionOwner for Session {
         }
     }
 
-    fn connection_closed(self: Arc<Self>) {
+    /// Tells that the target has closed a connection. Any context.
+    pub(crate) fn connection_closed(self: Arc<Self>) {
         self.fail(Failure::Disconnected);
     }
 
-    fn interrupted(self: Arc<Self>, failure: Failure) {
-        self.fail(failure);
-    }
-
-    fn device_removed(self: Arc<Self>) {
+    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep,
+    /// but not for the end of one.
+    pub(crate) fn device_removed(self: Arc<Self>) {
         self.device_removed.store(true, Release);
         self.fail(Failure::DeviceRemoved);
-        self.owner.device_removed(&self);
+        self.device.device_removed(&self);
     }
 }
 
-impl QueueOwner for Session {
-    fn admin(&self) -> Option<Arc<Admin>> {
-        Self::admin(self)
-    }
-
-    fn queue_failed(self: Arc<Self>, failure: Failure) {
-        self.fail(failure);
-    }
-
-    /// Starts replacing the queue pair of `queue`.
-    fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
+impl Session {
+    /// Starts replacing the queue pair of `queue`, since its request `tag` was not answered in
+    /// time. Any context.
+    pub(crate) fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
         if !self.is_admitted() {
             // Its replacement would be a path of the disk without having been admitted.
             self.fail(Failure::RequestTimeout);
         } else if queue.mark_timed_out(tag) {
             pr_warn!(
                 "{}: queue {} of path {} does not answer in time\n",
-                *self.owner,
+                *self.device,
                 queue.index(),
                 self.path()
             );
@@ -163,23 +163,24 @@ impl QueueOwner for Session {
         }
     }
 
-    fn requests_wait(&self) -> bool {
+    /// Returns whether requests wait for another session when this one has ended.
+    pub(crate) fn requests_wait(&self) -> bool {
         self.head.requests_wait()
     }
 
-    fn no_other_session(&self) {
+    /// Has requests wait for no other session. Any context.
+    pub(crate) fn no_other_session(&self) {
         self.head.queue_if_no_path(false);
     }
 
-    fn has_lost_writes(&self) -> bool {
+    /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it
+    /// acknowledged. Any context.
+    pub(crate) fn has_lost_writes(&self) -> bool {
         self.head.has_lost_writes()
     }
 
-    fn tell_loss(&self) {
+    /// Records that one was refused because of that. Any context.
+    pub(crate) fn tell_loss(&self) {
         self.head.tell_loss();
-    }
-
-    fn errno(&self) -> i32 {
-        Self::errno(self)
     }
 }

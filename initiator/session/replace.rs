@@ -41,7 +41,7 @@ use crate::{
         Violation, //
     },
     head::Origin,
-    queue::{
+    io::{
         Queue,
         Retired, //
     },
@@ -56,7 +56,7 @@ use hcablk_core::{
         },
         TRANSFER_USUAL, //
     },
-    sync::defer::for_reclaim,
+    sync::defer::for_reclaim, //
 };
 use kernel::{
     prelude::*,
@@ -82,7 +82,7 @@ impl Session {
             if old.has_caught_up() {
                 pr_info!(
                     "{}: queue {index} has answered, though not in time\n",
-                    *self.owner
+                    *self.device
                 );
                 self.requests.synchronize();
                 self.requests.run_hw_queue(index.into());
@@ -91,12 +91,12 @@ impl Session {
             match self.replace(index, &old) {
                 Ok(()) => pr_warn!(
                     "{}: queue {index} did not answer in time and was replaced\n",
-                    *self.owner
+                    *self.device
                 ),
                 Err(failure) => {
                     pr_warn!(
                         "{}: queue {index} did not answer in time and cannot be replaced: {failure}\n",
-                        *self.owner
+                        *self.device
                     );
                     self.fail(Failure::RequestTimeout);
                     // What has waited shall hear of it.
@@ -146,7 +146,7 @@ impl Session {
         requeued.requeue();
         old.was_replaced();
         // The teardown has it from here on.
-        self.owner
+        self.device
             .queue_replaced(&self.queues, index.into(), new.clone());
         let mut retired = Retired::new();
         let put = self

@@ -6,7 +6,7 @@ use super::{
     Session,
     TEARDOWN, //
 };
-use crate::queue::Queue;
+use crate::io::Queue;
 use hcablk_core::{
     blkdev::{
         ByAge,
@@ -35,13 +35,13 @@ impl Session {
         let again = self.fence_own();
         self.end_parked(again);
         self.end_released(again);
-        self.owner.queues_closed(&self.queues, &self.admin);
+        self.device.queues_closed(&self.queues, &self.admin);
         let failure = self.failure();
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         self.ended.set();
         if let Some(failure) = failure {
-            self.owner.clone().session_failed(self, failure);
+            self.device.clone().session_failed(self, failure);
         }
     }
 
@@ -63,7 +63,7 @@ impl Session {
         if self.is_admitted() {
             self.head.set_unfenced(self.path(), self.epoch);
             if let Some(failure) = self.failure() {
-                self.owner.session_ending(self, failure);
+                self.device.session_ending(self, failure);
             }
         }
         // Who was told to wait for another queue pair has put its requests back by now, and shall
@@ -127,11 +127,11 @@ impl Session {
             self.requests
                 .for_each_parked_of(index as u32, self.path(), |request| queue.release(request));
         }
-        self.owner.queues_closed(&self.queues, &self.admin);
+        self.device.queues_closed(&self.queues, &self.admin);
         if let Err(e) = self.head.hw_queues().remove(self.path()) {
             pr_warn!(
                 "{}: path {} does not let its RDMA device go (error {})\n",
-                *self.owner,
+                *self.device,
                 self.path(),
                 e.to_errno()
             );
@@ -157,7 +157,7 @@ impl Session {
         });
         requeued.requeue();
         let (again, failed) = if again { (count, 0) } else { (0, count) };
-        self.owner.count_ended(again, failed);
+        self.device.count_ended(again, failed);
     }
 
     /// Waits until nothing that was sent can come after its retry by another path; returns whether
@@ -170,7 +170,7 @@ impl Session {
                 }
             });
         }
-        !self.head.goes_within(0) && (self.is_to_be_followed() || self.owner.has_other_paths(self))
+        !self.head.goes_within(0) && (self.is_to_be_followed() || self.device.has_other_paths(self))
     }
 }
 

@@ -124,14 +124,14 @@ impl WorkItem<FOLLOW> for Session {
             return;
         };
         let news = admin.news();
-        if news.is_some_and(|now| for_reclaim(|| this.owner.follow(&this, now))) {
+        if news.is_some_and(|now| for_reclaim(|| this.device.follow(&this, now))) {
             admin.followed();
         }
         if this.is_behind() {
-            for_reclaim(|| this.owner.follow_limits(&this));
+            for_reclaim(|| this.device.follow_limits(&this));
         }
         let portals = admin.portals_news();
-        if portals.is_some_and(|generation| this.owner.tell_portals(generation)) {
+        if portals.is_some_and(|generation| this.device.tell_portals(generation)) {
             admin.portals_followed();
         }
     }

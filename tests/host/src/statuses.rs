@@ -29,7 +29,7 @@ pub(crate) mod blkdev {
     }
 }
 
-#[path = "../../../initiator/queue/status.rs"]
+#[path = "../../../initiator/io/status.rs"]
 mod initiator;
 
 #[test]

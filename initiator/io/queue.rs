@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A queue pair and the hardware queue above it: the I/O path.
+//! A queue pair of a session, and what it keeps for each tag.
 //!
 //! # A request's way
 //!
@@ -28,7 +28,7 @@
 //!
 //! An eager write is the same with its RDMA WRITE. From `Sent` on the request is parked in the
 //! table of requests; the state is kept beside it for its tag ([`Phase`]), and how its data moves
-//! is part of that ([`transfer`]). A request ends only when the target
+//! is part of that ([`Transfer`]). A request ends only when the target
 //! has no access to its memory any more: because its answer came with remote
 //! invalidation, because our own invalidation completed, or, when the
 //! connection is lost, because the memory region was destroyed.
@@ -37,14 +37,15 @@
 //!
 //! A request that is not the last for now is not posted but put behind others in a
 //! [`Backlog`](hcablk_core::rdma::backlog::Backlog), and into a message with others
-//! ([`message_batch`]); the next that is posted takes them along, for everything that the queue
-//! pair is given goes through [`Queue::ring`], unless nothing waits. That is the last request of
-//! the plug, or `commit_rqs` if it never came, both within the RCU section in which it was issued,
-//! so that the teardown finds nothing that waits. It is parked from the beginning; if posting
-//! fails, or the queue pair has failed before, it ends with all others.
+//! ([`send_queue`](super::send_queue)); the next that is posted takes them along, for everything
+//! that the queue pair is given goes through [`Queue::ring`], unless nothing waits. That is the
+//! last request of the plug, or `commit_rqs` if it never came, both within the RCU section in which
+//! it was issued, so that the teardown finds nothing that waits. It is parked from the beginning;
+//! if posting fails, or the queue pair has failed before, it ends with all others.
 //!
 //! Invalidations of our own wait there, too, until the round of completions is over
-//! (`queue/wr_seq.rs`). Requests that a round ends are given back to the block layer together.
+//! ([`send_queue`](super::send_queue)). Requests that a round ends are given back to the block
+//! layer together.
 //!
 //! # CQ notification
 //!
@@ -71,26 +72,33 @@
 //! Issuing runs in process or softirq context, completions run in softirq context,
 //! or in that of who polls, one at a time for a queue.
 
+use super::{
+    hw_queue::Driver,
+    send_queue::SendState,
+    transfers::Transfer, //
+};
 use crate::{
-    batching::Outstanding,
+    batching::{
+        Outstanding,
+        Solicited, //
+    },
+    failure::Failure,
+    session::Session,
     settings::Settings,
     stats::{
         Done,
+        Marks,
         Sent,
         Times,
         Wakeups, //
     },
-    unflushed::Unflushed,
-};
-use hcablk_core::sync::atomic::{
-    Acquire,
-    Atomic,
-    Relaxed, //
+    unflushed::Unflushed, //
 };
 use hcablk_core::{
     blkdev::{
         PerTag,
         Requests,
+        Status,
         TaggedRequest, //
     },
     memory::read_bounce::ReadBounce,
@@ -109,7 +117,15 @@ use hcablk_core::{
             WorkId, //
         },
     },
-    sync::IrqLock,
+    sglist::SegmentList,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed, //
+        },
+        IrqLock, //
+    },
     system::numa_distance, //
 };
 use kernel::{
@@ -117,59 +133,19 @@ use kernel::{
     sync::Arc, //
 };
 
-mod answer;
-mod complete;
-mod doorbell;
-mod driver;
-mod end;
-mod events;
-mod hw_queue;
-mod issue;
-mod keep_alive;
-mod late;
-mod message_batch;
-mod no_path;
-mod owner;
-mod request_state;
-mod send_state;
-mod setup;
-mod status;
-mod transfer;
-mod wr_seq;
-
-pub(crate) use driver::Driver;
-use hw_queue::HwQueue;
-pub(crate) use hw_queue::{
-    HwQueues,
-    Retired, //
-};
-pub(crate) use no_path::NoPath;
-pub(crate) use owner::{
-    QueueConfig,
-    QueueOwner, //
-};
-use request_state::{
-    Phase,
-    TagData, //
-};
-use send_state::SendState;
-
 /// Kinds of work, in work ids. The index is a tag or a receive buffer.
-mod kind {
-    pub(super) const SEND: u8 = 1;
-    pub(super) const RECEIVE: u8 = 2;
-    pub(super) const REGISTER: u8 = 3;
-    pub(super) const KEEP_ALIVE: u8 = 4;
-    pub(super) const READ_BOUNCE: u8 = 5;
-    /// The index is a sequence number of `wr_seq.rs`.
-    pub(super) const SEQ: u8 = 6;
+pub(super) mod kind {
+    pub(in super::super) const SEND: u8 = 1;
+    pub(in super::super) const RECEIVE: u8 = 2;
+    pub(in super::super) const REGISTER: u8 = 3;
+    pub(in super::super) const KEEP_ALIVE: u8 = 4;
+    pub(in super::super) const READ_BOUNCE: u8 = 5;
+    /// The index is a sequence number of `send_queue.rs`.
+    pub(in super::super) const SEQ: u8 = 6;
 }
 
-/// Work requests that wait for their doorbell at most; blk-mq issues no more requests at once.
-const PLUG: usize = 64;
-
 /// A started request with what there is for its tag.
-type Tagged<'a> = TaggedRequest<'a, Driver, TagData>;
+pub(super) type Tagged<'a> = TaggedRequest<'a, Driver, TagData>;
 
 /// A hardware queue of the disk and its queue pair.
 ///
@@ -177,81 +153,81 @@ type Tagged<'a> = TaggedRequest<'a, Driver, TagData>;
 /// completion queue until that is stopped, and by the disk.
 #[pin_data]
 pub(crate) struct Queue {
-    index: u8,
+    pub(super) index: u8,
     /// Number of the path that its session is.
-    path: u8,
+    pub(super) path: u8,
     /// The NUMA node of its RDMA device.
-    numa_node: i32,
+    pub(super) numa_node: i32,
     /// Requests wait for their doorbell, as far as a disk of several paths knows, see
     /// `hw_queue.rs`.
-    unrung: Atomic<bool>,
+    pub(super) unrung: Atomic<bool>,
     /// Completions are found by who polls for them: nothing interrupts.
-    polled: bool,
-    /// Tags of the block layer; the next one asks for nothing, see `keep_alive.rs`.
-    depth: u16,
+    pub(super) polled: bool,
+    /// Tags of the block layer; the next one asks for nothing, see `life.rs`.
+    pub(super) depth: u16,
     /// Whose queue it is, for trace events.
-    session: SessionId,
-    epoch: Epoch,
+    pub(super) session_id: SessionId,
+    pub(super) epoch: Epoch,
     /// What users have set.
-    settings: Settings,
-    owner: Arc<dyn QueueOwner>,
-    pair: QueuePair<Queue>,
-    requests: Arc<Requests<Driver>>,
-    tags: PerTag<Driver, TagData>,
+    pub(super) settings: Settings,
+    pub(super) session: Arc<Session>,
+    pub(super) pair: QueuePair<Queue>,
+    pub(super) requests: Arc<Requests<Driver>>,
+    pub(super) tags: PerTag<Driver, TagData>,
     /// Requests are accepted.
-    live: Atomic<bool>,
+    pub(super) live: Atomic<bool>,
     /// The target has granted the connection, and has proven who it is if it can.
-    granted: Atomic<bool>,
-    /// One was not answered in time: another queue pair comes in place of this one, see `end.rs`.
-    timed_out: Atomic<bool>,
+    pub(super) granted: Atomic<bool>,
+    /// One was not answered in time: another queue pair comes in place of this one, see `life.rs`.
+    pub(super) timed_out: Atomic<bool>,
     /// Its queue pair has failed meanwhile.
-    is_unfit: Atomic<bool>,
+    pub(super) is_unfit: Atomic<bool>,
     /// A request was turned away for want of credits, and no answer has come since: for who may
     /// choose another path.
-    starved: Atomic<bool>,
+    pub(super) starved: Atomic<bool>,
     /// Ask the target to invalidate keys with its answers.
-    remote_invalidate: bool,
+    pub(super) remote_invalidate: bool,
     /// The slots into which the target puts the data of small reads.
-    read_bounce: Option<ReadBounce>,
+    pub(super) read_bounce: Option<ReadBounce>,
     /// Bytes of the largest write whose data goes with the request.
-    inline_limit: Atomic<u32>,
+    pub(super) inline_limit: Atomic<u32>,
     /// Segments that such a write may have, and that one work request takes besides a
     /// message.
-    inline_segments: u16,
+    pub(super) inline_segments: u16,
     /// Bytes of the largest eager write.
-    eager_limit: Atomic<u32>,
+    pub(super) eager_limit: Atomic<u32>,
     /// The target posts no RDMA READ.
-    only_eager: Atomic<bool>,
+    pub(super) only_eager: Atomic<bool>,
     /// The transport knows RDMA WRITEs with an immediate value.
-    immediates: bool,
-    outgoing: MessageBuffers<BUFFER_LEN>,
-    incoming: MessageBuffers<BUFFER_LEN>,
+    pub(super) immediates: bool,
+    pub(super) outgoing: MessageBuffers<BUFFER_LEN>,
+    pub(super) incoming: MessageBuffers<BUFFER_LEN>,
     /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
     /// by the completion handler only.
-    freed: Atomic<u32>,
+    pub(super) freed: Atomic<u32>,
     /// The sequence number of the last work request that has completed. Only used by the
     /// completion handler.
-    completed_seq: Atomic<u32>,
-    /// The first tag whose request awaits its send's completion, or [`wr_seq::NO_TAG`]. Only used
-    /// by the completion handler.
-    awaiting_send: Atomic<u32>,
+    pub(super) completed_seq: Atomic<u32>,
+    /// The first tag whose request awaits its send's completion, or
+    /// [`NO_TAG`](super::send_queue::NO_TAG). Only used by the completion handler.
+    pub(super) awaiting_send: Atomic<u32>,
     /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by
     /// the completion handler, and taken by it or by who arms after it, on another processor.
-    awaited_sends: Atomic<u32>,
+    pub(super) awaited_sends: Atomic<u32>,
     /// A keep-alive is under way.
-    keep_alive_pending: Atomic<bool>,
+    pub(super) keep_alive_pending: Atomic<bool>,
     /// What is [`Outstanding`], as a word. Written under the lock.
-    outstanding: Atomic<u64>,
+    pub(super) outstanding: Atomic<u64>,
     /// The disk's account of writes that no flush has covered, and the number at which this queue
     /// last reported one. The latter is used by the completion handler only.
-    unflushed: Arc<Unflushed>,
-    reported_at: Atomic<u64>,
+    pub(super) unflushed: Arc<Unflushed>,
+    pub(super) reported_at: Atomic<u64>,
     /// How long requests take is measured.
-    timing: Atomic<bool>,
+    pub(super) timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
-    reaps: Atomic<u64>,
+    pub(super) reaps: Atomic<u64>,
     #[pin]
-    send: IrqLock<SendState>,
+    pub(super) send: IrqLock<SendState>,
     pub(crate) sent: Sent,
     pub(crate) done: Done,
     pub(crate) times: Times,
@@ -269,28 +245,28 @@ impl Queue {
     }
 
     /// Looks for answers in the name of one who issues. Without the lock.
-    fn reap(&self) {
+    pub(super) fn reap(&self) {
         self.reaps.fetch_add(1, Relaxed);
         self.pair.cq().reap();
     }
 
     /// Returns how many send queue slots completions have freed so far, modulo 2^32.
     #[inline]
-    fn freed(&self) -> u32 {
+    pub(super) fn freed(&self) -> u32 {
         self.freed.load(Relaxed)
     }
 
     /// Publishes what the completion handler is to arm the completion queue for, after a change
     /// of what is outstanding. Under the lock.
     #[inline]
-    fn update_notify(&self, send: &SendState) {
+    pub(super) fn update_notify(&self, send: &SendState) {
         let now = send.batching.outstanding();
         self.outstanding.store(now.word(), Relaxed);
     }
 
     /// Returns what was outstanding a moment ago.
     #[inline]
-    fn outstanding(&self) -> Outstanding {
+    pub(super) fn outstanding(&self) -> Outstanding {
         Outstanding::of(self.outstanding.load(Relaxed))
     }
 
@@ -308,7 +284,7 @@ impl Queue {
 
     /// Returns whether its credits were used up a moment ago.
     #[inline]
-    fn is_starved(&self) -> bool {
+    pub(super) fn is_starved(&self) -> bool {
         self.starved.load(Relaxed)
     }
 
@@ -317,7 +293,7 @@ impl Queue {
     }
 
     /// Returns how far its RDMA device is from the processor that this runs on.
-    fn numa_distance(&self) -> u32 {
+    pub(super) fn numa_distance(&self) -> u32 {
         numa_distance(self.numa_node)
     }
 
@@ -338,9 +314,82 @@ impl Queue {
         &self.pair
     }
 
-    fn post_receive(&self, buffer: u32) -> Result {
+    pub(super) fn post_receive(&self, buffer: u32) -> Result {
         let slice = self.incoming.slice(buffer as usize, BUFFER_LEN)?;
         self.pair
             .post_receive(Sge::new(slice), WorkId::new(kind::RECEIVE, buffer))
+    }
+}
+
+/// Where a request is, see the picture above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not given to the target.
+    Idle,
+    /// The target works on it.
+    Sent {
+        /// How its data moves.
+        transfer: Transfer,
+        /// Whether its response raises an event.
+        solicited: Solicited,
+    },
+    /// The target has answered; its key is being taken away.
+    Invalidating(Awaited),
+    /// The target has answered; our HCA may still be sending the data.
+    Answered(Awaited),
+    /// It was to end while the target could reach its memory: it ends with the session.
+    Kept,
+}
+
+/// What an answered request awaits: the completion of a work request of our own. Such requests are
+/// a list, see `send_queue.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Awaited {
+    /// With what the request ends.
+    pub(super) status: Status,
+    /// Sequence number of the work request.
+    pub(super) seq: u32,
+    /// The next tag in the list.
+    pub(super) next: u32,
+}
+
+/// What there is once for each tag.
+pub(super) struct TagData {
+    pub(super) phase: Phase,
+    /// When it came where it is, if that is measured.
+    pub(super) marks: Marks,
+    /// The request's segments, in the state that its transfer demands.
+    pub(super) list: SegmentList,
+}
+
+impl TagData {
+    /// Makes the data of a tag whose requests have their segments in `list`.
+    pub(super) fn new(list: SegmentList) -> Self {
+        Self {
+            phase: Phase::Idle,
+            marks: Marks::default(),
+            list,
+        }
+    }
+}
+
+/// Which queue it is, of which session, and how users want it.
+pub(crate) struct QueueConfig {
+    pub(crate) session: SessionId,
+    pub(crate) epoch: Epoch,
+    pub(crate) index: u8,
+    /// For polled I/O.
+    pub(crate) polled: bool,
+    /// What users have set.
+    pub(crate) settings: Settings,
+    /// The disk's account of writes that no flush has covered.
+    pub(crate) unflushed: Arc<Unflushed>,
+}
+
+impl Queue {
+    /// Ends the session because of `failure`. Any context.
+    #[cold]
+    pub(super) fn end_session(&self, failure: Failure) {
+        self.session.fail(failure);
     }
 }

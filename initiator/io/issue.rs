@@ -9,32 +9,31 @@
 //! ```
 //!
 //! *Plan* chooses how the data moves; the steps of `submit` that depend on that are the
-//! [`Way`]'s, in a file for each (`transfer.rs`).
+//! [`Way`]'s, in a file for each (`transfers.rs`).
 
 use super::{
-    transfer::{
-        give_back,
-        BounceRead,
+    eager::{
         EagerWrite,
+        RingFull, //
+    },
+    hw_queue::Driver,
+    queue::{
+        Phase,
+        Queue,
+        Tagged, //
+    },
+    registered::Registered,
+    send_queue::SendState,
+    transfers::{
+        give_back,
         InlineWrite,
         Issued,
-        NoData,
-        Registered,
-        RingFull,
+        MessageOnly,
         Way, //
     },
-    Driver,
-    Phase,
-    Queue,
-    SendState,
-    Tagged, //
 };
 use crate::batching::Solicited;
 use core::convert::Infallible;
-use hcablk_core::sync::atomic::{
-    Acquire,
-    Relaxed, //
-};
 use hcablk_core::{
     blkdev::{
         Op,
@@ -50,8 +49,14 @@ use hcablk_core::{
         Chain,
         Sge, //
     },
-    report::trace, //
-    sync::IrqGuard,
+    report::trace,
+    sync::{
+        atomic::{
+            Acquire,
+            Relaxed, //
+        },
+        IrqGuard, //
+    },
 };
 use kernel::prelude::*;
 
@@ -85,13 +90,13 @@ impl Queue {
         }
         trace::initiator::queued(|| self.about(request.view()));
         match request.op() {
-            Op::Read => match BounceRead::plan(self, request.view()) {
+            Op::Read => match MessageOnly::plan_read(self, request.view()) {
                 Some(way) => self.submit(request, way, last).map(Submitted::sent),
                 None => self.issue_registered(request, last),
             },
             Op::Write => {
                 if request.promises() {
-                    if request.fua() && self.owner.has_lost_writes() {
+                    if request.fua() && self.session.has_lost_writes() {
                         return Err(self.not_durable(request));
                     }
                     if request.atomic() {
@@ -132,10 +137,10 @@ impl Queue {
         request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        if request.op() == Op::Flush && self.owner.has_lost_writes() {
+        if request.op() == Op::Flush && self.session.has_lost_writes() {
             return Err(self.not_durable(request));
         }
-        match NoData::plan(request.view()) {
+        match MessageOnly::plan(request.view()) {
             Some(way) => self.submit(request, way, last).map(Submitted::sent),
             None => Err(Rejected::new(request, Status::NotSupported)),
         }
@@ -144,7 +149,7 @@ impl Queue {
     /// Fails a flush or a write with FUA, since the target has lost writes that it acknowledged.
     #[cold]
     fn not_durable(&self, request: Request<Driver>) -> Rejected<Driver> {
-        self.owner.tell_loss();
+        self.session.tell_loss();
         Rejected::new(request, Status::IoErr)
     }
 

@@ -4,20 +4,20 @@
 //! reaches them by RDMA READ or RDMA WRITE. Whatever goes no other way.
 
 use super::{
-    extent_of,
-    unmapped,
-    Issued,
-    Transfer,
-    Way, //
-};
-use crate::{
     queue::{
         kind,
-        Queue,
-        SendState, //
+        Queue, //
     },
-    shape::SLOTS_PER_REQUEST,
+    send_queue::SendState,
+    transfers::{
+        extent_of,
+        unmapped,
+        Issued,
+        Transfer,
+        Way, //
+    },
 };
+use crate::shape::SLOTS_PER_REQUEST;
 use core::convert::Infallible;
 use hcablk_core::{
     blkdev::{
@@ -42,12 +42,12 @@ use hcablk_core::{
             WorkRequest, //
         },
     },
-    sglist::SegmentList,
+    sglist::SegmentList, //
 };
 use kernel::prelude::*;
 
 /// Send queue slots that stay reserved after the REG_MR and the SEND, for a LOCAL_INV.
-pub(in crate::queue) const INVALIDATE_SLOTS: u32 = SLOTS_PER_REQUEST - 2;
+pub(super) const INVALIDATE_SLOTS: u32 = SLOTS_PER_REQUEST - 2;
 
 /// Returns the address and key of a region as the target gets them.
 #[inline]
@@ -60,7 +60,7 @@ pub(super) fn remote_for(remote: mr::RemoteAddress, answer: Answer) -> Remote {
 }
 
 /// A read or write whose memory is registered for it.
-pub(in crate::queue) struct Registered {
+pub(super) struct Registered {
     extent: Extent,
     write: bool,
     fua: bool,
@@ -72,7 +72,7 @@ pub(in crate::queue) struct Registered {
 impl Registered {
     /// Returns how a read or write goes.
     #[inline]
-    pub(in crate::queue) fn plan(view: RequestRef<'_>) -> Self {
+    pub(super) fn plan(view: RequestRef<'_>) -> Self {
         Self {
             extent: extent_of(view),
             write: view.op() == Op::Write,

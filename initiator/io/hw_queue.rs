@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A hardware queue of the disk, and by which path each of its requests goes.
+//! A hardware queue of the disk: it chooses a path for each request.
 //!
 //! A hardware queue has a queue for each path that has ever been live and is still to be used. With
 //! one path its requests go there, and nothing is looked at. With several, the policy chooses among
@@ -11,27 +11,32 @@
 //!
 //! What a hardware queue has does not change: [`HwQueues`] puts another one in its place
 //! ([`Requests::exchange`]), so that issuing takes no lock for it.
+//!
+//! [`Driver`] is what the block layer calls; [`NoPath`] says what becomes of requests while no path
+//! accepts any.
 
-use super::{
-    Driver,
-    NoPath,
-    Queue, //
-};
+use super::queue::Queue;
 use crate::{
     admin::Admin,
     settings::Policy, //
 };
-use hcablk_core::blkdev::{
-    Formers,
-    Rejected,
-    Request,
-    Requests,
-    Status, //
-};
-use hcablk_core::sync::atomic::{
-    Atomic,
-    Full,
-    Relaxed, //
+use hcablk_core::{
+    blkdev::{
+        Formers,
+        Operations,
+        Rejected,
+        Request,
+        Requests,
+        Status,
+        Timeout, //
+    },
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
+    },
 };
 use kernel::{
     new_mutex,
@@ -385,7 +390,7 @@ impl HwQueues {
         let mut queues = list.queues.iter().flatten().flat_map(|hw| hw.queues.iter());
         queues.find_map(|queue| {
             let goes_on = queue.is_live() || queue.is_timed_out();
-            goes_on.then(|| queue.owner.admin()).flatten()
+            goes_on.then(|| queue.session.admin()).flatten()
         })
     }
 
@@ -429,5 +434,117 @@ impl HwQueues {
         for place in self.list.lock().queues.iter_mut() {
             *place = None;
         }
+    }
+}
+
+/// What the disk's operations are called on.
+pub(crate) struct Driver;
+
+impl Operations for Driver {
+    type Data = HwQueues;
+    type HwQueue = HwQueue;
+    type Pdu = ();
+
+    fn hw_queue(
+        data: &HwQueues,
+        index: u32,
+        _requests: &Arc<Requests<Self>>,
+    ) -> Result<Arc<HwQueue>> {
+        data.get(index)
+    }
+
+    fn init_request(_: &HwQueues, _hw_queue: u32) -> Result {
+        Ok(())
+    }
+
+    #[inline]
+    fn queue_rq(
+        hw_queue: &HwQueue,
+        request: Request<Self>,
+        last: bool,
+    ) -> Result<(), Rejected<Self>> {
+        hw_queue.issue(request, last)
+    }
+
+    fn commit_rqs(hw_queue: &HwQueue) {
+        hw_queue.commit();
+    }
+
+    #[inline]
+    fn poll(hw_queue: &HwQueue) -> u32 {
+        hw_queue.poll()
+    }
+
+    fn timeout(hw_queue: &HwQueue, index: u32, tag: u16) -> Timeout {
+        let requests = hw_queue.requests();
+        if hw_queue.settle() && requests.is_idle(index, tag) {
+            // It was answered and nobody had looked.
+            return Timeout::Done;
+        }
+        // The end of the queue pair, or of the session, ends the request.
+        let path = requests.path_of(index, tag);
+        if let Some(queue) = path.and_then(|path| hw_queue.of_path(path)) {
+            queue.session.clone().queue_timed_out(queue, tag);
+        }
+        Timeout::ResetTimer
+    }
+}
+
+/// What becomes of requests while no path accepts any. Shared by the disk's head and its hardware
+/// queues.
+pub(crate) struct NoPath {
+    /// They wait for a session.
+    queues: Atomic<bool>,
+    /// There has been none for so long that they fail, though there may be another one.
+    fails_fast: Atomic<bool>,
+    /// No session is live, and another one is to follow.
+    is_lost: Atomic<bool>,
+}
+
+impl NoPath {
+    /// Makes it for requests that fail. May sleep.
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let no_path = Self {
+            queues: Atomic::new(false),
+            fails_fast: Atomic::new(false),
+            is_lost: Atomic::new(false),
+        };
+        Ok(Arc::new(no_path, GFP_KERNEL)?)
+    }
+
+    /// Returns whether a lost session is followed by another one, for which requests wait.
+    #[inline]
+    pub(crate) fn queues(&self) -> bool {
+        self.queues.load(Acquire)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_queues(&self, on: bool) {
+        self.queues.store(on, Release);
+    }
+
+    /// Returns whether requests fail although they would wait.
+    pub(crate) fn fails_fast(&self) -> bool {
+        self.fails_fast.load(Acquire)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_fails_fast(&self, on: bool) {
+        self.fails_fast.store(on, Release);
+    }
+
+    /// Returns whether no session is live, and another one is to follow.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.load(Acquire)
+    }
+
+    /// Sets that.
+    pub(crate) fn set_lost(&self, lost: bool) {
+        self.is_lost.store(lost, Release);
+    }
+
+    /// Returns whether requests wait now if there is no session, rather than fail.
+    pub(crate) fn requests_wait(&self) -> bool {
+        self.queues() && !self.fails_fast()
     }
 }

@@ -19,22 +19,23 @@
 //! to get that answer.
 
 use super::{
-    extent_of,
-    unmapped,
-    Issued,
-    Transfer,
-    Way, //
-};
-use crate::{
     queue::{
         kind,
-        wr_seq::WrSeq,
-        Queue,
-        SendState, //
+        Queue, //
     },
-    shape::INLINE_SEGMENTS,
+    send_queue::{
+        SendState,
+        WrSeq, //
+    },
+    transfers::{
+        extent_of,
+        unmapped,
+        Issued,
+        Transfer,
+        Way, //
+    },
 };
-use hcablk_core::sync::atomic::Relaxed;
+use crate::shape::INLINE_SEGMENTS;
 use hcablk_core::{
     blkdev::{
         Op,
@@ -66,12 +67,13 @@ use hcablk_core::{
         },
     },
     sglist::SegmentList,
+    sync::atomic::Relaxed, //
 };
 use kernel::prelude::*;
 
 /// Whether the initiator may write to the target's eager ring.
 #[derive(Clone, Copy)]
-pub(in crate::queue) enum EagerState {
+pub(super) enum EagerState {
     /// The target has granted no ring.
     Never,
     /// From its first answer on.
@@ -91,7 +93,7 @@ impl EagerState {
 }
 
 /// A write that can be an eager one.
-pub(in crate::queue) struct EagerWrite {
+pub(super) struct EagerWrite {
     extent: Extent,
     fua: bool,
     /// It is a write-with-immediate of this value, but for `quiet`, if its mapped segments are few
@@ -102,7 +104,7 @@ pub(in crate::queue) struct EagerWrite {
 impl EagerWrite {
     /// Returns how a request goes as an eager write, `None` if it is to go another way.
     #[inline]
-    pub(in crate::queue) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
+    pub(super) fn plan(queue: &Queue, view: RequestRef<'_>) -> Option<Self> {
         let extent = extent_of(view);
         if view.op() != Op::Write || extent.length > queue.eager_limit.load(Relaxed) {
             return None;
@@ -124,17 +126,17 @@ impl EagerWrite {
 
 /// Where the data of an eager write goes in the ring of [`EagerState::Now`], which stays the same
 /// under the lock.
-pub(in crate::queue) struct Room {
+pub(super) struct Room {
     slot: RingSlot,
     /// Of the last work request.
     wr_seq: WrSeq,
 }
 
 /// That the eager ring has no free slot, or may not be written to yet.
-pub(in crate::queue) struct RingFull;
+pub(super) struct RingFull;
 
 /// The message of an eager write.
-pub(in crate::queue) enum EagerMessage {
+pub(super) enum EagerMessage {
     /// By the immediate value of its RDMA WRITE.
     Immediate(Immediate),
     /// By this message, behind its RDMA WRITEs.
@@ -242,7 +244,7 @@ impl Way for EagerWrite {
 
 impl Queue {
     /// Stores the ring of the target's reply. Before the queue is live.
-    pub(in crate::queue) fn take_ring(&self, send: &mut SendState, reply: &Reply) {
+    pub(super) fn take_ring(&self, send: &mut SendState, reply: &Reply) {
         self.only_eager.store(reply.no_read, Relaxed);
         if let Some(grant) = reply.grant {
             let limit = if reply.no_read {
@@ -260,7 +262,7 @@ impl Queue {
 
     /// Allows eager writes, since the target has answered a request.
     #[inline]
-    pub(in crate::queue) fn allow_eager(send: &mut SendState) {
+    pub(super) fn allow_eager(send: &mut SendState) {
         if let EagerState::AfterAnswer(grant) = send.eager_state {
             send.eager_state = EagerState::Now(grant);
         }

@@ -2,7 +2,7 @@
 
 //! What tracepoints tell of this queue and of its requests.
 
-use super::Queue;
+use super::queue::Queue;
 use hcablk_core::{
     blkdev::{
         Op,
@@ -15,9 +15,9 @@ use hcablk_core::{
     report::trace::{
         self,
         Change,
-        DataPath, //
+        DataPath,
         Kind,
-        State,
+        State, //
     },
 };
 
@@ -26,7 +26,7 @@ impl Queue {
     #[cold]
     pub(super) fn about(&self, request: RequestRef<'_>) -> trace::Request {
         trace::Request {
-            session: self.session.0,
+            session: self.session_id.0,
             queue: self.index,
             tag: Tag {
                 index: request.tag(),
@@ -57,18 +57,18 @@ impl Queue {
     pub(super) fn about_sent(&self, tag: Tag, op: &message::Op, number: u16) -> trace::Request {
         trace::Request {
             number,
-            ..trace::Request::of(self.session.0, self.index, tag, Some(op))
+            ..trace::Request::of(self.session_id.0, self.index, tag, Some(op))
         }
     }
 
     /// Traces that the queue pair has come to `state`.
     pub(super) fn comes_to(&self, state: State) {
         trace::initiator::queue(|| Change {
-            session: self.session.0,
+            session: self.session_id.0,
             epoch: self.epoch.0,
             queue: Some(self.index),
             state,
-            error: self.owner.errno(),
+            error: self.session.errno(),
         });
     }
 }
