@@ -55,6 +55,11 @@ same "the ring was not used" "$eager" "$(served eager_writes)"
 invalidated=$(served remote_invalidations)
 check "windows that this side invalidates" user --remote-invalidate=0 --small-read=0 --eager-write=0 verify 4
 same "the target has invalidated none of them" "$invalidated" "$(served remote_invalidations)"
+for how in polled event; do
+	counts=$(on c1 "hcablk-user $([ $how = polled ] || echo --event) $target_address vol1 allocations")
+	printf '%s\n' "$counts" >&2
+	same "neither requests nor synchronous calls allocate anything ($how)" 5 "$(grep -c '^0 for ' <<< "$counts")"
+done
 same "the kernel's driver is there still" live "$(on c2 "cat $initiator/vol1/state")"
 
 # A program that is killed leaves nothing at the target.

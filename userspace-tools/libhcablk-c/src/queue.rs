@@ -27,6 +27,10 @@ const FUA: u32 = 1;
 const EVENT: u32 = 2;
 const KEEP: u32 = 4;
 
+/// Lists of pieces that a queue keeps for later requests, and how many pieces the largest of these has room for.
+const LISTS: usize = 1024;
+const LIST: usize = 64;
+
 /// How long a wait without end is at a time.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -72,6 +76,8 @@ pub struct CQueue {
     /// By the number that the queue knows a request by.
     known: Vec<Known>,
     free: Vec<usize>,
+    /// Empty lists of pieces, which requests had: so those that are no longer allocate nothing.
+    lists: Vec<Vec<Buffer>>,
     /// What has ended, and is still to be told.
     ended: VecDeque<CCompletion>,
 }
@@ -82,7 +88,16 @@ impl CQueue {
             queue,
             known: Vec::new(),
             free: Vec::new(),
+            lists: Vec::new(),
             ended: VecDeque::new(),
+        }
+    }
+
+    /// Keeps the list of a request that has ended, or was refused, whose memory is the program's again.
+    fn keep(&mut self, mut list: Vec<Buffer>) {
+        list.clear();
+        if (1..=LIST).contains(&list.capacity()) && self.lists.len() < LISTS {
+            self.lists.push(list);
         }
     }
 
@@ -102,7 +117,7 @@ impl CQueue {
     /// As [`request`]'s; and its flag is null, or may be written to until it has ended.
     unsafe fn add(&mut self, asked: &CRequest) -> Result<(), (Errno, &'static str)> {
         // SAFETY: By the safety requirement.
-        let request = unsafe { request(asked) }?;
+        let request = unsafe { request(asked, &mut self.lists) }?;
         let place = self.know(Known {
             flag: asked.flag,
             user_data: asked.user_data,
@@ -127,8 +142,11 @@ impl CQueue {
     fn tell(&mut self, completions: &mut [CCompletion]) -> c_int {
         while let Some(completed) = self.queue.completed() {
             let Completed {
-                user_data, result, ..
+                user_data,
+                result,
+                memory,
             } = completed;
+            self.keep(memory);
             let at = usize::try_from(user_data).unwrap_or(usize::MAX);
             let Some(&Known { flag, user_data }) = self.known.get(at) else {
                 continue;
@@ -162,14 +180,21 @@ impl CQueue {
 ///
 /// Its pieces are there, and so is their memory; nobody else writes to that, nor reads it if this does, until the request has
 /// ended.
-unsafe fn request(asked: &CRequest) -> Result<Request, (Errno, &'static str)> {
+unsafe fn request(
+    asked: &CRequest,
+    lists: &mut Vec<Vec<Buffer>>,
+) -> Result<Request, (Errno, &'static str)> {
     let pieces = match asked.count {
         0 => &[],
         _ if asked.pieces.is_null() => return Err((Errno::EINVAL, "its pieces are null")),
         // SAFETY: By the safety requirement.
         count => unsafe { slice::from_raw_parts(asked.pieces, count) },
     };
-    let mut memory = Vec::with_capacity(pieces.len());
+    let mut memory = match pieces.len() {
+        0 => Vec::new(),
+        _ => lists.pop().unwrap_or_default(),
+    };
+    memory.reserve(pieces.len());
     for piece in pieces {
         // SAFETY: By the safety requirement.
         let buffer = unsafe { part(piece) };

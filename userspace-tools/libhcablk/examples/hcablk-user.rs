@@ -9,11 +9,13 @@
 //! hcablk-user [OPTION]... ADDRESS VOLUME verify SEED
 //! hcablk-user [OPTION]... ADDRESS VOLUME hold
 //! hcablk-user [OPTION]... ADDRESS VOLUME promise FILE
+//! hcablk-user [OPTION]... ADDRESS VOLUME allocations
 //! ```
 //!
 //! `verify` writes memory of every shape, reads it as other shapes, and compares, on all queues at once. `hold`
 //! reads one block after the other until that fails, and prints why; also when the session is lost, and when there is another
-//! one. `promise` writes a block, waits until FILE is there, and prints whether it can be flushed.
+//! one. `promise` writes a block, waits until FILE is there, and prints whether it can be flushed. `allocations` prints how often the
+//! thread of a queue that is warm allocates for requests.
 //!
 //! Options are those of the library, as `--queues=2`, and `--keys`, and `--event`: wait by events.
 //!
@@ -30,6 +32,9 @@ use std::{
     thread,
     time::Duration,
 };
+
+#[path = "../src/allocations.rs"]
+mod allocations;
 
 use libhcablk::{Buffer, Flag, Key, Notice, Options, Queue, Request, RequestError, Volume};
 
@@ -99,6 +104,7 @@ fn run() -> Result<()> {
         ("verify", [seed]) => verify(&volume, queue, seed.parse()?)?,
         ("hold", []) => hold(&volume, &mut queue)?,
         ("promise", [file]) => promise(&volume, &mut queue, file)?,
+        ("allocations", []) => count_allocations(&volume, queue)?,
         _ => return Err(format!("no such command: {command}").into()),
     }
     Ok(())
@@ -173,6 +179,58 @@ fn promise(volume: &Volume, queue: &mut Queue, file: &str) -> Result<()> {
     let durable = queue.execute(Request::write(0, memory).fua());
     println!("fua: {}", said(durable.result));
     println!("write: {}", said(queue.write_at(&block, 0)));
+    Ok(())
+}
+
+/// Prints how often requests of each kind have the queue's thread allocate, when there were some before.
+fn count_allocations(volume: &Volume, mut queue: Queue) -> Result<()> {
+    for (length, at_a_time, rounds) in [(4096, 32, 50), (1 << 20, 4, 5)] {
+        let mut lists = Vec::with_capacity(at_a_time);
+        for _ in 0..at_a_time {
+            lists.push(vec![volume.memory(length)?]);
+        }
+        for write in [true, false] {
+            let mut outcome = Ok(());
+            let mut round = || {
+                for (place, list) in (0..).zip(lists.drain(..)) {
+                    let offset = place * length as u64;
+                    let request = match write {
+                        true => Request::write_gathered(offset, list),
+                        false => Request::read_scattered(offset, list),
+                    };
+                    if let Err(refused) = queue.prepare(request) {
+                        outcome = Err(refused.0);
+                    }
+                }
+                while queue.in_flight() != 0 {
+                    queue.poll();
+                }
+                while let Some(done) = queue.completed() {
+                    outcome = outcome.and(done.result);
+                    lists.push(done.memory);
+                }
+            };
+            (0..3).for_each(|_| round());
+            let count = allocations::during(|| (0..rounds).for_each(|_| round()));
+            outcome?;
+            let what = if write { "writes" } else { "reads" };
+            let requests = at_a_time * rounds;
+            println!("{count} for {requests} {what} of {length} bytes");
+        }
+    }
+    let mut bytes = vec![0; 4096];
+    for _ in 0..2 {
+        queue.write_at(&bytes, 0)?;
+        queue.read_at(&mut bytes, 0)?;
+    }
+    let mut outcome = Ok(());
+    let count = allocations::during(|| {
+        outcome = queue
+            .write_at(&bytes, 0)
+            .and_then(|()| queue.read_at(&mut bytes, 0));
+    });
+    outcome?;
+    println!("{count} for synchronous calls");
     Ok(())
 }
 

@@ -90,10 +90,19 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, deadline: Deadline<'_>) -> Result<boo
 
 fn wait(fd: Option<BorrowedFd<'_>>, deadline: Deadline<'_>) -> Result<bool, Errno> {
     let wake = deadline.volume.map(|volume| volume.wake().as_fd());
-    let awaited = fd.into_iter().chain(wake);
-    let mut fds: Vec<_> = awaited
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
+    let input = |fd| PollFd::new(fd, PollFlags::POLLIN);
+    let (mut both, mut one);
+    let fds: &mut [PollFd<'_>] = match (fd, wake) {
+        (Some(fd), Some(wake)) => {
+            both = [input(fd), input(wake)];
+            &mut both
+        }
+        (Some(fd), None) | (None, Some(fd)) => {
+            one = [input(fd)];
+            &mut one
+        }
+        (None, None) => &mut [],
+    };
     loop {
         if deadline.is_over() {
             return Err(Errno::ECANCELED);
@@ -101,7 +110,7 @@ fn wait(fd: Option<BorrowedFd<'_>>, deadline: Deadline<'_>) -> Result<bool, Errn
         // A millisecond more, so that there is no loop of short ones at the end.
         let left = deadline.left() + Duration::from_millis(1);
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut fds, timeout) {
+        match poll(fds, timeout) {
             Ok(0) if deadline.left().is_zero() => return Ok(false),
             Ok(0) | Err(Errno::EINTR) => continue,
             Ok(_) => {}

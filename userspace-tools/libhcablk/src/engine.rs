@@ -129,7 +129,7 @@ impl Engine {
             is_open: false,
             last_seq: 0,
             completed_seq: 0,
-            awaiting: Vec::new(),
+            awaiting: Vec::with_capacity(depth.into()),
         }
     }
 
@@ -331,14 +331,17 @@ impl Engine {
     pub(crate) fn completed(&mut self, signal: Signal, then: &mut Vec<Then>) {
         self.freed = self.freed.wrapping_add(signal.frees.into());
         self.completed_seq = signal.seq;
-        for index in std::mem::take(&mut self.awaiting) {
-            match self.tags.get(usize::from(index)).map(|slot| slot.phase) {
+        let mut awaiting = std::mem::take(&mut self.awaiting);
+        awaiting.retain(
+            |&index| match self.tags.get(usize::from(index)).map(|slot| slot.phase) {
                 Some(Phase::Awaiting { status, seq }) if self.is_completed(seq) => {
                     self.end(index, status, then);
+                    false
                 }
-                _ => self.awaiting.push(index),
-            }
-        }
+                _ => true,
+            },
+        );
+        self.awaiting = awaiting;
     }
 
     fn phase(&self, tag: Tag) -> Option<Phase> {
@@ -532,6 +535,78 @@ mod tests {
             let result = bench.engine.immediate(value, bytes, &mut bench.then);
             assert_eq!(result.is_ok(), good, "{transfer:?}");
         }
+    }
+
+    /// A queue that is warm allocates nothing: neither to cut a request, nor to issue it, nor for its answer.
+    #[test]
+    fn requests_allocate_nothing() {
+        use crate::{
+            allocations,
+            plan::{Limits, Place, Span},
+        };
+        let limits = Limits {
+            block: 512,
+            largest: 1 << 20,
+            slot: 8192,
+            small_read: 8192,
+            gathered: 32768,
+            pieces: 8,
+            write_windows: true,
+        };
+        let mut bench = Bench::new(4);
+        bench.then.reserve(4);
+        let mut answered = 0;
+        let mut carry_out = |write: bool, length: usize| {
+            let pieces = [length];
+            let mut left = Some(Span::whole(length as u64));
+            while let Some(span) = left {
+                let (part, rest) = span.cut(limits, write, &pieces).unwrap();
+                left = rest;
+                let tag = bench.engine.issue(WINDOW_SLOTS).unwrap();
+                let signal = bench.engine.signal(WINDOW_SLOTS);
+                let transfer = match part.place {
+                    Place::Slot => Transfer::Slot(part.length),
+                    Place::Gathered(_) => Transfer::Inline { seq: signal.seq },
+                    Place::Window => Transfer::Window { key: 7 },
+                };
+                bench.engine.sent(tag, transfer);
+                let response = Response {
+                    credits: 1,
+                    tag,
+                    status: Status::Ok,
+                };
+                let result = match part.place {
+                    Place::Slot => {
+                        let value = tag.to_immediate();
+                        bench.engine.immediate(value, part.length, &mut bench.then)
+                    }
+                    // It waits for the completion of its send, or of the invalidation.
+                    _ => bench
+                        .engine
+                        .message(&response.encode(), None, &mut bench.then),
+                };
+                assert_eq!(result, Ok(()));
+                if let Some(&Then::Invalidate(_, signal)) = bench.then.last() {
+                    bench.then.clear();
+                    bench.engine.completed(signal, &mut bench.then);
+                }
+                bench.engine.completed(signal, &mut bench.then);
+                answered += bench.then.len();
+                bench.then.clear();
+            }
+        };
+        let mut round = || {
+            for length in [4096, 1 << 20, 4 << 20] {
+                carry_out(false, length);
+                carry_out(true, length);
+            }
+        };
+        round();
+        assert_eq!(allocations::during(|| (0..100).for_each(|_| round())), 0);
+        assert_eq!(answered, 101 * 2 * (1 + 1 + 4));
+        let counts =
+            allocations::during(|| drop(std::hint::black_box(Vec::<u8>::with_capacity(1))));
+        assert_eq!(counts, 1, "allocations are counted");
     }
 
     #[test]

@@ -39,6 +39,8 @@
 //! `docs/design/user-client.md` has what is there and what is not.
 
 mod admin;
+#[cfg(test)]
+mod allocations;
 mod connect;
 mod crypto;
 mod driver;

@@ -53,19 +53,83 @@ pub(crate) struct Part {
     pub(crate) offset: usize,
 }
 
-/// A place in the pieces.
-#[derive(Clone, Copy)]
-struct Cursor<'a> {
-    pieces: &'a [usize],
+/// Data of a request that is not cut into parts yet. So a request takes the same room while it waits, however many parts it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Bytes before it in the application's request.
+    at: u64,
+    length: u64,
+    /// The piece in which it begins, and the offset there.
     piece: usize,
     offset: usize,
 }
 
-impl Cursor<'_> {
+impl Span {
+    /// Returns all data of a request of so many bytes.
+    pub(crate) fn whole(length: u64) -> Self {
+        Self {
+            at: 0,
+            length,
+            piece: 0,
+            offset: 0,
+        }
+    }
+
+    /// Returns the data of a part, which is to be cut anew: limits may have changed.
+    pub(crate) fn of(part: Part) -> Self {
+        Self {
+            at: part.at,
+            length: part.length.into(),
+            piece: part.piece,
+            offset: part.offset,
+        }
+    }
+
+    /// Cuts the first part off, of a read or a write whose data is in `pieces`. Returns it and the rest; `None`: there is no data.
+    pub(crate) fn cut(
+        self,
+        limits: Limits,
+        write: bool,
+        pieces: &[impl Piece],
+    ) -> Option<(Part, Option<Self>)> {
+        let mut parts = Parts::of(limits, write, pieces, self);
+        let part = parts.next()?;
+        let rest = (parts.left != 0).then_some(Self {
+            at: parts.at,
+            length: parts.left,
+            piece: parts.cursor.piece,
+            offset: parts.cursor.offset,
+        });
+        Some((part, rest))
+    }
+}
+
+/// A piece of memory.
+pub(crate) trait Piece {
+    /// Returns how many bytes it has.
+    fn bytes(&self) -> usize;
+}
+
+/// A place in the pieces.
+struct Cursor<'a, P> {
+    pieces: &'a [P],
+    piece: usize,
+    offset: usize,
+}
+
+impl<P> Copy for Cursor<'_, P> {}
+
+impl<P> Clone for Cursor<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Piece> Cursor<'_, P> {
     /// Returns how many bytes there are up to the end of the piece; empty ones are passed over.
     fn run(&mut self) -> Option<usize> {
         loop {
-            let left = self.pieces.get(self.piece)? - self.offset;
+            let left = self.pieces.get(self.piece)?.bytes() - self.offset;
             if left != 0 {
                 return Some(left);
             }
@@ -97,43 +161,27 @@ impl Cursor<'_> {
     }
 }
 
-/// The parts of a request whose data is in pieces of these lengths, together whole blocks.
-pub(crate) struct Parts<'a> {
+/// The parts of a span whose data is in these pieces, together whole blocks.
+struct Parts<'a, P> {
     limits: Limits,
     write: bool,
-    cursor: Cursor<'a>,
+    cursor: Cursor<'a, P>,
     at: u64,
     left: u64,
 }
 
-impl<'a> Parts<'a> {
-    /// Cuts a read or a write.
-    pub(crate) fn new(limits: Limits, write: bool, pieces: &'a [usize]) -> Self {
+impl<'a, P: Piece> Parts<'a, P> {
+    fn of(limits: Limits, write: bool, pieces: &'a [P], span: Span) -> Self {
         Self {
             limits,
             write,
             cursor: Cursor {
                 pieces,
-                piece: 0,
-                offset: 0,
+                piece: span.piece,
+                offset: span.offset,
             },
-            at: 0,
-            left: pieces.iter().map(|len| *len as u64).sum(),
-        }
-    }
-
-    /// Cuts a part anew, which was cut by other limits.
-    pub(crate) fn again(limits: Limits, write: bool, pieces: &'a [usize], part: Part) -> Self {
-        Self {
-            limits,
-            write,
-            cursor: Cursor {
-                pieces,
-                piece: part.piece,
-                offset: part.offset,
-            },
-            at: part.at,
-            left: part.length.into(),
+            at: span.at,
+            left: span.length,
         }
     }
 
@@ -202,7 +250,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Iterator for Parts<'_> {
+impl<P: Piece> Iterator for Parts<'_, P> {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
@@ -244,9 +292,30 @@ mod tests {
         write_windows: true,
     };
 
+    impl Piece for usize {
+        fn bytes(&self) -> usize {
+            *self
+        }
+    }
+
+    /// Cuts a span as a queue does: a part at a time.
+    fn cut(limits: Limits, write: bool, pieces: &[usize], span: Span) -> Vec<Part> {
+        let mut left = Some(span);
+        std::iter::from_fn(|| {
+            let (part, rest) = left.take()?.cut(limits, write, pieces)?;
+            left = rest;
+            Some(part)
+        })
+        .collect()
+    }
+
+    fn all(pieces: &[usize]) -> Span {
+        Span::whole(pieces.iter().map(|length| *length as u64).sum())
+    }
+
     fn parts(write: bool, pieces: &[usize]) -> Vec<(u64, u32, Place)> {
-        let parts = Parts::new(LIMITS, write, pieces);
-        parts
+        cut(LIMITS, write, pieces, all(pieces))
+            .into_iter()
             .map(|part| (part.at, part.length, part.place))
             .collect()
     }
@@ -255,7 +324,7 @@ mod tests {
     fn check(limits: Limits, write: bool, pieces: &[usize]) {
         let whole: usize = pieces.iter().sum();
         let mut at = 0;
-        for part in Parts::new(limits, write, pieces) {
+        for part in cut(limits, write, pieces, all(pieces)) {
             let begin: usize = pieces[..part.piece].iter().sum::<usize>() + part.offset;
             assert_eq!(part.at, at, "{pieces:?}");
             assert_eq!(begin as u64, at, "{pieces:?}");
@@ -383,15 +452,14 @@ mod tests {
     #[test]
     fn a_part_is_cut_again_into_what_other_limits_take() {
         let pieces = [100, 32768 - 100];
-        let mut parts = Parts::new(LIMITS, true, &pieces);
-        let part = parts.next().unwrap();
-        assert_eq!((part.length, parts.next()), (32768, None));
+        let (part, rest) = all(&pieces).cut(LIMITS, true, &pieces).unwrap();
+        assert_eq!((part.length, rest), (32768, None));
         let less = Limits {
             gathered: 4096,
             write_windows: false,
             ..LIMITS
         };
-        let again: Vec<_> = Parts::again(less, true, &pieces, part).collect();
+        let again = cut(less, true, &pieces, Span::of(part));
         assert!(again.iter().all(|part| part.length <= 8192));
         assert_eq!(again.iter().map(|part| part.length).sum::<u32>(), 32768);
         assert_eq!(again[1].at, u64::from(again[0].length));

@@ -18,14 +18,14 @@ use crate::{
     engine::{Engine, Signal, Then, Transfer, WINDOW_SLOTS},
     failure::{Failure, RequestError},
     opening::SECTOR,
-    plan::{bare, Limits, Part, Parts, Place},
+    plan::{bare, Limits, Part, Piece, Place, Span},
     request::{Completed, Notice, Op, Request},
     session::{Next, Shared},
     verbs::{
         cm::Id,
         device::{Attributes, ProtectionDomain},
         memory::{Access, Buffer, Region, Right, Sge, Window},
-        queue::{Capacity, Completion, CompletionQueue, Done, QueuePair, Stopper},
+        queue::{Capacity, Completion, CompletionQueue, Done, QueuePair, Stopper, POLL},
     },
 };
 use hcablk_core::proto::{
@@ -187,6 +187,8 @@ impl Link {
 /// A part of an application's request.
 #[derive(Clone, Copy, Debug)]
 enum Job {
+    /// Data that is still to be cut: when it is issued, by the limits of then.
+    Uncut(Span),
     Data(Part),
     /// Bytes that have no data: from where to where in the request. Of them as many as one request of the protocol takes, when it is
     /// issued.
@@ -270,6 +272,8 @@ pub struct Queue {
     /// How the synchronous call has ended.
     awaited: Option<Completed>,
     staging: Option<Buffer>,
+    /// The list of the pieces of a synchronous call, for the next one.
+    list: Vec<Buffer>,
     notice: Notice,
 }
 
@@ -345,10 +349,11 @@ impl Queue {
             issued: 0,
             completed: 0,
             acknowledged_at: 0,
-            completions: Vec::new(),
+            completions: Vec::with_capacity(POLL),
             then: Vec::new(),
             awaited: None,
             staging: None,
+            list: Vec::with_capacity(1),
             notice: Notice::Polled,
         };
         queue.follow();
@@ -391,11 +396,8 @@ impl Queue {
             return self.shared.lose(era, Failure::Setup("a queue", error));
         }
         let sends = shape.capacity().sends;
-        let is_other = self.allowed.limits != allowed.limits;
         self.allowed = allowed;
-        if is_other {
-            self.cut_again();
-        }
+        self.make_room(shape.depth.into());
         self.engine = Engine::new(shape.depth, reply.credits, reply.grant, sends);
         self.active = vec![None; usize::from(shape.depth)];
         self.link = Some(link);
@@ -404,24 +406,18 @@ impl Queue {
         self.pump();
     }
 
-    /// Cuts what waits by the limits of now: the target may have no ring any more, or another one.
-    fn cut_again(&mut self) {
-        let limits = self.allowed.limits;
-        for active in std::mem::take(&mut self.waiting) {
-            let io = self.ios.get_mut(active.io).and_then(Option::as_mut);
-            let (Job::Data(part), Some(io)) = (active.job, io) else {
-                self.waiting.push_back(active);
-                continue;
-            };
-            let pieces: Vec<_> = io.request.memory.iter().map(Buffer::len).collect();
-            let is_write = io.request.op != Op::Read;
-            io.left -= 1;
-            for part in Parts::again(limits, is_write, &pieces, part) {
-                io.left += 1;
-                self.waiting
-                    .push_back(Active::new(active.io, Job::Data(part)));
-            }
+    /// Makes room for as many requests as are under way at a time, and for what follows from answers: from here on no request
+    /// allocates anything, unless the program submits more than that. Then there is room for as many from then on.
+    fn make_room(&mut self, depth: usize) {
+        fn up_to(count: usize, depth: usize) -> usize {
+            depth.saturating_sub(count)
         }
+        self.ios.reserve(up_to(self.ios.len(), depth));
+        self.free_ios.reserve(up_to(self.free_ios.len(), depth));
+        // With the nop, and the rest of one that is issued in part.
+        self.waiting.reserve(up_to(self.waiting.len(), depth + 2));
+        self.finished.reserve(up_to(self.finished.len(), depth));
+        self.then.reserve(depth);
     }
 
     /// Lets go of the queue pair. What was issued waits again.
@@ -436,7 +432,10 @@ impl Queue {
         let mut issued: Vec<_> = issued.filter(|active| active.io != NO_IO).collect();
         issued.sort_unstable_by_key(|active| active.order);
         self.waiting.retain(|active| active.io != NO_IO);
-        for active in issued.into_iter().rev() {
+        for mut active in issued.into_iter().rev() {
+            if let Job::Data(part) = active.job {
+                active.job = Job::Uncut(Span::of(part));
+            }
             self.waiting.push_front(active);
         }
     }
@@ -486,8 +485,8 @@ impl Queue {
 
     fn add(&mut self, request: Request) -> Result<(), Box<(RequestError, Request)>> {
         self.follow();
-        let jobs = match self.jobs(&request) {
-            Ok(jobs) => jobs,
+        let job = match self.job(&request) {
+            Ok(job) => job,
             Err(error) => return Err(Box::new((error, request))),
         };
         if request.notice == Notice::Polled {
@@ -495,7 +494,7 @@ impl Queue {
         }
         let io = Io {
             request,
-            left: jobs.len(),
+            left: 1,
             error: None,
         };
         let place = self.free_ios.pop().unwrap_or_else(|| {
@@ -505,8 +504,7 @@ impl Queue {
         if let Some(free) = self.ios.get_mut(place) {
             *free = Some(io);
         }
-        let jobs = jobs.into_iter().map(|job| Active::new(place, job));
-        self.waiting.extend(jobs);
+        self.waiting.push_back(Active::new(place, job));
         match self.shared.ended() {
             Some(failure) => self.end_all(RequestError::Lost(failure)),
             None => self.issue_waiting(),
@@ -514,8 +512,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the parts of a request, of which there is one at least.
-    fn jobs(&self, request: &Request) -> Result<Vec<Job>, RequestError> {
+    /// Returns what is to be issued for a request: all of it, which is cut then.
+    fn job(&self, request: &Request) -> Result<Job, RequestError> {
         let Limits { block, largest, .. } = self.allowed.limits;
         let mask = u64::from(block) - 1;
         let whole = |length: u64| {
@@ -530,23 +528,22 @@ impl Queue {
             _ if request.offset + length > self.shared.present().state.sectors * SECTOR => {
                 Err(RequestError::OutOfRange)
             }
-            _ => Ok(vec![Job::Bare(0, length)]),
+            _ => Ok(Job::Bare(0, length)),
         };
         match request.op {
-            Op::Flush => Ok(vec![Job::Flush]),
+            Op::Flush => Ok(Job::Flush),
             Op::Discard { length } => without_data(length, self.max_discard()),
             Op::Zeroes { length, .. } => without_data(length, self.max_zeroes()),
             Op::Read | Op::Write { .. } => {
                 if !request.memory.iter().all(|buffer| buffer.is_of(&self.pd)) {
                     return Err(RequestError::Invalid("its memory is another volume's"));
                 }
-                let pieces: Vec<_> = request.memory.iter().map(Buffer::len).collect();
-                if !whole(pieces.iter().map(|len| *len as u64).sum()) || largest < block {
+                let lengths = request.memory.iter().map(|buffer| buffer.len() as u64);
+                let length = lengths.fold(0, u64::saturating_add);
+                if !whole(length) || largest < block {
                     return Err(in_blocks);
                 }
-                let write = request.op != Op::Read;
-                let parts = Parts::new(self.allowed.limits, write, &pieces);
-                Ok(parts.map(Job::Data).collect())
+                Ok(Job::Uncut(Span::whole(length)))
             }
         }
     }
@@ -573,13 +570,13 @@ impl Queue {
 
     /// Issues what waits, as far as it can be.
     fn issue_waiting(&mut self) {
-        while let Some(next) = self.waiting.front().copied() {
+        while let Some(whole) = self.waiting.front().copied() {
+            let (next, rest) = self.split(whole);
             if let Some(error) = self.is_hopeless(next) {
                 self.waiting.pop_front();
-                self.part_has_ended(next, Err(error));
+                self.part_has_ended(whole, Err(error));
                 continue;
             }
-            let (next, rest) = self.split(next);
             match self.issue(next) {
                 Some(true) => {
                     self.waiting.pop_front();
@@ -611,7 +608,7 @@ impl Queue {
         // Without a session nobody knows.
         self.link.as_ref()?;
         match (op, active.job) {
-            (Op::Write { .. }, Job::Data(part)) => {
+            (Op::Write { .. }, Job::Data(part)) if io.error.is_none() => {
                 // A target that fetches no data and has no ring takes no writes but those.
                 let Allowed {
                     limits,
@@ -623,7 +620,7 @@ impl Queue {
                 (!fits).then_some(RequestError::ReadOnly)
             }
             // Of many parts one has failed.
-            (_, Job::Bare(..)) if io.error.is_some() => io.error,
+            (_, Job::Bare(..) | Job::Data(_)) if io.error.is_some() => io.error,
             (_, Job::Bare(..)) if self.max_bare(op) == 0 => Some(RequestError::Unsupported),
             _ => None,
         }
@@ -631,19 +628,32 @@ impl Queue {
 
     /// Splits off what one request of the protocol does not take.
     fn split(&self, active: Active) -> (Active, Option<Active>) {
-        let op = self.ios.get(active.io).and_then(Option::as_ref);
-        let (Job::Bare(at, end), Some(io)) = (active.job, op) else {
+        let io = self.ios.get(active.io).and_then(Option::as_ref);
+        let Some(Io { request, .. }) = io else {
             return (active, None);
         };
-        let largest = self.max_bare(io.request.op);
-        let length = bare(end - at, largest, self.allowed.limits.block);
-        let middle = at + u64::from(length);
+        let (first, rest) = match active.job {
+            Job::Uncut(span) => {
+                let is_write = request.op != Op::Read;
+                match span.cut(self.allowed.limits, is_write, &request.memory) {
+                    Some((part, rest)) => (Job::Data(part), rest.map(Job::Uncut)),
+                    // A request has data.
+                    None => return (active, None),
+                }
+            }
+            Job::Bare(at, end) => {
+                let largest = self.max_bare(request.op);
+                let middle = at + u64::from(bare(end - at, largest, self.allowed.limits.block));
+                let rest = (middle != end).then_some(Job::Bare(middle, end));
+                (Job::Bare(at, middle), rest)
+            }
+            Job::Data(_) | Job::Flush | Job::Nop => return (active, None),
+        };
         let first = Active {
-            job: Job::Bare(at, middle),
+            job: first,
             ..active
         };
-        let rest = (middle != end).then(|| Active::new(active.io, Job::Bare(middle, end)));
-        (first, rest)
+        (first, rest.map(|rest| Active::new(active.io, rest)))
     }
 
     /// Issues what waits, and rings.
@@ -668,7 +678,7 @@ impl Queue {
             return Some(false);
         }
         let slots = match active.job {
-            Job::Data(_) => WINDOW_SLOTS,
+            Job::Uncut(_) | Job::Data(_) => WINDOW_SLOTS,
             Job::Bare(..) | Job::Flush | Job::Nop => 1,
         };
         let Some(tag) = self.engine.issue(slots) else {
@@ -1119,16 +1129,16 @@ impl Issue<'_> {
             fua,
             atomic: false,
         };
-        let mut data = Vec::with_capacity(PIECES + 1);
+        let mut data = Gathered::new();
         match part.place {
             Place::Window => {
                 self.by_window(Some(request), part, keyed)?;
                 return Some(true);
             }
-            Place::Slot => data.push(self.copy_in(request, part)?),
+            Place::Slot => data.push(self.copy_in(request, part)?)?,
             Place::Gathered(_) => gather(&request.memory, part, &mut data)?,
         }
-        if self.eager(&data, extent, fua)? || self.inline(&mut data, extent, fua)? {
+        if self.eager(data.pieces(), extent, fua)? || self.inline(&mut data, extent, fua)? {
             return Some(true);
         }
         // The ring is full, and the message has no room.
@@ -1180,28 +1190,70 @@ impl Issue<'_> {
     }
 
     /// Sends the data of a write in its message; `false`: it has no room.
-    fn inline(&mut self, data: &mut Vec<Sge>, extent: Extent, fua: bool) -> Option<bool> {
+    fn inline(&mut self, data: &mut Gathered, extent: Extent, fua: bool) -> Option<bool> {
         if extent.length > self.allowed.inline {
             return Some(false);
         }
         let message = self.message(message::Op::WriteInline { extent, fua })?;
-        data.insert(0, message);
         self.engine.release_slots(WINDOW_SLOTS - 1);
         let signal = self.engine.signal(1);
-        self.link.pair.send(data, Some(send_id(signal)));
+        let message_and_data = data.behind(message);
+        self.link.pair.send(message_and_data, Some(send_id(signal)));
         self.engine
             .sent(self.tag, Transfer::Inline { seq: signal.seq });
         Some(true)
     }
 }
 
-/// Returns the pieces of memory that the data of a part is in.
-fn gather(memory: &[Buffer], part: Part, data: &mut Vec<Sge>) -> Option<()> {
+impl Piece for Buffer {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+}
+
+/// The pieces of a write that a work request gathers, with room for a message before them.
+struct Gathered {
+    places: [Sge; PIECES + 1],
+    /// Places that are taken, with that of the message.
+    taken: usize,
+}
+
+impl Gathered {
+    fn new() -> Self {
+        Self {
+            places: [Sge::NONE; PIECES + 1],
+            taken: 1,
+        }
+    }
+
+    /// Adds a piece; `None`: there is no room.
+    fn push(&mut self, piece: Sge) -> Option<()> {
+        *self.places.get_mut(self.taken)? = piece;
+        self.taken += 1;
+        Some(())
+    }
+
+    /// Returns the pieces.
+    fn pieces(&self) -> &[Sge] {
+        self.places.get(1..self.taken).unwrap_or_default()
+    }
+
+    /// Returns `message`, and behind it the pieces.
+    fn behind(&mut self, message: Sge) -> &[Sge] {
+        if let Some(first) = self.places.first_mut() {
+            *first = message;
+        }
+        self.places.get(..self.taken).unwrap_or_default()
+    }
+}
+
+/// Finds the pieces of memory that the data of a part is in.
+fn gather(memory: &[Buffer], part: Part, data: &mut Gathered) -> Option<()> {
     let (mut left, mut offset) = (part.length as usize, part.offset);
     for buffer in memory.get(part.piece..)? {
         let count = (buffer.len() - offset).min(left);
         if count != 0 {
-            data.push(buffer.sge(offset..offset + count)?);
+            data.push(buffer.sge(offset..offset + count)?)?;
         }
         left -= count;
         offset = 0;
@@ -1264,12 +1316,12 @@ impl Queue {
         }
     }
 
-    /// Has `request` carried out with `len` bytes of the staging buffer, which `before` fills, and `after` reads.
+    /// Has `request` carried out with a list of one piece, `len` bytes of the staging buffer, which `before` fills, and `after` reads.
     fn staged(
         &mut self,
         len: usize,
         before: impl FnOnce(&mut [u8]),
-        request: impl FnOnce(Buffer) -> Request,
+        request: impl FnOnce(Vec<Buffer>) -> Request,
         after: impl FnOnce(&[u8]),
     ) -> Result<(), RequestError> {
         let mut buffer = match self.staging.take() {
@@ -1278,9 +1330,11 @@ impl Queue {
         };
         let rest = buffer.split_off(len);
         before(&mut buffer);
+        let mut list = std::mem::take(&mut self.list);
+        list.push(buffer);
         let Completed {
             result, mut memory, ..
-        } = self.execute(request(buffer));
+        } = self.execute(request(list));
         if let Some(mut buffer) = memory.pop() {
             if result.is_ok() {
                 after(&buffer);
@@ -1288,6 +1342,7 @@ impl Queue {
             // It is the rest of the same buffer.
             self.staging = buffer.join(rest).is_ok().then_some(buffer);
         }
+        self.list = memory;
         result
     }
 
@@ -1296,7 +1351,7 @@ impl Queue {
         let mut at = offset;
         for chunk in bytes.chunks_mut(STAGING) {
             let len = chunk.len();
-            let request = |buffer| Request::read(at, buffer);
+            let request = |list| Request::read_scattered(at, list);
             self.staged(len, |_| {}, request, |read| chunk.copy_from_slice(read))?;
             at += len as u64;
         }
@@ -1307,7 +1362,7 @@ impl Queue {
     pub fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), RequestError> {
         let mut at = offset;
         for chunk in bytes.chunks(STAGING) {
-            let request = |buffer| Request::write(at, buffer);
+            let request = |list| Request::write_gathered(at, list);
             let fill = |to: &mut [u8]| to.copy_from_slice(chunk);
             self.staged(chunk.len(), fill, request, |_| {})?;
             at += chunk.len() as u64;

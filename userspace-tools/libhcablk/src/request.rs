@@ -54,6 +54,10 @@ pub(crate) enum Op {
 }
 
 /// A request. Its memory moves into it, and comes back with [`Completed`].
+///
+/// Once a queue has had as many requests at a time as it gets, it allocates nothing for a request. What is left is the list of
+/// pieces, which [`Self::read`] and [`Self::write`] make: a program that gives the list that has come back to
+/// [`Self::read_scattered`] and [`Self::write_gathered`] has none made.
 #[derive(Debug)]
 pub struct Request {
     pub(crate) op: Op,

@@ -43,6 +43,13 @@ impl Access {
 pub(crate) struct Sge(sys::ibv_sge);
 
 impl Sge {
+    /// No memory.
+    pub(crate) const NONE: Self = Self(sys::ibv_sge {
+        addr: 0,
+        length: 0,
+        lkey: 0,
+    });
+
     pub(super) fn raw(self) -> sys::ibv_sge {
         self.0
     }

@@ -30,7 +30,7 @@ use std::{
 };
 
 /// Completions that are taken at a time.
-const POLL: usize = 16;
+pub(crate) const POLL: usize = 16;
 const POLL_COUNT: c_int = 16;
 const _: () = assert!(POLL as u64 == POLL_COUNT as u64);
 /// See the module.
@@ -265,8 +265,8 @@ impl QueuePair {
         let pair = Self {
             raw,
             stopper: Stopper(Arc::new(Mutex::new(Place(Some(raw))))),
-            waiting: Vec::new(),
-            pieces: Vec::new(),
+            waiting: Vec::with_capacity(capacity.sends as usize),
+            pieces: Vec::with_capacity(capacity.sends as usize),
             cq,
         };
         pair.modify(id, sys::IBV_QPS_INIT)?;
