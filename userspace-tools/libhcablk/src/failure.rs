@@ -94,6 +94,9 @@ pub enum Failure {
     /// A keep-alive was not answered for so many seconds.
     #[error("the target has not answered a keep-alive for {0} s")]
     KeepAlive(u16),
+    /// A request was not answered for so many seconds.
+    #[error("the target has not answered a request for {0} s")]
+    RequestTimeout(u32),
     /// The target ends the export.
     #[error("the target ends the export of the volume")]
     ExportEnds,
@@ -127,6 +130,7 @@ impl Failure {
             | Self::Flushed
             | Self::Work(_)
             | Self::KeepAlive(_)
+            | Self::RequestTimeout(_)
             | Self::ExportEnds
             | Self::Identity(_)
             // Another device leads to the target for now: memory is registered with the first one.
@@ -170,7 +174,7 @@ impl Failure {
             | Self::Setup(_, error)
             | Self::Verb(_, error)
             | Self::Identity(error) => error,
-            Self::Timeout(_) | Self::KeepAlive(_) => Errno::ETIMEDOUT,
+            Self::Timeout(_) | Self::KeepAlive(_) | Self::RequestTimeout(_) => Errno::ETIMEDOUT,
             Self::NotListening => Errno::ECONNREFUSED,
             Self::StaleConnection => Errno::EAGAIN,
             Self::OtherKeys | Self::NoChallenge => Errno::EKEYREJECTED,

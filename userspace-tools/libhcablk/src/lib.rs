@@ -33,7 +33,7 @@
 //! | `admin` | the admin queue pair, whose states are the kernel driver's |
 //! | `queue`, `request` | the I/O path, and what applications submit |
 //! | `driver` | state machines that are the kernel driver's |
-//! | `plan`, `engine` | how data moves, and what follows from answers: pure |
+//! | `plan`, `engine`, `times` | how data moves, what follows from answers, and what is not answered in time: pure |
 //! | `verbs` | rdma-core; the only unsafe code |
 //!
 //! `docs/design/user-client.md` has what is there and what is not.
@@ -55,6 +55,7 @@ mod plan;
 mod queue;
 mod request;
 mod session;
+mod times;
 mod verbs;
 mod volume;
 

@@ -60,6 +60,7 @@ pub struct Options {
     pub(crate) reconnect_delay_s: u32,
     pub(crate) ctrl_loss_tmo_s: u32,
     pub(crate) keep_alive_s: u16,
+    pub(crate) io_timeout_s: u32,
     pub(crate) small_read: u32,
     pub(crate) eager_write: u32,
     pub(crate) remote_invalidate: bool,
@@ -84,6 +85,7 @@ impl Options {
             reconnect_delay_s: 1,
             ctrl_loss_tmo_s: 600,
             keep_alive_s: 5,
+            io_timeout_s: 30,
             small_read: 8192,
             eager_write: 32768,
             remote_invalidate: true,
@@ -164,6 +166,16 @@ impl Options {
         }
     }
 
+    /// Sets for how many seconds the target may leave a request unanswered, 1 to 3600. Then the session ends, and its requests are
+    /// issued again by the next one. Requests are only late when their queue is polled, or waited for.
+    #[must_use]
+    pub fn io_timeout(self, seconds: u32) -> Self {
+        Self {
+            io_timeout_s: seconds.clamp(1, 3600),
+            ..self
+        }
+    }
+
     /// Sets up to how many bytes a read is copied, whatever its memory; 0: only what no window can
     /// show is.
     #[must_use]
@@ -231,6 +243,7 @@ impl Options {
         "ctrl-loss-tmo",
         "reconnect-delay",
         "keep-alive-tmo",
+        "io-timeout",
         "small-read",
         "eager-write",
         "remote-invalidate",
@@ -273,6 +286,7 @@ impl Options {
             }
             "reconnect-delay" => self.reconnect_delay_s = number("1 to 3600 seconds", 1, 3600)?,
             "keep-alive-tmo" => self.keep_alive_s = short(number("1 to 600 seconds", 1, 600)?),
+            "io-timeout" => self.io_timeout_s = number("1 to 3600 seconds", 1, 3600)?,
             "small-read" => self.small_read = number("0 to 8192 bytes", 0, 8192)?,
             "eager-write" => self.eager_write = number("0 to 65536 bytes", 0, 65536)?,
             "remote-invalidate" => self.remote_invalidate = number("0 or 1", 0, 1)? == 1,

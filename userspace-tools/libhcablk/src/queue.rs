@@ -249,6 +249,8 @@ pub struct Queue {
     settings: Settings,
     /// The era that this queue has seen: see [`Shared`].
     era: u32,
+    /// The tick at which it looked last for requests that are late: see [`Times`](crate::times::Times).
+    tick: u32,
     link: Option<Link>,
     /// What the program waits for: the events of the completion queue, and the queue's wake-ups.
     events: Epoll,
@@ -336,6 +338,7 @@ impl Queue {
             index,
             settings,
             era: 0,
+            tick: 0,
             link: None,
             events,
             allowed: Allowed::default(),
@@ -424,6 +427,9 @@ impl Queue {
     fn detach(&mut self) {
         if let Some(link) = self.link.take() {
             link.destroy();
+        }
+        if let Some(times) = self.shared.times_of(self.index) {
+            times.clear();
         }
         // What was not handled is the engine's of that queue pair.
         self.completions.clear();
@@ -712,6 +718,7 @@ impl Queue {
         self.issued = self.issued.wrapping_add(1);
         active.order = self.issued;
         *self.active.get_mut(usize::from(tag.index))? = Some(active);
+        self.begin_time(tag.index);
         Some(true)
     }
 
@@ -720,8 +727,29 @@ impl Queue {
         self.follow();
         if self.link.is_some() {
             self.look();
+            self.look_at_times();
         }
         self.finished.len()
+    }
+
+    fn begin_time(&self, tag: u16) {
+        if let Some(times) = self.shared.times_of(self.index) {
+            times.begin(tag, self.shared.tick());
+        }
+    }
+
+    /// Gives the session up if the target has not answered a request in time. All answers that have come were taken.
+    #[inline]
+    fn look_at_times(&mut self) {
+        let now = self.shared.tick();
+        if now == self.tick {
+            return;
+        }
+        self.tick = now;
+        let times = self.shared.times_of(self.index);
+        if times.is_some_and(|times| times.is_late(now)) {
+            self.give_up(self.shared.request_timeout());
+        }
     }
 
     /// Returns a request that has ended.
@@ -872,12 +900,17 @@ impl Queue {
                 pair.invalidate(window, send_id(signal));
             }
         }
+        // The target was in time; from here on it is the own device.
+        self.begin_time(tag);
     }
 
     /// Ends the part of a tag, which the target has answered, and whose memory is this side's again.
     fn end_part(&mut self, tag: u16, result: Result<(), RequestError>) {
         let active = self.active.get_mut(usize::from(tag)).and_then(Option::take);
         let Some(active) = active else { return };
+        if let Some(times) = self.shared.times_of(self.index) {
+            times.end(tag);
+        }
         let io = self.ios.get_mut(active.io).and_then(Option::as_mut);
         if let (Ok(()), Some(io)) = (result, io) {
             match (io.request.op, active.job, &self.link) {

@@ -30,8 +30,10 @@ use crate::{
     },
     failure::Failure,
     opening::{state_of, Begun, Opening},
+    options::Options,
     past::Past,
     queue::Link,
+    times::{self, Times},
     verbs::{
         cm::{Event, Id},
         queue::Stopper,
@@ -80,6 +82,7 @@ struct Place {
     completed: AtomicU64,
     /// The era that the queue has followed to.
     era: AtomicU32,
+    times: Times,
 }
 
 /// A queue pair of the session of an era, which has granted it by a reply.
@@ -109,6 +112,9 @@ pub(crate) struct Shared {
     has_lost_writes: AtomicBool,
     /// How many sessions there were after the first one.
     reconnects: AtomicU64,
+    /// For how long the target may leave a request unanswered, and the time since then in ticks.
+    io_timeout_s: u32,
+    tick: AtomicU32,
     /// The exports of sessions, the last one and those before it that a queue may still be with.
     exports: Mutex<Vec<Export>>,
 }
@@ -132,14 +138,15 @@ fn event() -> Result<EventFd, Failure> {
 }
 
 impl Shared {
-    /// Makes that of a volume of so many queues, which is lost until its first session [begins](Self::begin).
-    pub(crate) fn new(geometry: Geometry, queues: u8) -> Result<Self, Failure> {
+    /// Makes that of a volume, which is lost until its first session [begins](Self::begin).
+    pub(crate) fn new(geometry: Geometry, options: &Options) -> Result<Self, Failure> {
         let place = || {
             Ok(Place {
                 next: Mutex::new(None),
                 wake: event()?,
                 completed: AtomicU64::new(0),
                 era: AtomicU32::new(0),
+                times: Times::new(options.depth),
             })
         };
         let unflushed = Unflushed::new();
@@ -150,7 +157,9 @@ impl Shared {
             era: AtomicU32::new(0),
             has_ended: AtomicBool::new(false),
             stoppers: Mutex::new(Vec::new()),
-            places: (0..queues).map(|_| place()).collect::<Result<_, _>>()?,
+            places: (0..options.queues)
+                .map(|_| place())
+                .collect::<Result<_, _>>()?,
             present: Mutex::new(Present {
                 state: VolumeState {
                     sectors: 0,
@@ -165,6 +174,8 @@ impl Shared {
             lossy_era: AtomicU32::new(0),
             has_lost_writes: AtomicBool::new(false),
             reconnects: AtomicU64::new(0),
+            io_timeout_s: options.io_timeout_s,
+            tick: AtomicU32::new(1),
             exports: Mutex::new(Vec::new()),
         })
     }
@@ -201,6 +212,36 @@ impl Shared {
     pub(crate) fn completed(&self, queue: u8, count: u64) {
         if let Some(place) = self.places.get(usize::from(queue)) {
             place.completed.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the tick of now, by which requests are timed.
+    pub(crate) fn tick(&self) -> u32 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
+    /// Returns the times of a queue's requests.
+    pub(crate) fn times_of(&self, queue: u8) -> Option<&Times> {
+        self.places
+            .get(usize::from(queue))
+            .map(|place| &place.times)
+    }
+
+    /// Returns why the session is lost when a request is not answered in time.
+    pub(crate) fn request_timeout(&self) -> Failure {
+        Failure::RequestTimeout(self.io_timeout_s)
+    }
+
+    /// Counts a tick, and wakes the queues of which a request may be late.
+    fn count_tick(&self) {
+        let now = self.tick.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let era = self.era();
+        for place in &self.places {
+            let has_followed = place.era.load(Ordering::Acquire) == era;
+            if has_followed && place.times.is_late(now) {
+                // It cannot be full.
+                let _ = place.wake.write(1);
+            }
         }
     }
 
@@ -546,6 +587,8 @@ impl Served {
     fn serve(&mut self, shared: &Shared) -> Failure {
         let period = Duration::from_millis(self.admin.period_ms().into());
         let mut round = Instant::now() + period;
+        let between_ticks = times::period(Duration::from_secs(shared.io_timeout_s.into()));
+        let mut tick = Instant::now() + between_ticks;
         loop {
             if let Some(failure) = shared.failure() {
                 return failure;
@@ -559,7 +602,11 @@ impl Served {
                     return failure;
                 }
             }
-            if let Err(error) = self.wait(shared, round) {
+            if Instant::now() >= tick {
+                tick = Instant::now() + between_ticks;
+                shared.count_tick();
+            }
+            if let Err(error) = self.wait(shared, round.min(tick)) {
                 return Failure::Verb("waiting for events", error);
             }
         }

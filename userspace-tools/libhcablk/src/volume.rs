@@ -49,7 +49,7 @@ impl Volume {
         let mut opening = Opening::new(&pd, options)?;
         let mut begun = opening.session(deadline)?;
         begun.wait_for_limits(deadline)?;
-        let shared = Arc::new(Shared::new(begun.reply.geometry, options.queues)?);
+        let shared = Arc::new(Shared::new(begun.reply.geometry, options)?);
         if let Some(past) = options.past {
             shared.inherit(past);
         }
