@@ -4,7 +4,8 @@
 //! the volume. What is in flight is [`State`], which is the kernel driver's own.
 
 use crate::{
-    failure::Failure,
+    connect::{wait_for, Deadline},
+    failure::{Failure, Step},
     verbs::{
         cm::Id,
         device::ProtectionDomain,
@@ -13,11 +14,11 @@ use crate::{
     },
 };
 use hcablk_core::proto::{
-    message::{AdminRequest, AdminResponse, BUFFER_LEN},
+    message::{AdminOp, AdminRequest, AdminResponse, BUFFER_LEN},
     ADMIN_DEPTH,
 };
 use nix::errno::Errno;
-use std::sync::Arc;
+use std::{os::fd::AsFd as _, sync::Arc};
 
 #[rustfmt::skip]
 #[allow(
@@ -36,7 +37,7 @@ mod life;
 )]
 mod state;
 
-use self::state::{tag, State, Then, NONSENSE, SENDS};
+use self::state::{tag, Fence, NotAsked, State, Then, NONSENSE, SENDS};
 pub(crate) use self::state::{News, Watching};
 
 /// Completions that are not handled yet, at most: of all sends and receives.
@@ -98,6 +99,8 @@ pub(crate) struct Admin {
     memory: Memory,
     state: State,
     tmo_s: u16,
+    /// The target has said that the export ends, and nobody was told yet.
+    ends: bool,
 }
 
 impl Admin {
@@ -109,6 +112,7 @@ impl Admin {
             memory,
             state: State::new(),
             tmo_s,
+            ends: false,
         }
     }
 
@@ -169,6 +173,10 @@ impl Admin {
         for completion in completions {
             self.complete(completion)?;
         }
+        // What came with that was taken, too: it may still be asked whether all is durable.
+        if std::mem::take(&mut self.ends) {
+            return Err(Failure::ExportEnds);
+        }
         let news = self.state.news();
         if news.is_some() {
             self.state.followed();
@@ -216,8 +224,36 @@ impl Admin {
             .receive(&mut self.pair, buffer)
             .map_err(posting)?;
         match self.state.answered(&response).map_err(Failure::Protocol)? {
-            Then::End => Err(Failure::ExportEnds),
-            Then::Nothing | Then::Begin | Then::Follow | Then::Tell => Ok(()),
+            Then::End => self.ends = true,
+            Then::Nothing | Then::Begin | Then::Follow | Then::Tell => {}
+        }
+        Ok(())
+    }
+
+    /// Asks the target, which ends the export, whether all is durable that it acknowledged; `false`: not yet. Fails when it cannot be, or
+    /// there is no answer in time.
+    pub(crate) fn ask_durable(&mut self, deadline: Deadline<'_>) -> Result<bool, Failure> {
+        match self.state.ask_fence(AdminOp::Durable) {
+            Ok(request) => self.post(Some(request))?,
+            Err(NotAsked::Busy) => {
+                self.handle()?;
+                return Ok(false);
+            }
+            Err(NotAsked::Pending | NotAsked::NotLive) => return Err(Failure::Disconnected),
+        }
+        loop {
+            self.handle()?;
+            match self.state.fence() {
+                Fence::Answered(Some(durable)) => return Ok(durable),
+                // A write-back has failed.
+                Fence::Answered(None) => return Err(Failure::ExportEnds),
+                Fence::Nothing | Fence::Asked => {}
+            }
+            match wait_for(self.pair.cq.as_fd(), deadline) {
+                Ok(true) => {}
+                Ok(false) => return Err(Failure::Timeout(Step::Answer)),
+                Err(error) => return Err(Failure::Verb("waiting for events", error)),
+            }
         }
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Begun {
     pub(crate) links: Vec<(Link, Reply)>,
     /// The target may have forgotten what was not flushed.
     pub(crate) forgets: bool,
+    /// All that was acknowledged before is durable.
+    pub(crate) is_durable: bool,
 }
 
 /// What a volume was when it was opened, and its export in the last session.
@@ -47,6 +49,8 @@ struct Known {
     geometry: Geometry,
     id: Option<VolumeId>,
     instance: Option<ExportInstance>,
+    /// The export has ended, and all that it acknowledged is durable.
+    is_durable: bool,
 }
 
 impl Known {
@@ -126,6 +130,19 @@ impl Opening {
         self.known.as_ref().is_some_and(|known| known.id.is_some())
     }
 
+    /// Returns whether the program was told that it has to flush.
+    pub(crate) fn flushes(&self) -> bool {
+        let known = self.known.as_ref();
+        known.is_some_and(|known| known.geometry.write_cache)
+    }
+
+    /// Records that the export of the last session has ended, and all that it acknowledged is durable.
+    pub(crate) fn set_durable(&mut self) {
+        if let Some(known) = &mut self.known {
+            known.is_durable = true;
+        }
+    }
+
     /// Returns whether the target had answered when the last attempt failed.
     pub(crate) fn has_answered(&self) -> bool {
         self.has_answered
@@ -158,6 +175,7 @@ impl Opening {
             ids: vec![id],
             links: Vec::new(),
             forgets: false,
+            is_durable: false,
         };
         let period = Duration::from_millis(begun.admin.period_ms().into());
         let mut round = Instant::now() + period;
@@ -179,10 +197,13 @@ impl Opening {
             geometry,
             id: reply.id,
             instance: reply.instance,
+            is_durable: false,
         });
+        begun.is_durable = before.as_ref().is_some_and(|before| before.is_durable);
         let before = before.map(|before| before.instance);
         let before = before.or(self.options.past.map(|past| past.instance));
-        begun.forgets = before.is_some_and(|before| before.is_none() || before != reply.instance);
+        let is_other = before.is_some_and(|before| before.is_none() || before != reply.instance);
+        begun.forgets = is_other && !begun.is_durable;
         Ok(begun)
     }
 

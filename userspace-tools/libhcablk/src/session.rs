@@ -19,6 +19,10 @@
 //! What was acknowledged and not flushed is gone if the target has forgotten it: the export is another instance, or none that it
 //! names. From then on flushes and writes with FUA fail until the volume is closed. A queue may handle an
 //! acknowledgement of the last session when the next one has begun: it looks then whether that began with such a loss.
+//!
+//! A target that ends the export in order makes durable what it has acknowledged, when the session's other queue pairs are gone. The
+//! thread asks for that by the admin queue pair, which is closed last, as the kernel's driver does
+//! (`initiator/session/durable.rs`): then nothing is lost, though the next export is another instance.
 
 use crate::{
     admin::{Admin, News},
@@ -57,6 +61,12 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+/// How long the target is asked whether all is durable, which waits about as long for the question; for how long it may leave that
+/// unanswered; and the time between two questions.
+const DURABLE: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(2);
+const BETWEEN: Duration = Duration::from_millis(50);
 
 /// What a volume is at present.
 #[derive(Clone, Copy, Debug)]
@@ -488,10 +498,21 @@ impl<'a> Service<'a> {
     }
 
     /// Serves a session until it ends, and returns why.
-    fn serve(&self, mut served: Served) -> Failure {
+    fn serve(&mut self, mut served: Served) -> Failure {
         let failure = served.serve(self.shared);
+        // From here on nothing is acknowledged.
         self.shared.lose(served.era, failure);
-        for id in &mut served.ids {
+        let mut ids = served.ids.iter_mut();
+        let of_admin = ids.next();
+        for id in ids {
+            id.disconnect();
+        }
+        let asks =
+            failure == Failure::ExportEnds && self.opening.may_resume() && self.opening.flushes();
+        if asks && is_durable(&mut served.admin, self.shared) {
+            self.opening.set_durable();
+        }
+        if let Some(id) = of_admin {
             id.disconnect();
         }
         served.admin.pair.stopper().fail();
@@ -556,6 +577,28 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// Returns whether all is durable that the target of `admin`, which ends the export, has acknowledged. It may take some seconds to
+/// make it so.
+fn is_durable(admin: &mut Admin, shared: &Shared) -> bool {
+    let period = Duration::from_millis(admin.period_ms().into());
+    let begin = Instant::now();
+    let mut round = begin + period;
+    loop {
+        match admin.ask_durable(Deadline::of(shared, ANSWER)) {
+            Ok(true) => return true,
+            Ok(false) if begin.elapsed() < DURABLE && shared.ended().is_none() => {}
+            Ok(false) | Err(_) => return false,
+        }
+        if Instant::now() >= round {
+            round = Instant::now() + period;
+            if admin.round().is_err() {
+                return false;
+            }
+        }
+        Deadline::of(shared, BETWEEN).pass();
+    }
+}
+
 impl Served {
     /// Begins a session that is connected.
     pub(crate) fn begin(shared: &Shared, begun: Begun) -> Result<Self, Failure> {
@@ -566,6 +609,7 @@ impl Served {
             ids,
             links,
             forgets,
+            is_durable,
         } = begun;
         shared.follow(News {
             state: state_of(&reply),
@@ -573,6 +617,9 @@ impl Served {
         })?;
         if let Some(news) = news {
             shared.follow(news)?;
+        }
+        if is_durable {
+            shared.unflushed.forget();
         }
         let era = shared.begin(links, forgets);
         // Behind that: whoever reads this sees what was found lost.
