@@ -6,10 +6,10 @@
 use crate::{
     connect::{wait_for, Deadline},
     failure::{Failure, Step},
+    messages::Messages,
     verbs::{
         cm::Id,
         device::ProtectionDomain,
-        memory::{Access, Region},
         queue::{Capacity, Completion, CompletionQueue, Done, QueuePair},
     },
 };
@@ -51,8 +51,8 @@ fn posting(error: Errno) -> Failure {
 
 /// The memory of an admin queue pair.
 pub(crate) struct Memory {
-    incoming: Region,
-    outgoing: Region,
+    incoming: Messages,
+    outgoing: Messages,
 }
 
 impl Memory {
@@ -60,13 +60,8 @@ impl Memory {
     pub(crate) fn new(pd: &Arc<ProtectionDomain>, id: &Id) -> Result<(Self, QueuePair), Failure> {
         let make = || {
             let memory = Self {
-                incoming: Region::new(
-                    pd,
-                    usize::from(ADMIN_DEPTH) * BUFFER_LEN,
-                    Access::Local,
-                    None,
-                )?,
-                outgoing: Region::new(pd, tag::KINDS * BUFFER_LEN, Access::Local, None)?,
+                incoming: Messages::new(pd, ADMIN_DEPTH.into())?,
+                outgoing: Messages::new(pd, tag::KINDS)?,
             };
             let cq = CompletionQueue::new(pd, COMPLETIONS)?;
             let capacity = Capacity {
@@ -76,20 +71,11 @@ impl Memory {
             };
             let mut pair = QueuePair::new(id, cq, capacity)?;
             for buffer in 0..ADMIN_DEPTH.into() {
-                memory.receive(&mut pair, buffer)?;
+                memory.incoming.receive(&mut pair, buffer, buffer as u64)?;
             }
             Ok((memory, pair))
         };
         make().map_err(|error| Failure::Setup("the admin queue pair", error))
-    }
-
-    fn receive(&self, pair: &mut QueuePair, buffer: usize) -> Result<(), Errno> {
-        let begin = buffer * BUFFER_LEN;
-        let sge = self
-            .incoming
-            .sge(begin..begin + BUFFER_LEN)
-            .ok_or(Errno::EINVAL)?;
-        pair.receive(sge, buffer as u64)
     }
 }
 
@@ -148,11 +134,8 @@ impl Admin {
             return Ok(());
         };
         let index = usize::from(request.tag.index);
-        let (begin, bytes) = (index * BUFFER_LEN, request.encode());
-        let sge = self.memory.outgoing.sge(begin..begin + bytes.len());
-        let Some(sge) = sge.filter(|_| self.memory.outgoing.write(begin, &bytes)) else {
-            return Err(posting(Errno::EINVAL));
-        };
+        let message = self.memory.outgoing.put(index, &request.encode());
+        let sge = message.ok_or(posting(Errno::EINVAL))?;
         self.pair.send(&[sge], Some(SEND | index as u64));
         self.pair.ring().map_err(posting)
     }
@@ -211,17 +194,17 @@ impl Admin {
         let buffer = usize::try_from(id).unwrap_or(usize::MAX);
         let mut message = [0; BUFFER_LEN];
         let message = message.get_mut(..bytes as usize);
-        let begin = buffer.saturating_mul(BUFFER_LEN);
         let Some(message) = message.filter(|_| buffer < ADMIN_DEPTH.into()) else {
             return Err(Failure::Protocol(NONSENSE));
         };
-        let response = match self.memory.incoming.read(begin, message) {
+        let response = match self.memory.incoming.received(buffer, message) {
             true => AdminResponse::decode(message),
             false => None,
         };
         let response = response.ok_or(Failure::Protocol(NONSENSE))?;
         self.memory
-            .receive(&mut self.pair, buffer)
+            .incoming
+            .receive(&mut self.pair, buffer, id)
             .map_err(posting)?;
         match self.state.answered(&response).map_err(Failure::Protocol)? {
             Then::End => self.ends = true,

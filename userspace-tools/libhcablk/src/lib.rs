@@ -31,6 +31,7 @@
 //! | `volume`, `session`, `opening`, `identity` | an open volume; what it keeps over its sessions, and its thread; how sessions are made, and named |
 //! | `connect`, `crypto`, `keys` | how queue pairs come up, and how both sides prove who they are |
 //! | `admin` | the admin queue pair, whose states are the kernel driver's |
+//! | `messages` | buffers of messages, of that and of queues |
 //! | `queue`, `request` | the I/O path, and what applications submit |
 //! | `driver` | state machines that are the kernel driver's |
 //! | `plan`, `engine`, `times` | how data moves, what follows from answers, and what is not answered in time: pure |
@@ -48,6 +49,7 @@ mod engine;
 mod failure;
 mod identity;
 mod keys;
+mod messages;
 mod opening;
 mod options;
 mod past;

@@ -17,6 +17,7 @@ use crate::{
     connect::{wait_for, Deadline},
     engine::{Engine, Signal, Then, Transfer, WINDOW_SLOTS},
     failure::{Failure, RequestError},
+    messages::Messages,
     opening::SECTOR,
     plan::{bare, Limits, Part, Piece, Place, Span},
     request::{Completed, Notice, Op, Request},
@@ -31,7 +32,7 @@ use crate::{
 use hcablk_core::proto::{
     connect::Reply,
     grant::Immediate,
-    message::{self, Answer, Extent, Remote, Tag, BUFFER_LEN, REQUEST_LEN},
+    message::{self, Answer, Extent, Remote, Tag, BUFFER_LEN},
 };
 use nix::{
     errno::Errno,
@@ -115,8 +116,8 @@ pub(crate) struct Memory {
     shape: Shape,
     windows: Vec<Window>,
     slots: Region,
-    outgoing: Region,
-    incoming: Region,
+    outgoing: Messages,
+    incoming: Messages,
 }
 
 impl Memory {
@@ -134,8 +135,8 @@ impl Memory {
                     .map(|_| Window::new(pd))
                     .collect::<Result<_, _>>()?,
                 slots: Region::new(pd, depth * SLOT, Access::Standing, Some(SLOTS_ADDRESS))?,
-                outgoing: Region::new(pd, depth * BUFFER_LEN, Access::Local, None)?,
-                incoming: Region::new(pd, depth * BUFFER_LEN, Access::Local, None)?,
+                outgoing: Messages::new(pd, depth)?,
+                incoming: Messages::new(pd, depth)?,
             };
             let cq = CompletionQueue::new(pd, shape.completions())?;
             let mut pair = QueuePair::new(id, cq, shape.capacity())?;
@@ -148,12 +149,8 @@ impl Memory {
     }
 
     fn receive(&self, pair: &mut QueuePair, buffer: usize) -> Result<(), Errno> {
-        let begin = buffer * BUFFER_LEN;
-        let sge = self
-            .incoming
-            .sge(begin..begin + BUFFER_LEN)
-            .ok_or(Errno::EINVAL)?;
-        pair.receive(sge, KIND_RECEIVE | buffer as u64)
+        self.incoming
+            .receive(pair, buffer, KIND_RECEIVE | buffer as u64)
     }
 }
 
@@ -877,11 +874,7 @@ impl Queue {
             Some(_) => &mut [],
             None => message.get_mut(..bytes as usize).ok_or(NONSENSE)?,
         };
-        if !link
-            .memory
-            .incoming
-            .read(buffer.saturating_mul(BUFFER_LEN), message)
-        {
+        if !link.memory.incoming.received(buffer, message) {
             return Err(NONSENSE);
         }
         link.memory
@@ -1056,10 +1049,8 @@ impl Issue<'_> {
             op,
             quiet: self.quiet,
         };
-        let begin = usize::from(self.tag.index) * BUFFER_LEN;
         let outgoing = &self.link.memory.outgoing;
-        let written = outgoing.write(begin, &request.encode());
-        outgoing.sge(begin..begin + REQUEST_LEN).filter(|_| written)
+        outgoing.put(self.tag.index.into(), &request.encode())
     }
 
     /// Sends a request without data.
