@@ -26,6 +26,10 @@
  * until the volume is closed. After a failed flush, treat all writes since the last successful
  * flush as lost.
  *
+ * Time limits. A request that the target does not answer within io-timeout seconds ends the
+ * session. So a request ends after io-timeout and ctrl-loss-tmo seconds at the latest, however
+ * long a drive hangs, if the program polls or waits.
+ *
  * fork(2). A child must not use what its parent has opened. The parent may fork if the kernel
  * copies pinned pages for the child (Linux 5.12 and later).
  */
@@ -71,6 +75,9 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  *			600. 0: the volume ends when the session is lost
  *	reconnect-delay	seconds between attempts to reconnect, 1 to 3600; default 1
  *	keep-alive-tmo	seconds that the target may leave a keep-alive unanswered, 1 to 600; default 5
+ *	io-timeout	seconds that the target may leave a request unanswered, 1 to 3600; default 30.
+ *			After that the session ends, and the next one issues its requests again. A
+ *			queue notices it when the program polls it or waits for it
  *	small-read	largest read that is copied, 0 to 8192 bytes; default 8192. With 0 a read is
  *			copied only if a window cannot cover its pieces
  *	eager-write	largest write whose data is sent to the target's ring, 0 to 65536 bytes;
@@ -82,6 +89,9 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  *	session		session number, 1 to 4095, unique among this host's programs; default: the
  *			first free one. A program that continues the work of a killed program uses the
  *			same number: the target then ends the old session before it grants the new one
+ *	past		what hcablk_past() has stored in a program that was killed, whose work this one
+ *			continues. Opening fails with -ESTALE if it is another volume by now. What the
+ *			other program wrote and did not flush counts as this one's
  *	state		directory of session numbers, the same for all programs of this host; default
  *			/run/hcablk/sessions
  *
@@ -138,6 +148,22 @@ int hcablk_ended(struct hcablk_volume *volume);
 
 /* Returns whether flushes fail because the target has lost writes. */
 bool hcablk_has_lost_writes(struct hcablk_volume *volume);
+
+/*
+ * For programs that continue the work of a killed one. hcablk_session() returns the volume's
+ * session number, for the option session. hcablk_past() stores the state that a successor needs
+ * to know whether writes are lost, for the option past: text with a null byte, together at most
+ * HCABLK_PAST_SIZE bytes. It returns the length of the text without the null byte; -ERANGE:
+ * `size` is too small; -EOPNOTSUPP: the volume has no wwid.
+ *
+ * A program stores both where they outlive it, before its first write. The state changes with
+ * each session, and when writes are lost: ask again now and then, and store what has changed. If
+ * the program is killed before that, its successor assumes that writes are lost. Stored state is
+ * not needed any more when the volume was flushed and closed.
+ */
+#define HCABLK_PAST_SIZE 128
+int hcablk_session(struct hcablk_volume *volume);
+int hcablk_past(struct hcablk_volume *volume, char *text, size_t size);
 
 /* Takes a queue. NULL: all of them were taken. */
 struct hcablk_queue *hcablk_queue_take(struct hcablk_volume *volume);

@@ -19,7 +19,7 @@ use libhcablk::{Buffer, Options, Volume};
 use nix::errno::Errno;
 use std::{
     ffi::{c_char, c_int, c_void, CStr},
-    ptr::{null_mut, NonNull},
+    ptr::{copy_nonoverlapping, null_mut, NonNull},
 };
 
 /// `struct hcablk_options`.
@@ -188,6 +188,47 @@ pub unsafe extern "C" fn hcablk_ended(volume: *mut CVolume) -> c_int {
 pub unsafe extern "C" fn hcablk_has_lost_writes(volume: *mut CVolume) -> bool {
     // SAFETY: By the contract of the header.
     unsafe { of_volume(volume, true, Volume::has_lost_writes) }
+}
+
+/// See `hcablk.h`.
+#[no_mangle]
+pub unsafe extern "C" fn hcablk_session(volume: *mut CVolume) -> c_int {
+    // SAFETY: By the contract of the header.
+    let number = unsafe { of_volume(volume, None, |volume| Some(volume.session())) };
+    number.map_or_else(|| fail(Errno::EINVAL, "the volume is null"), c_int::from)
+}
+
+/// See `hcablk.h`.
+#[no_mangle]
+pub unsafe extern "C" fn hcablk_past(
+    volume: *mut CVolume,
+    place: *mut c_char,
+    size: usize,
+) -> c_int {
+    // SAFETY: By the contract of the header.
+    let past = unsafe { of_volume(volume, None, |volume| Some(volume.past())) };
+    let text = match past {
+        None => return fail(Errno::EINVAL, "the volume is null"),
+        Some(None) => {
+            return fail(
+                Errno::EOPNOTSUPP,
+                "the volume has no wwid: nobody can go on with it",
+            )
+        }
+        Some(Some(past)) => past.to_string(),
+    };
+    if place.is_null() {
+        return fail(Errno::EINVAL, "the place is null");
+    }
+    if text.len() >= size {
+        return fail(Errno::ERANGE, "the text is longer than its place");
+    }
+    // SAFETY: By the contract of the header there is room for so many bytes, which nobody else uses.
+    unsafe {
+        copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
+        *place.add(text.len()) = 0;
+    }
+    c_int::try_from(text.len()).unwrap_or(c_int::MAX)
 }
 
 /// See `hcablk.h`.

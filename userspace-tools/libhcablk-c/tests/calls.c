@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MIB = 1 << 20, PIECES = 40 };
 
@@ -183,6 +185,61 @@ static void synchronous(struct hcablk_queue *queue)
 	want(hcablk_read(queue, bytes, 4096, 1ULL << 62) == -EIO && strstr(hcablk_error(), "beyond the end"));
 }
 
+/* After a fork the parent goes on with what it has; the child has its own copy of the memory, and uses nothing else of it. */
+static void forks(struct hcablk_volume *volume, struct hcablk_queue *queue)
+{
+	struct hcablk_memory *memory = hcablk_memory_new(volume, NULL, MIB);
+	unsigned char *bytes = hcablk_memory_data(memory);
+	struct hcablk_piece all = { memory, 0, MIB };
+	struct hcablk_request request = { .op = HCABLK_WRITE, .offset = 32 * MIB, .pieces = &all, .count = 1 };
+	struct hcablk_completion done;
+	int pipes[2], status;
+
+	want(memory && bytes && pipe(pipes) == 0);
+	fill(bytes, MIB, 0, 5);
+	want(hcablk_submit(queue, &request, 1) == 1);
+
+	pid_t child = fork();
+
+	want(child >= 0);
+	if (!child) {
+		char word;
+
+		/* The parent has read into its own memory meanwhile, and written to it. */
+		close(pipes[1]);
+		_exit(read(pipes[0], &word, 1) == 1 && has(bytes, MIB, 0, 5) ? 0 : 1);
+	}
+	want(hcablk_wait(queue, &done, 1, -1) == 1 && !done.error);
+	memset(bytes, 0, MIB);
+	request.op = HCABLK_READ;
+	want(hcablk_submit(queue, &request, 1) == 1);
+	want(hcablk_wait(queue, &done, 1, -1) == 1 && !done.error && has(bytes, MIB, 0, 5));
+	fill(bytes, MIB, 0, 6);
+	request.op = HCABLK_WRITE;
+	want(hcablk_submit(queue, &request, 1) == 1);
+	want(hcablk_wait(queue, &done, 1, -1) == 1 && !done.error);
+	memset(bytes, 0, MIB);
+	want(hcablk_read(queue, bytes, MIB, 32 * MIB) == 0 && has(bytes, MIB, 0, 6));
+	want(write(pipes[1], "w", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
+	close(pipes[0]);
+	close(pipes[1]);
+	want(hcablk_memory_free(memory) == 0);
+}
+
+/* What a successor has to know. */
+static void leaves(struct hcablk_volume *volume, struct hcablk_options *options)
+{
+	char past[HCABLK_PAST_SIZE];
+	int length = hcablk_past(volume, past, sizeof(past));
+
+	want(length > 0 && (size_t)length == strlen(past));
+	want(hcablk_past(volume, past, length) == -ERANGE && hcablk_past(volume, NULL, 99) == -EINVAL);
+	want(hcablk_past(NULL, past, sizeof(past)) == -EINVAL && hcablk_session(NULL) == -EINVAL);
+	want(hcablk_session(volume) >= 1 && hcablk_session(volume) <= 4095);
+	want(hcablk_options_set(options, "past", past) == 0);
+	want(hcablk_options_set(options, "past", "yesterday") == -EINVAL && strstr(hcablk_error(), "leaves of a volume"));
+}
+
 /* What makes no sense is refused, and those before it go on. */
 static void nonsense(struct hcablk_volume *volume, struct hcablk_queue *queue)
 {
@@ -228,6 +285,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "calls: %s\n", hcablk_error());
 		return 1;
 	}
+	leaves(volume, made);
 	hcablk_options_free(made);
 	want(hcablk_size(volume) >= 64 * MIB && hcablk_block_size(volume) >= 512);
 	want(!hcablk_is_read_only(volume) && !hcablk_has_lost_writes(volume));
@@ -241,6 +299,7 @@ int main(int argc, char **argv)
 	events(volume, second);
 	synchronous(first);
 	nonsense(volume, second);
+	forks(volume, second);
 
 	/* A volume that is closed ends what is under way. */
 	struct hcablk_memory *memory = hcablk_memory_new(volume, NULL, MIB);

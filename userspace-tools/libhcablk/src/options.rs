@@ -4,7 +4,7 @@
 
 use crate::{
     keys::{BadKey, Key},
-    past::Past,
+    past::{BadPast, Past},
 };
 use hcablk_core::proto::{
     connect::DISK_MAX,
@@ -43,6 +43,9 @@ pub enum BadOption {
     /// The value is no key. It is not shown.
     #[error("{0}: {1}")]
     Key(&'static str, BadKey),
+    /// The value is not what a program has left.
+    #[error("past: {0}")]
+    Past(BadPast),
 }
 
 /// What to open, and how. The defaults are those of the kernel's driver.
@@ -250,11 +253,13 @@ impl Options {
         "host-key",
         "target-key",
         "session",
+        "past",
         "state",
     ];
 
     /// Sets the option `name` to what `value` says: for programs that take options as text. Numbers are decimal, and in the
-    /// bounds of the method of the same kind; times are in seconds; keys are what `hcablk key show` prints.
+    /// bounds of the method of the same kind; times are in seconds; keys are what `hcablk key show` prints, and `past` is what
+    /// [`Past`] prints.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self, BadOption> {
         let Some(name) = Self::NAMES.iter().copied().find(|known| *known == name) else {
             return Err(BadOption::Unknown(name.to_owned()));
@@ -293,6 +298,7 @@ impl Options {
             "host-key" => self.host_key = Some(key()?),
             "target-key" => self.target_key = Some(key()?),
             "session" => self.session = Some(short(number("1 to 4095", 1, DISK_MAX.into())?)),
+            "past" => self.past = Some(value.parse().map_err(BadOption::Past)?),
             _ => self.state = value.into(),
         }
         Ok(self)
@@ -318,6 +324,7 @@ mod tests {
             let value = match *name {
                 "host-key" | "target-key" => continue,
                 "state" => "/run/somewhere",
+                "past" => "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile",
                 _ => "1",
             };
             assert!(options().set(name, value).is_ok(), "{name}");
@@ -336,6 +343,7 @@ mod tests {
             "keep-alive-tmo is 1 to 600 seconds, not \"-1\""
         );
         assert!(refused("queue", "1").starts_with("there is no option \"queue\"; there are port, "));
+        assert!(refused("past", "yesterday").starts_with("past: not what a program leaves"));
         let secret = refused("host-key", "hcablk-key-1:77-0");
         assert!(!secret.contains("77"), "{secret}");
     }
