@@ -5,6 +5,8 @@
 
 #![no_main]
 
+mod engine;
+
 use hcablk_host_tests::decoders::{self, Decoder};
 use libfuzzer_sys::fuzz_target;
 use std::{env, fs, path::Path, process::exit, sync::OnceLock};
@@ -13,7 +15,8 @@ static CHECK: OnceLock<fn(&[u8]) -> bool> = OnceLock::new();
 
 fn chosen() -> Decoder {
     let name = env::var("HCABLK_DECODER").unwrap_or_default();
-    match decoders::ALL.iter().find(|decoder| decoder.name == name) {
+    let mut known = decoders::ALL.iter().chain([&engine::DECODER]);
+    match known.find(|decoder| decoder.name == name) {
         Some(decoder) => *decoder,
         None => {
             eprintln!("HCABLK_DECODER names none of the decoders");
