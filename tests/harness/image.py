@@ -397,8 +397,8 @@ def build(
     for script in ("init", "inittab", "rc", "reset", "hca-pair", "volatile"):
         place = {"init": "init", "inittab": "etc/inittab"}.get(script, f"usr/sbin/hcablk-{script}")
         top.file(place, (sources / script).read_bytes(), 0o755)
-    rules = sources.parent.parent / "packaging/udev/61-hcablk.rules"
-    top.file(f"usr/lib/udev/rules.d/{rules.name}", rules.read_bytes())
+    for rules in sorted((sources.parent.parent / "packaging/udev").iterdir()):
+        top.file(f"usr/lib/udev/rules.d/{rules.name}", rules.read_bytes())
     for agent in sorted((sources.parent.parent / "packaging/ocf/heartbeat").iterdir()):
         top.file(f"usr/lib/ocf/resource.d/heartbeat/{agent.name}", agent.read_bytes(), 0o755)
     fence = sources.parent.parent / "packaging/fence/fence_hcablk"
@@ -412,7 +412,8 @@ def build(
             top.file("usr/" + str(lib).lstrip("/").removeprefix("usr/"), lib.resolve().read_bytes(), 0o755)
     if command:
         add_program(top, command, "hcablk")
-        add_program(top, command.parent / "hcablk-ublk")
+        # Where its udev rule and the command look for it.
+        add_program(top, command.parent / "hcablk-ublk", place="usr/sbin")
         # Examples of the library for user space, beside the command where cargo puts them.
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")

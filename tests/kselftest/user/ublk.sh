@@ -32,7 +32,13 @@ load() {
 	must wait_until c1 60 "awk '{ exit !(\$5 > 40) }' /sys/block/ublkb0/stat"
 }
 
+# shown STATE: `hcablk list` comes to show the disk so
+shown() {
+	wait_until c1 60 "hcablk list | grep -q '^ublkb0  */dev/ublkb0  *user  *$1 '"
+}
+
 volume
+like "without systemd it is said what to do" "hcablk-ublk add --host-id .* $target_address vol1" "$(on c1 "hcablk connect --user $target_address vol1" 2>&1)"
 like "a volume that is not there makes no disk" "no volume of this name" "$(on c1 "hcablk-ublk add $target_address nosuch" 2>&1)"
 like "nor does an option that is none" "no option" "$(on c1 "hcablk-ublk add -o size=1 $target_address vol1" 2>&1)"
 refuse "nothing is left of it" on c1 '[ -e /dev/ublkb0 ] || [ -e /run/hcablk/ublk/0.json ]'
@@ -54,12 +60,14 @@ must on c1 'kill -9 $(cat /tmp/pid)'
 join add
 check "the program is killed: the disk is left" wait_until c1 60 'hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 left"'
 check "and requests wait" on c1 'pidof fio'
+check "which is listed" shown left
 serve recover 0
 check "another one goes on: what was written is read" join load
 refuse "nobody saw an error" on c1 'dmesg | grep -q "ublkb0.*error"'
 
 load
 must vm kill target
+check "without its target it is listed as waiting" shown queueing
 must vm start target
 volume
 check "the target was away: what was written is read" join load
@@ -67,6 +75,7 @@ check "the target was away: what was written is read" join load
 must on target "dmsetup suspend grows && printf '0 393216 linear $drive 0\n' | dmsetup load grows && dmsetup resume grows"
 check "the disk grows with the volume" wait_until c1 60 "[ \$(blockdev --getsize64 /dev/ublkb0) = $((393216 * 512)) ]"
 same "it is listed" "/dev/ublkb0 vol1 served" "$(on c1 'hcablk-ublk list')"
+like "as live" "^ublkb0  */dev/ublkb0  *user  *live[, ]" "$(on c1 'hcablk list | tail -n 1')"
 must on c1 'kill $(cat /tmp/pid)'
 check "the program is told to end, and does" join recover
 check "the disk is gone" wait_until c1 30 '[ ! -e /sys/block/ublkb0 ] && [ -z "$(hcablk-ublk list)" ]'
@@ -77,7 +86,7 @@ serve add "$target_address" vol1
 must on c1 'dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct && kill -9 $(cat /tmp/pid)'
 join add
 must wait_until c1 60 'hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 left"'
-check "a disk whose program was killed is removed" on c1 'hcablk-ublk remove 0'
+check "a disk whose program was killed is removed, by its device" on c1 'hcablk disconnect ublkb0'
 check "and is gone" wait_until c1 30 '[ ! -e /sys/block/ublkb0 ]'
 like "it cannot be recovered then" "no disk of this program" "$(on c1 'hcablk-ublk recover 0' 2>&1)"
 must on target 'hcablk target unexport vol1 && dmsetup remove grows'

@@ -119,6 +119,7 @@ Examples:
   hcablk connect fd00::1 data --name db --queues 4
   hcablk connect 10.0.0.1 data --path 10.0.1.1 --path '[fd00::1]:7745'
   hcablk connect 10.0.0.1 data --paths auto
+  hcablk connect --user 10.0.0.1 data
   mount \"$(hcablk connect 10.0.0.1 data)\" /mnt")]
     Connect(ConnectArgs),
 

@@ -17,9 +17,10 @@ use crate::system::System;
 
 pub use connect::{connect, resolve, Connect};
 pub(crate) use connect::{enable, same, wait_for_node};
-pub(crate) use disconnect::close;
+pub(crate) use disconnect::{close, users};
 pub use disconnect::{disconnect, Which};
 pub use discover::{connect_all, discover, Discover};
+pub(crate) use explain::{connecting_failed, Unreached};
 pub use loss::acknowledge as acknowledge_loss;
 pub(crate) use loss::{remedy as loss_remedy, LOST};
 pub use path::{add as add_path, policy as set_policy, remove as remove_path, PathId};

@@ -283,6 +283,49 @@ fn valid(keys: Vec<Key>) -> Vec<Option<Key>> {
     keys.into_iter().map(Some).collect()
 }
 
+/// Returns the newest key of this host, and that of the target that is known by this address.
+fn both(system: &dyn System, address: &str) -> Result<(Option<Key>, Option<Key>)> {
+    let own = read(system, &Whose::Host)?;
+    let mut target = read(system, &Whose::OfTarget(address.to_owned()))?;
+    if target.is_empty() {
+        target = read(system, &Whose::OfTarget("default".to_owned()))?;
+    }
+    Ok((own.into_iter().next(), target.into_iter().next()))
+}
+
+fn no_own_key(address: &str) -> Error {
+    Error::new(
+        Kind::Setup,
+        format!("there is a key of the target {address}, and none of this host"),
+    )
+    .advise("Make one: hcablk key generate host")
+}
+
+fn no_key_of_target(address: &str) -> Error {
+    Error::new(
+        Kind::Setup,
+        format!(
+            "there is a key of this host, and none of the target {address}: nothing would prove who \
+             answers there"
+        ),
+    )
+    .advise(format!(
+        "Take its key over from the target: hcablk key show target | hcablk key add target {address}\n\
+         Or, for a volume that is exported with --insecure: hcablk connect --insecure"
+    ))
+}
+
+/// Returns whether a program in user space is to prove who this host is to the target at this address. Fails if one of the two keys is
+/// missing, but for that of a target that `insecure` allows to have none.
+pub(crate) fn are_there(system: &dyn System, address: &str, insecure: bool) -> Result<bool> {
+    match both(system, address)? {
+        (Some(_), Some(_)) => Ok(true),
+        (None, Some(_)) => Err(no_own_key(address)),
+        (Some(_), None) if !insecure => Err(no_key_of_target(address)),
+        (_, None) => Ok(false),
+    }
+}
+
 /// Gives a device the keys of this host and of the target that it is to connect to.
 pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
     set_device_by(device, &device.get("address")?)
@@ -291,34 +334,11 @@ pub(crate) fn set_device(device: &Group<'_>) -> Result<()> {
 /// Gives a device the keys of this host and of the target that is known by this address.
 pub(crate) fn set_device_by(device: &Group<'_>, address: &str) -> Result<()> {
     let system = device.system();
-    let own = read(system, &Whose::Host)?;
-    let mut target = read(system, &Whose::OfTarget(address.to_owned()))?;
-    if target.is_empty() {
-        target = read(system, &Whose::OfTarget("default".to_owned()))?;
-    }
-    let keys = match (own.first(), target.first()) {
-        (Some(own), Some(target)) => [Some(own.clone()), Some(target.clone())],
-        (None, Some(_)) => {
-            return Err(Error::new(
-                Kind::Setup,
-                format!("there is a key of the target {address}, and none of this host"),
-            )
-            .advise("Make one: hcablk key generate host"))
-        }
-        (Some(own), None) if device.flag("insecure")? => [Some(own.clone()), None],
-        (Some(_), None) => {
-            return Err(Error::new(
-                Kind::Setup,
-                format!(
-                    "there is a key of this host, and none of the target {address}: nothing would \
-                     prove who answers there"
-                ),
-            )
-            .advise(format!(
-                "Take its key over from the target: hcablk key show target | hcablk key add target \
-                 {address}\nOr, for a volume that is exported with --insecure: hcablk connect --insecure"
-            )))
-        }
+    let keys = match both(system, address)? {
+        (Some(own), Some(target)) => [Some(own), Some(target)],
+        (None, Some(_)) => return Err(no_own_key(address)),
+        (Some(own), None) if device.flag("insecure")? => [Some(own), None],
+        (Some(_), None) => return Err(no_key_of_target(address)),
         (None, None) if has_keys(device) && !device.flag("insecure")? => {
             return Err(Error::new(
                 Kind::Setup,

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`cli`] | the parser: commands, options, help |
 //! | [`initiator`], [`target`], [`hostid`], [`keys`] | what the commands do |
+//! | [`user`] | disks that a program serves in user space |
 //! | [`config`], [`apply`] | the configuration that lasts, and making it so |
 //! | [`stats`], [`top`], [`events`], [`metrics`], [`check`] | what happens now, and whether all is well |
 //! | [`trace`] | how data moves, as text and as pictures |
@@ -43,6 +44,7 @@ pub mod times;
 pub mod top;
 pub mod trace;
 pub mod tuning;
+pub mod user;
 
 use uuid::Uuid;
 
@@ -60,6 +62,7 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
     match command {
         Command::Connect(args) => match args.wanted()? {
             Wanted::Volume(connect) => initiator::connect(system, &connect),
+            Wanted::User(connect) => user::connect(system, &connect),
             Wanted::Discovered(how) => initiator::connect_all(system, &how),
             Wanted::Configured(only, wait) => apply::configured::connect(system, only, wait),
         },

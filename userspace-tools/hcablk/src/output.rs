@@ -28,7 +28,7 @@ use crate::events::Event;
 use crate::times::Times;
 use crate::trace::merge::{Machine, Moved};
 
-pub use device::{Device, DiskPath, PathRef, Session};
+pub use device::{Device, DiskKind, DiskPath, PathRef, Session};
 pub use discovered::{Discovered, Portal};
 pub use done::{ConnectedDisk, Done, SyncedDisk};
 pub use evicted::Evicted;

@@ -178,6 +178,9 @@ pub trait System {
     /// Mounts configfs at `path`.
     fn mount_configfs(&self, path: &Path) -> Result<(), String>;
 
+    /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
+
     /// Loads a kernel module and what it depends on. The error is a reason to print.
     fn load_module(&self, name: &str) -> Result<(), String>;
 

@@ -19,6 +19,13 @@ pub struct Past {
     pub(crate) has_lost_writes: bool,
 }
 
+impl Past {
+    /// Returns the id of the volume, a UUID: its wwid.
+    pub fn id(&self) -> String {
+        self.id.to_string()
+    }
+}
+
 /// Why a text is no past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not what a program leaves of a volume")]

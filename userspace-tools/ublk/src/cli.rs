@@ -37,8 +37,21 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Serve the disk of `hcablk connect --user`: make it, or go on with it if it is there
+    ///
+    /// What it is made of is in /run/hcablk/ublk/NAME.wanted. The unit hcablk-ublk@NAME.service runs this. Exit code 2: there is no
+    /// disk, or nobody can go on with it, and to try again changes nothing.
+    Serve {
+        /// The disk's name in `hcablk list`
+        name: String,
+    },
     /// List the disks, and whether a program serves each
     List,
+    /// Print the properties of a disk for udev: nothing if it is not one of this program
+    Udev {
+        /// The disk, as ublkb0
+        device: String,
+    },
 }
 
 /// What to make a disk of.
@@ -60,7 +73,4 @@ pub(crate) struct Add {
     /// remote-invalidate, session, state
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     pub(crate) options: Vec<String>,
-    /// The number of the disk, N of /dev/ublkbN; left out: the first that is free
-    #[arg(long, value_name = "N")]
-    pub(crate) disk: Option<u32>,
 }

@@ -14,9 +14,15 @@
 
 use crate::{
     cli::Add,
+    driver::{self, Disk},
     queue,
-    saved::Saved,
+    saved::{self, Lock, Saved},
+    service,
     Error, //
+};
+use hcablk::{
+    system::{Machine, System as _},
+    user::files::{self, Phase, State},
 };
 use libhcablk::Volume;
 use libublk::{
@@ -27,8 +33,10 @@ use libublk::{
 use nix::{
     errno::Errno,
     fcntl::{open, OFlag},
+    poll::{poll, PollFd, PollFlags, PollTimeout},
     sys::{
         signal::{kill, SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
         stat::Mode,
     },
     unistd::Pid,
@@ -36,6 +44,7 @@ use nix::{
 use std::{
     fs,
     io::{self, Write as _},
+    os::fd::AsFd as _,
     sync::{
         atomic::{AtomicBool, Ordering},
         Arc,
@@ -58,14 +67,23 @@ const LOOK: Duration = Duration::from_millis(500);
 /// its size can change.
 const FEATURES: u32 = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
 
+/// Why a disk cannot be served, which does not pass by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct ForGood(String);
+
 fn failed(what: &str) -> impl Fn(libublk::UblkError) -> Error + '_ {
     move |error| format!("{what}: {error}").into()
 }
 
 /// Makes a disk, and serves it.
 pub(crate) fn add(add: &Add) -> Result<(), Error> {
-    let saved = Saved::of(add)?;
-    serve(saved, add.disk, false)
+    make(Saved::begin(None, saved::wanted(add)?)?)
+}
+
+/// Makes a disk, and serves it.
+pub(crate) fn make(saved: Saved) -> Result<(), Error> {
+    serve(saved, None)
 }
 
 /// Goes on with a disk, and serves it.
@@ -74,44 +92,33 @@ pub(crate) fn recover(disk: u32) -> Result<(), Error> {
     if saved.past.is_none() {
         // Whether the target has forgotten something, and whether it is the same volume, nobody could tell.
         let why = "its volume has no wwid, so there is no going on: remove it";
-        return Err(format!("ublkb{disk}: {why}").into());
+        return Err(ForGood(format!("ublkb{disk}: {why}")).into());
     }
-    serve(saved, Some(disk), true)
+    let lock = Lock::take(disk)?;
+    serve(saved, Some((disk, lock)))
 }
 
-fn serve(mut saved: Saved, disk: Option<u32>, again: bool) -> Result<(), Error> {
-    let stop = signals()?;
+/// Serves a disk: a new one, or one whose program has gone.
+fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
+    let stop = Stop::new()?;
     spare_memory();
     // First: a target that does not answer leaves everything as it is.
     let volume = Arc::new(Volume::open(&saved.options()?)?);
     saved.session = volume.session();
+    let was_left = left.is_some();
+    saved.past = volume.past().map(|past| past.to_string());
+    refuse_another(&saved)?;
     let mut queues = Vec::new();
     while let Some(queue) = volume.take_queue() {
         queues.push(queue);
     }
-    let count = u16::try_from(queues.len())?;
-    let id = disk.map_or(Ok(-1), i32::try_from)?;
-    if let (Some(disk), false) = (disk, again) {
-        // libublk deletes a disk of this number when the driver refuses to make it.
-        if UblkCtrl::new_simple(i32::try_from(disk)?).is_ok() {
-            return Err(format!("there is a ublk disk {disk} already").into());
-        }
-    }
-    let flags = match again {
-        true => UblkFlags::UBLK_DEV_F_RECOVER_DEV,
-        false => UblkFlags::UBLK_DEV_F_ADD_DEV,
+    let control = control(&saved, left.as_ref().map(|(disk, _)| *disk), queues.len())?;
+    let disk = control.dev_info().dev_id;
+    let _lock = match left {
+        Some((_, lock)) => lock,
+        None => lock_new(disk)?,
     };
-    let control = UblkCtrlBuilder::default()
-        .name("hcablk")
-        .id(id)
-        .nr_queues(count)
-        .depth(DEPTH)
-        .io_buf_bytes(LARGEST)
-        .ctrl_flags(u64::from(FEATURES) | u64::from(sys::UBLK_F_UPDATE_SIZE))
-        .dev_flags(flags)
-        .build()
-        .map_err(failed("the ublk driver refuses the disk"))?;
-    if again {
+    if was_left {
         let begun = control.start_user_recover();
         let begun = begun.map_err(failed("the disk cannot be recovered"))?;
         if begun < 0 {
@@ -120,11 +127,10 @@ fn serve(mut saved: Saved, disk: Option<u32>, again: bool) -> Result<(), Error> 
             );
         }
     }
-    let disk = control.dev_info().dev_id;
-    saved.past = volume.past().map(|past| past.to_string());
     // Before the disk is there: nothing was written by it yet.
     saved.write(disk)?;
 
+    let mark = saved.mark;
     let queues = queue::Places::new(queues);
     let serving = {
         let volume = volume.clone();
@@ -141,12 +147,16 @@ fn serve(mut saved: Saved, disk: Option<u32>, again: bool) -> Result<(), Error> 
         let (volume, is_over) = (volume.clone(), is_over.clone());
         move |control: &UblkCtrl| {
             let disk = control.dev_info().dev_id;
+            let mut published = Published::default();
+            published.follow(disk, &saved, &volume);
+            let path = control.get_bdev_path();
             // Whether anybody reads it or not: the disk is there.
-            let _ = writeln!(io::stdout(), "{}", control.get_bdev_path());
+            let _ = writeln!(io::stdout(), "{path}");
+            service::is_ready(&path);
             // Both end with the program.
             let same = volume.clone();
-            thread::spawn(move || follow(disk, saved, &volume, &is_over));
-            thread::spawn(move || end_at(&stop, disk, &same));
+            thread::spawn(move || follow(disk, saved, published, &volume, &is_over));
+            thread::spawn(move || end_at(&stop, disk, mark, &same));
         }
     };
     let parameters = |device: &mut UblkDev| {
@@ -155,13 +165,70 @@ fn serve(mut saved: Saved, disk: Option<u32>, again: bool) -> Result<(), Error> 
     };
     let served = control.run_target(parameters, serving, begun);
     is_over.store(true, Ordering::Release);
+    // Not when the control is dropped: by then the number may be another disk's.
+    control.disown();
+    if let (Err(error), true) = (&served, was_left) {
+        // Its requests still wait, for the next program.
+        return Err(format!("the disk cannot be served: {error}").into());
+    }
     Saved::forget(disk);
-    // A disk that was recovered is deleted by nobody else.
-    let deleted = control.del_dev();
+    if driver::find(disk, mark).is_some() {
+        // Who has removed it may have done so meanwhile.
+        let _ = control.del_dev();
+    }
     served.map_err(failed("the disk cannot be served"))?;
-    // Who has removed it may have done so.
-    let _ = deleted;
     Ok(())
+}
+
+/// Fails if the volume is not the one that is wanted.
+fn refuse_another(saved: &Saved) -> Result<(), Error> {
+    let Some(wanted) = saved.wanted.wwid else {
+        return Ok(());
+    };
+    match saved.id() {
+        Some(id) if id == wanted.to_string() => Ok(()),
+        Some(id) => Err(ForGood(format!("the volume has wwid {id}, not {wanted}")).into()),
+        None => Err(ForGood(format!("the volume has no wwid, and {wanted} is asked for")).into()),
+    }
+}
+
+/// Has the driver make a disk, or return the one that was left.
+fn control(saved: &Saved, left: Option<u32>, queues: usize) -> Result<UblkCtrl, Error> {
+    // The driver chooses the number of a new disk: libublk deletes a disk of the number that it is to have when the driver
+    // refuses to make it, whosever disk that is.
+    let (id, flags) = match left {
+        Some(disk) => (i32::try_from(disk)?, UblkFlags::UBLK_DEV_F_RECOVER_DEV),
+        None => (-1, UblkFlags::UBLK_DEV_F_ADD_DEV),
+    };
+    let control = UblkCtrlBuilder::default()
+        .name("hcablk")
+        .id(id)
+        .nr_queues(u16::try_from(queues)?)
+        .depth(DEPTH)
+        .io_buf_bytes(LARGEST)
+        .ctrl_flags(u64::from(FEATURES) | u64::from(sys::UBLK_F_UPDATE_SIZE))
+        .ctrl_target_flags(saved.mark)
+        .dev_flags(flags)
+        .build()
+        .map_err(failed("the ublk driver refuses the disk"))?;
+    let info = control.dev_info();
+    if info.ublksrv_flags != saved.mark {
+        return Err(format!("ublkb{} is another program's disk", info.dev_id).into());
+    }
+    Ok(control)
+}
+
+/// Takes the lock of a disk that was just made: a program that has removed the disk of this number before may still have it.
+fn lock_new(disk: u32) -> Result<Lock, Error> {
+    let mut lock = Lock::take(disk);
+    for _ in 0..20 {
+        if lock.is_ok() {
+            break;
+        }
+        thread::sleep(LOOK);
+        lock = Lock::take(disk);
+    }
+    lock
 }
 
 /// Has no thread of this program wait for the disk when memory is short: the disk may wait for that thread. All threads begin with what the
@@ -178,30 +245,54 @@ fn spare_memory() {
     }
 }
 
-/// Blocks the signals that end this program in all threads, and returns them.
-fn signals() -> Result<SigSet, Error> {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGTERM);
-    set.add(Signal::SIGINT);
-    set.thread_block()?;
-    Ok(set)
+/// The signals that end this program. They are blocked in all threads.
+struct Stop(SignalFd);
+
+impl Stop {
+    fn new() -> Result<Self, Error> {
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGTERM);
+        set.add(Signal::SIGINT);
+        set.thread_block()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        Ok(Self(SignalFd::with_flags(&set, flags)?))
+    }
+
+    /// Waits for a signal, with a limit or without; returns whether one came.
+    fn wait(&self, limit: Option<Duration>) -> bool {
+        let limit = limit.map_or(PollTimeout::NONE, |limit| {
+            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
+        });
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        // Whatever wakes it: the descriptor says whether there is a signal.
+        let _ = poll(&mut fds, limit);
+        matches!(self.0.read_signal(), Ok(Some(_)))
+    }
 }
 
-/// Stops the disk when one of the signals comes; while it is in use, when another one comes.
-fn end_at(stop: &SigSet, disk: u32, volume: &Volume) {
+/// Stops the disk when one of the signals comes. If it is in use, it does so when it no longer is, or when another signal comes.
+fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
     let mut is_told = false;
-    while stop.wait().is_ok() {
-        if !is_told && is_in_use(disk) {
-            eprintln!("hcablk-ublk: ublkb{disk} is in use: unmount it; a second signal stops it all the same, and what is not written back is lost");
+    loop {
+        let has_come = stop.wait(is_told.then_some(LOOK));
+        if !has_come && !is_told {
+            continue;
+        }
+        if is_in_use(disk) && !(has_come && is_told) {
+            if !is_told {
+                eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and what is not written back is lost");
+            }
             is_told = true;
             continue;
         }
+        is_told = true;
         if volume.failure().is_some() {
             // Requests would wait for a session, and the driver for them.
             volume.end();
         }
-        if let Err(error) = stop_disk(disk) {
-            eprintln!("hcablk-ublk: ublkb{disk} cannot be stopped: {error}");
+        match stop_disk(disk, mark) {
+            Ok(()) => return,
+            Err(error) => eprintln!("hcablk-ublk: ublkb{disk} cannot be stopped: {error}"),
         }
     }
 }
@@ -218,9 +309,9 @@ fn is_in_use(disk: u32) -> bool {
         == Some(Errno::EBUSY)
 }
 
-fn stop_disk(disk: u32) -> Result<(), Error> {
-    let control = UblkCtrl::new_simple(i32::try_from(disk)?).map_err(failed("the disk"))?;
-    control.kill_dev().map_err(failed("stopping it"))?;
+fn stop_disk(disk: u32, mark: u64) -> Result<(), Error> {
+    let disk = driver::find(disk, mark).ok_or("it is gone")?;
+    disk.control.kill_dev().map_err(failed("stopping it"))?;
     Ok(())
 }
 
@@ -262,10 +353,53 @@ fn describe(device: &mut UblkDev, volume: &Volume) {
     };
 }
 
-/// Resizes the disk when the volume's size changes, and saves the state that `recover` needs.
-fn follow(disk: u32, mut saved: Saved, volume: &Volume, is_over: &AtomicBool) {
+/// What was published of a disk last.
+#[derive(Default)]
+struct Published(Option<State>);
+
+impl Published {
+    /// Publishes what has become of the disk, if that is not known yet.
+    fn follow(&mut self, disk: u32, saved: &Saved, volume: &Volume) {
+        let (phase, failure) = match (volume.ended(), volume.failure()) {
+            (Some(failure), _) => (Phase::Failed, Some(failure)),
+            (None, Some(failure)) => (Phase::Queueing, Some(failure)),
+            (None, None) => (Phase::Live, None),
+        };
+        let state = State {
+            name: saved.name.clone(),
+            pid: std::process::id(),
+            phase,
+            error: failure.map(|failure| failure.to_string()),
+            lost_writes: volume.has_lost_writes(),
+            id: saved.id().and_then(|id| id.parse().ok()),
+            wanted: saved.wanted.clone(),
+        };
+        if self.0.as_ref() == Some(&state) {
+            return;
+        }
+        let written = files::text(&state).and_then(|text| {
+            Machine::new("/").replace(&files::state(disk), &text)?;
+            Ok(())
+        });
+        match written {
+            Ok(()) => self.0 = Some(state),
+            Err(error) => {
+                eprintln!("hcablk-ublk: the state of ublkb{disk} cannot be published: {error}");
+            }
+        }
+    }
+}
+
+/// Resizes the disk when the volume's size changes, publishes its state, and saves what `recover` needs.
+fn follow(
+    disk: u32,
+    mut saved: Saved,
+    mut published: Published,
+    volume: &Volume,
+    is_over: &AtomicBool,
+) {
     // A disk that was recovered has the size of before.
-    let mut size = size_of(disk).unwrap_or(0);
+    let mut size = size_of(disk, saved.mark).unwrap_or(0);
     while !is_over.load(Ordering::Acquire) {
         let past = volume.past().map(|past| past.to_string());
         if saved.past != past {
@@ -278,9 +412,10 @@ fn follow(disk: u32, mut saved: Saved, volume: &Volume, is_over: &AtomicBool) {
                 }
             }
         }
+        published.follow(disk, &saved, volume);
         let now = volume.size();
         if now != size {
-            match resize(disk, now) {
+            match resize(disk, saved.mark, now) {
                 Ok(()) => {
                     size = now;
                     eprintln!("hcablk-ublk: ublkb{disk} has {now} bytes");
@@ -293,56 +428,60 @@ fn follow(disk: u32, mut saved: Saved, volume: &Volume, is_over: &AtomicBool) {
 }
 
 /// Returns the bytes that a disk has.
-fn size_of(disk: u32) -> Result<u64, Error> {
-    let control = UblkCtrl::new_simple(i32::try_from(disk)?).map_err(failed("the disk"))?;
+fn size_of(disk: u32, mark: u64) -> Result<u64, Error> {
+    let disk = driver::find(disk, mark).ok_or("it is gone")?;
     let mut parameters = sys::ublk_params {
         types: sys::UBLK_PARAM_TYPE_BASIC,
         ..Default::default()
     };
-    control
+    disk.control
         .get_params(&mut parameters)
         .map_err(failed("the driver"))?;
     Ok(parameters.basic.dev_sectors << 9)
 }
 
-fn resize(disk: u32, bytes: u64) -> Result<(), Error> {
-    let control = UblkCtrl::new_simple(i32::try_from(disk)?).map_err(failed("the disk"))?;
-    control.update_size(bytes).map_err(failed("the driver"))?;
+fn resize(disk: u32, mark: u64, bytes: u64) -> Result<(), Error> {
+    let disk = driver::find(disk, mark).ok_or("it is gone")?;
+    disk.control
+        .update_size(bytes)
+        .map_err(failed("the driver"))?;
     Ok(())
 }
 
 /// Removes a disk, whether a program serves it or not.
 pub(crate) fn remove(disk: u32, force: bool) -> Result<(), Error> {
-    Saved::read(disk)?;
-    let Ok(control) = UblkCtrl::new_simple(i32::try_from(disk)?) else {
-        // It is gone.
+    let saved = Saved::read(disk)?;
+    let Some(known) = driver::find(disk, saved.mark) else {
+        // It is gone, and its number may be another program's disk.
         Saved::forget(disk);
         return Ok(());
     };
-    let info = control.dev_info();
-    // The driver notices a moment later that its program is gone.
-    let has_program = kill(Pid::from_raw(info.ublksrv_pid), None).is_ok();
-    let is_served = u32::from(info.state) == sys::UBLK_S_DEV_LIVE && has_program;
     // To open one that nobody serves may wait for its program.
-    if !force && (is_mounted(disk)? || (is_served && is_in_use(disk))) {
+    if !force && (is_mounted(disk)? || (known.is_served() && is_in_use(disk))) {
         return Err(format!("/dev/ublkb{disk} is in use; --force removes it all the same").into());
     }
-    if is_served {
-        return end_program(disk, info.ublksrv_pid, force);
+    if known.is_served() {
+        return end_program(disk, saved.mark, known.pid, force);
     }
-    control.kill_dev().map_err(failed("stopping it"))?;
+    let _lock = Lock::take(disk)?;
+    remove_left(disk, &known)
+}
+
+/// Removes a disk that no program serves.
+pub(crate) fn remove_left(disk: u32, known: &Disk) -> Result<(), Error> {
+    known.control.kill_dev().map_err(failed("stopping it"))?;
     Saved::forget(disk);
-    control.del_dev().map_err(failed("deleting it"))?;
+    known.control.del_dev().map_err(failed("deleting it"))?;
     Ok(())
 }
 
 /// Has the program that serves a disk remove it, and waits for that.
-fn end_program(disk: u32, pid: i32, force: bool) -> Result<(), Error> {
+fn end_program(disk: u32, mark: u64, pid: i32, force: bool) -> Result<(), Error> {
     let pid = Pid::from_raw(pid);
     kill(pid, Signal::SIGTERM)?;
     for waited in 0u32.. {
         thread::sleep(LOOK);
-        if UblkCtrl::new_simple(i32::try_from(disk)?).is_err() {
+        if driver::find(disk, mark).is_none() {
             return Ok(());
         }
         if force {
@@ -368,23 +507,15 @@ fn is_mounted(disk: u32) -> Result<bool, Error> {
 }
 
 /// Lists the disks.
+#[expect(clippy::unnecessary_wraps, reason = "as all commands")]
 pub(crate) fn list() -> Result<(), Error> {
-    for disk in Saved::disks()? {
-        let saved = Saved::read(disk)?;
-        println!("/dev/ublkb{disk} {} {}", saved.volume, state_of(disk));
+    for disk in Saved::disks() {
+        // It may go meanwhile.
+        let Ok(saved) = Saved::read(disk) else {
+            continue;
+        };
+        let fate = driver::find(disk, saved.mark).map_or("not there", |known| known.fate());
+        println!("/dev/ublkb{disk} {} {fate}", saved.wanted.volume);
     }
     Ok(())
-}
-
-/// Returns what becomes of a disk's requests.
-fn state_of(disk: u32) -> &'static str {
-    let control = i32::try_from(disk).ok().map(UblkCtrl::new_simple);
-    match control {
-        Some(Ok(control)) => match u32::from(control.dev_info().state) {
-            sys::UBLK_S_DEV_LIVE => "served",
-            sys::UBLK_S_DEV_QUIESCED => "left by its program: `recover` it, or `remove` it",
-            _ => "not there",
-        },
-        _ => "not there",
-    }
 }

@@ -7,13 +7,17 @@
 //! |---|---|
 //! | [`cli`] | what is asked for |
 //! | [`saved`] | what a disk is made of, kept for a program that goes on with it |
+//! | [`driver`] | a disk as the driver knows it, and whether it is one of this program |
 //! | [`disk`] | a disk's life: added, recovered, followed, removed |
+//! | [`service`] | a disk as a unit of systemd serves it |
 //! | [`queue`] | the requests of one queue |
 
 mod cli;
 mod disk;
+mod driver;
 mod queue;
 mod saved;
+mod service;
 
 use clap::Parser as _;
 use cli::{Cli, Command};
@@ -34,7 +38,9 @@ fn main() -> ExitCode {
         Command::Add(add) => disk::add(&add),
         Command::Recover { disk } => disk::recover(disk),
         Command::Remove { disk, force } => disk::remove(disk, force),
+        Command::Serve { name } => return service::serve(&name),
         Command::List => disk::list(),
+        Command::Udev { device } => driver::print_properties(&device),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

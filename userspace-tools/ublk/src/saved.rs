@@ -3,60 +3,76 @@
 //! What a disk is made of, in `/run/hcablk/ublk/N.json`, for a program that goes on with it.
 
 use crate::{cli::Add, Error};
-use hcablk::{hostid, system::Machine};
-use libhcablk::{Key, Options};
+use hcablk::{
+    hostid,
+    system::{Machine, System as _},
+    user::files::{self, Wanted, FOLDER},
+};
+use libhcablk::{Key, Options, Past};
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{self, Write as _},
-    net::IpAddr,
-    os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
+    fs::{self, File},
+    io::Read as _,
+    path::{Path, PathBuf},
 };
 
-const DIRECTORY: &str = "/run/hcablk/ublk";
 const KEYS: &str = "/etc/hcablk/keys";
+/// The upper half of every mark: "hcab".
+const MAGIC: u64 = 0x6863_6162 << 32;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Saved {
-    address: IpAddr,
-    pub(crate) volume: String,
-    host: String,
-    keys: bool,
-    options: Vec<(String, String)>,
+    /// The disk's name in `hcablk list`; nothing if its program was started by hand.
+    pub(crate) name: Option<String>,
+    /// What the driver keeps with the disk, so that it is not taken for another one of the same number.
+    pub(crate) mark: u64,
+    #[serde(flatten)]
+    pub(crate) wanted: Wanted,
     /// The number of its session; 0: none has begun.
     pub(crate) session: u16,
     /// What [`libhcablk::Past`] prints.
     pub(crate) past: Option<String>,
 }
 
+/// Returns what is asked for by hand. Nothing of it was tried.
+pub(crate) fn wanted(add: &Add) -> Result<Wanted, Error> {
+    let host = match &add.host_id {
+        Some(host) => host.clone(),
+        None => hostid::current(&Machine::new("/"))?.0.to_string(),
+    };
+    let split = |option: &String| {
+        let (name, value) = option
+            .split_once('=')
+            .ok_or_else(|| format!("{option:?} is not NAME=VALUE"))?;
+        if name.ends_with("-key") {
+            // It would be seen by all, and kept.
+            return Err(
+                format!("keys are not given by -o {name}: --keys takes those in {KEYS}").into(),
+            );
+        }
+        Ok::<_, Error>((name.to_owned(), value.to_owned()))
+    };
+    Ok(Wanted {
+        address: add.address,
+        volume: add.volume.clone(),
+        host: host.trim().to_owned(),
+        keys: add.keys,
+        wwid: None,
+        options: add.options.iter().map(split).collect::<Result<_, _>>()?,
+    })
+}
+
 impl Saved {
-    /// Returns what is asked for. Nothing of it was tried.
-    pub(crate) fn of(add: &Add) -> Result<Self, Error> {
-        let host = match &add.host_id {
-            Some(host) => host.clone(),
-            None => hostid::current(&Machine::new("/"))?.0.to_string(),
-        };
-        let split = |option: &String| {
-            let (name, value) = option
-                .split_once('=')
-                .ok_or_else(|| format!("{option:?} is not NAME=VALUE"))?;
-            if name.ends_with("-key") {
-                // It would be seen by all, and kept.
-                return Err(format!(
-                    "keys are not given by -o {name}: --keys takes those in {KEYS}"
-                )
-                .into());
-            }
-            Ok::<_, Error>((name.to_owned(), value.to_owned()))
-        };
+    /// Begins a disk, with a mark that no other one has.
+    pub(crate) fn begin(name: Option<&str>, wanted: Wanted) -> Result<Self, Error> {
+        let mut random = [0; 4];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
         Ok(Self {
-            address: add.address,
-            volume: add.volume.clone(),
-            host: host.trim().to_owned(),
-            keys: add.keys,
-            options: add.options.iter().map(split).collect::<Result<_, _>>()?,
+            name: name.map(str::to_owned),
+            mark: MAGIC | u64::from(u32::from_ne_bytes(random)),
+            wanted,
             session: 0,
             past: None,
         })
@@ -64,12 +80,13 @@ impl Saved {
 
     /// Returns how to open the volume.
     pub(crate) fn options(&self) -> Result<Options, Error> {
-        let mut options = Options::new(self.address, &self.volume, &self.host)?;
-        for (name, value) in &self.options {
+        let wanted = &self.wanted;
+        let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
+        for (name, value) in &wanted.options {
             options = options.set(name, value)?;
         }
-        if self.keys {
-            let own = format!("targets/{}", self.address);
+        if wanted.keys {
+            let own = format!("targets/{}", wanted.address);
             let of_target = match fs::exists(format!("{KEYS}/{own}"))? {
                 true => key(&own)?,
                 false => key("targets/default")?,
@@ -85,8 +102,14 @@ impl Saved {
         Ok(options)
     }
 
+    /// Returns which volume it is, if the target says so.
+    pub(crate) fn id(&self) -> Option<String> {
+        let past = self.past.as_ref()?.parse::<Past>().ok()?;
+        Some(past.id())
+    }
+
     fn path(disk: u32) -> PathBuf {
-        PathBuf::from(DIRECTORY).join(format!("{disk}.json"))
+        Path::new(FOLDER).join(format!("{disk}.json"))
     }
 
     /// Reads that of a disk.
@@ -98,48 +121,46 @@ impl Saved {
                 path.display()
             )
         })?;
-        Ok(serde_json::from_str(&text)?)
+        let broken = |error| format!("{} cannot be understood: {error}", path.display());
+        Ok(serde_json::from_str(&text).map_err(broken)?)
     }
 
     /// Keeps it as that of a disk: whoever reads it finds all of it.
     pub(crate) fn write(&self, disk: u32) -> Result<(), Error> {
-        fs::create_dir_all(DIRECTORY)?;
-        let path = Self::path(disk);
-        let new = path.with_extension("new");
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)?;
-        serde_json::to_writer_pretty(&mut file, self)?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        fs::rename(&new, &path)?;
-        Ok(())
+        let text = files::text(self)?;
+        Ok(Machine::new("/").replace_secret(&Self::path(disk), &text)?)
     }
 
-    /// Forgets that of a disk.
+    /// Forgets that of a disk, and its state.
     pub(crate) fn forget(disk: u32) {
-        // It may be gone already.
+        // They may be gone already. The state goes first: it says that there is a disk.
+        let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
     }
 
     /// Returns the disks of which there is one, in order.
-    pub(crate) fn disks() -> Result<Vec<u32>, Error> {
-        let entries = match fs::read_dir(DIRECTORY) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        };
-        let mut disks = Vec::new();
-        for entry in entries {
-            let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            disks.extend(number.and_then(|number| number.parse::<u32>().ok()));
+    pub(crate) fn disks() -> Vec<u32> {
+        files::numbers(&Machine::new("/"), ".json")
+    }
+}
+
+/// A lock that the program has that serves a disk, makes it, or removes what is left of it.
+pub(crate) struct Lock(#[expect(dead_code, reason = "it is held")] Flock<File>);
+
+impl Lock {
+    /// Takes the lock of a disk; fails if another program has it. The file stays: were it removed, two could have a lock each.
+    pub(crate) fn take(disk: u32) -> Result<Self, Error> {
+        fs::create_dir_all(FOLDER)?;
+        let path = Path::new(FOLDER).join(format!("{disk}.lock"));
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self(lock)),
+            Err(_) => Err(format!("another program serves ublkb{disk}, or goes on with it").into()),
         }
-        disks.sort_unstable();
-        Ok(disks)
     }
 }
 
@@ -148,4 +169,33 @@ fn key(file: &str) -> Result<Key, Error> {
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     let first = text.lines().next().unwrap_or("");
     Ok(first.parse().map_err(|error| format!("{path}: {error}"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_read_and_each_disk_has_a_mark_of_its_own() {
+        let wanted = Wanted {
+            address: [10, 0, 0, 1].into(),
+            volume: "data".to_owned(),
+            host: "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45".to_owned(),
+            keys: false,
+            wwid: None,
+            options: vec![("queues".to_owned(), "2".to_owned())],
+        };
+        let mut saved = Saved::begin(Some("db"), wanted.clone()).unwrap();
+        assert_eq!(saved.id(), None);
+        saved.past = Some("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 0000000000000001".to_owned());
+        let text = files::text(&saved).unwrap();
+        assert_eq!(serde_json::from_str::<Saved>(&text).unwrap(), saved);
+        assert_eq!(
+            saved.id().as_deref(),
+            Some("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47")
+        );
+        let other = Saved::begin(Some("db"), wanted).unwrap();
+        assert_eq!(other.mark >> 32, MAGIC >> 32);
+        assert_ne!(other.mark, saved.mark);
+    }
 }

@@ -18,6 +18,10 @@ use crate::tuning::Tuning;
 
 /// Arguments of `connect`.
 #[derive(Args, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command"
+)]
 pub struct ConnectArgs {
     /// The target's address or host name; without VOLUME: a disk of the configuration
     #[arg(value_name = "ADDRESS|DISK", required_unless_present = "all")]
@@ -53,6 +57,13 @@ pub struct ConnectArgs {
     #[arg(long = "paths", value_name = "auto", conflicts_with = "paths")]
     pub paths_auto: Option<PathsFrom>,
 
+    /// Serve the disk in user space, by the program hcablk-ublk and the kernel's ublk driver, as /dev/ublkbN: for kernels
+    /// for which there are no modules of hcablk. A unit of systemd keeps the program running. Such a disk has one path, and of
+    /// the settings below --queues, --queue-depth, --connect-timeout, --ctrl-loss-tmo, --keep-alive-tmo, --reconnect-delay,
+    /// --small-read and --eager-write
+    #[arg(long)]
+    pub user: bool,
+
     /// Connect only if the volume is the one with this wwid
     #[arg(long, value_name = "UUID", value_parser = hostid::parse)]
     pub wwid: Option<Uuid>,
@@ -86,6 +97,8 @@ pub enum PathsFrom {
 pub enum Wanted<'a> {
     /// A volume at an address.
     Volume(Box<Connect>),
+    /// A volume at an address, as a disk in user space.
+    User(Box<Connect>),
     /// All volumes of the target at an address; the volume's name says nothing.
     Discovered(Box<Connect>),
     /// A disk of the configuration, or all.
@@ -100,9 +113,17 @@ impl ConnectArgs {
                 if self.wait != 0 {
                     return Err(misused("--wait is for disks of the configuration"));
                 }
-                Ok(Wanted::Volume(Box::new(self.connect(address, volume))))
+                let connect = Box::new(self.connect(address, volume));
+                Ok(if self.user {
+                    Wanted::User(connect)
+                } else {
+                    Wanted::Volume(connect)
+                })
             }
             (Some(address), None) if self.all => {
+                if self.user {
+                    return Err(misused("--user is for one volume"));
+                }
                 if self.wait != 0 || self.name.is_some() || self.wwid.is_some() {
                     return Err(misused("--wait, --name and --wwid are for one disk"));
                 }
@@ -132,6 +153,7 @@ impl ConnectArgs {
             || self.host_id.is_some()
             || self.no_remote_invalidate
             || self.insecure
+            || self.user
             || !self.tuning.attributes().is_empty()
     }
 
@@ -196,7 +218,7 @@ impl DiscoverArgs {
 /// Arguments of `disconnect`.
 #[derive(Args, Debug)]
 pub struct DisconnectArgs {
-    /// The device's name, or /dev/hcablkN
+    /// The device's name, or /dev/hcablkN or /dev/ublkbN
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub device: Option<String>,
 

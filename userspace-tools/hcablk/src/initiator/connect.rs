@@ -20,6 +20,7 @@ use crate::names::{DeviceName, VolumeName};
 use crate::output::{Done, Outcome};
 use crate::system::System;
 use crate::tuning::Tuning;
+use crate::user;
 
 /// How long the device node may take to appear once the kernel has made the disk.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -345,6 +346,15 @@ fn bring_up(
             }
         }
     } else {
+        if user::is_there(group.system(), &name) {
+            return Err(Error::new(
+                Kind::Exists,
+                format!("there is a disk {name} in user space"),
+            )
+            .advise(format!(
+                "Disconnect it first (hcablk disconnect {name}), connect with --user, or connect under another name (--name)."
+            )));
+        }
         transaction.mkdir(group)?;
     }
 

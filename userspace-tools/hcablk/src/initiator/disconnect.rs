@@ -11,6 +11,7 @@ use crate::configfs::{remove, Group, BUSY_PAUSE, BUSY_TRIES, INITIATOR};
 use crate::error::{Error, Kind, Result};
 use crate::output::{Done, Outcome};
 use crate::system::{Op, System};
+use crate::user;
 
 /// Which devices `hcablk disconnect` is to take.
 #[derive(Clone, Debug)]
@@ -36,7 +37,12 @@ pub fn disconnect(
         (Some(tree), Which::All) => tree.children()?,
         (Some(tree), Which::One(text)) => find(tree, text)?.into_iter().collect(),
     };
-    if let (true, Which::One(text)) = (groups.is_empty(), which) {
+    let in_user_space = match which {
+        Which::All => user::all(system)?,
+        Which::One(text) if groups.is_empty() => user::find(system, text).into_iter().collect(),
+        Which::One(_) => Vec::new(),
+    };
+    if let (true, true, Which::One(text)) = (groups.is_empty(), in_user_space.is_empty(), which) {
         if !if_exists {
             return Err(no_such_device(text));
         }
@@ -53,6 +59,15 @@ pub fn disconnect(
             Err(error) => failures.push(error),
         }
     }
+    for disk in in_user_space {
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        match user::end(system, &disk, force) {
+            Ok(()) => devices.push(disk.shown_name()),
+            Err(error) => failures.push(error),
+        }
+    }
     if let Some(all) = Error::together(failures) {
         return Err(all);
     }
@@ -66,6 +81,15 @@ pub fn disconnect(
         outcome.note("nothing to disconnect");
     }
     Ok(outcome)
+}
+
+/// What disks in user space do not have.
+pub(super) const PATHS: &str = "paths but the one to its address";
+
+/// Explains that a command finds no device of the kernel's driver. If the disk is one in user space, it says that such a disk has no
+/// `lacks`.
+pub(super) fn not_in_kernel(system: &dyn System, text: &str, lacks: &str) -> Error {
+    user::refuse(system, text, lacks).unwrap_or_else(|| no_such_device(text))
 }
 
 pub(super) fn no_such_device(text: &str) -> Error {
@@ -144,7 +168,7 @@ pub(crate) fn close(group: &Group<'_>) -> Result<()> {
 }
 
 /// Lists who uses a disk or one of its partitions, each with what ends it.
-fn users(system: &dyn System, device: &str) -> Vec<String> {
+pub(crate) fn users(system: &dyn System, device: &str) -> Vec<String> {
     if device.is_empty() {
         return Vec::new();
     }

@@ -45,6 +45,28 @@ pub(super) fn explain(error: &OpError, group: &Group<'_>) -> Error {
         ))
 }
 
+/// What was to be connected.
+pub(crate) struct Unreached<'a> {
+    pub(crate) address: &'a str,
+    pub(crate) port: &'a str,
+    pub(crate) volume: &'a str,
+    pub(crate) host_id: &'a str,
+}
+
+/// Explains why a program in user space did not connect, `why` in its words, and what to do about it.
+pub(crate) fn connecting_failed(errno: Errno, why: &str, to: &Unreached<'_>) -> Error {
+    let Unreached {
+        address,
+        port,
+        volume,
+        host_id,
+    } = to;
+    let message = format!("cannot connect to volume {volume} at {address} port {port}: {why}");
+    Error::new(kind(errno), message)
+        .with_errno(errno)
+        .advise(advice(errno, (address, port), volume, host_id))
+}
+
 /// Explains why a target did not tell what this host may use, and what to do about it.
 pub(super) fn of_discovery(error: &OpError, group: &Group<'_>) -> Error {
     let get = |attribute| group.get(attribute).unwrap_or_default();

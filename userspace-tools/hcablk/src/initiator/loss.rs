@@ -2,7 +2,7 @@
 
 //! Lost writes: a target crashed, and lost writes that it had acknowledged and that no flush covered.
 
-use super::disconnect::{find, no_such_device};
+use super::disconnect::{find, not_in_kernel};
 use crate::config::running::attribute;
 use crate::configfs::{Group, INITIATOR};
 use crate::error::Result;
@@ -46,7 +46,13 @@ pub fn acknowledge(system: &dyn System, text: &str) -> Result<Outcome> {
         Some(tree) => find(&tree, text)?,
         None => None,
     };
-    let group = found.ok_or_else(|| no_such_device(text))?;
+    let group = found.ok_or_else(|| {
+        not_in_kernel(
+            system,
+            text,
+            "way to acknowledge a loss: it ends when the disk is disconnected and connected again",
+        )
+    })?;
     let name = group.name();
     let lost = has_lost_writes(&group)?;
     let changed = lost == Some(true);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 
 use super::connect::resolve;
-use super::disconnect::{find, no_such_device};
+use super::disconnect::{find, not_in_kernel, PATHS};
 use super::paths::{self, Further, LAST};
 use crate::configfs::{remove as remove_group, Group, Transaction, INITIATOR};
 use crate::endpoint::Endpoint;
@@ -65,7 +65,7 @@ fn device<'a>(system: &'a dyn System, text: &str) -> Result<Option<Group<'a>>> {
 }
 
 fn required<'a>(system: &'a dyn System, text: &str) -> Result<Group<'a>> {
-    device(system, text)?.ok_or_else(|| no_such_device(text))
+    device(system, text)?.ok_or_else(|| not_in_kernel(system, text, PATHS))
 }
 
 fn resolved(endpoint: &Endpoint) -> Result<Endpoint> {
@@ -314,7 +314,7 @@ pub fn remove(system: &dyn System, name: &str, which: &PathId, if_exists: bool) 
     let group = match device(system, name)? {
         Some(group) => group,
         None if if_exists => return Ok(nothing(name.to_owned())),
-        None => return Err(no_such_device(name)),
+        None => return Err(not_in_kernel(system, name, PATHS)),
     };
     let name = group.name();
     let which = &match which {

@@ -4,23 +4,28 @@
 
 use std::path::Path;
 
-use super::disconnect::{find, no_such_device};
+use super::disconnect::{find, not_in_kernel};
 use super::{loss, not_loaded, paths};
 use crate::configfs::{parse_counters, unless_gone, Group, INITIATOR};
 use crate::error::{Error, Result};
-use crate::output::{Counters, Device, Outcome, Report, Session};
+use crate::output::{Counters, Device, DiskKind, Outcome, Report, Session};
 use crate::system::System;
 use crate::times::Times;
+use crate::user;
 
 /// Runs `hcablk list`.
 pub fn list(system: &dyn System) -> Result<Outcome> {
-    let devices = devices(system)?;
-    let loaded = devices.is_some();
-    let advice: Vec<_> = devices.iter().flatten().filter_map(loss::advice).collect();
-    let mut outcome = Outcome::new(Report::Devices {
-        devices: devices.unwrap_or_default(),
-    });
-    if !loaded {
+    let in_kernel = devices(system)?;
+    let loaded = in_kernel.is_some();
+    let mut devices = in_kernel.unwrap_or_default();
+    let mut advice: Vec<_> = devices.iter().filter_map(loss::advice).collect();
+    let in_user_space = user::devices(system)?;
+    advice.extend(in_user_space.iter().filter_map(user::loss_advice));
+    // Without the module there are disks in user space, and nothing is to be remarked.
+    let is_odd = !loaded && in_user_space.is_empty();
+    devices.extend(in_user_space);
+    let mut outcome = Outcome::new(Report::Devices { devices });
+    if is_odd {
         outcome.note(not_loaded());
     }
     for line in advice {
@@ -29,9 +34,9 @@ pub fn list(system: &dyn System) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Reads all devices; `None` if the module is not loaded.
+/// Reads all devices of the kernel's driver; `None` if the module is not loaded.
 pub fn devices(system: &dyn System) -> Result<Option<Vec<Device>>> {
-    let Some(groups) = selected(system, None)? else {
+    let Some(groups) = selected(system, None, "")? else {
         return Ok(None);
     };
     let mut devices = Vec::new();
@@ -60,6 +65,7 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     let hardware_queues = || system.folders(&disk.join("mq")).ok()?.len().try_into().ok();
     Ok(Device {
         name: group.name(),
+        kind: DiskKind::Kernel,
         device: present.then(|| format!("/dev/{device}")),
         paths: paths::show(group, &state)?,
         state,
@@ -97,17 +103,19 @@ fn read_device(group: &Group<'_>) -> Result<Device> {
     })
 }
 
-/// Returns the groups of one device, or of all; `None` if the module is not loaded.
+/// Returns the groups of one device, or of all; `None` if the module is not loaded. `lacks` is what is asked of it, and what disks in
+/// user space do not have.
 pub(crate) fn selected<'a>(
     system: &'a dyn System,
     only: Option<&str>,
+    lacks: &str,
 ) -> Result<Option<Vec<Group<'a>>>> {
     match (INITIATOR.tree(system), only) {
         (None, None) => Ok(None),
-        (None, Some(name)) => Err(no_such_device(name)),
+        (None, Some(name)) => Err(not_in_kernel(system, name, lacks)),
         (Some(tree), None) => Ok(Some(tree.children()?)),
         (Some(tree), Some(name)) => {
-            let group = find(&tree, name)?.ok_or_else(|| no_such_device(name))?;
+            let group = find(&tree, name)?.ok_or_else(|| not_in_kernel(system, name, lacks))?;
             Ok(Some(vec![group]))
         }
     }
@@ -115,7 +123,7 @@ pub(crate) fn selected<'a>(
 
 /// Runs `hcablk times`.
 pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> Result<Outcome> {
-    let groups = selected(system, only)?;
+    let groups = selected(system, only, "times")?;
     let loaded = groups.is_some();
     let mut devices = Vec::new();
     for group in groups.into_iter().flatten() {
@@ -133,7 +141,7 @@ pub fn times(system: &dyn System, only: Option<&str>, measure: Option<bool>) -> 
 
 /// Runs `hcablk stats`.
 pub fn stats(system: &dyn System, only: Option<&str>) -> Result<Outcome> {
-    let Some(groups) = selected(system, only)? else {
+    let Some(groups) = selected(system, only, "counters")? else {
         let mut outcome = Outcome::new(Report::DeviceStats {
             devices: Vec::new(),
         });

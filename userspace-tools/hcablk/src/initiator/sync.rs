@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::disconnect::no_such_device;
+use super::disconnect::{no_such_device, not_in_kernel, PATHS};
 use super::discover::{ask_all, Discover, Lists};
 use super::path::{has_lost_all, remove, wait, PathId, Waited};
 use super::paths::{self, Further};
@@ -33,10 +33,10 @@ pub(super) struct Synced {
 pub fn sync(system: &dyn System, only: Option<&str>, prune: bool) -> Result<Outcome> {
     let mut disks = Vec::new();
     let mut notes = Vec::new();
-    let groups = match (selected(system, only)?, only) {
+    let groups = match (selected(system, only, PATHS)?, only) {
         (Some(groups), _) => groups,
         (None, None) => Vec::new(),
-        (None, Some(name)) => return Err(no_such_device(name)),
+        (None, Some(name)) => return Err(not_in_kernel(system, name, PATHS)),
     };
     for group in groups {
         if paths::auto(&group)? {

@@ -42,7 +42,10 @@ pub(super) fn read(system: &dyn System) -> Result<Option<Vec<Disk>>> {
     };
     let samples = disks(system, None)?.samples;
     let mut found = Vec::new();
-    for group in initiator::selected(system, None)?.into_iter().flatten() {
+    for group in initiator::selected(system, None, "counters")?
+        .into_iter()
+        .flatten()
+    {
         let name = group.name();
         let device = devices.iter().find(|device| device.name == name);
         let sample = samples.iter().find(|sample| sample.name == name);

@@ -4,16 +4,38 @@
 
 use serde::Serialize;
 
+/// Who serves a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskKind {
+    /// The kernel's driver.
+    Kernel,
+    /// The program `hcablk-ublk`, in user space.
+    User,
+}
+
+impl std::fmt::Display for DiskKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Kernel => "kernel",
+            Self::User => "user",
+        })
+    }
+}
+
 /// A device of this machine.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Device {
-    /// Its name in configfs.
+    /// Its name.
     pub name: String,
-    /// `/dev/hcablkN`, while there is a disk.
+    /// Who serves it. Of a disk in user space (`user`), settings that it does not have are 0 or empty.
+    pub kind: DiskKind,
+    /// `/dev/hcablkN`, in user space `/dev/ublkbN`, while there is a disk.
     pub device: Option<String>,
     /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
-    /// `disconnecting`.
+    /// `disconnecting`. Of a disk in user space `connecting`, `live`, `queueing`, `failed` or `left` (no program serves it).
     pub state: String,
     /// The target's address.
     pub address: String,

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::table::table;
 use super::{
-    configuration, discovered, health, rates, trace, Counters, Device, Done, PathRef, Port, Report,
-    SyncedDisk, Volume,
+    configuration, discovered, health, rates, trace, Counters, Device, DiskKind, Done, PathRef,
+    Port, Report, SyncedDisk, Volume,
 };
 use crate::endpoint::Endpoint;
 use crate::names::CHUNK_KIB;
@@ -316,32 +316,40 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
+/// Makes a table with a row for each disk. Who serves it is a column as soon as one is served in user space.
 fn device_table(devices: &[Device]) -> String {
-    let heading = [
-        "NAME", "DEVICE", "STATE", "ADDRESS", "VOLUME", "SIZE", "QUEUES", "SESSION", "ERROR",
+    let has_kinds = devices.iter().any(|device| device.kind == DiskKind::User);
+    let row = |head: [&str; 2], kind: &str, rest: [&str; 7]| {
+        let kind = has_kinds.then_some(kind);
+        let row: Vec<_> = head.into_iter().chain(kind).chain(rest).collect();
+        cells(&row)
+    };
+    let rest = [
+        "STATE", "ADDRESS", "VOLUME", "SIZE", "QUEUES", "SESSION", "ERROR",
     ];
-    let mut rows = vec![cells(&heading)];
+    let mut rows = vec![row(["NAME", "DEVICE"], "KIND", rest)];
     for device in devices {
-        rows.push(cells(&[
-            &device.name,
-            device.device.as_deref().unwrap_or_default(),
-            &device.state_and_loss(),
-            &endpoint(&device.address, device.port),
-            &device.volume,
-            &device.size_bytes.map(size).unwrap_or_default(),
-            &device
-                .queues
-                .map(|queues| queues.to_string())
-                .unwrap_or_default(),
-            &device
-                .session
-                .as_ref()
-                .map(|session| format!("{} {}", session.id, session.epoch))
-                .unwrap_or_default(),
-            device.error.as_deref().unwrap_or_default(),
-        ]));
+        let queues = device.queues.map(|queues| queues.to_string());
+        let session = device
+            .session
+            .as_ref()
+            .map(|session| format!("{} {}", session.id, session.epoch));
+        rows.push(row(
+            [&device.name, device.device.as_deref().unwrap_or_default()],
+            &device.kind.to_string(),
+            [
+                &device.state_and_loss(),
+                &endpoint(&device.address, device.port),
+                &device.volume,
+                &device.size_bytes.map(size).unwrap_or_default(),
+                &queues.unwrap_or_default(),
+                &session.unwrap_or_default(),
+                device.error.as_deref().unwrap_or_default(),
+            ],
+        ));
     }
-    table(&rows, |column| column == 5 || column == 6)
+    let first = if has_kinds { 6 } else { 5 };
+    table(&rows, |column| column == first || column == first + 1)
 }
 
 /// Makes a table with a row for each path of the disks that have several.

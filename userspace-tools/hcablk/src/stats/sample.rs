@@ -75,7 +75,10 @@ impl Snapshot {
 /// Looks at one disk, or at all; none if the module is not loaded.
 pub fn disks(system: &dyn System, only: Option<&str>) -> Result<Snapshot> {
     let mut samples = Vec::new();
-    for group in initiator::selected(system, only)?.into_iter().flatten() {
+    for group in initiator::selected(system, only, "counters")?
+        .into_iter()
+        .flatten()
+    {
         let read = || {
             let in_flight = in_flight(system, &group.get("device")?);
             Sample::read(&group, group.get("state")?, in_flight)

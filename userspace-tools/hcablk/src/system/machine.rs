@@ -286,24 +286,30 @@ impl System for Machine {
         .map_err(describe)
     }
 
-    fn load_module(&self, name: &str) -> Result<(), String> {
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         if !self.is_whole_system() {
             return Err("this is not the running system".to_owned());
         }
-        match Command::new("modprobe").arg("--").arg(name).output() {
-            Ok(output) if output.status.success() => Ok(()),
+        match Command::new(program).args(arguments).output() {
+            Ok(output) if output.status.success() => {
+                Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+            }
             Ok(output) => {
                 let stderr = String::from_utf8_lossy(&output.stderr)
                     .trim()
                     .replace('\n', "; ");
                 Err(if stderr.is_empty() {
-                    format!("modprobe: {}", output.status)
+                    format!("{program}: {}", output.status)
                 } else {
                     stderr
                 })
             }
-            Err(error) => Err(format!("modprobe: {error}")),
+            Err(error) => Err(format!("{program}: {error}")),
         }
+    }
+
+    fn load_module(&self, name: &str) -> Result<(), String> {
+        self.run("modprobe", &["--", name]).map(drop)
     }
 
     fn wait_for(&self, path: &Path, timeout: Duration) -> bool {

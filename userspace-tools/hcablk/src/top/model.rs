@@ -175,7 +175,9 @@ impl Model {
     fn switch_measuring(&mut self, system: &dyn System) {
         let on = !self.is_measuring();
         let switch = || -> Result<()> {
-            let disks = initiator::selected(system, None)?.into_iter().flatten();
+            let disks = initiator::selected(system, None, "counters")?
+                .into_iter()
+                .flatten();
             let volumes = target::selected(system, None)?.into_iter().flatten();
             for group in disks.chain(volumes) {
                 Times::of(&group, Some(on))?;

@@ -15,6 +15,7 @@
 //! | `paths` | the paths of a disk, and which addresses are reached |
 //! | `system` | what the command may ask of the machine |
 //! | `evictions` | the hosts that a volume has evicted, and the command's records of them |
+//! | `user` | units of systemd, and disks that their programs serve in user space |
 //! | `faults` | what goes wrong when a test wants it |
 //! | `run` | running command lines, and what they print |
 
@@ -33,6 +34,7 @@ mod paths;
 mod run;
 mod system;
 mod target;
+mod user;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -116,6 +118,12 @@ pub struct Kernel {
     pub heard: RefCell<std::collections::VecDeque<Heard>>,
     /// What was listened to last.
     pub listened: RefCell<Option<Listen>>,
+    /// Why the program of a disk in user space (by the volume's name) ends without one, and the error number of connecting.
+    pub unserved: RefCell<BTreeMap<String, (Option<Errno>, String)>>,
+    /// Whether programs of disks in user space take their time.
+    pub slow_programs: Cell<bool>,
+    /// The states of units of systemd.
+    pub units: RefCell<BTreeMap<String, &'static str>>,
     /// Why nothing can be listened to but uevents.
     pub deaf: RefCell<Option<String>>,
 }
@@ -214,6 +222,8 @@ impl Kernel {
         match module {
             "hcablk" => self.load_initiator(),
             "hcablk_target" => self.load_target(),
+            "ublk_drv" => self.file("/dev/ublk-control", ""),
+            "rdma_ucm" => self.file("/dev/infiniband/rdma_cm", ""),
             _ => (),
         }
     }

@@ -244,6 +244,10 @@ impl System for Kernel {
         Ok(())
     }
 
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        self.run_program(program, arguments)
+    }
+
     fn load_module(&self, name: &str) -> Result<(), String> {
         if !self.modules.get() {
             return Err(format!("modprobe: FATAL: Module {name} not found"));

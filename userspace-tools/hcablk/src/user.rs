@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks that the program `hcablk-ublk` serves in user space, through the kernel's ublk driver.
+//!
+//! The command writes down what is wanted and starts a unit of systemd for it; the unit runs the program, which makes the disk
+//! and publishes its state:
+//!
+//! ```text
+//! hcablk connect --user ──► NAME.wanted ──► hcablk-ublk@NAME.service ──► hcablk-ublk serve NAME ──► N.state, or NAME.failed
+//! ```
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`files`] | the files by which the command and the program speak to each other |
+//! | `settings` | the settings that such a disk has, and those that it does not have |
+//! | `unit` | the unit of systemd that keeps the program running |
+//! | `connect`, `disconnect`, `show` | what the commands do |
+
+mod connect;
+mod disconnect;
+pub mod files;
+mod settings;
+mod show;
+mod unit;
+
+use crate::error::{Error, Kind};
+use crate::initiator::LOST;
+use crate::output::Device;
+use crate::system::System;
+
+pub use connect::connect;
+pub(crate) use disconnect::end;
+pub(crate) use show::{all, devices, find, is_there};
+
+/// Explains that a command is not for disks that are served in user space; `lacks` is what these do not have.
+fn not_for_these(name: &str, lacks: &str, advice: &str) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("{name} is served in user space by hcablk-ublk, and such a disk has no {lacks}"),
+    )
+    .advise(advice)
+}
+
+/// Returns why a command for disks of the kernel's driver cannot do with the disk `text`, if that is served in user space.
+pub(crate) fn refuse(system: &dyn System, text: &str, lacks: &str) -> Option<Error> {
+    let disk = find(system, text)?;
+    let advice = format!(
+        "`hcablk list` shows its state, and `journalctl -u {}` what its program has logged.",
+        disk.unit()
+    );
+    Some(not_for_these(&disk.shown_name(), lacks, &advice))
+}
+
+/// Advises, in one line, what to do about the lost writes of a disk in user space, if it has any.
+pub(crate) fn loss_advice(device: &Device) -> Option<String> {
+    let name = &device.name;
+    device.has_lost_writes().then(|| {
+        format!(
+            "{name}: {LOST}. Stop its users or unmount it, connect it anew (hcablk disconnect {name}, hcablk connect), check the \
+             file system, and mount it again"
+        )
+    })
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! `hcablk connect --user`: makes a disk in user space, or finds that one is there as asked for.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+
+use super::files::{self, Failed, Wanted};
+use super::show::{self, Disk};
+use super::{settings, unit};
+use crate::configfs::INITIATOR;
+use crate::error::{describe, Error, Kind, Result};
+use crate::hostid;
+use crate::initiator::{connecting_failed, resolve, Connect, Unreached};
+use crate::keys;
+use crate::names::DeviceName;
+use crate::output::{Done, Outcome};
+use crate::system::{Lock, System};
+use crate::target::DEFAULT_PORT;
+
+/// How long apart it is looked whether the disk is there.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long apart it is said what is waited for.
+const WORDS: Duration = Duration::from_secs(10);
+/// For how long a unit may be inactive after it was asked to start.
+const BEGINS: Duration = Duration::from_secs(10);
+/// How long the device node may take to appear once the disk is there.
+const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For how long another command of this kind is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What has to be done to have the disk.
+enum Plan {
+    /// Nothing: it is there.
+    Nothing,
+    /// Its program is to go on with it.
+    Recover,
+    /// It is to be made.
+    Make(Wanted),
+}
+
+/// Runs `hcablk connect --user`.
+pub fn connect(system: &dyn System, asked: &Connect) -> Result<Outcome> {
+    let (name, device, changed) = bring_up(system, asked)?;
+    let mut outcome = Outcome::new(Done::Connect {
+        name: name.clone(),
+        device: device.to_string_lossy().into_owned(),
+        changed,
+    });
+    if !changed {
+        outcome.note(format!("{name} is connected already"));
+    }
+    Ok(outcome)
+}
+
+/// Makes the disk, or finds it as it should be: its name, its node, and whether anything was changed.
+pub(crate) fn bring_up(system: &dyn System, asked: &Connect) -> Result<(String, PathBuf, bool)> {
+    let wanted = wanted(system, asked)?;
+    let name = match &asked.name {
+        Some(name) => name.to_string(),
+        None => find_connected(system, asked, &wanted)?
+            .unwrap_or_else(|| DeviceName::from(&asked.volume).to_string()),
+    };
+    let plan = {
+        let _lock = lock(system)?;
+        let plan = plan(system, &name, asked, wanted)?;
+        if !matches!(plan, Plan::Nothing) {
+            unit::require(system, &by_hand(asked))?;
+        }
+        if let Plan::Make(wanted) = &plan {
+            // From here on another command sees that the name is taken.
+            write(system, &name, wanted)?;
+        }
+        plan
+    };
+    if matches!(plan, Plan::Nothing) {
+        return Ok((name.clone(), node(system, &name)?, false));
+    }
+    let started = start(system, &name).and_then(|()| node(system, &name));
+    match started {
+        Ok(node) => Ok((name, node, true)),
+        Err(error) if matches!(plan, Plan::Make(_)) => Err(undo(system, &name, error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns what the disk is to be made of.
+fn wanted(system: &dyn System, asked: &Connect) -> Result<Wanted> {
+    let options = settings::options(asked)?;
+    let address = resolve(&asked.address)?;
+    let host = match asked.host_id {
+        Some(id) => id,
+        None => hostid::current(system)?.0,
+    };
+    let parsed: IpAddr = address.parse().map_err(|error| {
+        Error::new(
+            Kind::Failed,
+            format!("{address} is no address that a program can connect to: {error}"),
+        )
+    })?;
+    Ok(Wanted {
+        keys: keys::are_there(system, &address, asked.insecure)?,
+        address: parsed,
+        volume: asked.volume.to_string(),
+        host: host.to_string(),
+        wwid: asked.expect_wwid,
+        options,
+    })
+}
+
+/// Returns the command that does the same where systemd does not run.
+fn by_hand(asked: &Connect) -> String {
+    let options = settings::options(asked).unwrap_or_default();
+    let options: Vec<_> = options
+        .iter()
+        .map(|(name, value)| format!("-o {name}={value} "))
+        .collect();
+    format!(
+        "hcablk-ublk add --keys {}{} {}  (without --keys for a volume that is exported with --insecure)",
+        options.concat(),
+        asked.address,
+        asked.volume
+    )
+}
+
+fn lock(system: &dyn System) -> Result<Lock> {
+    let folder = Path::new(files::FOLDER);
+    system.make_durable_folder(folder)?;
+    let began = system.now();
+    loop {
+        if let Some(lock) = system.try_lock(folder)? {
+            return Ok(lock);
+        }
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        if system.now() >= began + LOCK_TIMEOUT {
+            return Err(Error::new(
+                Kind::Busy,
+                "another command connects or disconnects a disk in user space",
+            )
+            .advise("Try again when that is done."));
+        }
+        system.pause(LOOK);
+    }
+}
+
+/// Finds a disk that is connected to the volume as asked for, under whatever name.
+fn find_connected(system: &dyn System, asked: &Connect, wanted: &Wanted) -> Result<Option<String>> {
+    let is_it = |disk: &Disk| {
+        let is_up = matches!(disk.shown_state(), "live" | "queueing");
+        let is_same = |known: &Wanted| differences(known, wanted, asked).is_empty();
+        is_up && disk.wanted.as_ref().is_some_and(is_same)
+    };
+    let disks = show::all(system)?;
+    Ok(disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name))
+}
+
+/// Lists, in words, what is otherwise than asked for. What is left out is not compared.
+fn differences(known: &Wanted, wanted: &Wanted, asked: &Connect) -> Vec<String> {
+    let mut different = Vec::new();
+    let mut compare = |what: &str, known: &str, wanted: &str| {
+        if known != wanted {
+            different.push(format!("{what} is {known}, not {wanted}"));
+        }
+    };
+    compare(
+        "address",
+        &known.address.to_string(),
+        &wanted.address.to_string(),
+    );
+    let port = DEFAULT_PORT.to_string();
+    compare(
+        "port",
+        known.option("port").unwrap_or(&port),
+        wanted.option("port").unwrap_or(&port),
+    );
+    compare("volume", &known.volume, &wanted.volume);
+    if asked.host_id.is_some() {
+        compare("host_id", &known.host, &wanted.host);
+    }
+    if let Some(wwid) = wanted.wwid {
+        let known = known
+            .wwid
+            .map_or_else(|| "any".to_owned(), |id| id.to_string());
+        compare("wwid", &known, &wwid.to_string());
+    }
+    for (name, value) in wanted.options.iter().filter(|(name, _)| name != "port") {
+        let known = known.option(name).or_else(|| settings::default_of(name));
+        compare(name, known.unwrap_or_default(), value);
+    }
+    different
+}
+
+/// Decides what has to be done.
+fn plan(system: &dyn System, name: &str, asked: &Connect, wanted: Wanted) -> Result<Plan> {
+    let kernel = INITIATOR.named(system).child(name);
+    if kernel.exists() {
+        return Err(Error::new(
+            Kind::Exists,
+            format!("there is a disk {name} of the kernel's driver"),
+        )
+        .advise(format!(
+            "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
+        )));
+    }
+    let Some(disk) = show::find(system, name) else {
+        return Ok(Plan::Make(wanted));
+    };
+    if disk.number.is_none() {
+        return match unit::state(system, name)?.as_str() {
+            "active" | "activating" | "deactivating" | "reloading" => Err(changing(name)),
+            // A command that was killed has left it.
+            _ => Ok(Plan::Make(wanted)),
+        };
+    }
+    let known = disk.wanted.as_ref().unwrap_or(&wanted);
+    let different = differences(known, &wanted, asked);
+    if !different.is_empty() {
+        return Err(Error::new(
+            Kind::Exists,
+            format!(
+                "there is a disk {name} in user space with other settings: {}",
+                different.join(", ")
+            ),
+        )
+        .advise(format!(
+            "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
+        )));
+    }
+    match disk.shown_state() {
+        "live" | "queueing" => Ok(Plan::Nothing),
+        "left" if disk.name.is_some() => Ok(Plan::Recover),
+        _ => {
+            let why = disk.state.and_then(|state| state.error);
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            Err(Error::new(
+                Kind::Failed,
+                format!("{name} is there and cannot go on{why}"),
+            )
+            .advise(format!(
+                "Unmount it, and make it anew: hcablk disconnect {name}"
+            )))
+        }
+    }
+}
+
+fn changing(name: &str) -> Error {
+    Error::new(Kind::Busy, format!("{name} is connecting"))
+        .advise("Try again when that is done; `hcablk list` shows its state.")
+}
+
+fn write(system: &dyn System, name: &str, wanted: &Wanted) -> Result<()> {
+    forget_failure(system, name)?;
+    let text = files::text(wanted)?;
+    Ok(system.replace_secret(&files::wanted(name), &text)?)
+}
+
+fn forget_failure(system: &dyn System, name: &str) -> Result<()> {
+    let file = files::failed(name);
+    if system.exists(&file) {
+        system.remove_durable_file(&file)?;
+    }
+    Ok(())
+}
+
+/// Starts the unit, and waits until its program serves the disk.
+fn start(system: &dyn System, name: &str) -> Result<()> {
+    if system.interrupted() {
+        return Err(Error::interrupted());
+    }
+    unit::start(system, name)?;
+    let began = system.now();
+    let mut next_word = began + WORDS;
+    loop {
+        let disk = show::find(system, name);
+        if disk.is_some_and(|disk| disk.number.is_some() && disk.is_served) {
+            return Ok(());
+        }
+        if system.interrupted() {
+            return Err(Error::interrupted());
+        }
+        let now = system.now();
+        let state = unit::state(system, name)?;
+        if state == "failed" || (state == "inactive" && now >= began + BEGINS) {
+            return Err(why(system, name));
+        }
+        if now >= next_word {
+            next_word = now + WORDS;
+            let so_far = files::read::<Failed>(system, &files::failed(name))?;
+            let so_far = so_far.map(|failed| format!(": {}", failed.message));
+            system.progress(&format!(
+                "waiting for the disk {name}, which {} is making{}",
+                unit::name(name),
+                so_far.unwrap_or_default()
+            ));
+        }
+        system.pause(LOOK);
+    }
+}
+
+/// Explains why a unit has no disk.
+fn why(system: &dyn System, name: &str) -> Error {
+    let log = format!("Its log says more: journalctl -u {}", unit::name(name));
+    let failed = files::read::<Failed>(system, &files::failed(name));
+    let wanted = files::read::<Wanted>(system, &files::wanted(name));
+    let (Ok(Some(failed)), Ok(Some(wanted))) = (failed, wanted) else {
+        let why = format!("cannot make the disk {name}: {} failed", unit::name(name));
+        return Error::new(Kind::Failed, why).advise(log);
+    };
+    let Some(errno) = failed.errno.map(Errno::from_raw) else {
+        let why = format!("cannot make the disk {name}: {}", failed.message);
+        return Error::new(Kind::Failed, why).advise(log);
+    };
+    let port = DEFAULT_PORT.to_string();
+    connecting_failed(
+        errno,
+        &format!("{}: {}", describe(errno), failed.message),
+        &Unreached {
+            address: &wanted.address.to_string(),
+            port: wanted.option("port").unwrap_or(&port),
+            volume: &wanted.volume,
+            host_id: &wanted.host,
+        },
+    )
+}
+
+/// Waits for the device node of a disk that is there.
+fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
+    let node = show::find(system, name).and_then(|disk| disk.node());
+    let Some(node) = node else {
+        return Err(why(system, name));
+    };
+    if system.wait_for(&node, NODE_TIMEOUT) {
+        return Ok(node);
+    }
+    if system.interrupted() {
+        return Err(Error::interrupted());
+    }
+    Err(Error::new(
+        Kind::Setup,
+        format!(
+            "the disk {name} is there, but {} did not appear within {} s",
+            node.display(),
+            NODE_TIMEOUT.as_secs()
+        ),
+    )
+    .advise("Is devtmpfs mounted at /dev?"))
+}
+
+/// Takes down what was begun.
+fn undo(system: &dyn System, name: &str, mut error: Error) -> Error {
+    if let Err(failure) = unit::stop(system, name) {
+        error.not_undone.push(format!(
+            "start of {}: {}",
+            unit::name(name),
+            failure.message
+        ));
+    }
+    for file in [files::wanted(name), files::failed(name)] {
+        if system.exists(&file) {
+            if let Err(failure) = system.remove_durable_file(&file) {
+                error.not_undone.push(failure.to_string());
+            }
+        }
+    }
+    error
+}

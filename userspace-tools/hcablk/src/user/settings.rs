@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The settings that a disk in user space has, and those that it does not have.
+
+use crate::error::{Error, Kind, Result};
+use crate::initiator::Connect;
+use crate::target::DEFAULT_PORT;
+
+/// The attributes of the kernel's driver that are options of the library, each with its name there and its default.
+const OPTIONS: &[(&str, &str, &str)] = &[
+    ("port", "port", "7744"),
+    ("queues", "queues", "1"),
+    ("queue_depth", "queue-depth", "128"),
+    ("connect_timeout", "connect-timeout", "10"),
+    ("ctrl_loss_tmo", "ctrl-loss-tmo", "600"),
+    ("keep_alive_tmo", "keep-alive-tmo", "5"),
+    ("reconnect_delay", "reconnect-delay", "1"),
+    ("small_read", "small-read", "8192"),
+    ("eager_write", "eager-write", "32768"),
+    ("remote_invalidate", "remote-invalidate", "1"),
+];
+
+/// The library's way to say that a lost connection is made again for ever: 136 years.
+const FOR_EVER: &str = "4294967295";
+
+/// Returns the library's default of one of its options.
+pub(super) fn default_of(option: &str) -> Option<&'static str> {
+    let known = OPTIONS.iter().find(|(_, name, _)| *name == option);
+    known.map(|(_, _, default)| *default)
+}
+
+/// Returns why a disk in user space cannot have the value of an attribute, if so. The bounds are the library's.
+pub(crate) fn refusal(attribute: &str, value: &str) -> Option<String> {
+    if !OPTIONS.iter().any(|(known, _, _)| *known == attribute) {
+        return Some(format!(
+            "a disk in user space has no setting {attribute}: that is for disks of the kernel's driver"
+        ));
+    }
+    let number: i64 = value.parse().ok()?;
+    let bounds = match attribute {
+        "queues" => 1..=127,
+        "small_read" => 0..=8192,
+        "eager_write" => 0..=65536,
+        _ => return None,
+    };
+    (!bounds.contains(&number)).then(|| {
+        format!(
+            "{attribute} of a disk in user space is {} to {}, not {value}",
+            bounds.start(),
+            bounds.end()
+        )
+    })
+}
+
+/// Returns the option of the library that an attribute of the kernel's driver is, and its value.
+pub(crate) fn option(attribute: &str, value: &str) -> Option<(String, String)> {
+    let (_, name, _) = OPTIONS.iter().find(|(known, _, _)| *known == attribute)?;
+    let value = match (attribute, value) {
+        ("ctrl_loss_tmo", "-1") => FOR_EVER,
+        (_, value) => value,
+    };
+    Some(((*name).to_owned(), value.to_owned()))
+}
+
+/// Returns the options of the library that are asked for. Fails if something is asked for that a disk in user space does not have.
+pub(super) fn options(wanted: &Connect) -> Result<Vec<(String, String)>> {
+    let refuse = |why: String| {
+        let command = Error::new(Kind::Usage, why);
+        command.advise("`hcablk connect --help` says which options go with --user.")
+    };
+    if !wanted.paths.is_empty() || wanted.paths_auto {
+        return Err(refuse("a disk in user space has one path".to_owned()));
+    }
+    let mut given = wanted.tuning.attributes();
+    if wanted.port != DEFAULT_PORT {
+        given.push(("port", wanted.port.to_string()));
+    }
+    if let Some(on) = wanted.remote_invalidate {
+        given.push(("remote_invalidate", u8::from(on).to_string()));
+    }
+    let mut options = Vec::new();
+    for (attribute, value) in given {
+        if let Some(why) = refusal(attribute, &value) {
+            return Err(refuse(why));
+        }
+        options.extend(option(attribute, &value));
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_library_does_not_have_is_refused() {
+        for attribute in ["policy", "io_timeout", "poll_queues", "max_io_kib"] {
+            assert!(
+                refusal(attribute, "1").is_some_and(|why| why.contains(attribute)),
+                "{attribute}"
+            );
+        }
+        assert_eq!(
+            refusal("queues", "0").as_deref(),
+            Some("queues of a disk in user space is 1 to 127, not 0")
+        );
+        assert_eq!(refusal("queues", "127"), None);
+        assert_eq!(refusal("ctrl_loss_tmo", "-1"), None);
+    }
+
+    #[test]
+    fn a_loss_may_last_for_ever() {
+        let option = option("ctrl_loss_tmo", "-1");
+        assert_eq!(
+            option,
+            Some(("ctrl-loss-tmo".to_owned(), "4294967295".to_owned()))
+        );
+    }
+}

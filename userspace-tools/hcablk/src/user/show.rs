@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Which disks there are in user space, and how `hcablk list` shows them.
+
+use std::path::{Path, PathBuf};
+
+use super::files::{self, Failed, Phase, State, Wanted};
+use super::{settings, unit};
+use crate::error::Result;
+use crate::output::{Device, DiskKind};
+use crate::system::System;
+use crate::target::DEFAULT_PORT;
+
+/// KiB of the largest request of such a disk.
+const MAX_IO_KIB: u32 = 256;
+/// Requests that each queue of such a disk has at most.
+const QUEUE_DEPTH: u32 = 64;
+
+/// A disk in user space: one that is there, one that was asked for, or both.
+pub(crate) struct Disk {
+    /// Its name; nothing if its program was started by hand.
+    pub(super) name: Option<String>,
+    /// The number N of `/dev/ublkbN`, if there is a disk.
+    pub(super) number: Option<u32>,
+    /// What its program has published last.
+    pub(super) state: Option<State>,
+    /// What was asked for, as far as the caller may know: nothing is known to others than root before there is a disk.
+    pub(super) wanted: Option<Wanted>,
+    /// Why there is no disk, or no program for it.
+    pub(super) failed: Option<Failed>,
+    /// Whether the program that has published the state still runs.
+    pub(super) is_served: bool,
+}
+
+impl Disk {
+    /// Returns the name by which the commands know it.
+    pub(crate) fn shown_name(&self) -> String {
+        match (&self.name, self.number) {
+            (Some(name), _) => name.clone(),
+            (None, number) => format!("ublkb{}", number.unwrap_or_default()),
+        }
+    }
+
+    /// Returns the unit that runs its program.
+    pub(crate) fn unit(&self) -> String {
+        unit::name(&self.shown_name())
+    }
+
+    /// Returns its node, if there is a disk.
+    pub(crate) fn node(&self) -> Option<PathBuf> {
+        let number = self.number?;
+        Some(PathBuf::from(format!("/dev/ublkb{number}")))
+    }
+
+    /// Returns the state as `hcablk list` shows it.
+    pub(super) fn shown_state(&self) -> &'static str {
+        match (&self.state, self.is_served) {
+            (Some(state), true) => match state.phase {
+                Phase::Live => "live",
+                Phase::Queueing => "queueing",
+                Phase::Failed => "failed",
+            },
+            (Some(_), false) => "left",
+            (None, _) if self.failed.is_some() => "failed",
+            (None, _) => "connecting",
+        }
+    }
+}
+
+/// Returns whether there is a disk of this name in user space, or one was asked for.
+pub(crate) fn is_there(system: &dyn System, name: &str) -> bool {
+    all(system)
+        .unwrap_or_default()
+        .iter()
+        .any(|disk| disk.name.as_deref() == Some(name))
+}
+
+/// Returns the disk of that name, or with that node, if there is one.
+pub(crate) fn find(system: &dyn System, text: &str) -> Option<Disk> {
+    let all = all(system).unwrap_or_default();
+    let node = text.strip_prefix("/dev/").unwrap_or(text);
+    let is_node = |disk: &Disk| {
+        disk.number
+            .is_some_and(|number| format!("ublkb{number}") == node)
+    };
+    let position = all
+        .iter()
+        .position(|disk| disk.name.as_deref() == Some(text))
+        .or_else(|| all.iter().position(is_node))?;
+    all.into_iter().nth(position)
+}
+
+/// Returns all disks in user space that there are or that were asked for, by name.
+pub(crate) fn all(system: &dyn System) -> Result<Vec<Disk>> {
+    let mut disks = Vec::new();
+    for number in files::numbers(system, ".state") {
+        // A machine that was reset has no such files; a program that was killed leaves its own behind, and the disk as well.
+        if !system.exists(&Path::new("/sys/block").join(format!("ublkb{number}"))) {
+            continue;
+        }
+        if let Some(state) = files::read::<State>(system, &files::state(number))? {
+            let name = state.name.clone();
+            disks.push(Disk {
+                failed: name.as_deref().and_then(|name| failed(system, name)),
+                wanted: Some(state.wanted.clone()),
+                number: Some(number),
+                is_served: is_program(system, state.pid),
+                state: Some(state),
+                name,
+            });
+        }
+    }
+    for name in files::names(system, ".wanted") {
+        if disks
+            .iter()
+            .any(|disk| disk.name.as_deref() == Some(name.as_str()))
+        {
+            continue;
+        }
+        disks.push(Disk {
+            // Not to be read by others than root.
+            wanted: files::read(system, &files::wanted(&name)).unwrap_or_default(),
+            failed: failed(system, &name),
+            name: Some(name),
+            number: None,
+            state: None,
+            is_served: false,
+        });
+    }
+    disks.sort_by_key(Disk::shown_name);
+    Ok(disks)
+}
+
+/// Returns why a program has ended, as far as the caller may know.
+fn failed(system: &dyn System, name: &str) -> Option<Failed> {
+    files::read(system, &files::failed(name)).unwrap_or_default()
+}
+
+/// Returns whether a process is a program that serves disks: its number may be another one's by now.
+fn is_program(system: &dyn System, pid: u32) -> bool {
+    let comm = system.read(Path::new(&format!("/proc/{pid}/comm")));
+    comm.is_ok_and(|comm| comm.trim() == "hcablk-ublk")
+}
+
+/// Returns all disks in user space as `hcablk list` shows them.
+pub(crate) fn devices(system: &dyn System) -> Result<Vec<Device>> {
+    let disks = all(system)?;
+    Ok(disks.iter().map(|disk| device(system, disk)).collect())
+}
+
+fn device(system: &dyn System, disk: &Disk) -> Device {
+    let wanted = disk.wanted.as_ref();
+    let number = |option: &str| -> u32 {
+        let given = wanted.and_then(|wanted| wanted.option(option));
+        let text = given.or_else(|| settings::default_of(option));
+        text.and_then(|text| text.parse().ok()).unwrap_or_default()
+    };
+    let node = disk.node();
+    let folder = |node: &Path| Path::new("/sys/block").join(node.file_name().unwrap_or_default());
+    let size_bytes = node.as_deref().and_then(|node| {
+        let sectors = system.read(&folder(node).join("size")).ok()?;
+        sectors.trim().parse::<u64>().ok()?.checked_mul(512)
+    });
+    let queues = node.as_deref().and_then(|node| {
+        let queues = system.folders(&folder(node).join("mq")).ok()?;
+        queues.len().try_into().ok()
+    });
+    let state = disk.state.as_ref();
+    let error = match disk.shown_state() {
+        "live" => None,
+        // Why its program does not come back says more than why the former one was not connected.
+        "left" => disk.failed.as_ref().map(|failed| failed.message.clone()),
+        _ => state
+            .and_then(|state| state.error.clone())
+            .or_else(|| disk.failed.as_ref().map(|failed| failed.message.clone())),
+    };
+    Device {
+        name: disk.shown_name(),
+        kind: DiskKind::User,
+        device: node.map(|node| node.to_string_lossy().into_owned()),
+        state: disk.shown_state().to_owned(),
+        address: wanted.map_or_else(String::new, |wanted| wanted.address.to_string()),
+        port: number("port").try_into().unwrap_or(DEFAULT_PORT),
+        volume: wanted.map_or_else(String::new, |wanted| wanted.volume.clone()),
+        host_id: wanted.map_or_else(String::new, |wanted| wanted.host.clone()),
+        wwid: state.and_then(|state| state.id).map(|id| id.to_string()),
+        size_bytes,
+        queues,
+        poll_queues: 0,
+        queue_depth: number("queue-depth").min(QUEUE_DEPTH),
+        io_timeout: 0,
+        connect_timeout: number("connect-timeout"),
+        reconnect_delay: number("reconnect-delay"),
+        ctrl_loss_tmo: match number("ctrl-loss-tmo") {
+            u32::MAX => -1,
+            seconds => seconds.into(),
+        },
+        fast_io_fail_tmo: -1,
+        keep_alive_tmo: number("keep-alive-tmo"),
+        remote_invalidate: number("remote-invalidate") == 1,
+        small_read: number("small-read"),
+        small_write: 0,
+        eager_write: number("eager-write"),
+        max_io_kib: MAX_IO_KIB,
+        message_requests: 1,
+        batch_upper: 0,
+        batch_lower: 0,
+        policy: String::new(),
+        paths_auto: false,
+        paths: Vec::new(),
+        session: None,
+        error,
+        lost_writes: state.map(|state| state.lost_writes),
+    }
+}

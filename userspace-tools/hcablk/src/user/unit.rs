@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The unit of systemd that keeps the program of a disk running.
+//!
+//! A template (`hcablk-ublk@.service`) and not a transient unit: an administrator can look at it and change it by
+//! `systemctl edit`, and it has the same order at boot and shutdown whoever has started it.
+
+use std::path::Path;
+
+use crate::error::{Error, Kind, Result};
+use crate::system::System;
+
+/// What is there while systemd runs this machine.
+const RUNS: &str = "/run/systemd/system";
+/// The program that serves a disk.
+pub(super) const PROGRAM: &str = "/usr/sbin/hcablk-ublk";
+const MADE_BY_HAND: &str = "/usr/local/sbin/hcablk-ublk";
+
+/// Returns the unit of a disk.
+pub(super) fn name(disk: &str) -> String {
+    format!("hcablk-ublk@{disk}.service")
+}
+
+/// Returns the program; nothing if it is not installed.
+pub(super) fn program(system: &dyn System) -> Option<&'static str> {
+    [PROGRAM, MADE_BY_HAND]
+        .into_iter()
+        .find(|program| system.exists(Path::new(program)))
+}
+
+/// Demands that the program is installed, that systemd runs, and that the kernel has what a disk needs.
+pub(super) fn require(system: &dyn System, how: &str) -> Result<()> {
+    let lacks = |why: String| Error::new(Kind::Setup, why);
+    if program(system).is_none() {
+        return Err(lacks(
+            "the program hcablk-ublk, which serves disks in user space, is not installed"
+                .to_owned(),
+        )
+        .advise(
+            "Install the package hcablk-ublk. For a disk of the kernel's driver, leave out --user.",
+        ));
+    }
+    if !system.exists(Path::new(RUNS)) {
+        return Err(lacks(
+            "systemd does not run this machine, and the program that serves the disk would have nobody to keep it running".to_owned(),
+        )
+        .advise(format!(
+            "Have the machine's service manager run the program, and `hcablk-ublk recover N` when it was killed:\n\
+             {how}"
+        )));
+    }
+    for (module, node) in [
+        ("ublk_drv", "/dev/ublk-control"),
+        ("rdma_ucm", "/dev/infiniband/rdma_cm"),
+    ] {
+        if system.exists(Path::new(node)) {
+            continue;
+        }
+        system.load_module(module).map_err(|reason| {
+            lacks(format!("cannot load the kernel module {module}: {reason}")).advise(
+                "Run as root. A kernel that lacks it (`grep -E 'BLK_DEV_UBLK|INFINIBAND_USER_ACCESS' /boot/config-$(uname -r)`)\n\
+                 cannot have disks in user space.",
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn systemctl(system: &dyn System, arguments: &[&str]) -> Result<String> {
+    system.run("systemctl", arguments).map_err(|reason| {
+        let command = arguments.join(" ");
+        let error = Error::new(
+            Kind::Failed,
+            format!("`systemctl {command}` failed: {reason}"),
+        );
+        error.advise("This needs root, and a systemd that answers: systemctl status")
+    })
+}
+
+/// Begins to start the unit of a disk, and does not wait.
+pub(super) fn start(system: &dyn System, disk: &str) -> Result<()> {
+    systemctl(system, &["start", "--no-block", &name(disk)]).map(drop)
+}
+
+/// Stops the unit of a disk: its program removes the disk, and ends. Waits for that.
+pub(super) fn stop(system: &dyn System, disk: &str) -> Result<()> {
+    systemctl(system, &["stop", &name(disk)])?;
+    // It has failed if its program did not end in time. What is gone is no failed unit.
+    let _ = systemctl(system, &["reset-failed", &name(disk)]);
+    Ok(())
+}
+
+/// Returns the state of the unit: `active`, `activating`, `failed`, `inactive`, …
+pub(super) fn state(system: &dyn System, disk: &str) -> Result<String> {
+    let unit = name(disk);
+    let text = systemctl(
+        system,
+        &["show", "--property=ActiveState", "--value", &unit],
+    )?;
+    Ok(text.trim().to_owned())
+}

@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Disks in user space (`connect --user`) against an imitation of the kernel and of systemd.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests fail by panicking, as tests do"
+)]
+
+mod kernel;
+
+use std::path::Path;
+
+use hcablk::error::Kind;
+use hcablk::user::files::{self, Phase, Wanted};
+use kernel::{each_failure_is_undone, fails, golden, hcablk, ok, steps_of, Kernel};
+use nix::errno::Errno;
+
+const CONNECT: &str = "connect --user 10.0.0.1 data";
+
+fn wanted(kernel: &Kernel, name: &str) -> Wanted {
+    files::read(kernel, &files::wanted(name)).unwrap().unwrap()
+}
+
+/// Ends a disk's session, for good or not.
+fn lose(kernel: &Kernel, phase: Phase) {
+    let mut state = kernel.state_of(0);
+    state.phase = phase;
+    state.error = Some("the target has not answered a keep-alive for 5 s".to_owned());
+    kernel.publish(0, &state);
+}
+
+#[test]
+fn connect_starts_the_unit_and_prints_the_device() {
+    let kernel = Kernel::for_user_space();
+    let steps = steps_of(&kernel, CONNECT);
+    assert_eq!(
+        steps,
+        [
+            "replace data.wanted",
+            "run systemctl start --no-block hcablk-ublk@data.service"
+        ]
+    );
+    assert_eq!(ok(&kernel, CONNECT), "/dev/ublkb0\n");
+    let wanted = wanted(&kernel, "data");
+    assert_eq!(wanted.address.to_string(), "10.0.0.1");
+    assert_eq!(wanted.volume, "data");
+    assert_eq!(wanted.host, "2c76c224-38b3-5f2d-b27d-4051ae2d4024");
+    assert!(!wanted.keys && wanted.options.is_empty());
+}
+
+#[test]
+fn connect_hands_on_every_setting() {
+    let kernel = Kernel::for_user_space();
+    ok(
+        &kernel,
+        "connect --user fd00::1 data --name db --port 7745 --queues 2 --queue-depth 32 --connect-timeout 3 --ctrl-loss-tmo -1 \
+         --keep-alive-tmo 4 --reconnect-delay 2 --small-read 512 --eager-write 8192 --no-remote-invalidate \
+         --wwid 0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11 --host-id 5f2c1d6e-8a0b-4c3d-9e7f-001122334455",
+    );
+    let wanted = wanted(&kernel, "db");
+    for (name, value) in [
+        ("port", "7745"),
+        ("queues", "2"),
+        ("queue-depth", "32"),
+        ("connect-timeout", "3"),
+        ("ctrl-loss-tmo", "4294967295"),
+        ("keep-alive-tmo", "4"),
+        ("reconnect-delay", "2"),
+        ("small-read", "512"),
+        ("eager-write", "8192"),
+        ("remote-invalidate", "0"),
+    ] {
+        assert_eq!(wanted.option(name), Some(value), "{name}");
+    }
+    assert_eq!(wanted.options.len(), 10);
+    assert!(wanted.wwid.is_some());
+    assert_eq!(wanted.host, "5f2c1d6e-8a0b-4c3d-9e7f-001122334455");
+}
+
+#[test]
+fn what_such_a_disk_does_not_have_is_refused() {
+    let kernel = Kernel::for_user_space();
+    for option in [
+        "--path 10.0.1.1",
+        "--paths auto",
+        "--policy numa",
+        "--io-timeout 5",
+        "--poll-queues 1",
+        "--fast-io-fail-tmo 5",
+        "--max-io-kib 64",
+        "--queues 0",
+        "--small-read 16384",
+    ] {
+        let error = fails(&kernel, &format!("{CONNECT} {option}"));
+        assert_eq!(error.kind, Kind::Usage, "{option}");
+        assert!(error.message.contains("in user space"), "{error:?}");
+    }
+    assert_eq!(
+        fails(&kernel, "connect --user 10.0.0.1 --all").kind,
+        Kind::Usage
+    );
+    assert_eq!(fails(&kernel, "connect --user data").kind, Kind::Usage);
+    assert_eq!(kernel.changes(), 0);
+}
+
+#[test]
+fn each_step_is_undone() {
+    each_failure_is_undone(Kernel::for_user_space, CONNECT);
+}
+
+#[test]
+fn a_machine_that_is_not_ready_is_told_what_it_lacks() {
+    for (lacks, message, advice) in [
+        (
+            "/usr/sbin/hcablk-ublk",
+            "is not installed",
+            "package hcablk-ublk",
+        ),
+        (
+            "/run/systemd/system",
+            "systemd does not run this machine",
+            "hcablk-ublk add --keys -o queues=2 10.0.0.1 data",
+        ),
+        (
+            "/dev/ublk-control",
+            "kernel module ublk_drv",
+            "BLK_DEV_UBLK",
+        ),
+        (
+            "/dev/infiniband/rdma_cm",
+            "kernel module rdma_ucm",
+            "BLK_DEV_UBLK",
+        ),
+    ] {
+        let kernel = Kernel::for_user_space();
+        kernel.modules.set(false);
+        kernel.tree.borrow_mut().remove(Path::new(lacks));
+        let snapshot = kernel.snapshot();
+        let error = fails(&kernel, &format!("{CONNECT} --queues 2"));
+        assert_eq!(error.kind, Kind::Setup, "{lacks}");
+        assert!(error.message.contains(message), "{error:?}");
+        assert!(error.advice.unwrap().contains(advice), "{lacks}");
+        assert_eq!(kernel.snapshot(), snapshot, "{lacks}");
+    }
+}
+
+#[test]
+fn modules_are_loaded_if_need_be() {
+    let kernel = Kernel::for_user_space();
+    kernel
+        .tree
+        .borrow_mut()
+        .remove(Path::new("/dev/ublk-control"));
+    kernel
+        .tree
+        .borrow_mut()
+        .remove(Path::new("/dev/infiniband/rdma_cm"));
+    assert_eq!(
+        steps_of(&kernel, CONNECT)[..2],
+        ["load ublk_drv", "load rdma_ucm"]
+    );
+}
+
+#[test]
+fn why_there_is_no_disk_is_told_as_for_other_disks() {
+    for (errno, kind, advice) in [
+        (
+            Errno::ECONNREFUSED,
+            Kind::Connection,
+            "hcablk target listen",
+        ),
+        (Errno::ENOENT, Kind::Connection, "hcablk target export data"),
+        (Errno::ENODEV, Kind::Setup, "rdma link"),
+        (Errno::EACCES, Kind::Connection, "hcablk target allow data"),
+    ] {
+        let kernel = Kernel::for_user_space();
+        let snapshot = kernel.snapshot();
+        let why = (Some(errno), "the reason".to_owned());
+        kernel.unserved.borrow_mut().insert("data".to_owned(), why);
+        let error = fails(&kernel, CONNECT);
+        assert_eq!(
+            (error.kind, error.errno.unwrap()),
+            (kind, format!("{errno:?}"))
+        );
+        assert!(
+            error
+                .message
+                .starts_with("cannot connect to volume data at 10.0.0.1 port 7744: "),
+            "{}",
+            error.message
+        );
+        assert!(error.message.ends_with(": the reason"), "{}", error.message);
+        assert!(error.advice.unwrap().contains(advice), "{errno}");
+        assert_eq!(kernel.snapshot(), snapshot, "{errno}");
+        assert!(
+            kernel.units.borrow().is_empty(),
+            "no unit is left as failed"
+        );
+    }
+    let kernel = Kernel::for_user_space();
+    let why = (None, "the volume has no wwid".to_owned());
+    kernel.unserved.borrow_mut().insert("data".to_owned(), why);
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Failed);
+    assert!(error
+        .advice
+        .unwrap()
+        .contains("journalctl -u hcablk-ublk@data"));
+}
+
+#[test]
+fn a_program_that_takes_its_time_is_waited_for() {
+    let kernel = Kernel::for_user_space();
+    kernel.slow_programs.set(true);
+    *kernel.meanwhile.borrow_mut() = Some((
+        60,
+        Box::new(|kernel| kernel.serve("hcablk-ublk@data.service")),
+    ));
+    assert_eq!(ok(&kernel, CONNECT), "/dev/ublkb0\n");
+    let told = kernel.progress.borrow();
+    assert!(told[0].starts_with("waiting for the disk data"), "{told:?}");
+    assert_eq!(told.len(), 1);
+}
+
+#[test]
+fn connecting_twice_changes_nothing() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, &format!("{CONNECT} --name db --queues 2"));
+    let changes = kernel.changes();
+    for line in [
+        CONNECT,
+        "connect --user 10.0.0.1 data --queues 2",
+        "connect --user 10.0.0.1 data --name db --queue-depth 128",
+    ] {
+        let outcome = hcablk(&kernel, line).unwrap();
+        assert_eq!(outcome.report.to_string(), "/dev/ublkb0\n");
+        assert_eq!(outcome.notes, ["db is connected already"]);
+    }
+    lose(&kernel, Phase::Queueing);
+    assert_eq!(ok(&kernel, CONNECT), "/dev/ublkb0\n");
+    assert_eq!(kernel.changes(), changes);
+}
+
+#[test]
+fn connect_with_other_settings_is_refused() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    let snapshot = kernel.snapshot();
+    for (line, difference) in [
+        (
+            "connect --user 10.0.0.2 data",
+            "address is 10.0.0.1, not 10.0.0.2",
+        ),
+        (
+            "connect --user 10.0.0.1 data --port 7745",
+            "port is 7744, not 7745",
+        ),
+        (
+            "connect --user 10.0.0.1 data --queues 3",
+            "queues is 1, not 3",
+        ),
+        (
+            "connect --user 10.0.0.1 other --name data",
+            "volume is data, not other",
+        ),
+    ] {
+        let error = fails(&kernel, line);
+        assert_eq!(error.kind, Kind::Exists);
+        assert!(error.message.contains(difference), "{error:?}");
+        assert!(error.advice.unwrap().contains("hcablk disconnect data"));
+    }
+    assert_eq!(kernel.snapshot(), snapshot);
+}
+
+#[test]
+fn a_name_is_for_one_disk_of_either_kind() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    let error = fails(&kernel, "connect 10.0.0.1 data");
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.message.contains("in user space"));
+    ok(&kernel, "connect 10.0.0.1 data --name db");
+    let error = fails(&kernel, "connect --user 10.0.0.2 other --name db");
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.message.contains("kernel's driver"));
+}
+
+#[test]
+fn a_disk_whose_unit_was_given_up_is_gone_on_with() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.kill_program(0);
+    assert!(ok(&kernel, "list").contains(" left "));
+    assert_eq!(
+        steps_of(&kernel, CONNECT),
+        ["run systemctl start --no-block hcablk-ublk@data.service"]
+    );
+    assert!(ok(&kernel, "list").contains(" live "));
+    // If that fails, the disk and its requests are still there.
+    kernel.kill_program(0);
+    let why = (Some(Errno::ETIMEDOUT), "too long".to_owned());
+    kernel.unserved.borrow_mut().insert("data".to_owned(), why);
+    assert_eq!(fails(&kernel, CONNECT).kind, Kind::Connection);
+    assert!(kernel.has("/sys/block/ublkb0") && kernel.has("/run/hcablk/ublk/data.wanted"));
+}
+
+#[test]
+fn a_disk_that_is_lost_for_good_is_not_taken_for_one_that_is_there() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    lose(&kernel, Phase::Failed);
+    let error = fails(&kernel, CONNECT);
+    assert!(error.message.contains("keep-alive"), "{error:?}");
+    assert!(error.advice.unwrap().contains("hcablk disconnect data"));
+}
+
+#[test]
+fn a_command_that_was_killed_leaves_nothing_in_the_way() {
+    let kernel = Kernel::for_user_space();
+    kernel.slow_programs.set(true);
+    let other = "10.0.0.9".parse().unwrap();
+    ok(&Kernel::for_user_space(), CONNECT);
+    let begun = Wanted {
+        address: other,
+        volume: "data".to_owned(),
+        host: "5f2c1d6e-8a0b-4c3d-9e7f-001122334455".to_owned(),
+        keys: false,
+        wwid: None,
+        options: Vec::new(),
+    };
+    kernel.file(files::wanted("data"), &files::text(&begun).unwrap());
+    kernel
+        .units
+        .borrow_mut()
+        .insert("hcablk-ublk@data.service".to_owned(), "activating");
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Busy);
+    kernel.units.borrow_mut().clear();
+    kernel.slow_programs.set(false);
+    ok(&kernel, CONNECT);
+    assert_eq!(wanted(&kernel, "data").address.to_string(), "10.0.0.1");
+}
+
+#[test]
+fn another_command_is_waited_for() {
+    let kernel = Kernel::for_user_space();
+    kernel.locked.set(true);
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Busy);
+    assert_eq!(kernel.changes(), 0);
+    *kernel.meanwhile.borrow_mut() = Some((
+        kernel.pauses.get() + 2,
+        Box::new(|kernel| kernel.locked.set(false)),
+    ));
+    ok(&kernel, CONNECT);
+}
+
+#[test]
+fn both_keys_are_used_or_none() {
+    let key = kernel::key(1).0;
+    let kernel = Kernel::for_user_space();
+    kernel.file("/etc/hcablk/keys/host", &key);
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Setup);
+    assert!(error
+        .advice
+        .unwrap()
+        .contains("hcablk key add target 10.0.0.1"));
+    ok(&kernel, &format!("{CONNECT} --insecure"));
+    assert!(!wanted(&kernel, "data").keys);
+    ok(&kernel, "disconnect data");
+    kernel.file("/etc/hcablk/keys/targets/10.0.0.1", &key);
+    ok(&kernel, CONNECT);
+    assert!(wanted(&kernel, "data").keys);
+    let text = kernel.text(files::wanted("data"));
+    assert!(!text.contains("hcablk-key"), "no key is written down");
+}
+
+#[test]
+fn disconnect_ends_the_unit_and_leaves_nothing() {
+    for which in ["data", "ublkb0", "/dev/ublkb0", "--all"] {
+        let kernel = Kernel::for_user_space();
+        let snapshot = kernel.snapshot();
+        ok(&kernel, CONNECT);
+        assert_eq!(
+            ok(&kernel, &format!("disconnect {which}")),
+            "disconnected data\n"
+        );
+        assert_eq!(kernel.snapshot(), snapshot, "{which}");
+        assert_eq!(fails(&kernel, "disconnect data").kind, Kind::NotFound);
+        ok(&kernel, "disconnect data --if-exists");
+    }
+}
+
+#[test]
+fn disconnect_leaves_a_disk_in_use_alone() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.file(
+        "/proc/self/mountinfo",
+        "40 22 259:7 / /mnt/a rw,noatime shared:1 - ext4 /dev/ublkb0 rw\n",
+    );
+    let snapshot = kernel.snapshot();
+    let error = fails(&kernel, "disconnect data");
+    assert_eq!(error.kind, Kind::Busy);
+    assert_eq!(error.message, "data (/dev/ublkb0) is in use");
+    assert!(error.advice.unwrap().contains("umount /mnt/a"));
+    assert_eq!(kernel.snapshot(), snapshot);
+    assert_eq!(
+        steps_of(&kernel, "disconnect --force data"),
+        [
+            "run hcablk-ublk remove --force 0",
+            "run systemctl stop hcablk-ublk@data.service",
+            "forget data.wanted"
+        ]
+    );
+}
+
+#[test]
+fn a_disk_that_no_program_serves_is_removed() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.kill_program(0);
+    assert_eq!(
+        steps_of(&kernel, "disconnect data"),
+        [
+            "run systemctl stop hcablk-ublk@data.service",
+            "run hcablk-ublk remove --force 0",
+            "forget data.wanted"
+        ]
+    );
+    assert!(!kernel.has("/sys/block/ublkb0"));
+}
+
+#[test]
+fn a_disk_that_was_made_by_hand_is_known_by_its_device() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    let mut state = kernel.state_of(0);
+    state.name = None;
+    kernel.publish(0, &state);
+    kernel
+        .tree
+        .borrow_mut()
+        .remove(Path::new("/run/hcablk/ublk/data.wanted"));
+    assert!(ok(&kernel, "list").contains("ublkb0 "));
+    assert_eq!(
+        steps_of(&kernel, "disconnect ublkb0"),
+        ["run hcablk-ublk remove --force 0"]
+    );
+}
+
+#[test]
+fn another_programs_process_of_the_same_number_serves_nothing() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.file("/proc/1000/comm", "bash\n");
+    assert!(ok(&kernel, "list").contains(" left "));
+}
+
+#[test]
+fn what_does_not_apply_is_said_in_one_message() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    for (line, lacks) in [
+        ("stats data", "counters"),
+        ("times data", "times"),
+        ("path add data 10.0.1.1", "paths"),
+        ("path remove data 10.0.1.1", "paths"),
+        ("path policy data numa", "paths"),
+        ("path sync data", "paths"),
+        ("acknowledge-loss data", "way to acknowledge a loss"),
+    ] {
+        for loaded in [false, true] {
+            if loaded {
+                kernel.folder("/sys/kernel/config/hcablk");
+            }
+            let error = fails(&kernel, line);
+            assert_eq!(error.kind, Kind::Failed, "{line}");
+            assert!(error.message.contains("in user space"), "{line}: {error:?}");
+            assert!(error.message.contains(lacks), "{line}: {error:?}");
+            kernel
+                .tree
+                .borrow_mut()
+                .remove(Path::new("/sys/kernel/config/hcablk"));
+        }
+    }
+}
+
+#[test]
+fn list_shows_both_kinds() {
+    let kernel = Kernel::loaded();
+    for path in [
+        "/usr/sbin/hcablk-ublk",
+        "/dev/ublk-control",
+        "/dev/infiniband/rdma_cm",
+    ] {
+        kernel.file(path, "");
+    }
+    kernel.folder("/run/systemd/system");
+    ok(&kernel, "connect 10.0.0.1 db");
+    ok(
+        &kernel,
+        "connect --user 10.0.0.1 data --queues 1 --ctrl-loss-tmo -1",
+    );
+    ok(&kernel, "connect --user 10.0.0.1 logs");
+    let mut state = kernel.state_of(1);
+    state.lost_writes = true;
+    kernel.publish(1, &state);
+    let text = ok(&kernel, "list");
+    golden("list-user.txt", &text);
+    let outcome = hcablk(&kernel, "list").unwrap();
+    assert!(
+        outcome.notes[0].contains("hcablk disconnect logs"),
+        "{:?}",
+        outcome.notes
+    );
+    golden("list-user.json", &outcome.to_json());
+    // One that is being made.
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    let text = kernel.text(files::wanted("data"));
+    ok(&kernel, "disconnect data");
+    kernel.file(files::wanted("data"), &text);
+    let line = ok(&kernel, "list");
+    assert!(
+        line.contains("connecting") && line.contains("10.0.0.1:7744"),
+        "{line}"
+    );
+    assert!(hcablk(&kernel, "list").unwrap().notes.is_empty());
+}

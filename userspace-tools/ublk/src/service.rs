@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A disk as the unit `hcablk-ublk@NAME.service` serves it.
+//!
+//! The unit does the same whenever it starts: it makes the disk if there is none, and goes on with the one that its last program
+//! has left. Only a failure that may pass by itself while requests wait has systemd try again; of all others `hcablk` tells whoever
+//! asked for the disk.
+
+use crate::{
+    disk::{self, ForGood},
+    driver::{self, Disk},
+    saved::Saved,
+    Error,
+};
+use hcablk::{
+    names::DeviceName,
+    system::{Machine, System as _},
+    user::files::{self, Failed, Wanted},
+};
+use libhcablk::Failure;
+use std::{
+    env, fs,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    process::ExitCode,
+};
+
+/// The exit code by which the unit is not started again.
+const FOR_GOOD: u8 = 2;
+
+/// What a program of the unit begins with.
+enum Begin {
+    /// A disk is to be made.
+    Make(Saved),
+    /// A disk was left.
+    Recover(u32),
+}
+
+/// Serves the disk `name`.
+pub(crate) fn serve(name: &str) -> ExitCode {
+    // It was why the last one ended.
+    let _ = fs::remove_file(files::failed(name));
+    let mut waits = false;
+    let result = begin(name).and_then(|begin| match begin {
+        Begin::Make(saved) => disk::make(saved),
+        Begin::Recover(number) => {
+            waits = true;
+            disk::recover(number)
+        }
+    });
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("hcablk-ublk: {error}");
+    let failure = error.downcast_ref::<Failure>();
+    publish(
+        name,
+        &Failed {
+            message: error.to_string(),
+            errno: failure.map(|failure| failure.errno() as i32),
+        },
+    );
+    let is_for_good = matches!(
+        failure,
+        Some(Failure::OtherVolume | Failure::OtherLimits | Failure::HalfProof)
+    );
+    let may_pass = !is_for_good && !error.is::<ForGood>();
+    match waits && may_pass {
+        true => ExitCode::FAILURE,
+        false => ExitCode::from(FOR_GOOD),
+    }
+}
+
+fn publish(name: &str, failed: &Failed) {
+    let published = files::text(failed).and_then(|text| {
+        Machine::new("/").replace_secret(&files::failed(name), &text)?;
+        Ok(())
+    });
+    if let Err(error) = published {
+        eprintln!("hcablk-ublk: why it failed cannot be written down: {error}");
+    }
+}
+
+/// Finds out what is to be done.
+fn begin(name: &str) -> Result<Begin, Error> {
+    // It is part of names of files.
+    name.parse::<DeviceName>()?;
+    let system = Machine::new("/");
+    let file = files::wanted(name);
+    let wanted: Wanted = files::read(&system, &file)?.ok_or_else(|| {
+        format!(
+            "nobody has asked for the disk {name}: {} is missing; `hcablk connect --user` writes it",
+            file.display()
+        )
+    })?;
+    for number in Saved::disks() {
+        let saved = match Saved::read(number) {
+            Ok(saved) if saved.name.as_deref() == Some(name) => saved,
+            _ => continue,
+        };
+        match driver::find(number, saved.mark) {
+            Some(known) if known.was_served() => return Ok(Begin::Recover(number)),
+            // Its program was killed before there was a disk.
+            Some(known) => begun(number, &known)?,
+            None => Saved::forget(number),
+        }
+    }
+    Ok(Begin::Make(Saved::begin(Some(name), wanted)?))
+}
+
+/// Removes a disk that was only begun.
+fn begun(number: u32, known: &Disk) -> Result<(), Error> {
+    eprintln!("hcablk-ublk: ublkb{number} was only begun, and is made anew");
+    disk::remove_left(number, known)
+}
+
+/// Tells systemd that the disk is there.
+pub(crate) fn is_ready(device: &str) {
+    let Some(place) = env::var_os("NOTIFY_SOCKET") else {
+        return;
+    };
+    let text = format!("READY=1\nSTATUS=Serving {device}");
+    let send = || {
+        let place = place.to_string_lossy();
+        let address = match place.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(place.as_ref())?,
+        };
+        UnixDatagram::unbound()?.send_to_addr(text.as_bytes(), &address)
+    };
+    if let Err(error) = send() {
+        eprintln!("hcablk-ublk: systemd cannot be told that the disk is there: {error}");
+    }
+}
