@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: on a Debian machine without a module of ours a disk in user space is connected, kept by systemd and udev when its program is killed, and disconnected as others are.
-# takes: 400
+# Proves: on a Debian machine without a module of ours a disk in user space is connected, kept by systemd and udev when its program is killed, disconnected as others are, and mounted at boot.
+# takes: 500
 # guests: mt m1
 # timeout: 3000
 
@@ -90,3 +90,24 @@ check "it is disconnected" on c1 'hcablk disconnect data'
 silent "nothing is left here" left_on_client
 check "nor at the target" wait_until target 60 "[ -z \"\$(cat $volumes/data/clients)\" ]"
 refuse "and there is none to be disconnected" on c1 'hcablk disconnect data'
+
+# At boot, and at shutdown.
+must on c1 "printf '[disk.data]\naddress = \"%s\"\nuser = true\nqueues = 2\n' $target_address > /etc/hcablk/hcablk.toml"
+check "its service is enabled, and starts" on c1 'systemctl enable --now hcablk@data'
+same "the disk has the settings that are configured" 2 "$(on c1 'hcablk list --json | jq ".devices[0].queues"')"
+silent "it is as configured" on c1 'hcablk config diff 2> /dev/null'
+must on c1 "sed -n 's/^UUID=[^ ]* *\(.*ext4 .*\)/UUID=$uuid \1/p' /usr/share/doc/hcablk/examples/fstab | sed 's/hcablk@db/hcablk@data/' >> /etc/fstab && systemctl daemon-reload"
+check "what fstab says is mounted" on c1 'mount /srv/db'
+must on c1 'echo booted > /srv/db/boot && sync -f /srv/db'
+shut_down c1
+same "the file system was unmounted before the disk went" clean \
+	"$(on target "dumpe2fs -h $machine_drive 2> /dev/null | sed -n 's/^Filesystem state: *//p'")"
+silent "the client took its leave" on target "cat $volumes/data/clients"
+boot c1
+started c1
+check "it is mounted again" wait_until c1 400 'findmnt -n -o SOURCE /srv/db | grep -q "^/dev/ublkb"'
+same "and what was written is there" booted "$(on c1 'cat /srv/db/boot')"
+silent "still without a module of ours" on c1 'lsmod | grep -E "^hcablk" || true'
+check "the service is stopped" on c1 'systemctl stop hcablk@data'
+refuse "which unmounts it first" on c1 'findmnt /srv/db'
+silent "and nothing is left here" left_on_client

@@ -259,6 +259,9 @@ pub fn parse_counters(text: &str) -> Vec<(String, u64)> {
 /// Puts into a group what it had.
 pub type Restore = fn(&Group<'_>) -> Result<()>;
 
+/// Undoes a change.
+type Call = dyn Fn(&dyn System) -> Result<()>;
+
 enum Undo {
     Rmdir(PathBuf),
     Write(PathBuf, String),
@@ -268,6 +271,8 @@ enum Undo {
     Restore(PathBuf, Restore),
     /// Removes a file.
     Remove(PathBuf),
+    /// Whatever else undoes it.
+    Call(Box<Call>),
 }
 
 impl Undo {
@@ -288,6 +293,7 @@ impl Undo {
             Self::Restore(path, _) if system.exists(path) => Ok(()),
             Self::Restore(path, _) => system.mkdir(path),
             Self::Remove(path) => system.remove_durable_file(path),
+            Self::Call(_) => Ok(()),
         }
     }
 
@@ -295,6 +301,7 @@ impl Undo {
     fn restore(&self, system: &dyn System) -> Result<()> {
         match self {
             Self::Restore(path, restore) => restore(&Group::new(system, path.clone())),
+            Self::Call(undo) => undo(system),
             _ => Ok(()),
         }
     }
@@ -427,6 +434,11 @@ impl<'a> Transaction<'a> {
         remove(group)?;
         self.done.push(Undo::Restore(group.path.clone(), restore));
         Ok(())
+    }
+
+    /// Records that something else was changed, which `undo` undoes.
+    pub fn changed(&mut self, undo: impl Fn(&dyn System) -> Result<()> + 'static) {
+        self.done.push(Undo::Call(Box::new(undo)));
     }
 
     /// Puts a file where none was.

@@ -15,7 +15,9 @@
 //! | `settings` | the settings that such a disk has, and those that it does not have |
 //! | `unit` | the unit of systemd that keeps the program running |
 //! | `connect`, `disconnect`, `show` | what the commands do |
+//! | `configured` | such disks of the configuration |
 
+mod configured;
 mod connect;
 mod disconnect;
 pub mod files;
@@ -28,9 +30,11 @@ use crate::initiator::LOST;
 use crate::output::Device;
 use crate::system::System;
 
+pub(crate) use configured::{change, connect_configured, misfit, plan, read, Change, Planned};
 pub use connect::connect;
 pub(crate) use disconnect::end;
-pub(crate) use show::{all, devices, find, is_there};
+use show::is_there;
+pub(crate) use show::{all, devices, find};
 
 /// Explains that a command is not for disks that are served in user space; `lacks` is what these do not have.
 fn not_for_these(name: &str, lacks: &str, advice: &str) -> Error {
@@ -59,5 +63,18 @@ pub(crate) fn loss_advice(device: &Device) -> Option<String> {
             "{name}: {LOST}. Stop its users or unmount it, connect it anew (hcablk disconnect {name}, hcablk connect), check the \
              file system, and mount it again"
         )
+    })
+}
+
+/// Returns why a disk of the kernel's driver cannot have this name, if a disk in user space has it.
+pub(crate) fn refuse_kernels(system: &dyn System, name: &str) -> Option<Error> {
+    is_there(system, name).then(|| {
+        let error = Error::new(
+            Kind::Exists,
+            format!("there is a disk {name} in user space"),
+        );
+        error.advise(format!(
+            "Disconnect it first (hcablk disconnect {name}), connect with --user, or connect under another name (--name)."
+        ))
     })
 }

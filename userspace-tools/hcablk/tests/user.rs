@@ -121,7 +121,7 @@ fn a_machine_that_is_not_ready_is_told_what_it_lacks() {
         (
             "/run/systemd/system",
             "systemd does not run this machine",
-            "hcablk-ublk add --keys -o queues=2 10.0.0.1 data",
+            "hcablk-ublk add --host-id 2c76c224-38b3-5f2d-b27d-4051ae2d4024 -o queues=2 10.0.0.1 data",
         ),
         (
             "/dev/ublk-control",
@@ -530,4 +530,235 @@ fn list_shows_both_kinds() {
         "{line}"
     );
     assert!(hcablk(&kernel, "list").unwrap().notes.is_empty());
+}
+
+const CONFIG: &str =
+    "[disk.data]\naddress = \"10.0.0.1\"\nuser = true\nqueues = 2\nctrl_loss_tmo = \"never\"\n";
+
+/// A machine whose configuration has this text.
+fn configured(text: &str) -> Kernel {
+    let kernel = Kernel::for_user_space();
+    kernel.file("/etc/hcablk/hcablk.toml", text);
+    kernel
+}
+
+#[test]
+fn a_configured_disk_is_connected_by_name_and_by_apply() {
+    for line in [
+        "connect data",
+        "connect --all",
+        "apply",
+        "apply --keep-going",
+    ] {
+        let kernel = configured(CONFIG);
+        let steps = steps_of(&kernel, line);
+        assert_eq!(
+            steps,
+            [
+                "replace data.wanted",
+                "run systemctl start --no-block hcablk-ublk@data.service"
+            ],
+            "{line}"
+        );
+        let wanted = wanted(&kernel, "data");
+        assert_eq!(wanted.option("queues"), Some("2"));
+        assert_eq!(wanted.option("ctrl-loss-tmo"), Some("4294967295"));
+        assert!(steps_of(&kernel, line).is_empty(), "{line}");
+        assert_eq!(ok(&kernel, "config diff"), "", "{line}");
+        assert_eq!(ok(&kernel, "config show"), CONFIG);
+        assert_eq!(ok(&kernel, "config show --running"), CONFIG);
+    }
+}
+
+#[test]
+fn what_would_be_done_is_told_and_not_done() {
+    let kernel = configured(CONFIG);
+    assert_eq!(
+        ok(&kernel, "apply --dry-run"),
+        "would make disk data (address 10.0.0.1, volume data, queues 2, ctrl_loss_tmo 4294967295)\n"
+    );
+    assert!(ok(&kernel, "config diff").contains("+ disk data: it is not there"));
+    assert_eq!(kernel.changes(), 0);
+}
+
+#[test]
+fn settings_that_such_a_disk_does_not_have_are_mistakes() {
+    for (line, what) in [
+        (
+            "policy = \"numa\"",
+            "`policy`: a disk in user space has no setting",
+        ),
+        (
+            "max_io = \"64 KiB\"",
+            "`max_io`: a disk in user space has no setting",
+        ),
+        (
+            "timing = true",
+            "`timing`: a disk in user space has no setting",
+        ),
+        (
+            "paths = { 1 = \"10.0.1.1\" }",
+            "`paths`: a disk in user space has one path",
+        ),
+        (
+            "paths = \"auto\"",
+            "`paths`: a disk in user space has one path",
+        ),
+        (
+            "queues = 0",
+            "`queues`: queues of a disk in user space is 1 to 127, not 0",
+        ),
+        ("small_read = \"64 KiB\"", "is 0 to 8192, not 65536"),
+    ] {
+        let kernel = configured(&format!(
+            "[disk.data]\naddress = \"10.0.0.1\"\nuser = true\n{line}\n"
+        ));
+        let error = fails(&kernel, "config check");
+        assert_eq!(error.kind, Kind::Usage, "{line}");
+        assert!(error.message.contains(what), "{line}: {error:?}");
+        let kernel = configured(&format!("[disk.data]\naddress = \"10.0.0.1\"\n{line}\n"));
+        ok(&kernel, "config check");
+    }
+    for right in ["insecure = true", "keep_alive_tmo = \"3 s\"", "port = 7745"] {
+        let kernel = configured(&format!(
+            "[disk.data]\naddress = \"10.0.0.1\"\nuser = true\n{right}\n"
+        ));
+        ok(&kernel, "config check");
+    }
+}
+
+#[test]
+fn a_changed_setting_waits_until_the_disk_may_end() {
+    let kernel = configured(CONFIG);
+    ok(&kernel, "apply");
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        &CONFIG.replace("queues = 2", "queues = 3"),
+    );
+    let outcome = hcablk(&kernel, "apply").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    assert!(
+        outcome
+            .report
+            .to_string()
+            .contains("set queues of disk data from 2 to 3"),
+        "{}",
+        outcome.report
+    );
+    let error = fails(&kernel, "connect data");
+    assert_eq!(error.kind, Kind::Exists);
+    assert_eq!(
+        steps_of(&kernel, "apply --force"),
+        [
+            "run systemctl stop hcablk-ublk@data.service",
+            "forget data.wanted",
+            "replace data.wanted",
+            "run systemctl start --no-block hcablk-ublk@data.service"
+        ]
+    );
+    assert_eq!(wanted(&kernel, "data").option("queues"), Some("3"));
+    // What is left out has its default again.
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        &CONFIG.replace("queues = 2\n", ""),
+    );
+    ok(&kernel, "apply --force");
+    assert_eq!(wanted(&kernel, "data").option("queues"), None);
+}
+
+#[test]
+fn a_disk_in_use_is_not_ended_by_force_either() {
+    let kernel = configured(CONFIG);
+    ok(&kernel, "apply");
+    kernel.file(
+        "/proc/self/mountinfo",
+        "40 22 259:7 / /mnt/a rw,noatime shared:1 - ext4 /dev/ublkb0 rw\n",
+    );
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        &format!("{CONFIG}enabled = false\n"),
+    );
+    assert_eq!(hcablk(&kernel, "apply").unwrap().exit, Some(Kind::Exists));
+    assert_eq!(fails(&kernel, "apply --force").kind, Kind::Busy);
+    kernel
+        .tree
+        .borrow_mut()
+        .remove(Path::new("/proc/self/mountinfo"));
+    ok(&kernel, "apply --force");
+    assert!(!kernel.has("/dev/ublkb0"));
+    assert!(steps_of(&kernel, "apply").is_empty());
+}
+
+#[test]
+fn what_apply_has_done_is_undone_when_a_later_disk_fails() {
+    let two = format!("{CONFIG}[disk.logs]\naddress = \"10.0.0.1\"\nuser = true\n");
+    let kernel = configured(&two);
+    let snapshot = kernel.snapshot();
+    let why = (Some(Errno::ENOENT), "no volume".to_owned());
+    kernel.unserved.borrow_mut().insert("logs".to_owned(), why);
+    assert_eq!(fails(&kernel, "apply").kind, Kind::Connection);
+    assert_eq!(kernel.snapshot(), snapshot);
+    // One that is changed before is as it was.
+    kernel.file("/etc/hcablk/hcablk.toml", CONFIG);
+    ok(&kernel, "apply");
+    kernel.file(
+        "/etc/hcablk/hcablk.toml",
+        &two.replace("queues = 2", "queues = 3"),
+    );
+    fails(&kernel, "apply --force");
+    assert_eq!(wanted(&kernel, "data").option("queues"), Some("2"));
+    assert!(kernel.has("/dev/ublkb0"));
+    let outcome = hcablk(&kernel, "apply --force --keep-going").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Connection));
+    assert_eq!(wanted(&kernel, "data").option("queues"), Some("3"));
+}
+
+#[test]
+fn each_step_of_apply_is_undone() {
+    each_failure_is_undone(|| configured(CONFIG), "apply");
+}
+
+#[test]
+fn a_target_that_is_not_up_yet_is_waited_for() {
+    let kernel = configured(CONFIG);
+    let why = (Some(Errno::ECONNREFUSED), "nobody listens".to_owned());
+    kernel.unserved.borrow_mut().insert("data".to_owned(), why);
+    *kernel.meanwhile.borrow_mut() =
+        Some((3, Box::new(|kernel| kernel.unserved.borrow_mut().clear())));
+    assert_eq!(ok(&kernel, "connect data --wait 60"), "/dev/ublkb0\n");
+}
+
+#[test]
+fn a_disk_of_the_other_kind_is_left_alone() {
+    let kernel = Kernel::loaded();
+    ok(&kernel, "connect 10.0.0.1 data");
+    kernel.file("/etc/hcablk/hcablk.toml", CONFIG);
+    let error = fails(&kernel, "apply");
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.message.contains("kernel's driver"), "{error:?}");
+    let kernel = configured("[disk.data]\naddress = \"10.0.0.1\"\n");
+    ok(&kernel, CONNECT);
+    let error = fails(&kernel, "apply");
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.message.contains("in user space"), "{error:?}");
+}
+
+#[test]
+fn disks_that_are_not_configured_are_told_and_saved() {
+    let kernel = configured("");
+    ok(&kernel, "connect --user 10.0.0.1 data --name db --port 7745 --wwid 0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11");
+    let notes = hcablk(&kernel, "apply").unwrap().notes;
+    assert!(
+        notes.iter().any(|note| note.contains("disk db")),
+        "{notes:?}"
+    );
+    ok(&kernel, "config save --force");
+    let text = kernel.text("/etc/hcablk/hcablk.toml");
+    assert!(
+        text.ends_with(
+            "[disk.db]\naddress = \"10.0.0.1\"\nvolume = \"data\"\nwwid = \"0b6c0d0e-4a5b-4f0e-9c57-7a2f3f6f2d11\"\nuser = true\nport = 7745"
+        ),
+        "{text}"
+    );
+    assert!(steps_of(&kernel, "apply").is_empty());
 }

@@ -16,6 +16,7 @@ use crate::system::System;
 use crate::target::{
     allow_host, allowed_hosts, enable_export, enable_port, ports, volumes, wait_until_gone,
 };
+use crate::user;
 
 /// After how long it is said what is waited for.
 const FIRST_WORD: Duration = Duration::from_secs(2);
@@ -86,6 +87,9 @@ fn group<'a>(system: &'a dyn System, step: &Step) -> Result<Group<'a>> {
 fn one(system: &dyn System, step: &Step, transaction: &mut Transaction<'_>) -> Result<()> {
     if let Action::StoreHostId { id } = &step.action {
         return transaction.make_file(Path::new(hostid::FILE), &format!("{id}\n"));
+    }
+    if let Some(change) = &step.user {
+        return user::change(system, &step.name, change, transaction);
     }
     let group = &group(system, step)?;
     let path = |number: u8| group.child("paths").child(&number.to_string());

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::carry_out;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use crate::config::{self, Config, Disk, Paths};
 use crate::configfs::INITIATOR;
 use crate::error::{Error, Kind, Result};
@@ -14,6 +14,7 @@ use crate::initiator::{sync_by_name, wait_for_node};
 use crate::names::DeviceName;
 use crate::output::{ConnectedDisk, Done, Outcome};
 use crate::system::System;
+use crate::user;
 
 /// How long apart it is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -127,6 +128,16 @@ fn connect_one(
         enabled: true,
         ..disk.clone()
     };
+    if disk.user {
+        let (node, changed) =
+            user::connect_configured(system, name, disk, plan::own_id(system, config))?;
+        let connected = ConnectedDisk {
+            name: name.to_string(),
+            device: node.to_string_lossy().into_owned(),
+            changed,
+        };
+        return Ok((connected, Vec::new()));
+    }
     let plan = Plan::for_disk(system, config, name, disk)?;
     if !plan.pending.is_empty() {
         let what: Vec<_> = plan

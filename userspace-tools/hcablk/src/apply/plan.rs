@@ -21,6 +21,7 @@ use crate::names::{DeviceName, VolumeName};
 use crate::output::{is_cut, Client};
 use crate::system::System;
 use crate::target::{allowed_hosts, default_wwid, ports, volumes};
+use crate::user::{self, Planned};
 
 /// Which side of the configuration is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +89,12 @@ impl Plan {
                     plan.disk(&tree, name, disk, host.clone(), force)
                 });
             }
-            plan.beside(&tree, Table::Disk, |name| {
-                config.disk.keys().any(|key| key.as_str() == name)
-            })?;
+            let is_configured = |name: &str| config.disk.keys().any(|key| key.as_str() == name);
+            plan.beside(&tree, Table::Disk, is_configured)?;
+            let in_user_space = user::all(system)?.into_iter().map(|disk| disk.shown_name());
+            let beside = in_user_space.filter(|name| !is_configured(name));
+            plan.not_configured
+                .extend(beside.map(|name| format!("{} {name}", Table::Disk)));
         }
         Ok(plan)
     }
@@ -153,6 +157,7 @@ impl Plan {
                 table: Table::Host,
                 name: String::new(),
                 action: Action::StoreHostId { id: host.id.0 },
+                user: None,
             });
         }
         Ok(())
@@ -239,6 +244,12 @@ impl Plan {
         force: bool,
     ) -> Result<()> {
         let group = tree.child(name.as_str());
+        if disk.user {
+            return self.disk_in_user_space(group.system(), name, disk, host, force);
+        }
+        if let Some(error) = user::refuse_kernels(group.system(), name.as_str()) {
+            return Err(error);
+        }
         let mut wishes = vec![
             Wish::new("address", resolve(&disk.address)?),
             Wish::new(
@@ -286,6 +297,21 @@ impl Plan {
             Paths::These(paths) => path_actions(&group, paths)?,
         };
         self.object(&object, wishes, paths, force)
+    }
+
+    /// Plans for a disk that a program serves.
+    fn disk_in_user_space(
+        &mut self,
+        system: &dyn System,
+        name: &DeviceName,
+        disk: &Disk,
+        host: Result<Uuid>,
+        force: bool,
+    ) -> Result<()> {
+        let Planned { steps, pending } = user::plan(system, name, disk, host, force)?;
+        self.steps.extend(steps);
+        self.pending.extend(pending);
+        Ok(())
     }
 
     /// Plans for one directory: its settings, `between`, and whether it is enabled.
@@ -387,12 +413,13 @@ impl Object<'_> {
             table: self.table,
             name: self.group.name(),
             action,
+            user: None,
         }
     }
 }
 
 /// Returns this host's id.
-fn own_id(system: &dyn System, config: &Config) -> Result<Uuid> {
+pub(super) fn own_id(system: &dyn System, config: &Config) -> Result<Uuid> {
     match config.host {
         Some(host) => Ok(host.id.0),
         None => Ok(hostid::current(system)?.0),

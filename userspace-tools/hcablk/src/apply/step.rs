@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::endpoint::Endpoint;
 use crate::hostid;
+use crate::user::Change;
 
 /// Which sort of thing is changed; the names are those of the configuration's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -104,6 +105,9 @@ pub struct Step {
     /// Which change.
     #[serde(flatten)]
     pub action: Action,
+    /// What is done to a disk in user space.
+    #[serde(skip)]
+    pub user: Option<Change>,
 }
 
 fn endpoint(address: &str, port: u16) -> Endpoint {

@@ -12,6 +12,7 @@ use crate::hostid;
 use crate::names::{DeviceName, VolumeName};
 use crate::system::System;
 use crate::target::Mode;
+use crate::user;
 
 /// Adds what does not fit together.
 pub(super) fn check(
@@ -90,6 +91,9 @@ fn wrong_disk(name: &DeviceName, disk: &Disk) -> Option<String> {
             "{:?} is neither an address nor a host name; the port is `port`",
             disk.address
         ));
+    }
+    if disk.user {
+        return user::misfit(disk);
     }
     let mut known = vec![(0, disk.endpoint())];
     for (number, path) in disk.paths.these() {

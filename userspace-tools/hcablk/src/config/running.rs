@@ -16,6 +16,7 @@ use crate::hostid;
 use crate::initiator::{further_paths, paths_auto};
 use crate::system::System;
 use crate::target::{allowed_hosts, ports, volumes};
+use crate::user;
 
 /// Reads the whole state of both modules; remarks say what could not be expressed.
 pub fn read(system: &dyn System) -> Result<(Config, Vec<String>)> {
@@ -50,6 +51,9 @@ pub fn read(system: &dyn System) -> Result<(Config, Vec<String>)> {
             }
             config.disk.insert(name(&group)?, disk);
         }
+    }
+    for (name, disk) in user::read(system)? {
+        config.disk.insert(name, disk);
     }
     Ok((config, notes))
 }

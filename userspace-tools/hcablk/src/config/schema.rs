@@ -64,6 +64,14 @@ fn is_yes(value: &bool) -> bool {
     *value
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_no(value: &bool) -> bool {
+    !*value
+}
+
 /// Declares a table: keys of its own, and keys each of which is one attribute with a default.
 macro_rules! table {
     (
@@ -224,6 +232,9 @@ table! {
         /// Whether it is to be connected.
         #[serde(default = "yes", skip_serializing_if = "is_yes")]
         pub enabled: bool,
+        /// Whether `hcablk-ublk` is to serve it, in user space.
+        #[serde(default, skip_serializing_if = "is_no")]
+        pub user: bool,
         /// Paths 1 to 15.
         #[serde(default, skip_serializing_if = "Paths::is_none")]
         pub paths: Paths,

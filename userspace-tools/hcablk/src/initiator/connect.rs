@@ -346,14 +346,8 @@ fn bring_up(
             }
         }
     } else {
-        if user::is_there(group.system(), &name) {
-            return Err(Error::new(
-                Kind::Exists,
-                format!("there is a disk {name} in user space"),
-            )
-            .advise(format!(
-                "Disconnect it first (hcablk disconnect {name}), connect with --user, or connect under another name (--name)."
-            )));
+        if let Some(error) = user::refuse_kernels(group.system(), &name) {
+            return Err(error);
         }
         transaction.mkdir(group)?;
     }

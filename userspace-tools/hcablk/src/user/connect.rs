@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use uuid::Uuid;
 
 use super::files::{self, Failed, Wanted};
 use super::show::{self, Disk};
@@ -16,7 +17,6 @@ use crate::error::{describe, Error, Kind, Result};
 use crate::hostid;
 use crate::initiator::{connecting_failed, resolve, Connect, Unreached};
 use crate::keys;
-use crate::names::DeviceName;
 use crate::output::{Done, Outcome};
 use crate::system::{Lock, System};
 use crate::target::DEFAULT_PORT;
@@ -32,6 +32,17 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For how long another command of this kind is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A disk that is asked for.
+pub(crate) struct Asked {
+    /// Its name; nothing if any disk that is as asked for will do.
+    pub(super) name: Option<String>,
+    pub(super) wanted: Wanted,
+    /// Whether all settings must be as they are wanted. Else one that is left out may be anything, and so may the host's id.
+    pub(super) is_whole: bool,
+    /// Whether the host's id was given.
+    pub(super) has_host: bool,
+}
+
 /// What has to be done to have the disk.
 enum Plan {
     /// Nothing: it is there.
@@ -39,12 +50,12 @@ enum Plan {
     /// Its program is to go on with it.
     Recover,
     /// It is to be made.
-    Make(Wanted),
+    Make,
 }
 
 /// Runs `hcablk connect --user`.
-pub fn connect(system: &dyn System, asked: &Connect) -> Result<Outcome> {
-    let (name, device, changed) = bring_up(system, asked)?;
+pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
+    let (name, device, changed) = bring_up(system, &asked(system, wanted)?)?;
     let mut outcome = Outcome::new(Done::Connect {
         name: name.clone(),
         device: device.to_string_lossy().into_owned(),
@@ -57,22 +68,20 @@ pub fn connect(system: &dyn System, asked: &Connect) -> Result<Outcome> {
 }
 
 /// Makes the disk, or finds it as it should be: its name, its node, and whether anything was changed.
-pub(crate) fn bring_up(system: &dyn System, asked: &Connect) -> Result<(String, PathBuf, bool)> {
-    let wanted = wanted(system, asked)?;
+pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, bool)> {
     let name = match &asked.name {
-        Some(name) => name.to_string(),
-        None => find_connected(system, asked, &wanted)?
-            .unwrap_or_else(|| DeviceName::from(&asked.volume).to_string()),
+        Some(name) => name.clone(),
+        None => find_connected(system, asked)?.unwrap_or_else(|| asked.wanted.volume.clone()),
     };
     let plan = {
         let _lock = lock(system)?;
-        let plan = plan(system, &name, asked, wanted)?;
+        let plan = plan(system, &name, asked)?;
         if !matches!(plan, Plan::Nothing) {
-            unit::require(system, &by_hand(asked))?;
+            unit::require(system, &by_hand(&asked.wanted))?;
         }
-        if let Plan::Make(wanted) = &plan {
+        if let Plan::Make = plan {
             // From here on another command sees that the name is taken.
-            write(system, &name, wanted)?;
+            write(system, &name, &asked.wanted)?;
         }
         plan
     };
@@ -82,16 +91,46 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Connect) -> Result<(String, 
     let started = start(system, &name).and_then(|()| node(system, &name));
     match started {
         Ok(node) => Ok((name, node, true)),
-        Err(error) if matches!(plan, Plan::Make(_)) => Err(undo(system, &name, error)),
+        Err(error) if matches!(plan, Plan::Make) => Err(undo(system, &name, error)),
         Err(error) => Err(error),
     }
 }
 
-/// Returns what the disk is to be made of.
-fn wanted(system: &dyn System, asked: &Connect) -> Result<Wanted> {
-    let options = settings::options(asked)?;
-    let address = resolve(&asked.address)?;
-    let host = match asked.host_id {
+/// Returns what the command line asks for.
+fn asked(system: &dyn System, connect: &Connect) -> Result<Asked> {
+    let options = settings::options(connect)?;
+    let place = Place {
+        address: &connect.address,
+        volume: connect.volume.as_str(),
+        host_id: connect.host_id,
+        wwid: connect.expect_wwid,
+        insecure: connect.insecure,
+    };
+    Ok(Asked {
+        name: connect.name.as_ref().map(ToString::to_string),
+        wanted: wanted(system, &place, options)?,
+        is_whole: false,
+        has_host: connect.host_id.is_some(),
+    })
+}
+
+/// Where the volume of a disk is, and who asks for it.
+pub(super) struct Place<'a> {
+    pub(super) address: &'a str,
+    pub(super) volume: &'a str,
+    pub(super) host_id: Option<Uuid>,
+    pub(super) wwid: Option<Uuid>,
+    pub(super) insecure: bool,
+}
+
+/// Returns what a disk is to be made of.
+pub(super) fn wanted(
+    system: &dyn System,
+    place: &Place<'_>,
+    options: Vec<(String, String)>,
+) -> Result<Wanted> {
+    let address = resolve(place.address)?;
+    let host = match place.host_id {
         Some(id) => id,
         None => hostid::current(system)?.0,
     };
@@ -102,27 +141,29 @@ fn wanted(system: &dyn System, asked: &Connect) -> Result<Wanted> {
         )
     })?;
     Ok(Wanted {
-        keys: keys::are_there(system, &address, asked.insecure)?,
+        keys: keys::are_there(system, &address, place.insecure)?,
         address: parsed,
-        volume: asked.volume.to_string(),
+        volume: place.volume.to_owned(),
         host: host.to_string(),
-        wwid: asked.expect_wwid,
+        wwid: place.wwid,
         options,
     })
 }
 
 /// Returns the command that does the same where systemd does not run.
-fn by_hand(asked: &Connect) -> String {
-    let options = settings::options(asked).unwrap_or_default();
-    let options: Vec<_> = options
+fn by_hand(wanted: &Wanted) -> String {
+    let options: Vec<_> = wanted
+        .options
         .iter()
         .map(|(name, value)| format!("-o {name}={value} "))
         .collect();
+    let keys = if wanted.keys { "--keys " } else { "" };
     format!(
-        "hcablk-ublk add --keys {}{} {}  (without --keys for a volume that is exported with --insecure)",
+        "hcablk-ublk add --host-id {} {keys}{}{} {}",
+        wanted.host,
         options.concat(),
-        asked.address,
-        asked.volume
+        wanted.address,
+        wanted.volume
     )
 }
 
@@ -149,22 +190,34 @@ fn lock(system: &dyn System) -> Result<Lock> {
 }
 
 /// Finds a disk that is connected to the volume as asked for, under whatever name.
-fn find_connected(system: &dyn System, asked: &Connect, wanted: &Wanted) -> Result<Option<String>> {
+fn find_connected(system: &dyn System, asked: &Asked) -> Result<Option<String>> {
     let is_it = |disk: &Disk| {
         let is_up = matches!(disk.shown_state(), "live" | "queueing");
-        let is_same = |known: &Wanted| differences(known, wanted, asked).is_empty();
+        let is_same = |known: &Wanted| differences(known, asked).is_empty();
         is_up && disk.wanted.as_ref().is_some_and(is_same)
     };
     let disks = show::all(system)?;
     Ok(disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name))
 }
 
-/// Lists, in words, what is otherwise than asked for. What is left out is not compared.
-fn differences(known: &Wanted, wanted: &Wanted, asked: &Connect) -> Vec<String> {
+/// A setting that a disk has otherwise than asked for.
+pub(super) struct Difference {
+    pub(super) attribute: &'static str,
+    pub(super) from: String,
+    pub(super) to: String,
+}
+
+/// Lists what is otherwise than asked for.
+pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
+    let wanted = &asked.wanted;
     let mut different = Vec::new();
-    let mut compare = |what: &str, known: &str, wanted: &str| {
-        if known != wanted {
-            different.push(format!("{what} is {known}, not {wanted}"));
+    let mut compare = |attribute: &'static str, from: &str, to: &str| {
+        if from != to {
+            different.push(Difference {
+                attribute,
+                from: from.to_owned(),
+                to: to.to_owned(),
+            });
         }
     };
     compare(
@@ -172,53 +225,54 @@ fn differences(known: &Wanted, wanted: &Wanted, asked: &Connect) -> Vec<String> 
         &known.address.to_string(),
         &wanted.address.to_string(),
     );
-    let port = DEFAULT_PORT.to_string();
-    compare(
-        "port",
-        known.option("port").unwrap_or(&port),
-        wanted.option("port").unwrap_or(&port),
-    );
     compare("volume", &known.volume, &wanted.volume);
-    if asked.host_id.is_some() {
+    if asked.has_host || asked.is_whole {
         compare("host_id", &known.host, &wanted.host);
     }
-    if let Some(wwid) = wanted.wwid {
-        let known = known
-            .wwid
-            .map_or_else(|| "any".to_owned(), |id| id.to_string());
-        compare("wwid", &known, &wwid.to_string());
+    if wanted.wwid.is_some() || asked.is_whole {
+        let text = |id: Option<Uuid>| id.map_or_else(String::new, |id| id.to_string());
+        compare("expect_wwid", &text(known.wwid), &text(wanted.wwid));
     }
-    for (name, value) in wanted.options.iter().filter(|(name, _)| name != "port") {
-        let known = known.option(name).or_else(|| settings::default_of(name));
-        compare(name, known.unwrap_or_default(), value);
+    for (attribute, name, default) in settings::OPTIONS {
+        let to = wanted.option(name);
+        // Which port it is, is always known.
+        if to.is_some() || asked.is_whole || *name == "port" {
+            let from = known.option(name).unwrap_or(default);
+            compare(attribute, from, to.unwrap_or(default));
+        }
     }
     different
 }
 
 /// Decides what has to be done.
-fn plan(system: &dyn System, name: &str, asked: &Connect, wanted: Wanted) -> Result<Plan> {
+fn plan(system: &dyn System, name: &str, asked: &Asked) -> Result<Plan> {
     let kernel = INITIATOR.named(system).child(name);
     if kernel.exists() {
-        return Err(Error::new(
-            Kind::Exists,
-            format!("there is a disk {name} of the kernel's driver"),
-        )
-        .advise(format!(
-            "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
-        )));
+        return Err(kernels(name));
     }
     let Some(disk) = show::find(system, name) else {
-        return Ok(Plan::Make(wanted));
+        return Ok(Plan::Make);
     };
     if disk.number.is_none() {
         return match unit::state(system, name)?.as_str() {
             "active" | "activating" | "deactivating" | "reloading" => Err(changing(name)),
             // A command that was killed has left it.
-            _ => Ok(Plan::Make(wanted)),
+            _ => Ok(Plan::Make),
         };
     }
-    let known = disk.wanted.as_ref().unwrap_or(&wanted);
-    let different = differences(known, &wanted, asked);
+    let different: Vec<_> = disk
+        .wanted
+        .iter()
+        .flat_map(|known| differences(known, asked))
+        .map(|one| {
+            let Difference {
+                attribute,
+                from,
+                to,
+            } = one;
+            format!("{attribute} is {from}, not {to}")
+        })
+        .collect();
     if !different.is_empty() {
         return Err(Error::new(
             Kind::Exists,
@@ -246,6 +300,17 @@ fn plan(system: &dyn System, name: &str, asked: &Connect, wanted: Wanted) -> Res
             )))
         }
     }
+}
+
+/// Explains that a name is that of a disk of the kernel's driver.
+pub(super) fn kernels(name: &str) -> Error {
+    Error::new(
+        Kind::Exists,
+        format!("there is a disk {name} of the kernel's driver"),
+    )
+    .advise(format!(
+        "Disconnect it first (hcablk disconnect {name}), or connect under another name (--name)."
+    ))
 }
 
 fn changing(name: &str) -> Error {

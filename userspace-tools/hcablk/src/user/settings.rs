@@ -2,12 +2,13 @@
 
 //! The settings that a disk in user space has, and those that it does not have.
 
+use super::files::Wanted;
 use crate::error::{Error, Kind, Result};
 use crate::initiator::Connect;
 use crate::target::DEFAULT_PORT;
 
 /// The attributes of the kernel's driver that are options of the library, each with its name there and its default.
-const OPTIONS: &[(&str, &str, &str)] = &[
+pub(super) const OPTIONS: &[(&str, &str, &str)] = &[
     ("port", "port", "7744"),
     ("queues", "queues", "1"),
     ("queue_depth", "queue-depth", "128"),
@@ -60,6 +61,16 @@ pub(crate) fn option(attribute: &str, value: &str) -> Option<(String, String)> {
         (_, value) => value,
     };
     Some(((*name).to_owned(), value.to_owned()))
+}
+
+/// Returns the value of an attribute of the kernel's driver, if it is given.
+pub(super) fn attribute(wanted: &Wanted, attribute: &str) -> Option<String> {
+    let (_, name, _) = OPTIONS.iter().find(|(known, _, _)| *known == attribute)?;
+    let value = match (attribute, wanted.option(name)?) {
+        ("ctrl_loss_tmo", FOR_EVER) => "-1",
+        (_, value) => value,
+    };
+    Some(value.to_owned())
 }
 
 /// Returns the options of the library that are asked for. Fails if something is asked for that a disk in user space does not have.
