@@ -11,21 +11,26 @@ HCABLK_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hcablk
 export HCABLK_CACHE
 
 # What the command line may set; the scripts read it from the environment.
-export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING QUICK COUNT LINK SAVE CONNECT REPEAT N
+export SERIES KDIR KREL JOBS V T D INPUT DESTDIR PREFIX HCABLK_MIRROR HCABLK_KEYRING HCABLK_FIO_SOURCE QUICK COUNT LINK SAVE CONNECT REPEAT N
 
 # The scripts run other makes; the flags of this one are not for those.
 unexport MAKEFLAGS MFLAGS
 
 .DEFAULT_GOAL := modules
-.PHONY: modules tools all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
+.PHONY: modules tools fio-engine all help test test-all test-debug test-injected test-machine test-dkms test-hostile test-whole soak soak-nvme demo \
 	pictures bench bench-profile host-test fuzz lint fmt \
 	fmt-check clippy shellcheck docs-check docs-tables tests-check tests-list injected-fit next-turn root kernels update install deb clean distclean shell doc
 
 modules: ## build the modules for all supported kernels (the default)
 	@scripts/build-modules
 
-tools: ## build the hcablk command, and the library for user space with its examples
+tools: ## build the hcablk command, the library for user space with its examples, and fio's engine if the archive has fio's source
 	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
+	@scripts/fio-engine --if-possible
+
+fio-engine: ## build what `make tools` builds, and fail if fio's engine cannot be built
+	@scripts/cargo userspace-tools "tools: hcablk" build --release --lib --bins --examples
+	@scripts/fio-engine
 
 all: modules tools ## both
 
@@ -166,5 +171,7 @@ help: ## this list
 	@echo "  KREL=RELEASE      for install: the kernel, default: the running one"
 	@echo "  DESTDIR=, PREFIX= for install: default none, /usr/local"
 	@echo "  HCABLK_CACHE=PATH where the build root is kept; now $(HCABLK_CACHE)"
+	@echo "  HCABLK_FIO_SOURCE=DIR  build fio's engine for the fio whose sources are there; default: those"
+	@echo "                    of Debian's package, from the archive"
 	@echo "  HCABLK_MIRROR=URL a Debian mirror, default http://deb.debian.org/debian"
 	@echo "  HCABLK_KEYRING=F  keys to check Debian's archive by, if this host's are too old"

@@ -418,6 +418,10 @@ def build(
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")
         add_c_library(top, command.parent / "libhcablk.so", sources.parent.parent / "userspace-tools/libhcablk-c")
+        # Left out where the archive has no source of fio.
+        engine = command.parent / "libhcablk-fio.so"
+        if engine.exists():
+            top.file(f"usr/lib/x86_64-linux-gnu/fio/{engine.name}", engine.read_bytes(), 0o755)
     for module in modules:
         top.file(f"usr/lib/modules/{kernel.name}/updates/{module.name}", stripped(module.read_bytes()))
     for name, data in depmod(kernel, modules).items():
