@@ -14,13 +14,17 @@
 //! durable before, and the initiator can ask for that by the admin queue pair.
 
 use self::{
-    changer::Changer,
+    changer::{
+        Asked,
+        Changer, //
+    },
     end_reason::EndReason, //
 };
 use crate::{
     admin::Admin,
     drive::{
         backing::Backing,
+        reservations::Drive,
         write_errors::{
             Records,
             WriteErrors,
@@ -29,22 +33,31 @@ use crate::{
     },
     export::volume::Volume,
     io::{
+        Fault,
         Flushes,
-        Queue, //
+        Queue,
+        QueueConfig,
+        Shape, //
     },
     memory::{
+        Charge,
         Client,
         Memory, //
     },
-    printed::Printed, //
 };
 use hcablk_core::{
     broken,
+    crypto::SessionKey,
     logic::session_state::{
         SessionState,
         KEEP_ALIVE_PERIOD_MS, //
     },
     proto::{
+        auth::{
+            Channel,
+            Sealed,
+            Window, //
+        },
         connect::{
             Epoch,
             Geometry,
@@ -52,6 +65,10 @@ use hcablk_core::{
             SessionId, //
         },
         message::{
+            ReservationInfo,
+            ReservationOp,
+            Status,
+            Tag,
             VolumeLimits,
             VolumeState, //
         },
@@ -59,10 +76,15 @@ use hcablk_core::{
             HostId,
             VolumeName, //
         },
+        ADMIN_QUEUE, //
     },
     rdma::{
+        cm::Id,
         pd::ProtectionDomain,
-        port::PortWatch, //
+        port::{
+            PortListener,
+            WatchedPort, //
+        },
     },
     report::trace,
     sync::{
@@ -80,6 +102,7 @@ use hcablk_core::{
         WorkQueue, //
     },
     system::{
+        self,
         may_print,
         Lines, //
     },
@@ -100,12 +123,6 @@ use kernel::{
 
 mod changer;
 pub(crate) mod end_reason;
-mod port;
-mod preempted;
-mod proof;
-mod queues;
-
-pub(crate) use self::proof::SessionProof;
 
 /// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
 const DURABLE_ASK_MS: u32 = 10_000;
@@ -182,7 +199,7 @@ pub(crate) struct Session {
     changer: Arc<Changer>,
     /// Set with the admin queue pair, until the teardown.
     #[pin]
-    port: Mutex<Option<PortWatch>>,
+    port: WatchedPort,
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
     /// Held by who closes queues: the teardown, which has shut them before, or who replaces one.
@@ -245,7 +262,7 @@ impl Session {
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 changer,
-                port <- new_mutex!(None),
+                port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 keep_alive_timer <- new_mutex!(None),
@@ -432,7 +449,7 @@ impl Session {
     /// Logs why the session ends, with a rate limit, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
-        let (volume, id, host) = (self.volume(), self.id.0, Printed(self.host));
+        let (volume, id, host) = (self.volume(), self.id.0, self.host);
         if reason.is_usual() {
             if may_print(Lines::Ends) {
                 pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
@@ -485,7 +502,7 @@ impl Session {
 
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
-        self.leave_port();
+        self.port.leave();
         let admin = self.admin.lock().clone();
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
@@ -534,7 +551,7 @@ impl Session {
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
                 self.volume(),
                 self.id.0,
-                Printed(self.host)
+                self.host
             );
         }
         // Who waits looks for it in the list, and finds all of it done.
@@ -556,5 +573,276 @@ impl Tick for Session {
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();
         }
+    }
+}
+
+impl Session {
+    /// Returns whether requests of this session can reach `drive`. Takes no reference: whoever asks
+    /// may not be the last to have one.
+    pub(crate) fn is_on(&self, drive: &Arc<Drive>) -> bool {
+        let backing = self.backing.lock();
+        let own = backing.as_ref().and_then(|backing| backing.drive());
+        own.is_some_and(|own| Arc::ptr_eq(own, drive))
+    }
+
+    /// Ends the session because the preemption `number` has ended the registration of its host.
+    pub(crate) fn preempt(self: &Arc<Self>, number: u64) {
+        // The first counts: later ones wait for what it has ended, too.
+        if self.preempted.load(Relaxed) == 0 {
+            self.preempted.store(number, Relaxed);
+        }
+        self.end(EndReason::Preempted);
+    }
+
+    /// Returns whether a preemption has ended it whose number is `last` or less.
+    pub(crate) fn is_preempted_by(&self, last: u64) -> bool {
+        (1..=last).contains(&self.preempted.load(Relaxed))
+    }
+}
+
+/// The key of a session, by which its initiator names it, and which of its requests have come.
+#[pin_data]
+pub(crate) struct SessionProof {
+    handle: u64,
+    pub(crate) key: SessionKey,
+    #[pin]
+    window: Mutex<Window>,
+}
+
+impl SessionProof {
+    pub(crate) fn new(key: SessionKey) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                handle: system::random_u64(),
+                key,
+                window <- new_mutex!(Window::new()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the number by which requests name the session.
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Returns whether the session's initiator has sent `request` on `channel`.
+    pub(crate) fn has_sealed(&self, request: &Sealed, channel: &Channel) -> bool {
+        self.key.has_sealed(request, channel)
+    }
+
+    /// Returns whether it has not come before. To be asked once, when [`Self::has_sealed`].
+    pub(crate) fn is_new(&self, request: &Sealed) -> bool {
+        self.window.lock().accept(request.counter())
+    }
+}
+
+impl Session {
+    /// Ends when the port of `id` goes down, from here on, unless it has ended already. Sleeps.
+    fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
+        self.port
+            .watch(id, self.clone(), || !self.state.lock().is_live())
+    }
+}
+
+impl PortListener for Session {
+    fn port_down(self: Arc<Self>) {
+        self.end(EndReason::PortDown);
+    }
+}
+
+impl Session {
+    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep,
+    /// but does not wait for the drive.
+    pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
+        let backing = self.backing()?;
+        let (now, generation) = backing.observe()?;
+        Some(VolumeNow {
+            state: VolumeState {
+                sectors: now.sectors,
+                read_only: self.geometry.read_only || now.refuses_writes,
+                write_cache: Some(now.wants_flushes),
+            },
+            limits: VolumeLimits {
+                // They come by a key.
+                atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
+                ..now.limits
+            },
+            generation,
+        })
+    }
+
+    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the
+    /// reply said when the session began), and whether its disk sends `flushes`. Any context.
+    pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
+        let relies = match cache {
+            Some(cache) => cache && flushes,
+            None => self.geometry.write_cache,
+        };
+        self.flushes.store(relies, Relaxed);
+        if flushes {
+            self.asks_durable.store(true, Relaxed);
+        }
+    }
+
+    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
+    /// address. Any context.
+    pub(crate) fn portals_generation(&self) -> u32 {
+        self.volume.registry().portals_generation()
+    }
+
+    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets
+    /// none begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL`
+    /// if the path is the session's own. May sleep, but does not wait for the drive.
+    pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
+        let id = self.id.on_path(path);
+        if id == self.id {
+            return Err(EINVAL);
+        }
+        Ok(self.volume.fence_session(self.host, id, epoch))
+    }
+
+    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export
+    /// does not end. Process context.
+    pub(crate) fn durable(&self) -> Option<bool> {
+        *self.durable.lock()
+    }
+
+    /// Records that the initiator got that answer. Any context.
+    pub(crate) fn durable_told(&self) {
+        self.durable_told.set();
+    }
+
+    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`.
+    /// Request `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the
+    /// request's status if it is not begun. May sleep, but does not wait for a file.
+    pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
+        let backing = self.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
+        // Before it is looked whether the session ends: see there.
+        let ticket = drive.ticket();
+        if self.is_ending() {
+            return Err(Status::Gone);
+        }
+        self.changer.begin(Asked {
+            tag,
+            sequence,
+            op,
+            drive,
+            ticket,
+        })
+    }
+
+    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`.
+    /// Fails with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
+    pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
+        if let Some(index) = index {
+            return self.volume.read_key(self, index);
+        }
+        let backing = self.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive().ok_or(Status::Unsupported)?;
+        Ok(drive.read(None))
+    }
+}
+
+impl Session {
+    /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds
+    /// it. May sleep. Fails with `EIO` if the session is ending.
+    pub(crate) fn make_admin(
+        self: &Arc<Self>,
+        id: &Arc<Id>,
+        client: Arc<Client>,
+    ) -> Result<Arc<Admin>> {
+        let completions = self.volume.registry().admin_completions();
+        let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
+        let watched = self.watch_port(id);
+        let mut place = self.admin.lock();
+        if watched.is_ok() && self.state.lock().is_live() {
+            *place = Some(admin.clone());
+            self.changer.answer_by(&admin);
+            return Ok(admin);
+        }
+        drop(place);
+        admin.close();
+        watched.and(Err(EIO))
+    }
+
+    /// Makes queue pair `index` of the connection `id`, which `charge` is for, over what the volume
+    /// is made of. May sleep.
+    pub(crate) fn make_queue(
+        self: &Arc<Self>,
+        index: u8,
+        id: &Arc<Id>,
+        backing: Arc<Backing>,
+        shape: Shape,
+        charged: (&Arc<Client>, Charge),
+    ) -> Result<Arc<Queue>> {
+        let config = QueueConfig {
+            session: self.id,
+            host: self.host,
+            epoch: self.epoch,
+            index,
+            geometry: self.geometry,
+            flushes: self.flushes.clone(),
+            completions: backing.completions(self.pd.is_software()).clone(),
+            pd: self.pd.clone(),
+            backing,
+            write_errors: self.write_errors.clone(),
+            teller: self.write_errors.teller(),
+        };
+        Queue::new(self.clone(), config, id, shape, charged)
+    }
+
+    /// Ends the session because of queue pair `queue`.
+    pub(crate) fn end_by(self: &Arc<Self>, queue: u8, fault: Fault) {
+        self.end(EndReason::Queue(queue, fault));
+        if queue == ADMIN_QUEUE {
+            // Nobody will ask.
+            self.durable_told.set();
+        }
+    }
+
+    /// Adds a queue pair. If the session is ending, or has this queue already,
+    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
+        let mut queues = self.queues.lock();
+        let result = if !self.state.lock().is_live() {
+            Err(EIO)
+        } else if queues.iter().any(|q| q.index() == queue.index()) {
+            Err(EEXIST)
+        } else {
+            queue.time(self.volume.timing());
+            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
+        };
+        drop(queues);
+        if result.is_err() {
+            queue.close();
+        }
+        result
+    }
+
+    /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
+    /// as long as the drive needs for what it has begun. Does nothing if it is not there, or
+    /// the session is ending. `false`: another one is being taken down, which is not waited for: an
+    /// initiator replaces one after the other. Process context.
+    pub(crate) fn replace_queue(&self, index: u8) -> bool {
+        let Some(_alone) = self.closing.try_lock() else {
+            return !self.state.lock().is_live();
+        };
+        if !self.state.lock().is_live() {
+            return true;
+        }
+        let found = self
+            .queues
+            .lock()
+            .iter()
+            .find(|queue| queue.index() == index)
+            .cloned();
+        if let Some(queue) = found {
+            queue.comes_to(trace::State::Ending);
+            queue.close_alone();
+            drop(self.volume.retire_one(&self.queues, index));
+        }
+        true
     }
 }

@@ -13,8 +13,6 @@
 //! - [`drive`]: what volumes are made of: drives, files, caches, peer memory.
 //! - [`memory`]: the memory of all sessions, its limit, and who has how much of it.
 //! - [`stats`]: what is counted.
-//! - [`printed`]: host ids for the log.
-//! - [`parameters`]: the module's parameters.
 
 mod admin;
 mod config;
@@ -22,11 +20,10 @@ mod drive;
 mod export;
 mod io;
 mod memory;
-mod parameters;
-mod printed;
 mod session;
 mod stats;
 
+use core::borrow::Borrow;
 use hcablk_core::{
     configfs::Subsystem,
     proto, // `admission` and `validate` name it from the root, as their tests do.
@@ -65,6 +62,29 @@ module! {
             description: "1: give peer memory to soft-RoCE and siw as to an HCA; x86, for tests",
         },
     },
+}
+
+/// Returns whether write data is fetched into registered memory on every device.
+pub(crate) fn force_mr() -> bool {
+    // A value on some kernels, a reference on others.
+    *Borrow::<u8>::borrow(&module_parameters::force_mr.value()) != 0
+}
+
+/// Returns whether write data may be fetched by RDMA READ.
+pub(crate) fn rdma_read() -> bool {
+    *Borrow::<u8>::borrow(&module_parameters::rdma_read.value()) != 0
+}
+
+/// Returns how many connection requests may wait for their turn at the same time; by default those
+/// of 32 initiators with 128 queue pairs each.
+pub(crate) fn pending_connects() -> u32 {
+    *Borrow::<u32>::borrow(&module_parameters::pending_connects.value())
+}
+
+/// Returns whether an RDMA device without DMA of its own is taken for one that does DMA
+/// among PCI devices.
+pub(crate) fn p2p_virtual() -> bool {
+    *Borrow::<u8>::borrow(&module_parameters::p2p_virtual.value()) != 0
 }
 
 /// What the module holds, dropped in this order: when the directories are gone nobody connects any

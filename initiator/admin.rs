@@ -25,14 +25,19 @@
 //! module's, also when memory is short. What is in flight is under one irq lock, `state`, inside
 //! which nothing is locked; `fencing` and `reserver` are mutexes that are held over an answer.
 
+use self::state::{
+    period_ms,
+    tag,
+    State,
+    SENDS, //
+};
 use crate::{
-    deadline::Deadline,
     failure::{
         Failure,
         Step,
         Violation, //
     },
-    stats::AdminCounts,
+    stats::AdminCounts, //
 };
 use hcablk_core::{
     proto::{
@@ -78,6 +83,7 @@ use hcablk_core::{
         Running,
         WorkQueue, //
     },
+    system::Deadline, //
 };
 use kernel::{
     new_mutex,
@@ -98,12 +104,6 @@ mod state;
 mod timer;
 
 pub(crate) use self::owner::AdminOwner;
-use self::state::{
-    period_ms,
-    tag,
-    State,
-    SENDS, //
-};
 pub(crate) use self::state::{
     News,
     Watching, //

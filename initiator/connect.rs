@@ -6,7 +6,6 @@
 
 use self::sealed::Sealed;
 use crate::{
-    deadline::Deadline,
     failure::{
         Failure,
         Step, //
@@ -46,7 +45,10 @@ use hcablk_core::{
         Event,
         IrqLock, //
     },
-    system::errno, //
+    system::{
+        errno,
+        Deadline, //
+    },
 };
 use kernel::{
     prelude::*,

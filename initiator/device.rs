@@ -63,7 +63,11 @@ use crate::{
         Driver,
         Queue, //
     },
-    keys::Keys,
+    keys::{
+        self,
+        Keys,
+        Side, //
+    },
     session::{
         Session,
         VolumeInfo, //
@@ -78,6 +82,7 @@ use hcablk_core::{
         Directory,
         DirectoryPin, //
     },
+    crypto::Key,
     printable,
     proto::{
         connect::PATHS_MAX,
@@ -104,7 +109,6 @@ mod attempt;
 mod bring_up;
 mod disk;
 mod events;
-mod keys;
 mod limits;
 mod lost_writes;
 mod pace;
@@ -548,5 +552,26 @@ impl Device {
     /// now. Process context.
     pub(crate) fn follow(&self, session: &Session, now: News) -> bool {
         self.follow_volume(session, now)
+    }
+}
+
+impl Device {
+    /// Sets a key, or removes it if `text` is empty. Fails with `EINVAL` if it is no key, and with
+    /// `ENOMEM`.
+    pub(crate) fn set_key(&self, side: Side, text: &str) -> Result {
+        let key = keys::parse(text)?;
+        let former = self.keys.lock().set(side, key);
+        drop(former);
+        Ok(())
+    }
+
+    /// Returns how many keys are set.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.lock().count()
+    }
+
+    /// Returns by what to prove who this host is, as [`keys::Keys::pair`].
+    pub(super) fn pair_key(&self, insecure: bool) -> Result<Option<Key>, Failure> {
+        self.keys.lock().pair(insecure)
     }
 }

@@ -10,13 +10,12 @@
 
 use crate::{
     connect,
-    deadline::Deadline,
     failure::Failure,
     keys::{
         self,
         Keys,
         Side, //
-    }, //
+    },
 };
 use core::net::{
     IpAddr,
@@ -45,7 +44,8 @@ use hcablk_core::{
         VERSION_MAX,
         VERSION_MIN, //
     },
-    rdma::address::parse_ip, //
+    rdma::address::parse_ip,
+    system::Deadline, //
 };
 use kernel::{
     new_mutex,
@@ -53,7 +53,7 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
-    }, //
+    },
 };
 
 /// The top directory.

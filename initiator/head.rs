@@ -11,7 +11,6 @@ use self::{
     },
 };
 use crate::{
-    deadline::Deadline,
     io::{
         Driver,
         HwQueues,
@@ -41,9 +40,12 @@ use hcablk_core::{
         },
         Event, //
     },
-    system::hibernation::{
-        Use,
-        Uses, //
+    system::{
+        hibernation::{
+            Use,
+            Uses, //
+        },
+        Deadline, //
     },
 };
 use kernel::{

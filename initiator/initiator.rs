@@ -19,17 +19,14 @@
 //! - [`settings`]: what users set.
 //! - [`workqueues`]: the workqueues of each path, and who destroys them.
 //! - [`stats`]: what is counted.
-//! - [`proof`]: by what a session proves that requests are its own.
 //! - [`keys`]: by which keys this host and a target prove who they are.
 //! - [`identity`]: by what a target tells a disk's connections.
-//! - [`deadline`]: until when something is waited for.
 //! - [`failure`]: everything that can go wrong, in words and as error codes.
 
 mod admin;
 mod batching;
 mod config;
 mod connect;
-mod deadline;
 mod device;
 mod discovery;
 mod failure;
@@ -37,7 +34,6 @@ mod head;
 mod identity;
 mod io;
 mod keys;
-mod proof;
 mod session;
 mod settings;
 mod shape;

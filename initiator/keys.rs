@@ -4,8 +4,26 @@
 //! set them.
 
 use crate::failure::Failure;
-use hcablk_core::crypto::Key;
-use kernel::prelude::*;
+use hcablk_core::{
+    crypto::{
+        Key,
+        SessionKey, //
+    },
+    proto::{
+        auth::Channel,
+        connect::{
+            Request,
+            REQUEST_LEN, //
+        },
+    },
+};
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+};
 
 /// Whose key it is.
 #[derive(Clone, Copy)]
@@ -62,5 +80,33 @@ impl Keys {
             (None, Some(_)) => Err(Failure::Unset("host_key")),
             (Some(_), None) => Err(Failure::Unset("target_key")),
         }
+    }
+}
+
+/// The key of a session, and by what the target names that.
+pub(crate) struct SessionProof {
+    pub(crate) key: SessionKey,
+    handle: u64,
+    /// Requests that were sealed.
+    count: Atomic<u64>,
+}
+
+impl SessionProof {
+    pub(crate) fn new(key: SessionKey, handle: u64) -> Self {
+        Self {
+            key,
+            handle,
+            count: Atomic::new(0),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// Encodes a request, which no other one is numbered like.
+    pub(crate) fn seal(&self, request: &Request, channel: &Channel) -> [u8; REQUEST_LEN] {
+        let number = self.count.fetch_add(1, Relaxed).wrapping_add(1);
+        self.key.seal_request(request, self.handle, number, channel)
     }
 }

@@ -29,8 +29,17 @@
 //!
 //! A request that is not answered in time is the matter of its queue alone at
 //! first, see `session/replace.rs`.
+//!
+//! # Durable at an orderly end
+//!
+//! What a target that ends the export in order has acknowledged from a volatile write cache.
+//!
+//! The next export is another instance, which remembers nothing of that, so that the disk would
+//! have to fail a flush. A target that withdraws the volume, or is shut down, has the drive make it
+//! durable when the session's queue pairs are gone. The initiator asks for that by the admin queue
+//! pair, which is closed last. It counts only by the session whose queue pairs are gone last: until
+//! then something may be acknowledged by another path.
 
-use self::durable::Opened;
 use crate::{
     admin::Admin,
     connect::Link,
@@ -39,9 +48,10 @@ use crate::{
     head::Head,
     io::{
         Driver,
-        Queue, //
+        Queue,
+        QueueConfig, //
     },
-    proof::SessionProof,
+    keys::SessionProof,
     settings::Settings,
     shape::Shape,
     workqueues::WorkQueues, //
@@ -70,7 +80,10 @@ use hcablk_core::{
     rdma::{
         cm::Id,
         pd::ProtectionDomain,
-        port::PortWatch, //
+        port::{
+            PortListener,
+            WatchedPort, //
+        },
     },
     report::trace,
     sync::{
@@ -86,6 +99,7 @@ use hcablk_core::{
         Running,
         Tick, //
     },
+    system::Deadline, //
 };
 use kernel::{
     impl_has_work, new_mutex,
@@ -100,9 +114,6 @@ use kernel::{
     },
 };
 
-mod durable;
-mod port;
-mod queues;
 mod replace;
 mod teardown;
 mod watch;
@@ -177,7 +188,7 @@ pub(crate) struct Session {
     admin: Mutex<Option<Arc<Admin>>>,
     /// Set with the admin queue pair, until the teardown.
     #[pin]
-    port: Mutex<Option<PortWatch>>,
+    port: WatchedPort,
     /// Set with the admin queue pair, if keys are.
     #[pin]
     proof: Mutex<Option<Arc<SessionProof>>>,
@@ -255,7 +266,7 @@ impl Session {
                 requests,
                 state <- new_irq_lock!(State::Connecting, "hcablk_session"),
                 admin <- new_mutex!(None),
-                port <- new_mutex!(None),
+                port <- WatchedPort::new(),
                 proof <- new_mutex!(None),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -485,5 +496,239 @@ impl Tick for Session {
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();
         }
+    }
+}
+
+impl Session {
+    /// Ends when the port of `id` goes down, from here on, unless it has ended already. Sleeps.
+    fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
+        self.port
+            .watch(id, self.clone(), || *self.state.lock() != State::Connecting)
+    }
+}
+
+impl PortListener for Session {
+    /// Ends the session, if another one is to follow it or there are other paths. A disk that has
+    /// none but this one may live on: the queue pairs send again what was lost, until the port is
+    /// back or they have given up.
+    fn port_down(self: Arc<Self>) {
+        if self.head.queues_if_no_path() || self.device.has_other_paths(&self) {
+            self.fail(Failure::PortDown);
+        }
+    }
+}
+
+/// How long the target is asked, in milliseconds. It waits about as long for the question.
+const DURABLE_MS: u32 = 10_000;
+
+/// Milliseconds between two questions.
+const ASK_MS: u32 = 50;
+
+/// Whether requests can go by the queue pairs of a session, and be answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opened {
+    NotYet,
+    Yes,
+    /// Its queue pairs are closed.
+    Over,
+}
+
+impl Session {
+    /// Counts the session as one by which requests are answered, unless its queue pairs are closed.
+    /// Process context.
+    pub(super) fn open(&self) {
+        let mut opened = self.opened.lock();
+        if *opened == Opened::NotYet {
+            *opened = Opened::Yes;
+            self.head.session_opened();
+        }
+    }
+
+    /// Counts it no longer, since its queue pairs are closed; returns whether no other is open.
+    /// Process context.
+    pub(super) fn close(&self) -> bool {
+        let mut opened = self.opened.lock();
+        let former = core::mem::replace(&mut *opened, Opened::Over);
+        former == Opened::Yes && self.head.session_closed()
+    }
+
+    /// Returns whether to ask the target of `admin` before that is closed.
+    pub(super) fn is_to_ask_durable(&self) -> bool {
+        self.failure() == Some(Failure::ExportEnds)
+            && self.is_to_be_followed()
+            && self.head.flushes()
+    }
+
+    /// Asks the target whether all is durable that it acknowledged, and records that it is. Sleeps,
+    /// [`DURABLE_MS`] or so at most.
+    pub(super) fn ask_durable(&self, admin: &Admin) {
+        let deadline = Deadline::new(DURABLE_MS);
+        let durable = loop {
+            match admin.ask_durable() {
+                Ok(true) => break true,
+                Ok(false) if !deadline.has_passed() && !self.head.goes_within(ASK_MS) => {}
+                _ => break false,
+            }
+        };
+        if durable {
+            let instance = self.volume().and_then(|volume| volume.instance);
+            self.head.set_durable(instance);
+        }
+    }
+}
+
+impl Session {
+    /// Returns its protection domain. Fails with `ENODEV` when the teardown has let the RDMA device
+    /// go.
+    fn pd(&self) -> Result<Arc<ProtectionDomain>> {
+        self.pd.lock().clone().ok_or(ENODEV)
+    }
+}
+
+impl Session {
+    /// Makes queue pair `index` of the connection `id`. May sleep. Fails as verbs do, and with
+    /// `ENOMEM`.
+    pub(crate) fn make_queue(self: Arc<Self>, index: u8, id: &Arc<Id>) -> Result<Arc<Queue>> {
+        let config = QueueConfig {
+            session: self.id,
+            epoch: self.epoch,
+            index,
+            polled: index >= self.settings.queues,
+            settings: self.settings,
+            unflushed: self.head.unflushed().clone(),
+        };
+        let pd = self.pd()?;
+        Queue::new(self.clone(), config, &self.requests, id, &pd, self.shape)
+    }
+
+    /// Makes a queue pair like that of the connection `id`, which the target will refuse, and does
+    /// not have it.
+    pub(crate) fn make_probe(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
+        let setup = |e| Failure::Setup("the admin queue pair", e);
+        let tmo_s = self.settings.keep_alive_tmo_s;
+        self.pd()
+            .and_then(|pd| Admin::new(self.clone(), self.id, tmo_s, id, &pd))
+            .map_err(setup)
+    }
+
+    /// Makes the admin queue pair of the connection `id`, and has it. As [`Self::make_queue`].
+    pub(crate) fn make_admin(self: Arc<Self>, id: &Arc<Id>) -> Result<Arc<Admin>, Failure> {
+        let admin = self.clone().make_probe(id)?;
+        if let Err(e) = self.watch_port(id) {
+            admin.close();
+            return Err(Failure::Setup("the watch of the port", e));
+        }
+        let mut place = self.admin.lock();
+        if *self.state.lock() == State::Connecting {
+            *place = Some(admin.clone());
+            return Ok(admin);
+        }
+        drop(place);
+        admin.close();
+        Err(self.failure().unwrap_or(Failure::Disconnected))
+    }
+
+    /// Returns by what it proves that requests are its own, if it does.
+    pub(crate) fn proof(&self) -> Option<Arc<SessionProof>> {
+        self.proof.lock().clone()
+    }
+
+    /// Has it prove that from now on.
+    pub(crate) fn set_proof(&self, proof: Arc<SessionProof>) {
+        *self.proof.lock() = Some(proof);
+    }
+
+    /// Adds the next queue pair. It belongs to the teardown even if this fails
+    /// because the session is ending: then it is torn down here.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result<(), Failure> {
+        let mut queues = self.queues.lock();
+        let state = *self.state.lock();
+        let result = match state {
+            State::Connecting => queues
+                .push(queue.clone(), GFP_KERNEL)
+                .map_err(|e| Failure::Setup("a queue pair", e.into())),
+            State::Ending(failure) | State::Ended(failure) => {
+                Err(failure.unwrap_or(Failure::Disconnected))
+            }
+            State::Live => Err(Failure::Setup("a queue pair", EBUSY)),
+        };
+        drop(queues);
+        if result.is_err() {
+            queue.close();
+        }
+        result
+    }
+
+    /// Returns how many RDMA READs of the target the device answers at a time.
+    pub(crate) fn responder_resources(&self) -> u8 {
+        self.pd().map_or(0, |pd| pd.attributes().max_qp_rd_atom)
+    }
+
+    /// Has `link`, by which a queue pair comes up in place of another one, told when the owner
+    /// ends; `None`: not any more. Fails if the owner has ended.
+    pub(crate) fn has_coming(&self, link: Option<&Arc<Link>>) -> Result<(), Failure> {
+        *self.coming.lock() = link.cloned();
+        // Whoever ends it looks for the link after that.
+        match self.state.lock().reason() {
+            None => Ok(()),
+            Some(failure) => Err(failure.unwrap_or(Failure::Disconnected)),
+        }
+    }
+
+    /// Tells that the target has closed a connection. Any context.
+    pub(crate) fn connection_closed(self: Arc<Self>) {
+        self.fail(Failure::Disconnected);
+    }
+
+    /// Tells that the RDMA device goes away. The connection manager's callback, which may sleep,
+    /// but not for the end of one.
+    pub(crate) fn device_removed(self: Arc<Self>) {
+        self.device_removed.store(true, Release);
+        self.fail(Failure::DeviceRemoved);
+        self.device.device_removed(&self);
+    }
+}
+
+impl Session {
+    /// Starts replacing the queue pair of `queue`, since its request `tag` was not answered in
+    /// time. Any context.
+    pub(crate) fn queue_timed_out(self: Arc<Self>, queue: &Queue, tag: u16) {
+        if !self.is_admitted() {
+            // Its replacement would be a path of the disk without having been admitted.
+            self.fail(Failure::RequestTimeout);
+        } else if queue.mark_timed_out(tag) {
+            pr_warn!(
+                "{}: queue {} of path {} does not answer in time\n",
+                *self.device,
+                queue.index(),
+                self.path()
+            );
+            // If that is queued already it has yet to look.
+            let _ = self
+                .workqueues
+                .teardown()
+                .enqueue::<_, REPLACE>(self.clone());
+        }
+    }
+
+    /// Returns whether requests wait for another session when this one has ended.
+    pub(crate) fn requests_wait(&self) -> bool {
+        self.head.requests_wait()
+    }
+
+    /// Has requests wait for no other session. Any context.
+    pub(crate) fn no_other_session(&self) {
+        self.head.queue_if_no_path(false);
+    }
+
+    /// Returns whether flushes and writes with FUA fail, since the target has lost writes that it
+    /// acknowledged. Any context.
+    pub(crate) fn has_lost_writes(&self) -> bool {
+        self.head.has_lost_writes()
+    }
+
+    /// Records that one was refused because of that. Any context.
+    pub(crate) fn tell_loss(&self) {
+        self.head.tell_loss();
     }
 }

@@ -12,13 +12,13 @@
 //! - [`message`]: what travels in SENDs once connected.
 //! - [`name`]: host ids and volume names.
 //! - [`credits`]: who may send when.
-//! - [`grant`]: memory of the target for the data of writes.
+//! - [`eager_ring`]: memory of the target for the data of writes.
 
 pub mod auth;
 pub mod connect;
 pub mod credits;
 pub mod discovery;
-pub mod grant;
+pub mod eager_ring;
 pub mod message;
 pub mod name;
 mod wire;

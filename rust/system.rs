@@ -2,8 +2,11 @@
 
 //! Facts about the machine, and chance.
 
+mod deadline;
 pub mod errno;
 pub mod hibernation;
+
+pub use self::deadline::Deadline;
 
 use crate::bindings;
 use kernel::page::PAGE_SHIFT;

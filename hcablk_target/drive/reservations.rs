@@ -30,7 +30,6 @@ use hcablk_core::{
             REGISTRANTS_MAX, //
         },
     },
-    printable,
     proto::{
         connect::SessionId,
         message::{
@@ -78,16 +77,6 @@ pub(crate) use self::drives::{
     Drives,
     Keep, //
 };
-
-/// A wwid for the kernel's formatting macros.
-struct Printed(VolumeId);
-
-impl core::fmt::Display for Printed {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        core::fmt::Display::fmt(&self.0, f)
-    }
-}
-printable!(Printed);
 
 /// Who asks for a change: disk `disk` of `host`, by its `sequence`; and when.
 #[derive(Clone, Copy)]

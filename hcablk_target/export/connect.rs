@@ -30,7 +30,6 @@ use super::{
 };
 use crate::{
     io::Fault,
-    printed::Printed,
     session::{
         end_reason::EndReason,
         Session, //
@@ -80,7 +79,7 @@ use kernel::{
     },
 };
 
-mod grant;
+mod accept;
 mod identify;
 mod refusal;
 mod sizing;
@@ -264,7 +263,7 @@ impl Connect {
             _ if !may_print(Lines::Refusals) => {}
             Some(request) => pr_warn!(
                 "refused {} for volume {}: {refusal}\n",
-                Printed(request.host),
+                request.host,
                 request.volume.as_str()
             ),
             None => pr_warn!("refused a connection: {refusal}\n"),

@@ -17,10 +17,7 @@
 //! Disabling a port ends no session: it only lets nobody in any more.
 
 use super::registry::Registry;
-use crate::{
-    memory::Memory,
-    printed::PrintedAddress, //
-};
+use crate::memory::Memory;
 use core::net::{
     IpAddr,
     Ipv4Addr,
@@ -31,6 +28,7 @@ use hcablk_core::{
         Directory,
         DirectoryPin, //
     },
+    printable,
     proto::connect::{
         Reason,
         Reject, //
@@ -335,3 +333,13 @@ impl WorkItem for Port {
         without_io(|| this.wait_for_device());
     }
 }
+
+/// An address for the kernel's printing macros.
+struct PrintedAddress(SocketAddr);
+
+impl core::fmt::Display for PrintedAddress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(&self.0, f)
+    }
+}
+printable!(PrintedAddress);

@@ -28,7 +28,7 @@ use crate::{
         claims::Claims,
         reservations::Drives, //
     },
-    parameters::pending_connects,
+    pending_connects,
     session::{
         end_reason::EndReason,
         Session,

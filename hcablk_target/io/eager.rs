@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Eager writes, whose data is in the eager ring before the target knows of them, and their
-//! answers. The slots of the ring are accounted for by [`grant`](hcablk_core::proto::grant), under
-//! `Queue::work`, in the order in which requests come.
+//! answers. The slots of the ring are accounted for by [`grant`](hcablk_core::proto::eager_ring),
+//! under `Queue::work`, in the order in which requests come.
 //!
 //! A slot is freed just before its answer is posted, without that lock: the answer marks it
 //! ([`AnsweredSlots`]), and the next write that takes a slot frees the marked ones. The initiator
@@ -21,7 +21,7 @@ use super::{
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{
-        grant::{
+        eager_ring::{
             Answers,
             Grant,
             Immediate,

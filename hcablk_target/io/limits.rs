@@ -27,7 +27,7 @@ use core::mem::size_of;
 use hcablk_core::{
     memory::eager_ring::EagerRing,
     proto::{
-        grant::open_writes,
+        eager_ring::open_writes,
         message::BUFFER_LEN,
         TRANSFER_USUAL, //
     },

@@ -15,7 +15,7 @@ use crate::{
         },
     },
     memory::layout::BUFFER_BYTES,
-    parameters::p2p_virtual, //
+    p2p_virtual, //
 };
 use hcablk_core::{
     p2p::{

@@ -74,7 +74,7 @@ use hcablk_core::{
             Geometry,
             SessionId, //
         },
-        grant::{
+        eager_ring::{
             Ring,
             Taken, //
         },

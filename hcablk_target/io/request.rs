@@ -41,7 +41,7 @@ use hcablk_core::{
     memory::eager_ring::EagerRing,
     p2p::PeerMemory,
     proto::{
-        grant::RingSlot,
+        eager_ring::RingSlot,
         message::{
             self,
             Extent,

@@ -46,7 +46,7 @@ use crate::memory::layout::{
 };
 use hcablk_core::{
     proto::{
-        grant::Answers,
+        eager_ring::Answers,
         message::{
             Answer,
             Op,

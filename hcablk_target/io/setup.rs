@@ -51,7 +51,7 @@ use hcablk_core::{
     p2p::PeerLease,
     proto::{
         connect::Geometry,
-        grant::{
+        eager_ring::{
             open_writes,
             Ring,
             Taken, //

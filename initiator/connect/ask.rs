@@ -15,7 +15,6 @@ use crate::{
         Admin,
         AdminOwner, //
     },
-    deadline::Deadline,
     failure::{
         Failure,
         Step, //
@@ -24,8 +23,8 @@ use crate::{
 use core::net::SocketAddr;
 use hcablk_core::{
     crypto::{
-        KernelCrypto, //
-        Key,
+        KernelCrypto,
+        Key, //
     },
     proto::{
         auth::{
@@ -51,6 +50,7 @@ use hcablk_core::{
         },
         pd::ProtectionDomain, //
     },
+    system::Deadline, //
 };
 use kernel::{
     prelude::*,

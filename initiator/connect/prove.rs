@@ -14,12 +14,11 @@ use super::{
     Rising, //
 };
 use crate::{
-    deadline::Deadline,
     failure::{
         Failure,
         Step, //
     },
-    proof::SessionProof,
+    keys::SessionProof,
     session::Session, //
 };
 use core::net::SocketAddr;
@@ -39,6 +38,7 @@ use hcablk_core::{
             REQUEST_LEN, //
         },
     },
+    system::Deadline, //
 };
 use kernel::{
     prelude::*,

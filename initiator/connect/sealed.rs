@@ -6,7 +6,7 @@
 use super::padded;
 use crate::{
     failure::Failure,
-    proof::SessionProof, //
+    keys::SessionProof, //
 };
 use hcablk_core::proto::{
     auth::{

@@ -17,7 +17,6 @@ use super::{
 };
 use crate::{
     connect::AttemptLinks,
-    deadline::Deadline,
     failure::Failure,
     io::Retired,
     session::{
@@ -25,9 +24,12 @@ use crate::{
         VolumeInfo, //
     },
 };
-use hcablk_core::proto::connect::{
-    Epoch,
-    Geometry, //
+use hcablk_core::{
+    proto::connect::{
+        Epoch,
+        Geometry, //
+    },
+    system::Deadline, //
 };
 use kernel::{
     prelude::*,

@@ -16,7 +16,6 @@ use crate::{
         Link,
         Rising, //
     },
-    deadline::Deadline,
     failure::{
         Failure,
         Violation, //
@@ -42,7 +41,10 @@ use hcablk_core::{
         cm::Id,
         pd::ProtectionDomain, //
     },
-    system, //
+    system::{
+        self,
+        Deadline, //
+    },
 };
 use kernel::{
     prelude::*,

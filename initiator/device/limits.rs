@@ -20,10 +20,7 @@
 //! issue them look at the limit first, and take a request that ends as not supported for what it
 //! is.
 
-use crate::{
-    deadline::Deadline,
-    io::Driver, //
-};
+use crate::io::Driver;
 use hcablk_core::{
     blkdev::{
         Disk,
@@ -33,6 +30,7 @@ use hcablk_core::{
         connect::Geometry,
         message::VolumeLimits, //
     },
+    system::Deadline, //
 };
 use kernel::prelude::*;
 

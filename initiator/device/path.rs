@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     connect::AttemptLinks,
-    deadline::Deadline,
     failure::Failure,
     session::Session,
     settings::Settings,
@@ -44,6 +43,7 @@ use hcablk_core::{
         defer::for_reclaim,
         Event, //
     },
+    system::Deadline, //
 };
 use kernel::{
     impl_has_work, new_mutex,

@@ -16,7 +16,6 @@ use super::{
     State, //
 };
 use crate::{
-    deadline::Deadline,
     failure::Failure,
     head::Head,
     session::Session,
@@ -31,7 +30,8 @@ use hcablk_core::{
         connect::Epoch,
         name::VolumeId, //
     },
-    sync::defer::for_reclaim, //
+    sync::defer::for_reclaim,
+    system::Deadline, //
 };
 use kernel::{
     prelude::*,

@@ -10,7 +10,6 @@ use super::{
     Settings, //
 };
 use crate::{
-    deadline::Deadline,
     failure::{
         Failure,
         Step, //
@@ -21,6 +20,7 @@ use crate::{
         VolumeInfo, //
     },
 };
+use hcablk_core::system::Deadline;
 use kernel::{
     prelude::*,
     sync::Arc, //

@@ -36,12 +36,14 @@ use super::{
     State, //
 };
 use crate::{
-    deadline::Deadline,
     failure::Failure,
     head::Head,
     session::VolumeInfo, //
 };
-use hcablk_core::system;
+use hcablk_core::system::{
+    self,
+    Deadline, //
+};
 use kernel::{
     prelude::*,
     sync::Arc, //

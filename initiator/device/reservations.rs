@@ -8,7 +8,6 @@
 
 use super::Device;
 use crate::{
-    deadline::Deadline,
     head::Head,
     session::Session, //
 };
@@ -24,7 +23,10 @@ use hcablk_core::{
         Atomic,
         Relaxed, //
     },
-    system::errno,
+    system::{
+        errno,
+        Deadline, //
+    },
 };
 use kernel::{
     new_condvar, new_mutex,

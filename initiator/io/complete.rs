@@ -39,7 +39,7 @@ use hcablk_core::{
     },
     broken,
     proto::{
-        grant::{
+        eager_ring::{
             Answered,
             Answers, //
         },

@@ -2,7 +2,7 @@
 
 //! Eager writes: the initiator puts the data into the target's eager ring, by RDMA WRITE straight
 //! from the request's segments. Nothing is registered, and the target posts no RDMA READ. The
-//! slots of the ring are accounted for by [`grant`](hcablk_core::proto::grant), under the send
+//! slots of the ring are accounted for by [`grant`](hcablk_core::proto::eager_ring), under the send
 //! lock.
 //!
 //! An eager write has one of two forms:
@@ -44,7 +44,7 @@ use hcablk_core::{
     },
     proto::{
         connect::Reply,
-        grant::{
+        eager_ring::{
             Grant,
             Immediate,
             RingSlot, //

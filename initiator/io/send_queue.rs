@@ -75,7 +75,7 @@ use hcablk_core::{
     broken,
     proto::{
         credits::Credits,
-        grant::{
+        eager_ring::{
             open_writes,
             Ring,
             Taken, //

@@ -35,7 +35,6 @@ use super::{
 };
 use crate::{
     connect,
-    deadline::Deadline,
     failure::{
         Failure,
         Violation, //
@@ -56,7 +55,8 @@ use hcablk_core::{
         },
         TRANSFER_USUAL, //
     },
-    sync::defer::for_reclaim, //
+    sync::defer::for_reclaim,
+    system::Deadline, //
 };
 use kernel::{
     prelude::*,

@@ -24,7 +24,7 @@ use kernel::{
 impl Session {
     fn tear_down(self: &Arc<Self>) {
         drop(self.keep_alive_timer.lock().take());
-        self.leave_port();
+        self.port.leave();
         // Requests go by other paths at once, also while a queue pair that is being replaced
         // drains.
         self.stop_queues();

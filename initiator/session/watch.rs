@@ -14,7 +14,6 @@ use crate::{
         AdminOwner,
         Watching, //
     },
-    deadline::Deadline,
     failure::{
         Failure,
         Violation, //
@@ -26,7 +25,8 @@ use hcablk_core::{
         message::VolumeLimits,
         ADMIN_QUEUE, //
     },
-    sync::defer::for_reclaim, //
+    sync::defer::for_reclaim,
+    system::Deadline, //
 };
 use kernel::{
     sync::Arc,

@@ -2,7 +2,7 @@
 
 //! The eager ring: memory to which a peer may write as long as its queue pair lives, and into
 //! which an initiator puts the data of eager writes. The account of its slots is
-//! [`proto::grant`](crate::proto::grant).
+//! [`proto::grant`](crate::proto::eager_ring).
 //!
 //! The peer can write to all of it at any time, also while a drive takes data from there; it
 //! cannot read it. So the ring holds nothing but the data of that peer's writes: it is cleared
@@ -10,7 +10,7 @@
 
 use crate::{
     memory::pages::PageRange,
-    proto::grant::{
+    proto::eager_ring::{
         Grant,
         BYTES_MAX,
         UNIT, //

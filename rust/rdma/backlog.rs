@@ -11,7 +11,7 @@
 
 use super::{
     cq::Handler,
-    pending::Counted,
+    mr::Counted,
     qp::QueuePair,
     wr::{
         CanWait,

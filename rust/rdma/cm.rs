@@ -29,7 +29,7 @@ use self::event::on_event;
 use super::{
     address::RawAddress,
     device::Attributes,
-    paired::Paired, //
+    qp::Paired, //
 };
 use crate::bindings::{
     self,
@@ -41,7 +41,7 @@ use core::{
     ptr::{
         self,
         NonNull, //
-    }, //
+    },
 };
 use kernel::{
     error::{

@@ -18,21 +18,21 @@
 //! ```
 
 use super::{
-    paired::Paired,
     pd::ProtectionDomain,
+    qp::Paired,
     wr::WorkId, //
-};
-use crate::sync::atomic::{
-    Acquire,
-    Atomic,
-    Full,
-    Relaxed,
-    Release, //
 };
 use crate::{
     bindings,
     report::stats::Counter,
     sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Relaxed,
+            Release, //
+        },
         synchronize_completions,
         Event,
         WorkQueue, //
@@ -54,7 +54,7 @@ use kernel::{
         Arc,
         SpinLock, //
     },
-    types::Opaque,
+    types::Opaque, //
 };
 
 mod arming;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Memory regions for fast registration.
+//!
+//! # Registrations that wait for their doorbell
+//!
+//! The account of a region's registrations that wait for their doorbell: while there is one the
+//! region is not destroyed.
 
 use super::{
     pd::ProtectionDomain,
-    pending::PendingRegistrations,
     wr::{
         Invalidate,
         Key,
@@ -28,7 +32,15 @@ use kernel::{
         to_result, //
     },
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
 };
 
 /// What a region is good for: what its request needs and no more.
@@ -317,5 +329,35 @@ impl Drop for MemoryRegion {
             // The device keeps the region, so its domain must stay.
             core::mem::forget(self.pd.clone());
         }
+    }
+}
+
+/// Counts the registrations of a region that wait for their doorbell.
+pub struct PendingRegistrations(Atomic<u32>);
+
+impl PendingRegistrations {
+    pub(super) fn none() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Returns whether one does.
+    pub(super) fn any(&self) -> bool {
+        self.0.load(Acquire) != 0
+    }
+}
+
+/// A registration that waits: it is counted as long as this is there.
+pub(super) struct Counted(Arc<PendingRegistrations>);
+
+impl Counted {
+    pub(super) fn new(waiting: &Arc<PendingRegistrations>) -> Self {
+        waiting.0.fetch_add(1, Relaxed);
+        Self(waiting.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0 .0.fetch_sub(1, Release);
     }
 }

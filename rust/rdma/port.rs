@@ -14,8 +14,12 @@
 use super::cm::Id;
 use crate::bindings;
 use kernel::{
+    new_mutex,
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        Mutex, //
+    },
     types::Opaque, //
 };
 
@@ -89,6 +93,49 @@ impl Drop for PortWatch {
             bindings::ib_unregister_event_handler(&raw mut (*raw).handler);
             raw.drop_in_place();
         }
+    }
+}
+
+/// The port that its owner, the listener, watches, if it does.
+#[pin_data]
+pub struct WatchedPort {
+    #[pin]
+    watch: Mutex<Option<PortWatch>>,
+}
+
+impl WatchedPort {
+    /// Makes one that watches no port.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            watch <- new_mutex!(None),
+        })
+    }
+
+    /// Begins to tell `listener` of the port of `id`, unless `has_ended` says that the listener has
+    /// ended meanwhile: then nobody calls [`Self::leave`] any more. Sleeps. Fails as
+    /// [`PortWatch::new`].
+    pub fn watch(
+        &self,
+        id: &Arc<Id>,
+        listener: Arc<dyn PortListener>,
+        has_ended: impl FnOnce() -> bool,
+    ) -> Result {
+        let watch = PortWatch::new(id, listener)?;
+        let mut place = self.watch.lock();
+        let unused = match has_ended() {
+            true => Some(watch),
+            false => place.replace(watch),
+        };
+        drop(place);
+        // Under no lock: this waits for a call that runs.
+        drop(unused);
+        Ok(())
+    }
+
+    /// Ends the watch, since the listener ends. Sleeps.
+    pub fn leave(&self) {
+        let watch = self.watch.lock().take();
+        drop(watch);
     }
 }
 

@@ -14,7 +14,7 @@
 
 use super::{
     buffer::Slice,
-    pending::PendingRegistrations, //
+    mr::PendingRegistrations, //
 };
 use crate::bindings::{
     self,

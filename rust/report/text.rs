@@ -17,3 +17,5 @@ macro_rules! printable {
     };
 }
 pub use printable;
+
+printable!(crate::proto::name::HostId, crate::proto::name::VolumeId,);

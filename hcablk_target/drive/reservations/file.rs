@@ -9,7 +9,6 @@
 //! page cache has alone would be taken for durable, and the one that is would be overwritten by the
 //! next change.
 
-use super::Printed;
 use hcablk_core::{
     blkdev::{
         StateDirectory,
@@ -49,8 +48,7 @@ impl DriveFile {
         wwid: VolumeId,
         state: &mut Reservations,
     ) -> Result<Self, (&'static str, Error)> {
-        let printed = Printed(wwid);
-        let name = CString::try_from_fmt(fmt!("{printed}")).map_err(|e| (MEMORY, e))?;
+        let name = CString::try_from_fmt(fmt!("{wwid}")).map_err(|e| (MEMORY, e))?;
         let what = "its file of reservations cannot be read";
         let newest = match directory.file(&name) {
             Ok(file) => Self::read(&file, wwid, state)?,

@@ -21,7 +21,6 @@ use crate::{
         Denied,
         Needs, //
     },
-    parameters,
     session::Session, //
 };
 use hcablk_core::{
@@ -91,10 +90,10 @@ impl Connect {
             limit => limit.min(request.depth),
         };
         let options = QueueOptions {
-            sinks: id.is_iwarp() || parameters::force_mr(),
+            sinks: id.is_iwarp() || crate::force_mr(),
             writes: !session.geometry().read_only,
             grants: backing.bears_change(),
-            no_read: !parameters::rdma_read(),
+            no_read: !crate::rdma_read(),
             // Peer memory is beside a queue's own buffers.
             shares: !backing.wants_peers(),
         };

@@ -4,14 +4,26 @@
 
 use super::{
     super::{
-        grant::Grant,
         message,
         name::VolumeId,
-        wire::{prefix, Reader, Writer},
-        ADMIN_DEPTH, INLINE_MAX, MAGIC,
+        wire::{
+            prefix,
+            Reader,
+            Writer, //
+        },
+        ADMIN_DEPTH,
+        INLINE_MAX,
+        MAGIC, //
     },
-    Epoch, ExportInstance, Request, SessionId, REPLY_LEN, REPLY_MIN_LEN, TRANSFER_UNIT,
+    Epoch,
+    ExportInstance,
+    Request,
+    SessionId,
+    REPLY_LEN,
+    REPLY_MIN_LEN,
+    TRANSFER_UNIT, //
 };
+use crate::proto::eager_ring::Grant;
 
 /// What a volume can do, as its target tells the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,22 @@
 
 use super::{
     super::{
-        grant::Grant,
         message,
-        name::{HostId, VolumeId, VolumeName},
-        ADMIN_DEPTH, ADMIN_QUEUE, DEPTH_MAX, QUEUES_MAX, TRANSFER_USUAL,
+        name::{
+            HostId,
+            VolumeId,
+            VolumeName, //
+        },
+        ADMIN_DEPTH,
+        ADMIN_QUEUE,
+        DEPTH_MAX,
+        QUEUES_MAX,
+        TRANSFER_USUAL, //
     },
     reply::*,
-    *,
+    *, //
 };
+use crate::proto::eager_ring::Grant;
 
 fn request() -> Request {
     Request {

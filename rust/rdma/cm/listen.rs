@@ -19,7 +19,7 @@ use crate::{
     bindings,
     rdma::{
         address::RawAddress,
-        paired::Paired, //
+        qp::Paired, //
     },
     sync::defer::without_io,
     system::errno, //

@@ -5,7 +5,7 @@
 //! done with its memory, and no other one ends.
 
 use hcablk_core::proto::{
-    grant::{Answers, Grant, UNIT},
+    eager_ring::{Answers, Grant, UNIT},
     message::{Response, Status, Tag},
 };
 use hcablk_host_tests::decoders::Decoder;

@@ -8,7 +8,7 @@ use crate::proofs::{all_asked, all_told, asked, challenge, challenges, told};
 use crate::proto::{
     connect::{Epoch, ExportInstance, Geometry, Reason, Reject, Reply, Request as Connect, SessionId, REPLY_MIN_LEN, REQUEST_LEN},
     credits::Credits,
-    grant::{Answers, Grant},
+    eager_ring::{Answers, Grant},
     message::{
         AdminOp, AdminRequest, AdminResponse, Answer, AtomicWrites, BadRequest, Extent, Op, Remote, Request, ReservationOp, ReservationType, Response, Status, Tag, VolumeLimits, VolumeState, MORE_OFFSET,
         REQUEST_LEN as MESSAGE_LEN, MESSAGE_REQUESTS_MAX,

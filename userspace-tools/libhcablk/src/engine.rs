@@ -17,7 +17,7 @@
 use hcablk_core::{
     proto::{
         credits::Credits,
-        grant::{open_writes, Answers, Grant, Ring, RingSlot, Taken},
+        eager_ring::{open_writes, Answers, Grant, Ring, RingSlot, Taken},
         message::{Response, Status, Tag},
     },
     rdma::space::SendSpace,
@@ -375,7 +375,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hcablk_core::proto::grant::UNIT;
+    use hcablk_core::proto::eager_ring::UNIT;
 
     const GRANT: Grant = Grant {
         bytes: 4 * UNIT,

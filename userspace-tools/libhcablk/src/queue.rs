@@ -31,7 +31,7 @@ use crate::{
 };
 use hcablk_core::proto::{
     connect::Reply,
-    grant::Immediate,
+    eager_ring::Immediate,
     message::{self, Answer, Extent, Remote, Tag, BUFFER_LEN},
 };
 use nix::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Until when something is waited for.
+//! A deadline: until when a caller waits for one thing.
 
 use kernel::time::{
     Instant,
@@ -9,14 +9,14 @@ use kernel::time::{
 
 /// The end of all waiting for one thing, as a connection.
 #[derive(Clone, Copy)]
-pub(crate) struct Deadline {
+pub struct Deadline {
     start: Instant<Monotonic>,
     limit_ms: u32,
 }
 
 impl Deadline {
     /// Makes a deadline `limit_ms` milliseconds from now.
-    pub(crate) fn new(limit_ms: u32) -> Self {
+    pub fn new(limit_ms: u32) -> Self {
         Self {
             start: Instant::now(),
             limit_ms,
@@ -24,18 +24,19 @@ impl Deadline {
     }
 
     /// Returns the milliseconds left, at least one.
-    pub(crate) fn left_ms(self) -> u32 {
+    pub fn left_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis().max(0);
         (i64::from(self.limit_ms) - gone).max(1) as u32
     }
 
     /// Returns the milliseconds since it was made.
-    pub(crate) fn gone_ms(self) -> u32 {
+    pub fn gone_ms(self) -> u32 {
         let gone = self.start.elapsed().as_millis();
         gone.clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    pub(crate) fn has_passed(self) -> bool {
+    /// Returns whether the limit is over.
+    pub fn has_passed(self) -> bool {
         self.start.elapsed().as_millis() >= i64::from(self.limit_ms)
     }
 }

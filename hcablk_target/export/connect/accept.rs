@@ -16,7 +16,6 @@ use super::{
 use crate::{
     export::volume::Volume,
     io::Fault,
-    printed::Printed,
     session::Session, //
 };
 use hcablk_core::{
@@ -198,7 +197,7 @@ impl Connect {
     /// cause it.
     #[cold]
     fn report_begin(request: &Request, volume: &Volume) {
-        let (id, host) = (request.session.0, Printed(request.host));
+        let (id, host) = (request.session.0, request.host);
         if !(request.is_admin() || request.replace) || !may_print(Lines::Begins) {
             return;
         }
