@@ -427,7 +427,7 @@ fn a_disk_that_no_program_serves_is_removed() {
         steps_of(&kernel, "disconnect data"),
         [
             "run systemctl stop hcablk-ublk@data.service",
-            "run hcablk-ublk remove --force 0",
+            "run hcablk-ublk remove 0",
             "forget data.wanted"
         ]
     );
@@ -448,7 +448,7 @@ fn a_disk_that_was_made_by_hand_is_known_by_its_device() {
     assert!(ok(&kernel, "list").contains("ublkb0 "));
     assert_eq!(
         steps_of(&kernel, "disconnect ublkb0"),
-        ["run hcablk-ublk remove --force 0"]
+        ["run hcablk-ublk remove 0"]
     );
 }
 

@@ -156,9 +156,10 @@ bool hcablk_has_lost_writes(struct hcablk_volume *volume);
  * HCABLK_PAST_SIZE bytes. It returns the length of the text without the null byte; -ERANGE:
  * `size` is too small; -EOPNOTSUPP: the volume has no wwid.
  *
- * A program stores both where they outlive it, before its first write. The state changes with
- * each session, and when writes are lost: ask again now and then, and store what has changed. If
- * the program is killed before that, its successor assumes that writes are lost. Stored state is
+ * A program stores both where they outlive it, before its first write: in a new file, which it
+ * renames, so that a successor finds all of one text. The state changes with each session, and
+ * when writes are lost: ask again now and then, and store what has changed. If the program is
+ * killed before that, its successor assumes that writes are lost. Stored state is
  * not needed any more when the volume was flushed and closed.
  */
 #define HCABLK_PAST_SIZE 128

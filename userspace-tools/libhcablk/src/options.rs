@@ -324,7 +324,7 @@ mod tests {
             let value = match *name {
                 "host-key" | "target-key" => continue,
                 "state" => "/run/somewhere",
-                "past" => "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile",
+                "past" => "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile kept",
                 _ => "1",
             };
             assert!(options().set(name, value).is_ok(), "{name}");

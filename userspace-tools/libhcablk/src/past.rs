@@ -34,14 +34,14 @@ pub struct BadPast;
 impl fmt::Display for Past {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let instance = self.instance.map_or(0, ExportInstance::number);
-        write!(f, "{} {instance:016x}", self.id)?;
-        if self.was_volatile {
-            f.write_str(" volatile")?;
-        }
-        if self.has_lost_writes {
-            f.write_str(" lost")?;
-        }
-        Ok(())
+        // Both states by a word, so that a text that was cut off is none.
+        let cache = if self.was_volatile {
+            "volatile"
+        } else {
+            "durable"
+        };
+        let writes = if self.has_lost_writes { "lost" } else { "kept" };
+        write!(f, "{} {instance:016x} {cache} {writes}", self.id)
     }
 }
 
@@ -49,24 +49,28 @@ impl FromStr for Past {
     type Err = BadPast;
 
     fn from_str(text: &str) -> Result<Self, BadPast> {
-        let mut words = text.split(' ');
-        let id = words.next().ok_or(BadPast)?;
-        let instance = words.next().ok_or(BadPast)?;
+        let words: Vec<_> = text.split(' ').collect();
+        let [id, instance, cache, writes] = words[..] else {
+            return Err(BadPast);
+        };
+        if instance.len() != 16 || !instance.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(BadPast);
+        }
         let instance = u64::from_str_radix(instance, 16).map_err(|_| BadPast)?;
-        let mut past = Self {
+        Ok(Self {
             id: VolumeId::parse(id).map_err(|_| BadPast)?,
             instance: ExportInstance::of(instance),
-            was_volatile: false,
-            has_lost_writes: false,
-        };
-        for word in words {
-            match word {
-                "volatile" => past.was_volatile = true,
-                "lost" => past.has_lost_writes = true,
+            was_volatile: match cache {
+                "volatile" => true,
+                "durable" => false,
                 _ => return Err(BadPast),
-            }
-        }
-        Ok(past)
+            },
+            has_lost_writes: match writes {
+                "lost" => true,
+                "kept" => false,
+                _ => return Err(BadPast),
+            },
+        })
     }
 }
 
@@ -88,11 +92,18 @@ mod tests {
                 assert_eq!(past.to_string().parse(), Ok(past));
             }
         }
+        let whole = "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 volatile lost";
+        assert!(whole.parse::<Past>().is_ok());
+        // A text that was cut off would say that nothing can be lost.
+        for length in 0..whole.len() {
+            let cut = &whole[..length];
+            assert_eq!(cut.parse::<Past>(), Err(BadPast), "{cut}");
+        }
         for bad in [
-            "",
-            "x 1",
-            "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45",
-            "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 1 gone",
+            "x 0000000000000001 durable kept",
+            "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 +000000000000007 durable kept",
+            "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 durable gone",
+            "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45 0000000000000007 durable kept ",
         ] {
             assert_eq!(bad.parse::<Past>(), Err(BadPast), "{bad}");
         }

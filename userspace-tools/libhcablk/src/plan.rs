@@ -221,7 +221,8 @@ impl<'a, P: Piece> Parts<'a, P> {
 
     /// Returns the length and the place of the next part.
     fn choose(&mut self) -> Option<(u32, Place)> {
-        let run = self.cursor.run()?;
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let run = self.cursor.run()?.min(left);
         if self.is_long(run) {
             return Some((self.blocks(run), Place::Window));
         }

@@ -298,14 +298,16 @@ fn allowed(reply: &Reply, settings: Settings, shape: Shape) -> Allowed {
         false => settings.eager_write.min(ring),
     };
     let block = 1 << reply.geometry.logical_block_shift;
+    let largest = reply.geometry.max_transfer;
     let slot = u32::try_from(SLOT).unwrap_or(u32::MAX);
+    let slot = slot.min(largest).max(block);
     Allowed {
         limits: Limits {
             block,
-            largest: reply.geometry.max_transfer,
+            largest,
             slot,
             small_read: settings.small_read.min(slot),
-            gathered: eager.max(reply.inline) & !(block - 1),
+            gathered: eager.max(reply.inline).min(largest) & !(block - 1),
             pieces: shape.pieces,
             write_windows: !reply.no_read,
         },

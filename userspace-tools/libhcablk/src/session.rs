@@ -120,6 +120,8 @@ pub(crate) struct Shared {
     /// The last era that began with a loss of what was not flushed then.
     lossy_era: AtomicU32,
     has_lost_writes: AtomicBool,
+    /// A killed program, whose state was taken over, may have left writes in a volatile cache.
+    inherited_volatile: AtomicBool,
     /// How many sessions there were after the first one.
     reconnects: AtomicU64,
     /// For how long the target may leave a request unanswered, and the time since then in ticks.
@@ -183,6 +185,7 @@ impl Shared {
             unflushed,
             lossy_era: AtomicU32::new(0),
             has_lost_writes: AtomicBool::new(false),
+            inherited_volatile: AtomicBool::new(false),
             reconnects: AtomicU64::new(0),
             io_timeout_s: options.io_timeout_s,
             tick: AtomicU32::new(1),
@@ -390,7 +393,8 @@ impl Shared {
         Some(Past {
             id: export.id?,
             instance: export.instance,
-            was_volatile: self.geometry.write_cache,
+            was_volatile: self.geometry.write_cache
+                || self.inherited_volatile.load(Ordering::Acquire),
             has_lost_writes: self.has_lost_writes(),
         })
     }
@@ -398,6 +402,7 @@ impl Shared {
     /// Takes over the state that a killed program has left.
     pub(crate) fn inherit(&self, past: Past) {
         if past.was_volatile {
+            self.inherited_volatile.store(true, Ordering::Release);
             // It may have written, and not flushed. The number counts also while this volume reports no cache.
             self.unflushed.acknowledge(self.unflushed.now().max(1));
         }
@@ -507,8 +512,8 @@ impl<'a> Service<'a> {
         for id in ids {
             id.disconnect();
         }
-        let asks =
-            failure == Failure::ExportEnds && self.opening.may_resume() && self.opening.flushes();
+        let may_lose = self.opening.flushes() || self.shared.unflushed.is_dirty();
+        let asks = failure == Failure::ExportEnds && self.opening.may_resume() && may_lose;
         if asks && is_durable(&mut served.admin, self.shared) {
             self.opening.set_durable();
         }

@@ -45,6 +45,7 @@ use std::{
     fs,
     io::{self, Write as _},
     os::fd::AsFd as _,
+    path::Path,
     sync::{
         atomic::{AtomicBool, Ordering},
         Arc,
@@ -278,7 +279,8 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
         if !has_come && !is_told {
             continue;
         }
-        if is_in_use(disk) && !(has_come && is_told) {
+        // The second signal does not look: that may wait for the target.
+        if !(has_come && is_told) && is_in_use(disk) {
             if !is_told {
                 eprintln!("hcablk-ublk: ublkb{disk} is in use, and ends when it is unmounted; a second signal ends it at once, and what is not written back is lost");
             }
@@ -297,7 +299,8 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
     }
 }
 
-/// Returns whether somebody has the disk for himself, as a mount and a device above it have.
+/// Returns whether somebody has the disk for himself, as a mount and a device above it have, or that
+/// cannot be told.
 fn is_in_use(disk: u32) -> bool {
     let path = format!("/dev/ublkb{disk}");
     open(
@@ -305,8 +308,7 @@ fn is_in_use(disk: u32) -> bool {
         OFlag::O_RDONLY | OFlag::O_EXCL,
         Mode::empty(),
     )
-    .err()
-        == Some(Errno::EBUSY)
+    .is_err_and(|error| !matches!(error, Errno::ENXIO | Errno::ENODEV))
 }
 
 fn stop_disk(disk: u32, mark: u64) -> Result<(), Error> {
@@ -458,10 +460,10 @@ pub(crate) fn remove(disk: u32, force: bool) -> Result<(), Error> {
     };
     // To open one that nobody serves may wait for its program.
     if !force && (is_mounted(disk)? || (known.is_served() && is_in_use(disk))) {
-        return Err(format!("/dev/ublkb{disk} is in use; --force removes it all the same").into());
+        return Err(in_use(disk));
     }
     if known.is_served() {
-        return end_program(disk, saved.mark, known.pid, force);
+        return end_program(disk, saved.mark, force);
     }
     let _lock = Lock::take(disk)?;
     remove_left(disk, &known)
@@ -476,34 +478,65 @@ pub(crate) fn remove_left(disk: u32, known: &Disk) -> Result<(), Error> {
 }
 
 /// Has the program that serves a disk remove it, and waits for that.
-fn end_program(disk: u32, mark: u64, pid: i32, force: bool) -> Result<(), Error> {
-    let pid = Pid::from_raw(pid);
-    kill(pid, Signal::SIGTERM)?;
+fn end_program(disk: u32, mark: u64, force: bool) -> Result<(), Error> {
+    let mut told = None;
     for waited in 0u32.. {
-        thread::sleep(LOOK);
-        if driver::find(disk, mark).is_none() {
+        let Some(known) = driver::find(disk, mark) else {
             return Ok(());
-        }
-        if force {
-            // Also if it is in use.
-            let _ = kill(pid, Signal::SIGTERM);
+        };
+        if known.is_served() {
+            // Another program may have gone on with the disk. With force a program is told again, which ends a disk in use.
+            if force || told != Some(known.pid) {
+                let _ = kill(Pid::from_raw(known.pid), Signal::SIGTERM);
+                told = Some(known.pid);
+            }
+        } else if let Ok(_lock) = Lock::take(disk) {
+            // It was killed meanwhile.
+            if !force && is_mounted(disk)? {
+                return Err(in_use(disk));
+            }
+            return remove_left(disk, &known);
         }
         if waited % 10 == 9 {
-            eprintln!("hcablk-ublk: waiting for program {pid} to remove ublkb{disk}");
+            eprintln!(
+                "hcablk-ublk: waiting for program {} to remove ublkb{disk}",
+                known.pid
+            );
         }
+        thread::sleep(LOOK);
     }
     Ok(())
 }
 
-/// Returns whether the disk is mounted, or another device is above it.
+fn in_use(disk: u32) -> Error {
+    format!("/dev/ublkb{disk} is in use; --force removes it all the same").into()
+}
+
+/// Returns whether the disk, or a partition of it, is mounted or swapped to, or another device is above it.
 fn is_mounted(disk: u32) -> Result<bool, Error> {
-    let name = format!("/dev/ublkb{disk}");
-    let mounts = fs::read_to_string("/proc/mounts")?;
-    let is_mounted = mounts
-        .lines()
-        .any(|line| line.split(' ').next() == Some(name.as_str()));
-    let above = fs::read_dir(format!("/sys/block/ublkb{disk}/holders"));
-    Ok(is_mounted || above.is_ok_and(|mut above| above.next().is_some()))
+    let name = format!("ublkb{disk}");
+    let partition = format!("{name}p");
+    let is_it = |device: &str| device == name || device.starts_with(&partition);
+    for list in ["/proc/mounts", "/proc/swaps"] {
+        let list = fs::read_to_string(list)?;
+        let mut devices = list
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
+        if devices.any(|device| device.strip_prefix("/dev/").is_some_and(is_it)) {
+            return Ok(true);
+        }
+    }
+    let folder = format!("/sys/block/{name}");
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let folders = entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&partition))
+    });
+    let has_holder = |folder: &Path| {
+        let above = fs::read_dir(folder.join("holders"));
+        above.is_ok_and(|mut above| above.next().is_some())
+    };
+    Ok(has_holder(Path::new(&folder)) || folders.into_iter().any(|folder| has_holder(&folder)))
 }
 
 /// Lists the disks.

@@ -73,7 +73,7 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, Pa
         Some(name) => name.clone(),
         None => find_connected(system, asked)?.unwrap_or_else(|| asked.wanted.volume.clone()),
     };
-    let plan = {
+    let (plan, begun) = {
         let _lock = lock(system)?;
         let plan = plan(system, &name, asked)?;
         if !matches!(plan, Plan::Nothing) {
@@ -83,12 +83,19 @@ pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, Pa
             // From here on another command sees that the name is taken.
             write(system, &name, &asked.wanted)?;
         }
-        plan
+        let begun = match plan {
+            Plan::Nothing => Ok(()),
+            // Before another command could find the name, and no unit.
+            _ => begin(system, &name),
+        };
+        (plan, begun)
     };
     if matches!(plan, Plan::Nothing) {
         return Ok((name.clone(), node(system, &name)?, false));
     }
-    let started = start(system, &name).and_then(|()| node(system, &name));
+    let started = begun
+        .and_then(|()| wait_for(system, &name))
+        .and_then(|()| node(system, &name));
     match started {
         Ok(node) => Ok((name, node, true)),
         Err(error) if matches!(plan, Plan::Make) => Err(undo(system, &name, error)),
@@ -167,7 +174,8 @@ fn by_hand(wanted: &Wanted) -> String {
     )
 }
 
-fn lock(system: &dyn System) -> Result<Lock> {
+/// Waits for other commands that connect or disconnect disks in user space.
+pub(super) fn lock(system: &dyn System) -> Result<Lock> {
     let folder = Path::new(files::FOLDER);
     system.make_durable_folder(folder)?;
     let began = system.now();
@@ -332,12 +340,16 @@ fn forget_failure(system: &dyn System, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts the unit, and waits until its program serves the disk.
-fn start(system: &dyn System, name: &str) -> Result<()> {
+/// Starts the unit.
+fn begin(system: &dyn System, name: &str) -> Result<()> {
     if system.interrupted() {
         return Err(Error::interrupted());
     }
-    unit::start(system, name)?;
+    unit::start(system, name)
+}
+
+/// Waits until the program of the unit serves the disk.
+fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
     let mut next_word = began + WORDS;
     loop {

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use super::connect;
 use super::files;
 use super::show::Disk;
 use super::unit;
@@ -13,6 +14,8 @@ use crate::system::System;
 
 /// Ends a disk that nobody uses; with `force` also one that is in use or whose requests hang.
 pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
+    // A number that is free again may be another disk's before this has ended.
+    let _lock = connect::lock(system)?;
     let name = disk.shown_name();
     if let (Some(number), false) = (disk.number, force) {
         let device = format!("ublkb{number}");
@@ -24,7 +27,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     }
     if force && disk.is_served {
         // Its program waits for its users if it is told by its unit to end.
-        remove(system, disk)?;
+        remove(system, disk, true)?;
     }
     if let Some(name) = &disk.name {
         unit::stop(system, name)?;
@@ -34,7 +37,7 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     });
     if is_there {
         // No program serves it, or none that is a unit's.
-        remove(system, disk)?;
+        remove(system, disk, force)?;
     }
     if let Some(name) = &disk.name {
         for file in [files::wanted(name), files::failed(name)] {
@@ -46,13 +49,19 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has `hcablk-ublk` remove the disk. Whether it is in use was looked at.
-fn remove(system: &dyn System, disk: &Disk) -> Result<()> {
+/// Has `hcablk-ublk` remove the disk; with `force` also one that is in use.
+fn remove(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     let (name, Some(number)) = (disk.shown_name(), disk.number) else {
         return Ok(());
     };
     let program = unit::program(system).unwrap_or(unit::PROGRAM);
-    let removed = system.run(program, &["remove", "--force", &number.to_string()]);
+    let number = number.to_string();
+    let arguments: &[&str] = if force {
+        &["remove", "--force", &number]
+    } else {
+        &["remove", &number]
+    };
+    let removed = system.run(program, arguments);
     removed.map(drop).map_err(|reason| {
         Error::new(Kind::Failed, format!("cannot remove {name}: {reason}")).advise(format!(
             "Its log may say more: journalctl -u {}",

@@ -72,7 +72,7 @@ impl Kernel {
                 }
                 Ok(String::new())
             }
-            ("/usr/sbin/hcablk-ublk", ["remove", "--force", number]) => {
+            ("/usr/sbin/hcablk-ublk", ["remove", "--force", number] | ["remove", number]) => {
                 self.changes_by(program, arguments)?;
                 self.end_disk(number.parse().unwrap());
                 Ok(String::new())
