@@ -189,7 +189,8 @@ mod tests {
         };
         let mut saved = Saved::begin(Some("db"), wanted.clone()).unwrap();
         assert_eq!(saved.id(), None);
-        saved.past = Some("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 0000000000000001".to_owned());
+        saved.past =
+            Some("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 0000000000000001 durable kept".to_owned());
         let text = files::text(&saved).unwrap();
         assert_eq!(serde_json::from_str::<Saved>(&text).unwrap(), saved);
         assert_eq!(
