@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! At which addresses a host is told to connect. Uses nothing but `core` and the wire format: its
-//! tests run on the host.
+//! Which addresses the target reports to a host that asks where to connect. Uses nothing but `core`
+//! and the wire format: its tests run on the host.
 
 use crate::proto::discovery::{
     Entry,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The states of an admin queue pair, and who is to blame for what comes in each. Uses nothing but
+//! The states of an admin queue pair, and which side broke the protocol in each. Uses nothing but
 //! `core`: its tests run on the host.
 //!
 //! ```text

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! One attempt to connect a path of a disk that there is: a session is made, other paths are
-//! fenced, and then requests go by it. Its steps are those of the first session of a disk
+//! One attempt to connect a path of an existing disk: it makes a session, fences the other paths,
+//! and then lets requests use it. Its steps are those of the first session of a disk
 //! (`bring_up.rs`); when the next attempt comes is said in `reconnect.rs`.
 
 use super::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The disk of a session: what the block layer is told of the volume.
+//! The block device of a disk, and what the block layer knows of the volume.
 
 use super::{
     announce,

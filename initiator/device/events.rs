@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What others are told of the states of a disk and its paths: a tracepoint for each change, and
-//! [uevents](super::announce) of the block device for those that last.
+//! Reports state changes of a disk and its paths: each by a tracepoint, those that last also by
+//! [uevents](super::announce) of the block device.
 //!
 //! Whoever changes states calls [`Device::tell_changes`] afterwards, in process context and without
 //! their locks. It compares them with what was told last, under one lock, so that what is told

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What follows when a target has lost writes that it acknowledged to this node: flushes and writes
-//! with FUA of the disk fail until it is closed ([`LostState`]), and user space is told of the
+//! What follows when a target has lost writes that it acknowledged to this host. Flushes and writes
+//! with FUA of the disk fail until it is closed ([`LostState`]), and user space is notified of the
 //! beginning and the end.
 //!
 //! # Locks and contexts

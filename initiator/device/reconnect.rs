@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A path gets a session, the first or another one, while requests go by other paths or wait.
+//! Connects a path of a disk, or connects it again, while requests use other paths or wait.
 //!
 //! The teardown of a lost session has given its requests back to the block layer, each after its
 //! memory region was destroyed. The path's worker makes attempts, at the [`Pace`] that the target

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Small files of the kernel's own, which are durable when they are written, in a directory that
-//! was opened by whoever configures it: kernel threads have another root directory than processes
-//! may have.
+//! Small files that the kernel writes durably, in a directory that a process has opened. Kernel
+//! threads may have another root directory than that process.
 //!
 //! C header: [`include/linux/fs.h`](srctree/include/linux/fs.h)
 

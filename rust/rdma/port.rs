@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! News of a device's port: that it goes down is told at once, long before a peer's silence is
+//! Watches an RDMA port: reports at once that the port went down, long before the peer's silence is
 //! noticed.
 //!
 //! # Ownership

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who asks for a connection: an initiator that proves who it is, or one that need not.
+//! Identifies the host that requests a connection: it proves who it is, or it need not.
 //!
 //! Nothing is looked up for a request before this, and nothing is made for it. Who cannot prove who
 //! it is learns the same whether there is a volume of that name or not, whether the host is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What is told to a host that asks before it connects: the volumes that it may use, and where is
-//! listened.
+//! What the target reports to a host before it connects: the volumes that the host may use, and the
+//! target's addresses.
 //!
 //! Who has not proven who it is, is told of the volumes that do not demand it. Where is listened is
 //! told to those who are told of a volume.

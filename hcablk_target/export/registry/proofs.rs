@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the target knows of who asks, to have that proven: challenges, and the keys that a proof
-//! may be made by.
+//! Challenges, and the keys that a host may prove itself with.
 
 use super::Registry;
 use crate::export::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a host is told of a volume before it connects.
+//! What the target reports of a volume before a host connects.
 
 use super::{
     Export,
