@@ -27,8 +27,11 @@
  * flush as lost.
  *
  * Time limits. A request that the target does not answer within io-timeout seconds ends the
- * session. So a request ends after io-timeout and ctrl-loss-tmo seconds at the latest, however
- * long a drive hangs, if the program polls or waits.
+ * session, and the next one issues it again. A request that is late again and again, or whose
+ * sessions are lost, fails with -EIO, and the volume stays open: at the latest
+ * ctrl-loss-tmo + 2 * io-timeout seconds after it was issued first, if the program polls or
+ * waits. A write that has failed so may have been carried out, or may still be; later writes of
+ * the volume are carried out after it.
  *
  * fork(2). A child must not use what its parent has opened. The parent may fork if the kernel
  * copies pinned pages for the child (Linux 5.12 and later).

@@ -107,8 +107,12 @@ fn wait(fd: Option<BorrowedFd<'_>>, deadline: Deadline<'_>) -> Result<bool, Errn
         if deadline.is_over() {
             return Err(Errno::ECANCELED);
         }
+        let until = match deadline.volume {
+            Some(volume) => volume.pass_time().min(deadline.at),
+            None => deadline.at,
+        };
         // A millisecond more, so that there is no loop of short ones at the end.
-        let left = deadline.left() + Duration::from_millis(1);
+        let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(fds, timeout) {
             Ok(0) if deadline.left().is_zero() => return Ok(false),

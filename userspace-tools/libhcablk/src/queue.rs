@@ -22,6 +22,7 @@ use crate::{
     plan::{bare, Limits, Part, Piece, Place, Span},
     request::{Completed, Notice, Op, Request},
     session::{Next, Shared},
+    times::Tick,
     verbs::{
         cm::Id,
         device::{Attributes, ProtectionDomain},
@@ -213,6 +214,8 @@ struct Active {
     job: Job,
     /// How many parts were issued before it, with wrap.
     order: u64,
+    /// When it was issued first, if it was.
+    since: Option<Tick>,
     /// The number of a flush, once it was issued.
     flush: u64,
 }
@@ -223,6 +226,7 @@ impl Active {
             io,
             job,
             order: 0,
+            since: None,
             flush: 0,
         }
     }
@@ -246,8 +250,9 @@ pub struct Queue {
     settings: Settings,
     /// The era that this queue has seen: see [`Shared`].
     era: u32,
-    /// The tick at which it looked last for requests that are late: see [`Times`](crate::times::Times).
-    tick: u32,
+    /// The tick at which it looked last for requests that are late, or have been issued again for too long: see
+    /// [`times`](crate::times).
+    tick: Option<Tick>,
     link: Option<Link>,
     /// What the program waits for: the events of the completion queue, and the queue's wake-ups.
     events: Epoll,
@@ -337,7 +342,7 @@ impl Queue {
             index,
             settings,
             era: 0,
-            tick: 0,
+            tick: None,
             link: None,
             events,
             allowed: Allowed::default(),
@@ -382,6 +387,7 @@ impl Queue {
         if let Some(failure) = self.shared.ended() {
             return self.end_all(RequestError::Lost(failure));
         }
+        self.fail_old();
         if let Some(next) = self.shared.take(self.index, era) {
             self.attach(next);
         }
@@ -658,7 +664,8 @@ impl Queue {
             job: first,
             ..active
         };
-        (first, rest.map(|rest| Active::new(active.io, rest)))
+        // The rest of one that was issued by other limits has its time.
+        (first, rest.map(|job| Active { job, ..active }))
     }
 
     /// Issues what waits, and rings.
@@ -716,6 +723,7 @@ impl Queue {
         }
         self.issued = self.issued.wrapping_add(1);
         active.order = self.issued;
+        active.since = active.since.or(Some(self.shared.tick()));
         *self.active.get_mut(usize::from(tag.index))? = Some(active);
         self.begin_time(tag.index);
         Some(true)
@@ -724,9 +732,13 @@ impl Queue {
     /// Looks for answers. Returns how many requests have ended and wait for [`Self::completed`].
     pub fn poll(&mut self) -> usize {
         self.follow();
+        // Before the look: of a request that is late by this the look finds the answer, however long the thread stands still meanwhile.
+        let now = self.shared.tick();
         if self.link.is_some() {
             self.look();
-            self.look_at_times();
+        }
+        if self.tick != Some(now) {
+            self.look_at_times(now);
         }
         self.finished.len()
     }
@@ -737,17 +749,42 @@ impl Queue {
         }
     }
 
-    /// Gives the session up if the target has not answered a request in time. All answers that have come were taken.
-    #[inline]
-    fn look_at_times(&mut self) {
-        let now = self.shared.tick();
-        if now == self.tick {
-            return;
-        }
-        self.tick = now;
+    /// Gives the session up if the target has not answered a request in time at the tick `now`, since which all answers that have come
+    /// were taken; and fails what has been issued again for too long.
+    #[cold]
+    fn look_at_times(&mut self, now: Tick) {
+        self.tick = Some(now);
         let times = self.shared.times_of(self.index);
-        if times.is_some_and(|times| times.is_late(now)) {
-            self.give_up(self.shared.request_timeout());
+        if self.link.is_some() && times.is_some_and(|times| times.is_late(now)) {
+            return self.give_up(self.shared.request_timeout());
+        }
+        self.fail_old();
+    }
+
+    /// Fails what waits to be issued again although its time is over. Nothing reaches its memory: it is not issued.
+    ///
+    /// A write among it may still be under way at the target. No later one comes before it: that is issued by another session, which
+    /// the target grants when the drive has finished what it had begun.
+    fn fail_old(&mut self) {
+        let (now, lifetime) = (self.shared.tick(), self.shared.lifetime());
+        let why = self.shared.failure();
+        let why = why.unwrap_or_else(|| self.shared.request_timeout());
+        for active in &self.waiting {
+            let io = self.ios.get_mut(active.io).and_then(Option::as_mut);
+            if let Some(io) = io.filter(|_| lifetime.is_over(active.since, now)) {
+                io.error.get_or_insert(RequestError::Lost(why));
+            }
+        }
+        // With the other parts of these. Each is taken once: the rest stays in order.
+        for _ in 0..self.waiting.len() {
+            let Some(active) = self.waiting.pop_front() else {
+                return;
+            };
+            let io = self.ios.get(active.io).and_then(Option::as_ref);
+            match io.and_then(|io| io.error) {
+                Some(error) => self.part_has_ended(active, Err(error)),
+                None => self.waiting.push_back(active),
+            }
         }
     }
 
@@ -771,7 +808,7 @@ impl Queue {
         }
         self.follow();
         let Some(link) = &mut self.link else {
-            return self.finished.len();
+            return self.poll();
         };
         link.pair.cq.take_events();
         // Completions of own work requests are not solicited.

@@ -37,7 +37,7 @@ use crate::{
     options::Options,
     past::Past,
     queue::Link,
-    times::{self, Times},
+    times::{self, Lifetime, Tick, Times},
     verbs::{
         cm::{Event, Id},
         queue::Stopper,
@@ -124,9 +124,12 @@ pub(crate) struct Shared {
     inherited_volatile: AtomicBool,
     /// How many sessions there were after the first one.
     reconnects: AtomicU64,
-    /// For how long the target may leave a request unanswered, and the time since then in ticks.
+    /// For how long the target may leave a request unanswered, and a request is issued again.
     io_timeout_s: u32,
-    tick: AtomicU32,
+    lifetime: Lifetime,
+    /// The time in ticks: see [`times`].
+    tick: AtomicU64,
+    next_tick: Mutex<Instant>,
     /// The exports of sessions, the last one and those before it that a queue may still be with.
     exports: Mutex<Vec<Export>>,
 }
@@ -142,6 +145,10 @@ struct Export {
 /// What is under these locks is whole also when a thread has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn seconds(count: u32) -> Duration {
+    Duration::from_secs(count.into())
 }
 
 fn event() -> Result<EventFd, Failure> {
@@ -188,7 +195,12 @@ impl Shared {
             inherited_volatile: AtomicBool::new(false),
             reconnects: AtomicU64::new(0),
             io_timeout_s: options.io_timeout_s,
-            tick: AtomicU32::new(1),
+            lifetime: Lifetime::new(
+                seconds(options.io_timeout_s),
+                seconds(options.ctrl_loss_tmo_s),
+            ),
+            tick: AtomicU64::new(1),
+            next_tick: Mutex::new(Instant::now()),
             exports: Mutex::new(Vec::new()),
         })
     }
@@ -229,8 +241,13 @@ impl Shared {
     }
 
     /// Returns the tick of now, by which requests are timed.
-    pub(crate) fn tick(&self) -> u32 {
-        self.tick.load(Ordering::Relaxed)
+    pub(crate) fn tick(&self) -> Tick {
+        Tick::new(self.tick.load(Ordering::Relaxed)).unwrap_or(Tick::MIN)
+    }
+
+    /// Returns for how long a request is issued again.
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        self.lifetime
     }
 
     /// Returns the times of a queue's requests.
@@ -245,13 +262,27 @@ impl Shared {
         Failure::RequestTimeout(self.io_timeout_s)
     }
 
-    /// Counts a tick, and wakes the queues of which a request may be late.
+    /// Counts the ticks that are due, and returns when the next one is. For the thread of the volume, which calls this whatever it
+    /// waits for.
+    pub(crate) fn pass_time(&self) -> Instant {
+        let now = Instant::now();
+        let mut next = lock(&self.next_tick);
+        if *next <= now {
+            // One, if this thread has not run for longer: a request that waited for it was not the target's to answer.
+            *next = now + times::period(seconds(self.io_timeout_s));
+            self.count_tick();
+        }
+        *next
+    }
+
+    /// Counts a tick, and wakes the queues of which a request may be late, or wait for too long.
     fn count_tick(&self) {
-        let now = self.tick.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let era = self.era();
+        self.tick.fetch_add(1, Ordering::Relaxed);
+        let (now, era) = (self.tick(), self.era());
+        let is_lost = era % 2 == 0;
         for place in &self.places {
             let has_followed = place.era.load(Ordering::Acquire) == era;
-            if has_followed && place.times.is_late(now) {
+            if has_followed && (is_lost || place.times.is_late(now)) {
                 // It cannot be full.
                 let _ = place.wake.write(1);
             }
@@ -639,8 +670,6 @@ impl Served {
     fn serve(&mut self, shared: &Shared) -> Failure {
         let period = Duration::from_millis(self.admin.period_ms().into());
         let mut round = Instant::now() + period;
-        let between_ticks = times::period(Duration::from_secs(shared.io_timeout_s.into()));
-        let mut tick = Instant::now() + between_ticks;
         loop {
             if let Some(failure) = shared.failure() {
                 return failure;
@@ -654,10 +683,7 @@ impl Served {
                     return failure;
                 }
             }
-            if Instant::now() >= tick {
-                tick = Instant::now() + between_ticks;
-                shared.count_tick();
-            }
+            let tick = shared.pass_time();
             if let Err(error) = self.wait(shared, round.min(tick)) {
                 return Failure::Verb("waiting for events", error);
             }

@@ -1,49 +1,85 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Which requests of a queue the target does not answer in time: pure.
+//! Which requests of a queue the target does not answer in time, and which have been issued again for too long: pure.
 //!
 //! Time is counted in *ticks* by the volume's thread, and each tag has the tick at which its request was issued: so a request costs
 //! two stores and no look at a clock, and time that passes while this machine is suspended is not the target's. The thread sees
 //! that a request may be late and wakes the queue; only the queue knows what has been answered and was not looked at yet, so that
 //! decides.
+//!
+//! A request that is late ends its session, and the next one issues it again. A drive that is always late would keep it for ever. So
+//! it has a [`Lifetime`] besides, which counts from its first issue, over all sessions and the time between them. When that is over the
+//! request is not issued again: it fails when its session is lost, or at once while it waits. What was issued before that gets its
+//! time to be answered.
+//!
+//! ```text
+//!  issued ──► late, lost ──► issued again ──► late, lost ──► … ──► issued for the last time ──► late, lost: failed
+//!  ├──────────────────────────── life ────────────────────────────────────┤     ├─ io-timeout ─┤
+//! ```
 
 use std::{
-    sync::atomic::{AtomicU32, Ordering},
+    num::NonZeroU64,
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 /// Ticks that a request may take.
 const TICKS: u32 = 8;
 
+/// A moment: how often a tick was counted, from 1. It never wraps: that takes longer than the universe is old.
+pub(crate) type Tick = NonZeroU64;
+
 /// Returns the time between two ticks, when requests may take `timeout`. They get that, and up to an eighth more.
 pub(crate) fn period(timeout: Duration) -> Duration {
     timeout / TICKS
 }
 
+/// For how long a request is issued again, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifetime(u64);
+
+impl Lifetime {
+    /// Makes the one of requests that may take `timeout`, in a volume that may be without a session for `ctrl_loss`: as long as both
+    /// together.
+    pub(crate) fn new(timeout: Duration, ctrl_loss: Duration) -> Self {
+        let period = period(timeout).as_millis().max(1);
+        let waits = ctrl_loss.as_millis().div_ceil(period);
+        Self(
+            u64::try_from(waits)
+                .unwrap_or(u64::MAX)
+                .saturating_add(TICKS.into()),
+        )
+    }
+
+    /// Returns whether it is over at the tick `now` for a request that was issued first at `since`; `None`: it was not yet.
+    pub(crate) fn is_over(self, since: Option<Tick>, now: Tick) -> bool {
+        since.is_some_and(|since| now.get().saturating_sub(since.get()) > self.0)
+    }
+}
+
 /// The ticks of a queue's requests, by tag. One thread writes them, any other may look.
 pub(crate) struct Times {
     /// 0: the tag has no request.
-    since: Box<[AtomicU32]>,
+    since: Box<[AtomicU64]>,
 }
 
 impl Times {
     /// Makes it for `depth` tags.
     pub(crate) fn new(depth: u16) -> Self {
         Self {
-            since: (0..depth).map(|_| AtomicU32::new(0)).collect(),
+            since: (0..depth).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
-    fn set(&self, tag: u16, since: u32) {
+    fn set(&self, tag: u16, since: u64) {
         if let Some(place) = self.since.get(usize::from(tag)) {
             place.store(since, Ordering::Relaxed);
         }
     }
 
     /// Records that the request of `tag` is issued at the tick `now`.
-    pub(crate) fn begin(&self, tag: u16, now: u32) {
-        // 0 says that there is none; after so long a time a tick more is nothing.
-        self.set(tag, now.max(1));
+    pub(crate) fn begin(&self, tag: u16, now: Tick) {
+        self.set(tag, now.get());
     }
 
     /// Records that the request of `tag` has ended.
@@ -59,10 +95,10 @@ impl Times {
     }
 
     /// Returns whether at the tick `now` a request has taken longer than it may.
-    pub(crate) fn is_late(&self, now: u32) -> bool {
+    pub(crate) fn is_late(&self, now: Tick) -> bool {
         let mut begun = self.since.iter().map(|since| since.load(Ordering::Relaxed));
-        // The first tick may have come a moment after it began.
-        begun.any(|since| since != 0 && now.wrapping_sub(since) > TICKS)
+        // The first tick may have come a moment after it began. One that began after `now` was read is not late.
+        begun.any(|since| since != 0 && now.get().saturating_sub(since) > u64::from(TICKS))
     }
 }
 
@@ -70,37 +106,76 @@ impl Times {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_request_is_late_when_its_time_has_passed() {
-        let times = Times::new(2);
-        assert!(!times.is_late(1000));
-        times.begin(1, 5);
-        assert!(!times.is_late(5 + TICKS));
-        assert!(times.is_late(5 + TICKS + 1));
-        times.begin(0, 5 + TICKS);
-        times.end(1);
-        assert!(!times.is_late(5 + TICKS + 1), "others go on");
-        assert!(times.is_late(5 + 2 * TICKS + 1));
-        times.begin(1, 5);
-        times.clear();
-        assert!(!times.is_late(u32::MAX));
-        times.begin(7, 5);
-        assert!(!times.is_late(100), "there is no such tag");
+    const TICKS: u64 = super::TICKS as u64;
+
+    fn tick(number: u64) -> Tick {
+        Tick::new(number).unwrap()
     }
 
     #[test]
-    fn ticks_begin_anew_after_the_last_one() {
+    fn a_request_is_late_when_its_time_has_passed() {
+        let times = Times::new(2);
+        assert!(!times.is_late(tick(1000)));
+        times.begin(1, tick(5));
+        assert!(!times.is_late(tick(5 + TICKS)));
+        assert!(times.is_late(tick(5 + TICKS + 1)));
+        times.begin(0, tick(5 + TICKS));
+        times.end(1);
+        assert!(!times.is_late(tick(5 + TICKS + 1)), "others go on");
+        assert!(times.is_late(tick(5 + 2 * TICKS + 1)));
+        times.begin(1, tick(5));
+        times.clear();
+        assert!(!times.is_late(Tick::MAX));
+        times.begin(7, tick(5));
+        assert!(!times.is_late(tick(100)), "there is no such tag");
+    }
+
+    #[test]
+    fn no_tick_is_too_high() {
+        // A counter of 32 bits wraps after 17 years of an eighth of a second.
+        let high = u64::from(u32::MAX);
+        for begin in high - 2 * TICKS..high + 2 * TICKS {
+            let times = Times::new(1);
+            times.begin(0, tick(begin));
+            assert!(!times.is_late(tick(begin)), "{begin}");
+            assert!(!times.is_late(tick(begin + TICKS)), "{begin}");
+            assert!(times.is_late(tick(begin + TICKS + 1)), "{begin}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_not_late_by_a_tick_before_its_own() {
         let times = Times::new(1);
-        times.begin(0, u32::MAX);
-        assert!(!times.is_late(TICKS - 1));
-        assert!(times.is_late(TICKS));
-        times.begin(0, 0);
-        assert!(times.is_late(TICKS + 2), "0 is a tick, too");
+        times.begin(0, tick(7));
+        assert!(!times.is_late(tick(6)));
+        assert!(!Lifetime(0).is_over(Some(tick(7)), tick(6)));
     }
 
     #[test]
     fn no_request_has_less_than_its_time() {
         let timeout = Duration::from_secs(30);
-        assert!(period(timeout) * TICKS >= timeout);
+        assert!(period(timeout) * super::TICKS >= timeout);
+    }
+
+    #[test]
+    fn a_request_lives_for_its_time_and_that_of_a_loss() {
+        let seconds = Duration::from_secs;
+        let life = Lifetime::new(seconds(2), seconds(6));
+        // Ticks of a quarter of a second.
+        assert!(!life.is_over(Some(tick(10)), tick(10 + 4 * 8)));
+        assert!(life.is_over(Some(tick(10)), tick(10 + 4 * 8 + 1)));
+        assert!(!life.is_over(None, Tick::MAX), "it was not issued");
+        // Of one that must not wait for a session.
+        assert!(Lifetime::new(seconds(30), seconds(0)).is_over(Some(tick(1)), tick(2 + TICKS)));
+    }
+
+    #[test]
+    fn the_longest_life_is_longer_than_any_volume_is_open() {
+        let years = u64::from(u32::MAX) / (365 * 86400);
+        assert!(years > 100);
+        let longest = Duration::from_secs(u32::MAX.into());
+        let life = Lifetime::new(Duration::from_secs(1), longest);
+        assert!(!life.is_over(Some(tick(1)), tick(8 * 365 * 86400 * 100)));
+        assert!(Lifetime::new(Duration::from_secs(3600), Duration::ZERO).0 == TICKS);
     }
 }
