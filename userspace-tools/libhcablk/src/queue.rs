@@ -264,6 +264,8 @@ pub struct Queue {
     free_ios: Vec<usize>,
     waiting: VecDeque<Active>,
     finished: VecDeque<Completed>,
+    /// It has had a request.
+    is_used: bool,
     /// Requests under way whose end is noticed by polling.
     polled: usize,
     /// Parts that were issued, and requests that have ended.
@@ -279,6 +281,13 @@ pub struct Queue {
     /// The list of the pieces of a synchronous call, for the next one.
     list: Vec<Buffer>,
     notice: Notice,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // What is under way is acknowledged by nobody.
+        self.shared.unused(self.index);
+    }
 }
 
 impl std::fmt::Debug for Queue {
@@ -352,6 +361,7 @@ impl Queue {
             free_ios: Vec::new(),
             waiting: VecDeque::new(),
             finished: VecDeque::new(),
+            is_used: false,
             polled: 0,
             issued: 0,
             completed: 0,
@@ -383,7 +393,9 @@ impl Queue {
     fn change(&mut self, era: u32) {
         self.detach();
         self.era = era;
-        self.shared.followed(self.index, era);
+        if self.is_used {
+            self.shared.followed(self.index, era);
+        }
         if let Some(failure) = self.shared.ended() {
             return self.end_all(RequestError::Lost(failure));
         }
@@ -500,6 +512,11 @@ impl Queue {
             Ok(job) => job,
             Err(error) => return Err(Box::new((error, request))),
         };
+        if !self.is_used {
+            // Before it is issued: from here on a write of an era before the next one may be acknowledged.
+            self.is_used = true;
+            self.shared.followed(self.index, self.era);
+        }
         if request.notice == Notice::Polled {
             self.polled += 1;
         }

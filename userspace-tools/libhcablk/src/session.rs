@@ -68,6 +68,9 @@ const DURABLE: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
 
+/// The era of a queue that has had no request, or is gone: later than all.
+const UNUSED: u32 = u32::MAX;
+
 /// What a volume is at present.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present {
@@ -90,7 +93,7 @@ struct Place {
     wake: EventFd,
     /// Requests that the queue has completed.
     completed: AtomicU64,
-    /// The era that the queue has followed to.
+    /// The era that the queue has followed to; [`UNUSED`]: it has had no request.
     era: AtomicU32,
     times: Times,
 }
@@ -164,7 +167,7 @@ impl Shared {
                 next: Mutex::new(None),
                 wake: event()?,
                 completed: AtomicU64::new(0),
-                era: AtomicU32::new(0),
+                era: AtomicU32::new(UNUSED),
                 times: Times::new(options.depth),
             })
         };
@@ -231,6 +234,11 @@ impl Shared {
         if let Some(place) = self.places.get(usize::from(queue)) {
             place.era.store(era, Ordering::Release);
         }
+    }
+
+    /// Records that a queue has no requests any more.
+    pub(crate) fn unused(&self, queue: u8) {
+        self.followed(queue, UNUSED);
     }
 
     /// Records how many requests a queue has completed so far.
@@ -325,6 +333,11 @@ impl Shared {
         era
     }
 
+    /// Records which export the session of `era`, which has begun, is with: whoever reads that sees what was found lost.
+    fn exported(&self, era: u32, id: Option<VolumeId>, instance: Option<ExportInstance>) {
+        lock(&self.exports).push(Export { era, id, instance });
+    }
+
     /// Has queues look.
     fn change_era(&self, era: u32) {
         self.era.store(era, Ordering::Release);
@@ -413,7 +426,7 @@ impl Shared {
 
     /// Returns the state that a successor needs if this program is killed; `None`: the target does not identify the volume.
     pub(crate) fn past(&self) -> Option<Past> {
-        // Until all queues have followed to an export, one may acknowledge a write of the one before.
+        // Until all queues have followed to an export, one may acknowledge a write of the one before; not one that has had no request.
         let eras = self.places.iter().map(|place| &place.era);
         let seen = eras.map(|era| era.load(Ordering::Acquire)).min();
         let mut exports = lock(&self.exports);
@@ -658,12 +671,7 @@ impl Served {
             shared.unflushed.forget();
         }
         let era = shared.begin(links, forgets);
-        // Behind that: whoever reads this sees what was found lost.
-        lock(&shared.exports).push(Export {
-            era,
-            id: reply.id,
-            instance: reply.instance,
-        });
+        shared.exported(era, reply.id, reply.instance);
         Ok(Self { era, admin, ids })
     }
 
@@ -723,5 +731,68 @@ impl Served {
         }
         shared.take_wake();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(options: impl FnOnce(Options) -> Options) -> Shared {
+        let host = "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45";
+        let opened = Options::new([10, 0, 0, 1].into(), "vol1", host).unwrap();
+        let geometry = Geometry {
+            capacity: 1 << 20,
+            logical_block_shift: 9,
+            physical_block_shift: 12,
+            max_transfer: 1 << 20,
+            max_discard: 0,
+            discard_granularity: 0,
+            max_zeroes: 0,
+            read_only: false,
+            write_cache: true,
+            fua: true,
+        };
+        Shared::new(geometry, &options(opened)).unwrap()
+    }
+
+    /// Begins a session of the export `instance`, and returns its era.
+    fn begin(shared: &Shared, instance: u64) -> u32 {
+        let era = shared.begin(Vec::new(), false);
+        let id = VolumeId::parse("6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a44").unwrap();
+        shared.exported(era, Some(id), ExportInstance::of(instance));
+        era
+    }
+
+    fn instance(shared: &Shared) -> u64 {
+        let past = shared.past().unwrap();
+        past.instance.unwrap().number()
+    }
+
+    #[test]
+    fn the_past_is_of_the_export_that_all_queues_in_use_have_followed_to() {
+        let shared = volume(|options| options.queues(3));
+        let first = begin(&shared, 1);
+        assert_eq!(instance(&shared), 1);
+        for queue in [0, 1] {
+            shared.followed(queue, first);
+        }
+        shared.lose(first, Failure::Disconnected);
+        let second = begin(&shared, 2);
+        assert_eq!(
+            instance(&shared),
+            1,
+            "writes of the first may be acknowledged"
+        );
+        shared.followed(0, second);
+        assert_eq!(instance(&shared), 1);
+        shared.followed(1, second);
+        assert_eq!(instance(&shared), 2, "the third has had no request");
+        shared.lose(second, Failure::Disconnected);
+        let third = begin(&shared, 3);
+        shared.followed(0, third);
+        assert_eq!(instance(&shared), 2);
+        shared.unused(1);
+        assert_eq!(instance(&shared), 3, "it is gone");
     }
 }
