@@ -117,7 +117,11 @@ impl Admin {
     /// Counts a round of the timer, and sends what is due.
     pub(crate) fn round(&mut self) -> Result<(), Failure> {
         if !self.state.round(self.tmo_s) {
-            return Err(Failure::KeepAlive(self.tmo_s));
+            // The answer may have come since anybody looked. What else has come stays until it is handled.
+            self.take()?;
+            if !self.state.round(self.tmo_s) {
+                return Err(Failure::KeepAlive(self.tmo_s));
+            }
         }
         self.send_due()
     }
@@ -140,8 +144,8 @@ impl Admin {
         self.pair.ring().map_err(posting)
     }
 
-    /// Handles what has come; returns what the volume is, if the target has reported that.
-    pub(crate) fn handle(&mut self) -> Result<Option<News>, Failure> {
+    /// Takes the completions that have come.
+    fn take(&mut self) -> Result<(), Failure> {
         let cq = &mut self.pair.cq;
         cq.take_events();
         cq.arm(false).map_err(posting)?;
@@ -156,6 +160,12 @@ impl Admin {
         for completion in completions {
             self.complete(completion)?;
         }
+        Ok(())
+    }
+
+    /// Handles what has come; returns what the volume is, if the target has reported that.
+    pub(crate) fn handle(&mut self) -> Result<Option<News>, Failure> {
+        self.take()?;
         // What came with that was taken, too: it may still be asked whether all is durable.
         if std::mem::take(&mut self.ends) {
             return Err(Failure::ExportEnds);

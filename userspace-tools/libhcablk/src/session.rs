@@ -62,8 +62,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the target is asked whether all is durable, which waits about as long for the question; for how long it may leave that
-/// unanswered; and the time between two questions.
+/// How long the target is asked whether all is durable at most, which waits about as long for the question; for how long it may leave
+/// that unanswered; and the time between two questions.
 const DURABLE: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(2);
 const BETWEEN: Duration = Duration::from_millis(50);
@@ -549,8 +549,10 @@ impl<'a> Service<'a> {
     /// Serves a session until it ends, and returns why.
     fn serve(&mut self, mut served: Served) -> Failure {
         let failure = served.serve(self.shared);
+        let failure = why_it_ended(failure, || served.admin.handle().err());
         // From here on nothing is acknowledged.
         self.shared.lose(served.era, failure);
+        self.losses.begin(self.shared.all_completed(), self.limits);
         let mut ids = served.ids.iter_mut();
         let of_admin = ids.next();
         for id in ids {
@@ -558,7 +560,9 @@ impl<'a> Service<'a> {
         }
         let may_lose = self.opening.flushes() || self.shared.unflushed.is_dirty();
         let asks = failure == Failure::ExportEnds && self.opening.may_resume() && may_lose;
-        if asks && is_durable(&mut served.admin, self.shared) {
+        // Without another session nobody has to know.
+        let time = self.left().min(DURABLE);
+        if asks && !time.is_zero() && is_durable(&mut served.admin, self.shared, time) {
             self.opening.set_durable();
         }
         if let Some(id) = of_admin {
@@ -571,7 +575,6 @@ impl<'a> Service<'a> {
 
     /// Connects anew, as long as it may take.
     fn connect_again(&mut self, mut why: Failure) -> Result<Begun, Failure> {
-        self.losses.begin(self.shared.all_completed(), self.limits);
         let timeout_s = self.opening.connect_timeout().as_millis().div_ceil(1000);
         let timeout_s = u32::try_from(timeout_s).unwrap_or(u32::MAX);
         let mut pace = Pace::new(timeout_s, self.opening.reconnect_delay_s());
@@ -626,16 +629,26 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// Returns why a session ended of which `failure` was seen. Its connections may have been closed because the export ends, which the
+/// admin queue pair says: a `last_look` at that finds it, also if it came behind the others.
+fn why_it_ended(failure: Failure, last_look: impl FnOnce() -> Option<Failure>) -> Failure {
+    match last_look() {
+        Some(Failure::ExportEnds) => Failure::ExportEnds,
+        _ => failure,
+    }
+}
+
 /// Returns whether all is durable that the target of `admin`, which ends the export, has acknowledged. It may take some seconds to
-/// make it so.
-fn is_durable(admin: &mut Admin, shared: &Shared) -> bool {
+/// make it so: it is asked for `time` at most.
+fn is_durable(admin: &mut Admin, shared: &Shared, time: Duration) -> bool {
     let period = Duration::from_millis(admin.period_ms().into());
     let begin = Instant::now();
     let mut round = begin + period;
     loop {
-        match admin.ask_durable(Deadline::of(shared, ANSWER)) {
+        let left = time.saturating_sub(begin.elapsed());
+        match admin.ask_durable(Deadline::of(shared, left.min(ANSWER))) {
             Ok(true) => return true,
-            Ok(false) if begin.elapsed() < DURABLE && shared.ended().is_none() => {}
+            Ok(false) if begin.elapsed() < time && shared.ended().is_none() => {}
             Ok(false) | Err(_) => return false,
         }
         if Instant::now() >= round {
@@ -794,5 +807,21 @@ mod tests {
         assert_eq!(instance(&shared), 2);
         shared.unused(1);
         assert_eq!(instance(&shared), 3, "it is gone");
+    }
+
+    #[test]
+    fn an_export_that_ends_is_known_although_its_connections_are_seen_to_close_first() {
+        for seen in [Failure::Disconnected, Failure::Flushed] {
+            let looks = [
+                (Some(Failure::ExportEnds), Failure::ExportEnds),
+                (Some(Failure::Flushed), seen),
+                (None, seen),
+            ];
+            for (look, why) in looks {
+                assert_eq!(why_it_ended(seen, || look), why);
+            }
+        }
+        let told = why_it_ended(Failure::ExportEnds, || Some(Failure::Flushed));
+        assert_eq!(told, Failure::ExportEnds);
     }
 }
