@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# Proves: a drive that hangs, or an export that stays away, holds a program's requests up no longer than io-timeout and ctrl-loss-tmo say; and a session number is one program's at a time.
+# Proves: a drive that hangs, is always late, or goes away holds a program's requests up no longer than io-timeout, ctrl-loss-tmo and fast-io-fail-tmo say; a session number is one program's at a time.
 # turn: 22
-# takes: 60
+# takes: 90
 # guests: target c1
 # waits: yes
 # skips: siw
@@ -63,10 +63,43 @@ check "the volume is away for longer than ctrl-loss-tmo: the program ends" join 
 like "and knows why" '^ended: .*exports no volume of this name' "$(on c1 'grep ^ended /tmp/away')"
 volume
 
+hold fast --fast-io-fail-tmo=$((1 * slow)) --event
+must on target 'hcablk target unexport --force vol1'
+check "it is away for longer than fast-io-fail-tmo: requests fail" says fast '^failed: '
+volume
+check "it is back: requests are carried out" says fast '^works again'
+refuse "and the volume was open all the time" on c1 'grep -q ^ended /tmp/fast'
+killed fast
+
+# The target makes nothing durable, since its drive hangs: who wants no other session does not wait for that.
+hold hasty --io-timeout=600 --ctrl-loss-tmo=0
+must on target 'dmsetup suspend --nolockfs hangs'
+begin=$SECONDS
+spawn unexport target 'hcablk target unexport --force vol1'
+must join hasty
+less "an export ends whose drive hangs: a program that would have no other session ends at once" $((SECONDS - begin)) $((8 * slow))
+must on target 'dmsetup resume hangs'
+must join unexport
+volume
+
 hold one --session=7
 like "a session number that a program has is no other program's" "another program of this host has session 7" \
 	"$(on c1 "hcablk-user --session=7 $target_address vol1 info" 2>&1)"
 check "another number is" on c1 "hcablk-user --session=8 $target_address vol1 info"
 killed one
 check "it is free when the program is killed" on c1 "hcablk-user --session=7 $target_address vol1 info"
+must on target 'hcablk target unexport vol1 && dmsetup remove hangs'
+
+# A drive that is always late in its second half, which is the first one again.
+must on target "printf '0 65536 linear $drive 0\n65536 65536 delay $drive 0 0 $drive 0 $((4000 * slow))\n' | dmsetup create hangs && dmsetup mknodes"
+volume
+late="hcablk-user --queues=2 --io-timeout=$limit --ctrl-loss-tmo=$((4 * slow)) $target_address vol1 late $((32 << 20)) > /tmp/late 2>&1"
+ON_SECONDS=$((60 * slow)) check "a write that is late again and again ends" on c1 "$late"
+like "with an error" '^late write: the session has ended: .*has not answered a request' "$(on c1 'grep "^late write" /tmp/late')"
+less "in time" "$(on c1 "awk '/^milliseconds/ { print \$2 }' /tmp/late")" $(((4 * slow + 2 * limit) * 1000 + limit * 500))
+less "after it was issued again" 1 "$(on c1 "grep -c '^lost' /tmp/late")"
+same "other requests go on" "next write: kept reads: kept" "$(on c1 "tail -n 2 /tmp/late | xargs")"
+must wait_until target 60 "$no_queue_pairs"
+must on target 'dmsetup suspend hangs && dmsetup resume hangs'
+same "and the late write came before the next one" 0 "$(on target "dd if=$drive bs=512 count=1 iflag=direct status=none | tr -d '\273' | wc -c")"
 must on target 'hcablk target unexport vol1 && dmsetup remove hangs'

@@ -18,8 +18,9 @@
  *
  * Lost sessions. When the session is lost, the library connects another one and issues the
  * requests again, so a write may be carried out twice. Requests wait for at most ctrl-loss-tmo
- * seconds; after that, or if no further session is possible, they fail with -EIO, and the
- * program can only close the volume. A volume without a wwid is never reconnected.
+ * seconds, those too that were not issued yet; after that, or if no further session is possible,
+ * they fail with -EIO, and the program can only close the volume. With fast-io-fail-tmo they
+ * fail sooner, and the volume stays open. A volume without a wwid is never reconnected.
  *
  * Lost writes. If the target loses acknowledged writes that were not flushed, for example
  * because its machine rebooted, every flush and every write with HCABLK_FUA fails with -EIO
@@ -76,6 +77,9 @@ struct hcablk_options *hcablk_options_new(const char *address, const char *volum
  *	connect-timeout	seconds that opening may take, 1 to 3600; default 10
  *	ctrl-loss-tmo	seconds that the volume may be without a session, 0 to 4294967295; default
  *			600. 0: the volume ends when the session is lost
+ *	fast-io-fail-tmo	seconds without a session after which requests fail with -EIO, those
+ *			that wait and those that come, until there is a session again; 0 to 604800,
+ *			or -1, the default: they wait for as long as ctrl-loss-tmo says
  *	reconnect-delay	seconds between attempts to reconnect, 1 to 3600; default 1
  *	keep-alive-tmo	seconds that the target may leave a keep-alive unanswered, 1 to 600; default 5
  *	io-timeout	seconds that the target may leave a request unanswered, 1 to 3600; default 30.

@@ -8,13 +8,15 @@
 //! hcablk-user [OPTION]... ADDRESS VOLUME write OFFSET < FILE
 //! hcablk-user [OPTION]... ADDRESS VOLUME verify SEED
 //! hcablk-user [OPTION]... ADDRESS VOLUME hold
+//! hcablk-user --queues=2 [OPTION]... ADDRESS VOLUME late OFFSET
 //! hcablk-user [OPTION]... ADDRESS VOLUME promise FILE
 //! hcablk-user [OPTION]... ADDRESS VOLUME allocations
 //! ```
 //!
 //! `verify` writes memory of every shape, reads it as other shapes, and compares, on all queues at once. `hold`
-//! reads one block after the other until that fails, and prints why; also when the session is lost, and when there is another
-//! one. `promise` writes a block, waits until FILE is there, and prints whether it can be flushed. `allocations` prints how often the
+//! reads one block after the other until the volume ends, and prints why; also when a read fails, when the session is lost, and when
+//! there is another one. `late` writes a block at OFFSET, where the drive is slow, and then, whatever became of that, the first block
+//! of the volume, which another queue reads meanwhile; it prints how each ended. `promise` writes a block, waits until FILE is there, and prints whether it can be flushed. `allocations` prints how often the
 //! thread of a queue that is warm allocates for requests.
 //!
 //! Options are those of the library, as `--queues=2`, and `--keys`, and `--event`: wait by events.
@@ -30,13 +32,15 @@ use std::{
     process::ExitCode,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 #[path = "../src/allocations.rs"]
 mod allocations;
 
-use libhcablk::{Buffer, Flag, Key, Notice, Options, Queue, Request, RequestError, Volume};
+use libhcablk::{
+    Buffer, Failure, Flag, Key, Notice, Options, Queue, Request, RequestError, Volume,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -103,6 +107,7 @@ fn run() -> Result<()> {
         }
         ("verify", [seed]) => verify(&volume, queue, seed.parse()?)?,
         ("hold", []) => hold(&volume, &mut queue)?,
+        ("late", [slow]) => late(&volume, &mut queue, slow.parse()?)?,
         ("promise", [file]) => promise(&volume, &mut queue, file)?,
         ("allocations", []) => count_allocations(&volume, queue)?,
         _ => return Err(format!("no such command: {command}").into()),
@@ -146,16 +151,68 @@ fn tell(volume: &Volume, is_done: &AtomicBool) {
 fn hold(volume: &Volume, queue: &mut Queue) -> Result<()> {
     println!("open");
     let mut block = vec![0; volume.block_size() as usize];
+    let mut has_failed = false;
     telling(volume, || loop {
         match queue.read_at(&mut block, 0) {
-            Ok(()) => thread::sleep(Duration::from_millis(20)),
-            Err(RequestError::Lost(failure)) => {
-                println!("ended: {failure}");
+            Ok(()) if has_failed => {
+                println!("works again");
+                has_failed = false;
+            }
+            Ok(()) => {}
+            Err(RequestError::Lost(_)) if queue.ended().is_some() => {
+                println!("ended: {}", because(queue.ended()));
                 return Ok(());
+            }
+            Err(RequestError::Lost(failure)) => {
+                if !has_failed {
+                    println!("failed: {failure}");
+                }
+                has_failed = true;
             }
             Err(error) => return Err(error.into()),
         }
+        thread::sleep(Duration::from_millis(20));
     })
+}
+
+fn because(failure: Option<Failure>) -> String {
+    failure.map_or_else(String::new, |failure| failure.to_string())
+}
+
+fn late(volume: &Volume, queue: &mut Queue, slow: u64) -> Result<()> {
+    let mut other = volume.take_queue().ok_or("it needs two queues")?;
+    let block = |byte| vec![byte; volume.block_size() as usize];
+    let is_done = AtomicBool::new(false);
+    telling(volume, || {
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut read = block(0);
+                while !is_done.load(Ordering::Relaxed) {
+                    other.read_at(&mut read, 0)?;
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Ok::<_, RequestError>(())
+            });
+            let begin = Instant::now();
+            let written = queue.write_at(&block(0xaa), slow);
+            let ms = begin.elapsed().as_millis();
+            let next = queue.write_at(&block(0xbb), 0);
+            println!("late write: {}", said(written));
+            println!("milliseconds: {ms}");
+            println!("next write: {}", said(next));
+            is_done.store(true, Ordering::Relaxed);
+            let read = reader.join().map_err(|_| "a thread panicked")?;
+            println!("reads: {}", said(read));
+            Ok(())
+        })
+    })
+}
+
+fn said(result: std::result::Result<(), RequestError>) -> String {
+    match result {
+        Ok(()) => "kept".to_owned(),
+        Err(error) => format!("{error}"),
+    }
 }
 
 fn promise(volume: &Volume, queue: &mut Queue, file: &str) -> Result<()> {
@@ -167,10 +224,6 @@ fn promise(volume: &Volume, queue: &mut Queue, file: &str) -> Result<()> {
             thread::sleep(Duration::from_millis(20));
         }
     });
-    let said = |result| match result {
-        Ok(()) => "kept".to_owned(),
-        Err(error) => format!("{error}"),
-    };
     for _ in 0..2 {
         println!("flush: {}", said(queue.flush()));
     }

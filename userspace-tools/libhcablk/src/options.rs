@@ -62,6 +62,7 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) reconnect_delay_s: u32,
     pub(crate) ctrl_loss_tmo_s: u32,
+    pub(crate) fast_io_fail_tmo_s: Option<u32>,
     pub(crate) keep_alive_s: u16,
     pub(crate) io_timeout_s: u32,
     pub(crate) small_read: u32,
@@ -87,6 +88,7 @@ impl Options {
             connect_timeout: Duration::from_secs(10),
             reconnect_delay_s: 1,
             ctrl_loss_tmo_s: 600,
+            fast_io_fail_tmo_s: None,
             keep_alive_s: 5,
             io_timeout_s: 30,
             small_read: 8192,
@@ -147,6 +149,17 @@ impl Options {
     pub fn ctrl_loss_tmo(self, seconds: u32) -> Self {
         Self {
             ctrl_loss_tmo_s: seconds,
+            ..self
+        }
+    }
+
+    /// Sets for how many seconds there may be no session before requests fail: those that wait, and those that come until there is
+    /// one again. The volume stays open. Sessions that follow each other within ten seconds do not have this count anew. `None`, or
+    /// not less than [`Self::ctrl_loss_tmo`]: requests wait for as long as that says.
+    #[must_use]
+    pub fn fast_io_fail_tmo(self, seconds: Option<u32>) -> Self {
+        Self {
+            fast_io_fail_tmo_s: seconds,
             ..self
         }
     }
@@ -244,6 +257,7 @@ impl Options {
         "queue-depth",
         "connect-timeout",
         "ctrl-loss-tmo",
+        "fast-io-fail-tmo",
         "reconnect-delay",
         "keep-alive-tmo",
         "io-timeout",
@@ -289,6 +303,12 @@ impl Options {
             "ctrl-loss-tmo" => {
                 self.ctrl_loss_tmo_s = number("0 to 4294967295 seconds", 0, u32::MAX)?;
             }
+            "fast-io-fail-tmo" => {
+                self.fast_io_fail_tmo_s = match value {
+                    "-1" => None,
+                    _ => Some(number("0 to 604800 seconds, or -1", 0, 604_800)?),
+                };
+            }
             "reconnect-delay" => self.reconnect_delay_s = number("1 to 3600 seconds", 1, 3600)?,
             "keep-alive-tmo" => self.keep_alive_s = short(number("1 to 600 seconds", 1, 600)?),
             "io-timeout" => self.io_timeout_s = number("1 to 3600 seconds", 1, 3600)?,
@@ -332,6 +352,10 @@ mod tests {
         let set = options().set("queues", "127").unwrap();
         let set = set.set("queue-depth", "1024").unwrap();
         assert_eq!((set.queues, set.depth), (127, 1024));
+        let set = set.set("fast-io-fail-tmo", "5").unwrap();
+        assert_eq!(set.fast_io_fail_tmo_s, Some(5));
+        let set = set.set("fast-io-fail-tmo", "-1").unwrap();
+        assert_eq!(set.fast_io_fail_tmo_s, None);
     }
 
     #[test]
@@ -341,6 +365,10 @@ mod tests {
         assert_eq!(
             refused("keep-alive-tmo", "-1"),
             "keep-alive-tmo is 1 to 600 seconds, not \"-1\""
+        );
+        assert_eq!(
+            refused("fast-io-fail-tmo", "-2"),
+            "fast-io-fail-tmo is 0 to 604800 seconds, or -1, not \"-2\""
         );
         assert!(refused("queue", "1").starts_with("there is no option \"queue\"; there are port, "));
         assert!(refused("past", "yesterday").starts_with("past: not what a program leaves"));

@@ -402,6 +402,15 @@ impl Queue {
         self.fail_old();
         if let Some(next) = self.shared.take(self.index, era) {
             self.attach(next);
+        } else {
+            self.fail_fast();
+        }
+    }
+
+    /// Fails what waits, if there was no session for so long.
+    fn fail_fast(&mut self) {
+        if let Some(failure) = self.shared.fails_fast() {
+            self.end_all(RequestError::Lost(failure));
         }
     }
 
@@ -535,6 +544,7 @@ impl Queue {
         self.waiting.push_back(Active::new(place, job));
         match self.shared.ended() {
             Some(failure) => self.end_all(RequestError::Lost(failure)),
+            None if self.link.is_none() => self.fail_fast(),
             None => self.issue_waiting(),
         }
         Ok(())
@@ -1030,9 +1040,9 @@ impl Queue {
         self.follow();
     }
 
-    /// Ends all requests, when no session comes any more.
+    /// Ends all requests, when no session comes any more, or has not come in time.
     fn end_all(&mut self, error: RequestError) {
-        for active in std::mem::take(&mut self.waiting) {
+        while let Some(active) = self.waiting.pop_front() {
             self.part_has_ended(active, Err(error));
         }
     }

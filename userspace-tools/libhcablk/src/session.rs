@@ -10,6 +10,9 @@
 //!   └──── close() ────┴────────────────────────► Ended
 //! ```
 //!
+//! While it is lost requests wait, until `fast-io-fail-tmo` is over: then they fail, and so do those that come, until there is a
+//! session.
+//!
 //! Queues see the changes by a number, the *era*: each session has one, and so has each time without. When it
 //! changes a queue lets go of its queue pair, takes the next one if there is one, and issues its requests again. The thread
 //! makes the queue pairs, and leaves each in a place for its queue.
@@ -111,6 +114,10 @@ pub(crate) struct Shared {
     /// See the module. Odd while there is a session.
     era: AtomicU32,
     has_ended: AtomicBool,
+    /// It has been lost for so long that requests fail, though there may be another session.
+    fails_fast: AtomicBool,
+    /// When that is so, while it is lost.
+    fail_fast_at: Mutex<Option<At>>,
     /// The queue pairs of the session.
     stoppers: Mutex<Vec<Stopper>>,
     places: Vec<Place>,
@@ -178,6 +185,8 @@ impl Shared {
             standing: Mutex::new(Standing::Lost(Failure::Disconnected)),
             era: AtomicU32::new(0),
             has_ended: AtomicBool::new(false),
+            fails_fast: AtomicBool::new(false),
+            fail_fast_at: Mutex::new(None),
             stoppers: Mutex::new(Vec::new()),
             places: (0..options.queues)
                 .map(|_| place())
@@ -229,6 +238,29 @@ impl Shared {
         }
     }
 
+    /// Returns why requests fail although there may be another session, if they do.
+    pub(crate) fn fails_fast(&self) -> Option<Failure> {
+        match self.fails_fast.load(Ordering::Acquire) {
+            true => self.failure(),
+            false => None,
+        }
+    }
+
+    /// Has requests fail at that moment if there is no session then.
+    fn fail_fast_at(&self, moment: Option<At>) {
+        *lock(&self.fail_fast_at) = moment;
+    }
+
+    /// Has queues fail what waits, until there is a session.
+    fn fail_fast(&self) {
+        let standing = lock(&self.standing);
+        if matches!(*standing, Standing::Lost(_)) {
+            self.fails_fast.store(true, Ordering::Release);
+            // It is another time without a session, to queues.
+            self.change_era(self.era.load(Ordering::Relaxed) + 2);
+        }
+    }
+
     /// Records that a queue has let go of what it had before this era.
     pub(crate) fn followed(&self, queue: u8, era: u32) {
         if let Some(place) = self.places.get(usize::from(queue)) {
@@ -270,9 +302,23 @@ impl Shared {
         Failure::RequestTimeout(self.io_timeout_s)
     }
 
-    /// Counts the ticks that are due, and returns when the next one is. For the thread of the volume, which calls this whatever it
-    /// waits for.
+    /// Does what is due: counts a tick, has requests fail. Returns when to come again. For the thread of the volume, which calls this
+    /// whatever it waits for.
     pub(crate) fn pass_time(&self) -> Instant {
+        let fail_fast = *lock(&self.fail_fast_at);
+        if fail_fast.is_some_and(Moment::has_passed) {
+            self.fail_fast_at(None);
+            self.fail_fast();
+        }
+        let tick = self.pass_ticks();
+        match *lock(&self.fail_fast_at) {
+            Some(At(moment)) => moment.min(tick),
+            None => tick,
+        }
+    }
+
+    /// Counts a tick if one is due, and returns when the next one is.
+    fn pass_ticks(&self) -> Instant {
         let now = Instant::now();
         let mut next = lock(&self.next_tick);
         if *next <= now {
@@ -329,6 +375,8 @@ impl Shared {
             *lock(&place.next) = Some(Next { era, link, reply });
         }
         *standing = Standing::Live;
+        self.fail_fast_at(None);
+        self.fails_fast.store(false, Ordering::Release);
         self.change_era(era);
         era
     }
@@ -513,16 +561,13 @@ pub(crate) struct Served {
 }
 
 impl<'a> Service<'a> {
-    /// Makes the one of a volume, which may be without a session for `ctrl_loss_tmo_s` seconds.
-    pub(crate) fn new(shared: &'a Shared, opening: Opening, ctrl_loss_tmo_s: u32) -> Self {
+    /// Makes the one of a volume, which may be without a session for as long as `limits` say.
+    pub(crate) fn new(shared: &'a Shared, opening: Opening, limits: LossLimits) -> Self {
         Self {
             shared,
             opening,
             losses: Losses::new(),
-            limits: LossLimits {
-                ctrl_loss_tmo_s: Some(ctrl_loss_tmo_s),
-                fast_io_fail_tmo_s: None,
-            },
+            limits,
             attempted: Instant::now(),
             usual: Duration::ZERO,
         }
@@ -553,6 +598,7 @@ impl<'a> Service<'a> {
         // From here on nothing is acknowledged.
         self.shared.lose(served.era, failure);
         self.losses.begin(self.shared.all_completed(), self.limits);
+        self.shared.fail_fast_at(self.losses.now().fail_fast);
         let mut ids = served.ids.iter_mut();
         let of_admin = ids.next();
         for id in ids {
@@ -807,6 +853,56 @@ mod tests {
         assert_eq!(instance(&shared), 2);
         shared.unused(1);
         assert_eq!(instance(&shared), 3, "it is gone");
+    }
+
+    #[test]
+    fn requests_fail_when_there_was_no_session_for_too_long() {
+        let shared = volume(|options| options);
+        let live = begin(&shared, 1);
+        shared.lose(live, Failure::Disconnected);
+        let lost = shared.era();
+        shared.fail_fast_at(Some(At(Instant::now() + Duration::from_secs(60))));
+        let next = shared.pass_time();
+        assert!(next > Instant::now(), "nothing is due");
+        assert_eq!((shared.fails_fast(), shared.era()), (None, lost));
+        shared.fail_fast_at(Some(At(Instant::now())));
+        shared.pass_time();
+        assert_eq!(shared.fails_fast(), Some(Failure::Disconnected));
+        assert_ne!(shared.era(), lost, "queues look");
+        assert_eq!(shared.era() % 2, 0, "and find no session");
+        // It is too late for one that is lost again meanwhile.
+        shared.lose(live, Failure::Flushed);
+        let era = begin(&shared, 1);
+        assert_eq!((shared.fails_fast(), shared.failure()), (None, None));
+        assert_eq!(shared.era(), era);
+        shared.fail_fast();
+        assert_eq!(
+            (shared.fails_fast(), shared.era()),
+            (None, era),
+            "there is a session"
+        );
+    }
+
+    #[test]
+    fn ticks_are_counted_without_a_session_and_queues_look() {
+        let shared = volume(|options| options.io_timeout(1));
+        let era = begin(&shared, 1);
+        shared.followed(0, era);
+        let woken = || shared.wake_of(0).is_some_and(|wake| wake.read().is_ok());
+        while woken() {}
+        let first = shared.tick();
+        std::thread::sleep(shared.pass_time().saturating_duration_since(Instant::now()));
+        shared.pass_time();
+        assert!(shared.tick() > first);
+        assert!(!woken(), "nothing is late");
+        shared.lose(era, Failure::Disconnected);
+        shared.followed(0, shared.era());
+        while woken() {}
+        let lost = shared.tick();
+        std::thread::sleep(shared.pass_time().saturating_duration_since(Instant::now()));
+        shared.pass_time();
+        assert!(shared.tick() > lost);
+        assert!(woken(), "what waits may have waited for too long");
     }
 
     #[test]

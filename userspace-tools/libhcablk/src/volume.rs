@@ -4,6 +4,7 @@
 
 use crate::{
     connect::{resolve, Deadline},
+    driver::loss::LossLimits,
     failure::Failure,
     opening::{Opening, SECTOR},
     options::Options,
@@ -65,9 +66,12 @@ impl Volume {
             .collect::<Result<_, _>>()?;
         let thread = {
             let shared = shared.clone();
-            let ctrl_loss_tmo_s = options.ctrl_loss_tmo_s;
+            let limits = LossLimits {
+                ctrl_loss_tmo_s: Some(options.ctrl_loss_tmo_s),
+                fast_io_fail_tmo_s: options.fast_io_fail_tmo_s,
+            };
             thread::Builder::new().name("hcablk".into()).spawn(move || {
-                Service::new(&shared, opening, ctrl_loss_tmo_s).run(served);
+                Service::new(&shared, opening, limits).run(served);
             })
         };
         let thread = thread.map_err(|error| {

@@ -69,8 +69,8 @@ pub(crate) struct Add {
     pub(crate) keys: bool,
     /// An option of the library, as `-o queues=4 -o ctrl-loss-tmo=60`
     ///
-    /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, reconnect-delay, keep-alive-tmo, small-read, eager-write,
-    /// remote-invalidate, session, state
+    /// port, queues, queue-depth, connect-timeout, ctrl-loss-tmo, fast-io-fail-tmo, reconnect-delay, keep-alive-tmo,
+    /// io-timeout, small-read, eager-write, remote-invalidate, session, state
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     pub(crate) options: Vec<String>,
 }
