@@ -159,6 +159,10 @@ def main() -> int:
     if on_hca:
         # Nothing else is a measure there.
         to_count = wanted
+    # So are the ways for a program, whose clock would not say whose instructions they are.
+    of_clients = [row for row in wanted if row.peer in rows.CLIENTS]
+    wanted = [row for row in wanted if row.peer not in rows.CLIENTS]
+    to_count = [row for row in to_count if row.peer not in rows.CLIENTS]
     in_chunks = [row for row in wanted if row.peer in rows.CHUNKS]
     # Of each boot. On soft-RoCE counting costs nothing that was not measured before, so that one boot is enough for it.
     boots: list[dict[rows.Row, load.Result]] = [{} for _ in range(args.repeat)]
@@ -180,6 +184,10 @@ def main() -> int:
             for results in countings:
                 with booted(parts, on_hca or COUNTING) as machine:
                     counting.run(machine, to_count, results, say)
+        if of_clients and args.link == "one":
+            say("\ncounting what an I/O takes of a program")
+            with booted(parts, COUNTING) as machine:
+                counting.run(machine, of_clients, counted, say)
         if on_drives and args.link == "one":
             say("\ncounting what an I/O takes on an emulated NVMe drive")
             with booted(parts, DRIVES) as machine:

@@ -13,7 +13,7 @@ import load
 import whose
 from counts import Cost
 from machine import Machine
-from rows import MODES, RDMA_PEERS, TUNED, Row
+from rows import CLIENTS, LIBRARY, MODES, RDMA_PEERS, TUNED, Row
 
 # Functions that a profile prints, beside all of the peer's own.
 PRINTED = 100
@@ -28,6 +28,8 @@ class Counted:
     functions: list[Cost]
     # Calls of the DMA API, on an RDMA device that maps memory.
     dma: dict[str, float] = field(default_factory=dict)
+    # Of a client: its system calls, those of them that are doorbells of soft-RoCE's, and events, per I/O.
+    calls: dict[str, float] = field(default_factory=dict)
     # Bytes per byte served, of those that our target has counted.
     moved: dict[str, float] = field(default_factory=dict)
 
@@ -91,6 +93,27 @@ def moved(before: dict[str, int], after: dict[str, int]) -> dict[str, float]:
     return {text: round(gone[name] / served, 4) for name, text in MOVED.items() if served and gone[name]}
 
 
+# In user space a doorbell of soft-RoCE's is a system call, and an event of a completion queue comes by a descriptor.
+DOORBELL = "ib_uverbs_post_send"
+EVENT = "ib_uverbs_comp_handler"
+
+
+def calls(functions: list[Cost], verbs: dict[str, dict[str, float]]) -> dict[str, float]:
+    """What a client asks of the kernel, and how often that interrupts it, per I/O."""
+
+    def of(name: str) -> float:
+        return sum(cost.calls for cost in functions if cost.name == name)
+
+    system = sum(cost.calls for cost in functions if cost.name.startswith("__x64_sys_"))
+    events = verbs["initiator"].get("events", 0.0) if verbs else of(EVENT)
+    return {"system calls": round(system, 4), "doorbells": round(of(DOORBELL), 4), "events": round(events, 4)}
+
+
+def without(functions: list[Cost], empty: float) -> list[Cost]:
+    """The same without what a program has polled for nothing."""
+    return [replace(cost, instructions=cost.instructions - empty) if cost.module == "user space" else cost for cost in functions]
+
+
 def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: Callable[[str], None]) -> None:
     """Rows, peer by peer, on a machine that counts."""
     assert machine.counts is not None
@@ -105,14 +128,24 @@ def run(machine: Machine, wanted: list[Row], results: dict[Row, Counted], say: C
                 result = load.measure(machine, row, disk)
                 sections, place = counts.read(machine.counts, place)
                 section = counts.difference(sections[3], sections[1])
-                verbs = counts.verbs(section, result.ios) if peer in (*RDMA_PEERS, *TUNED) else {}
+                in_kernel = peer in (*RDMA_PEERS, *TUNED, "disk", "nvme-disk")
+                verbs = counts.verbs(section, result.ios) if in_kernel else {}
                 went = moved(before, machine.counters(peer))
                 total = section.instructions.total() / result.ios
                 if machine.kind.hca:
                     # The clock is that of all processors.
                     result = load.Result(result.ios, total)
                 functions = counts.profile(section, result.ios, known)
-                results[row] = Counted(result, verbs, functions, dma(functions) if machine.kind.hca else {}, went)
+                if peer in LIBRARY:
+                    functions, total = without(functions, result.empty), total - result.empty
+                results[row] = Counted(
+                    result,
+                    verbs,
+                    functions,
+                    dma=dma(functions) if machine.kind.hca else {},
+                    calls=calls(functions, verbs) if peer in CLIENTS else {},
+                    moved=went,
+                )
                 # Of a machine whose clock counts instructions, that is all there is.
                 of = f" of {result.ns_per_io:12,.0f}" if peer not in MODES and not machine.kind.hca else ""
                 seen = f"counted {total:12,.0f}{of} instructions per I/O"

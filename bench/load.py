@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import peers
 from machine import Machine
-from rows import MODES, SINGLE, VERBS, Load, Row
+from rows import CLIENTS, LIBRARY, MODES, SINGLE, VERBS, Load, Row
 
 # Submissions and completions come in batches at this depth and above.
 BATCH_DEPTH = 32
@@ -27,6 +27,8 @@ class Result:
     ns_per_io: float
     # The least and the most of several boots; the cost is their median then.
     span: tuple[float, float] | None = None
+    # Of a program that polls: what polls that found nothing have cost, which is none of the above.
+    empty: float = 0.0
 
     @property
     def iops(self) -> float:
@@ -46,10 +48,11 @@ def counts(load: Load, mib: int = 24) -> tuple[int, int]:
     return load.depth + 32, max(48, measured)
 
 
-def command(load: Load, disk: str, warm: int, measured: int, mib: int = 0) -> str:
+def command(load: Load, disk: str, warm: int, measured: int, mib: int = 0, engine: str = "libaio") -> str:
     """Two jobs, one after the other: a short one, and one that is longer by what is measured. What it takes to begin
     and to end a job is the same in both, and goes with the difference. `mib`: use so much of the disk only."""
-    options = f"{FIO} --filename={disk} --rw={load.pattern.removesuffix(SINGLE)} --bs={load.bytes} --iodepth={load.depth}"
+    fio = FIO.replace("libaio", engine)
+    options = f"{fio} --filename={disk} --rw={load.pattern.removesuffix(SINGLE)} --bs={load.bytes} --iodepth={load.depth}"
     if mib:
         options += f" --size={mib}m"
     if load.depth >= BATCH_DEPTH and SINGLE not in load.pattern:
@@ -70,6 +73,22 @@ def measure(machine: Machine, row: Row, disk: str) -> Result:
     if row.peer == VERBS:
         script = f"hcablk-verbs {load.pattern} {load.bytes} {load.depth} {ios}"
         return Result(ios, float(machine.shell(machine.guest, script)))
-    output = machine.shell(machine.guest, f"cd /tmp && {command(load, disk, warm, ios, mib)}").split()
+    if row.peer in LIBRARY:
+        return measure_library(machine, row, warm, ios)
+    engine = "io_uring" if row.peer in CLIENTS else "libaio"
+    output = machine.shell(machine.guest, f"cd /tmp && {command(load, disk, warm, ios, mib, engine)}").split()
     begin, end, begin2, end2 = (int(word) for word in output)
     return Result(ios, ((end2 - begin2) - (end - begin)) / ios)
+
+
+def measure_library(machine: Machine, row: Row, warm: int, ios: int) -> Result:
+    """Run one row of a program with the library. While it polls all else goes first, since there is one CPU: what it has polled
+    for nothing depends on who else runs, and is taken off."""
+    load = row.load
+    what = "write" if "write" in load.pattern else "read"
+    idle = "chrt -i 0 " if LIBRARY[row.peer] == "poll" else ""
+    script = f"{idle}hcablk-cost {machine.address} bench {what} {load.bytes} {load.depth} {warm} {ios} {LIBRARY[row.peer]}"
+    begin, end, begin2, end2, short, long, each = (float(word) for word in machine.shell(machine.guest, script).split())
+    # Of those who wait for events each ends with a system call.
+    empty = (long - short) * each / ios if idle else 0.0
+    return Result(ios, ((end2 - begin2) - (end - begin)) / ios - empty, empty=empty)

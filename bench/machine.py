@@ -30,7 +30,7 @@ import peers  # noqa: E402
 # Real seconds that a step may take on a machine with much else to do.
 STEP_SECONDS = 600.0
 # What guests of the benchmark have beside what a test's have.
-PROGRAMS = ("nbd-client", "nbd-server")
+PROGRAMS = ("nbd-client", "nbd-server", "chrt")
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,26 @@ PEERS |= {
     for name, kib in CHUNKS.items()
 }
 
+# Ways for a program to use a volume.
+PEERS |= {
+    "disk": replace(HCABLK, title="the kernel's driver, by io_uring"),
+    "library-poll": replace(
+        HCABLK, title="a program with libhcablk that polls", attach="modprobe rdma_ucm; echo none", detach="true"
+    ),
+    "ublk": replace(
+        HCABLK,
+        title="hcablk-ublk, by io_uring",
+        attach="""
+modprobe -a ublk_drv rdma_ucm
+setsid hcablk-ublk add -o queues=1 {address} bench > /tmp/ublk 2>&1 < /dev/null &
+appears /dev/ublkb0
+""",
+        detach="hcablk-ublk remove 0",
+    ),
+    "nvme-disk": replace(NVME, title="nvme-rdma/nvmet-rdma, by io_uring"),
+}
+PEERS["library-event"] = replace(PEERS["library-poll"], title="a program with libhcablk that waits for events")
+
 # On an emulated NVMe drive, which has memory of its own for peers.
 DRIVE = "/dev/drive0"
 # What is read and written of it. It is read once first: what keeps data has it then.

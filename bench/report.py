@@ -16,6 +16,7 @@ import chunks
 import counts
 import load
 import rows
+import whose
 from counting import Counted
 from rows import Load, Row
 
@@ -58,6 +59,7 @@ def results(
             parts = {name: round(n, 1) for name, n in counted[row].parts.items()}
             result |= {"verbs": counted[row].verbs, "instructions_by_module": modules, "instructions_by_part": parts}
             result |= {"dma_calls": counted[row].dma} if counted[row].dma else {}
+            result |= {"calls": counted[row].calls} if counted[row].calls else {}
             if row.peer in rows.MODES:
                 result |= {"instructions": round(counted[row].instructions, 1), "moved": counted[row].moved}
         return result
@@ -250,6 +252,52 @@ def verbs(results: Results) -> Iterator[str]:
         yield f"{name:27} {side:10}" + "".join(f"{numbers.get(column, 0):17.3f}" for column in VERBS) + f"   {kinds}"
 
 
+def client_cost(row: dict[str, Any], polled: dict[str, Any] | None) -> float | None:
+    """The instructions of the client alone, without soft-RoCE and changes between threads: what is executed in user space, and what
+    the kernel executes for system calls, in block layer, drivers and RDMA core. In those are the target's, too: they are what
+    there is of them where a program polls, and nothing of a client's is in the kernel but soft-RoCE's doorbells. `None`: that
+    is not known, or the target is another one."""
+    if polled is None or row["peer"] == "nvme-disk":
+        return None
+    user = row["instructions_by_module"].get("user space", 0.0)
+    if row["peer"] == "library-poll":
+        return float(user)
+    parts, targets = row["instructions_by_part"], polled["instructions_by_part"]
+    kernel = sum(parts[part] - targets[part] for part in (whose.BLOCK, whose.OWN, whose.CORE))
+    calls = parts[whose.PROGRAM] - user
+    if row["peer"] in rows.LIBRARY:
+        # Its doorbells are no part of it, either.
+        calls -= targets[whose.PROGRAM] - polled["instructions_by_module"].get("user space", 0.0)
+    return float(user + calls + kernel)
+
+
+def clients(results: Results) -> Iterator[str]:
+    """What an I/O takes of a program, by way."""
+    of_clients = [row for row in results["rows"] if "calls" in row]
+    if not of_clients:
+        return
+    yield from ("", "By way for a program. client: without soft-RoCE, the target and changes between threads (bench/README.md).")
+    heads = ("all", "client", "user space", "system calls", "but doorbells", "interrupts")
+    yield f"{'per I/O':34}" + "".join(f"{head:>15}" for head in heads)
+    polled = {(row["pattern"], row["depth"]): row for row in of_clients if row["peer"] == "library-poll"}
+    found: dict[tuple[str, str, int], float] = {}
+    for row in of_clients:
+        load = (row["pattern"], row["depth"])
+        calls, user = row["calls"], row["instructions_by_module"].get("user space", 0.0)
+        cost = client_cost(row, polled.get(load))
+        if cost is not None:
+            found[row["peer"], *load] = cost
+        line = f"{name_of(row):34}{row['ns_per_io']:15,.0f}" + (f"{cost:15,.0f}" if cost is not None else f"{'-':>15}")
+        others = abs(calls["system calls"] - calls["doorbells"])
+        yield f"{line}{user:15,.0f}{calls['system calls']:15.3f}{others:15.3f}{calls['events']:15.3f}"
+    yield ""
+    for pattern, depth in polled:
+        ours, disks = found.get(("library-poll", pattern, depth)), found.get(("disk", pattern, depth))
+        if ours and disks:
+            verdict = "reached" if ours < disks * rows.CLIENT_SHARE else "NOT reached"
+            yield f"library-poll/disk, client  4k-{pattern}-qd{depth:<4} {ours / disks:6.3f}  wanted below {rows.CLIENT_SHARE:.2f}  {verdict}"
+
+
 def modes(results: Results) -> Iterator[str]:
     """What the target's modes cost on an emulated drive, and where their bytes have been."""
     of_modes = [row for row in results["rows"] if "instructions" in row]
@@ -312,6 +360,7 @@ def report(results: Results) -> Iterator[str]:
     yield from on_hca(results)
     yield from verbs(results)
     yield from modes(results)
+    yield from clients(results)
 
 
 if __name__ == "__main__":

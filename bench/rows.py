@@ -45,6 +45,12 @@ PATHS = {
 CHUNKS = {"chunks-64k": 64, "chunks-128k": 128, "chunks-256k": 256, "chunks-512k": 512, "whole": 0}
 CHUNK_SIZE = "1m"
 CHUNK_PATTERNS = ("read", "write")
+# Ways for a program to use a volume, and what of them the library for programs is. `disk` and `nvme-disk` are the kernel's drivers.
+CLIENTS = ("disk", "library-poll", "library-event", "ublk", "nvme-disk")
+LIBRARY = {"library-poll": "poll", "library-event": "event"}
+CLIENT_DEPTHS = (1, 64)
+# What a polling client may cost of what the disk's costs.
+CLIENT_SHARE = 0.5
 # All that is outstanding at the deeper one fits into the eager ring.
 PATH_DEPTHS = (1, 8)
 
@@ -150,9 +156,15 @@ def tuned_rows() -> list[Row]:
     return [Row(peer, load) for peer in TUNED_PEERS for load in tuned_loads() if peer in TUNED or SINGLE in load.pattern]
 
 
+def client_rows() -> list[Row]:
+    """Every way for a program to use a volume."""
+    loads = [Load("4k", pattern, depth) for pattern in RANDOM for depth in CLIENT_DEPTHS]
+    return [Row(client, load) for client in CLIENTS for load in loads]
+
+
 def all_rows() -> list[Row]:
     """Everything that can be asked for."""
-    return [*matrix(), *tuned_rows(), *path_rows(), *chunk_rows(), *mode_rows()]
+    return [*matrix(), *tuned_rows(), *path_rows(), *chunk_rows(), *mode_rows(), *client_rows()]
 
 
 def figure_rows() -> list[Row]:
@@ -174,7 +186,8 @@ def select(words: list[str], quick: bool) -> list[Row]:
 
 
 def matches(row: Row, word: str) -> bool:
-    groups = [name for name, peers in (("modes", MODES), ("paths", PATHS), ("chunks", CHUNKS)) if row.peer in peers]
+    all_groups = (("modes", MODES), ("paths", PATHS), ("chunks", CHUNKS), ("clients", CLIENTS))
+    groups = [name for name, peers in all_groups if row.peer in peers]
     if row.peer in TUNED_PEERS and row.load in tuned_loads():
         groups.append("tuned")
     return word in (row.peer, row.load.name, *groups) or fnmatch.fnmatch(row.name, word)

@@ -26,6 +26,7 @@ MODULES = {
     "rnbd": OWN,
     "rtrs": OWN,
     "nbd": OWN,
+    "ublk": OWN,
     "ib_": CORE,
     "rdma_cm": CORE,
     "rdma_rxe": DEVICE,
@@ -35,7 +36,7 @@ MODULES = {
 # Functions of the kernel proper, by what their names begin with. The kernel does not say to which part a function
 # belongs; these are the prefixes of what the benchmark's loads run. The first that fits counts.
 FUNCTIONS = (
-    (PROGRAM, r"(__)?(x64_sys|do_sys|entry_SYSCALL|syscall|io_submit|io_getevents|aio_|kiocb|lookup_ioctx|read_events|fput|fget|"
+    (PROGRAM, r"(__)?(io_(?!schedule)|x64_sys|do_sys|entry_SYSCALL|syscall|io_submit|io_getevents|aio_|kiocb|lookup_ioctx|read_events|fput|fget|"
               r"blkdev_|iov_iter|import_|copy_user|_copy_(to|from)_user|rep_movs|pin_user|gup_|try_grab|folio_|unpin_|"
               r"internal_get_user|get_user|do_io_|__io_|eventfd|ksys|vfs_|rw_verify|security_|apparmor|touch_atime)"),
     (BLOCK, r"(__)?(blk|bio|submit_bio|sbitmap|elv_|dd_|disk_|part_|req_|rq_|get_request|should_fail_bio|bdev_|bvec_|bvecs|"

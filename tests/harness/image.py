@@ -66,8 +66,8 @@ FIO = b'#!/bin/sh\nexec /usr/libexec/fio --disk_util=0 --clocksource=clock_getti
 PYTHON = "array fcntl hashlib json os re shlex stat struct subprocess site _sitebuiltins"
 NOT_PYTHON = {"_hashlib"}
 
-# Examples of the crate libhcablk that tests run, and how they are named there.
-EXAMPLES = {"hcablk-user": "hcablk-user", "copy": "hcablk-rust-copy"}
+# Examples of the crate libhcablk that tests and the benchmark run, and how they are named there.
+EXAMPLES = {"hcablk-user": "hcablk-user", "hcablk-cost": "hcablk-cost", "copy": "hcablk-rust-copy"}
 
 # A base archive that no run has used for so many seconds goes when another is made.
 UNUSED_SECONDS = 86400
