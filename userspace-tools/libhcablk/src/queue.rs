@@ -821,14 +821,23 @@ impl Queue {
     }
 
     /// Returns the descriptor that becomes readable when a request with [`Notice::Event`] has ended, after
-    /// [`Self::arm`], or when the session is lost, or another one has begun. It stays the same.
+    /// [`Self::arm`] has returned 0, or when the session is lost, or another one has begun. It stays the same.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.events.0.as_fd()
     }
 
-    /// Has the descriptor become readable at the next end of a request with [`Notice::Event`]; at that of any
-    /// if there are others. Returns how many have ended already: then there is no need to wait.
+    /// Returns how many requests have ended. If none has, the descriptor becomes readable at the next end of a request with
+    /// [`Notice::Event`]; at that of any if there are others. Otherwise handle what has ended, and call this again before you wait: so
+    /// all that comes meanwhile raises no event.
     pub fn arm(&mut self) -> usize {
+        match self.poll() {
+            0 => self.arm_anyway(),
+            finished => finished,
+        }
+    }
+
+    /// Does so also if some have ended that the program has yet to take.
+    fn arm_anyway(&mut self) -> usize {
         if let Some(wake) = self.shared.wake_of(self.index) {
             // Whether there was one or not.
             let _ = wake.read();
@@ -1385,14 +1394,14 @@ impl Queue {
             match self.notice {
                 // There is nothing to look for without a session.
                 Notice::Polled if self.link.is_none() => {
-                    self.arm();
+                    self.arm_anyway();
                 }
                 Notice::Polled => {
                     self.poll();
                     std::hint::spin_loop();
                 }
                 Notice::Event => {
-                    self.arm();
+                    self.arm_anyway();
                 }
             }
             if let Some(completed) = self.awaited.take() {
