@@ -183,7 +183,9 @@ impl Options {
     }
 
     /// Sets for how many seconds the target may leave a request unanswered, 1 to 3600. Then the session ends, and its requests are
-    /// issued again by the next one. Requests are only late when their queue is polled, or waited for.
+    /// issued again by the next one. A request that is late again and again, or whose sessions are lost, fails: at the latest when
+    /// twice this time and [`Self::ctrl_loss_tmo`] have passed since it was issued first. Requests are only late when their queue is
+    /// polled, or waited for.
     #[must_use]
     pub fn io_timeout(self, seconds: u32) -> Self {
         Self {
