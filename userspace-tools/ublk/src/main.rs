@@ -7,12 +7,14 @@
 //! |---|---|
 //! | [`cli`] | what is asked for |
 //! | [`saved`] | what a disk is made of, kept for a program that goes on with it |
+//! | [`control`] | the commands of the driver |
 //! | [`driver`] | a disk as the driver knows it, and whether it is one of this program |
 //! | [`disk`] | a disk's life: added, recovered, followed, removed |
 //! | [`service`] | a disk as a unit of systemd serves it |
 //! | [`queue`] | the requests of one queue |
 
 mod cli;
+mod control;
 mod disk;
 mod driver;
 mod queue;

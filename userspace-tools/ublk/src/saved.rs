@@ -133,7 +133,8 @@ impl Saved {
     }
 
     /// Forgets that of a disk, and its state.
-    pub(crate) fn forget(disk: u32) {
+    #[expect(clippy::unused_self, reason = "what is forgotten is this")]
+    pub(crate) fn forget(&self, disk: u32) {
         // They may be gone already. The state goes first: it says that there is a disk.
         let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
@@ -177,16 +178,20 @@ fn key(file: &str) -> Result<Key, Error> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_saved_is_read_and_each_disk_has_a_mark_of_its_own() {
-        let wanted = Wanted {
+    fn wanted_data() -> Wanted {
+        Wanted {
             address: [10, 0, 0, 1].into(),
             volume: "data".to_owned(),
             host: "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45".to_owned(),
             keys: false,
             wwid: None,
             options: vec![("queues".to_owned(), "2".to_owned())],
-        };
+        }
+    }
+
+    #[test]
+    fn what_is_saved_is_read_and_each_disk_has_a_mark_of_its_own() {
+        let wanted = wanted_data();
         let mut saved = Saved::begin(Some("db"), wanted.clone()).unwrap();
         assert_eq!(saved.id(), None);
         saved.past =
