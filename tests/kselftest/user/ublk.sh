@@ -75,6 +75,7 @@ join add
 check "the program is killed: the disk is left" wait_until c1 60 'hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 left"'
 check "and requests wait" on c1 'pidof fio'
 check "which is listed" shown left
+like "no other program gets its session" "session 1 or has reserved it" "$(on c1 "hcablk-ublk add -o session=1 $target_address vol1" 2>&1)"
 must on c1 'rm /run/ublksrvd/0000.json && mkfifo /run/ublksrvd/0000.json'
 serve recover 0
 untouched "nor is one read or written when another program goes on"
@@ -96,6 +97,7 @@ must on c1 'kill $(cat /tmp/pid)'
 check "the program is told to end, and does" join recover
 check "the disk is gone" wait_until c1 30 '[ ! -e /sys/block/ublkb0 ] && [ -z "$(hcablk-ublk list)" ]'
 check "nothing is left at the target" wait_until target 60 "$no_queue_pairs"
+silent "its session is not reserved any more" on c1 'ls /run/hcablk/sessions | grep reserved || true'
 must on c1 'rm -r /run/ublksrvd'
 
 # One whose program was killed is removed without another one.

@@ -199,6 +199,7 @@ impl Serving {
             stop,
         } = self;
         // Before the disk is there: nothing was written by it yet.
+        saved.reserve()?;
         saved.write(disk)?;
         let device = Arc::new(device(disk, &volume)?);
         let count = u16::try_from(queues.len())?;

@@ -132,12 +132,31 @@ impl Saved {
         Ok(Machine::new("/").replace_secret(&Self::path(disk), &text)?)
     }
 
-    /// Forgets that of a disk, and its state.
-    #[expect(clippy::unused_self, reason = "what is forgotten is this")]
+    /// Forgets that of a disk, and its state. Its session's number is free then.
     pub(crate) fn forget(&self, disk: u32) {
         // They may be gone already. The state goes first: it says that there is a disk.
         let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
+        // The worst that happens is that nobody gets this number.
+        let _ = self
+            .numbers()
+            .map(|options| options.release_session(self.session));
+    }
+
+    /// Reserves its session's number, which nobody but the program that goes on with the disk gets.
+    pub(crate) fn reserve(&self) -> Result<(), Error> {
+        let reserved = self.numbers()?.reserve_session(self.session);
+        Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
+    }
+
+    /// Returns options that say where the numbers of sessions are.
+    fn numbers(&self) -> Result<Options, Error> {
+        let wanted = &self.wanted;
+        let options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
+        Ok(match wanted.option("state") {
+            Some(directory) => options.state(directory),
+            None => options,
+        })
     }
 
     /// Returns the disks of which there is one, in order.
@@ -187,6 +206,23 @@ mod tests {
             wwid: None,
             options: vec![("queues".to_owned(), "2".to_owned())],
         }
+    }
+
+    #[test]
+    fn a_session_is_reserved_until_the_disk_is_forgotten() {
+        let directory = std::env::temp_dir().join(format!("hcablk-saved-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let mut wanted = wanted_data();
+        let state = directory.to_str().unwrap().to_owned();
+        wanted.options.push(("state".to_owned(), state));
+        let mut saved = Saved::begin(None, wanted).unwrap();
+        saved.session = 5;
+        saved.reserve().unwrap();
+        assert!(directory.join("5.reserved").exists());
+        // Of a number that no disk has.
+        saved.forget(u32::MAX);
+        assert!(!directory.join("5.reserved").exists());
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
