@@ -37,7 +37,8 @@ write() {
 	must on c1 'dd if=/dev/urandom of=/dev/ublkb0 bs=64k count=4 oflag=direct status=none'
 }
 begin() {
-	serve add "$target_address" vol1
+	# More than there are processors: each that the volume has must be used.
+	serve add -o queues=9 "$target_address" vol1
 	write
 }
 finish() {

@@ -19,6 +19,8 @@ use std::{
 };
 
 const KEYS: &str = "/etc/hcablk/keys";
+/// The processors that the machine can have.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The upper half of every mark: "hcab".
 const MAGIC: u64 = 0x6863_6162 << 32;
 
@@ -85,6 +87,9 @@ impl Saved {
         let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
         for (name, value) in &wanted.options {
             options = options.set(name, value)?;
+            if let ("queues", Ok(asked)) = (name.as_str(), value.parse::<u8>()) {
+                options = options.queues(fewer_queues(asked)?);
+            }
         }
         if wanted.keys {
             let own = format!("targets/{}", wanted.address);
@@ -186,6 +191,24 @@ impl Lock {
     }
 }
 
+/// Returns how many queues a disk has for which so many are asked: one for each processor that the machine can have, at most. The
+/// driver makes no more, and to a queue of the volume that no queue of the disk uses nothing would be flushed.
+fn fewer_queues(asked: u8) -> Result<u8, Error> {
+    let possible = fs::read_to_string(POSSIBLE)?;
+    let most = processors(&possible).ok_or_else(|| format!("{POSSIBLE} says {possible:?}"))?;
+    if u32::from(asked) <= most {
+        return Ok(asked);
+    }
+    eprintln!("hcablk-ublk: {asked} queues are asked for; the disk has {most}, one for each processor that the machine can have");
+    Ok(u8::try_from(most)?)
+}
+
+/// Returns one more than the last number in a list of processors, as `0-3` or `0,2-7`.
+fn processors(list: &str) -> Option<u32> {
+    let highest = list.trim().rsplit([',', '-']).next()?;
+    highest.parse::<u32>().ok()?.checked_add(1)
+}
+
 fn key(file: &str) -> Result<Key, Error> {
     let path = format!("{KEYS}/{file}");
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -206,6 +229,17 @@ mod tests {
             wwid: None,
             options: vec![("queues".to_owned(), "2".to_owned())],
         }
+    }
+
+    #[test]
+    fn a_disk_has_no_more_queues_than_the_machine_can_have_processors() {
+        for (list, most) in [("0\n", 1), ("0-3\n", 4), ("0,2-7\n", 8), ("0-1,5\n", 6)] {
+            assert_eq!(processors(list), Some(most), "{list:?}");
+        }
+        assert_eq!(processors(""), None);
+        assert_eq!(fewer_queues(1).unwrap(), 1);
+        let most = processors(&fs::read_to_string(POSSIBLE).unwrap()).unwrap();
+        assert_eq!(u32::from(fewer_queues(127).unwrap()), most.min(127));
     }
 
     #[test]
