@@ -107,7 +107,12 @@ serve add "$target_address" vol1
 must on c1 'dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct && kill -9 $(cat /tmp/pid)'
 join add
 must wait_until c1 60 'hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 left"'
+must on target 'hcablk target unexport vol1 && modprobe null_blk nr_devices=0 && mkdir /sys/kernel/config/nullb/big &&
+	cd /sys/kernel/config/nullb/big && echo 4096 > blocksize && echo 64 > size && echo 1 > memory_backed && echo 1 > power'
+export_volume vol1 /dev/big --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 c1
+like "a volume that has other blocks by now is refused" "blocks of 512 bytes, and the volume has blocks of 4096" "$(on c1 'hcablk-ublk recover 0' 2>&1)"
+check "its requests still wait" on c1 'hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 left"'
 check "a disk whose program was killed is removed, by its device" on c1 'hcablk disconnect ublkb0'
 check "and is gone" wait_until c1 30 '[ ! -e /sys/block/ublkb0 ]'
 like "it cannot be recovered then" "no disk of this program" "$(on c1 'hcablk-ublk recover 0' 2>&1)"
-must on target 'hcablk target unexport vol1 && dmsetup remove grows'
+must on target 'hcablk target unexport vol1 && rmdir /sys/kernel/config/nullb/big && dmsetup remove grows'

@@ -131,6 +131,7 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
             let why = format!("ublkb{disk} has {has} queues, and {given} are asked for");
             return Err(ForGood(why).into());
         }
+        refuse_other_blocks(&mut control, disk, &serving.volume)?;
         control.begin_recovery(disk)?;
         let served = serving.run(&mut control, disk, queues, Control::end_recovery);
         // Its requests still wait, for the next program.
@@ -281,6 +282,17 @@ fn view(disk: u32) -> Result<UblkCtrl, Box<dyn std::error::Error + Send + Sync>>
     fs::write(format!("{}/{disk:04}.json", UblkCtrl::run_dir()), "{}")?;
     UblkCtrl::new_simple(i32::try_from(disk)?)
         .map_err(|error| failed("looking at the disk")(error).to_string().into())
+}
+
+/// Fails if the volume has not the blocks that a disk was made with. Its requests wait until the volume is as before, or it is removed.
+fn refuse_other_blocks(control: &mut Control, disk: u32, volume: &Volume) -> Result<(), Error> {
+    let made = 1 << control.parameters(disk)?.basic.logical_bs_shift;
+    let now = volume.block_size();
+    if now == made {
+        return Ok(());
+    }
+    let why = format!("ublkb{disk} has blocks of {made} bytes, and the volume has blocks of {now} bytes by now: remove the disk, and make it again");
+    Err(ForGood(why).into())
 }
 
 /// Fails if the volume is not the one that is wanted.
