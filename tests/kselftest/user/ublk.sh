@@ -115,4 +115,14 @@ check "its requests still wait" on c1 'hcablk-ublk list | grep -q "^/dev/ublkb0 
 check "a disk whose program was killed is removed, by its device" on c1 'hcablk disconnect ublkb0'
 check "and is gone" wait_until c1 30 '[ ! -e /sys/block/ublkb0 ]'
 like "it cannot be recovered then" "no disk of this program" "$(on c1 'hcablk-ublk recover 0' 2>&1)"
-must on target 'hcablk target unexport vol1 && rmdir /sys/kernel/config/nullb/big && dmsetup remove grows'
+must on target 'hcablk target unexport vol1 && rmdir /sys/kernel/config/nullb/big'
+
+# A forced end does not wait for a target that has gone a moment before, and nobody has noticed.
+export_volume vol1 /dev/mapper/grows --wwid=6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a47 c1
+serve add "$target_address" vol1
+load
+must vm kill target
+check "a forced end of a disk whose target was just lost ends" on c1 'timeout 100 hcablk-ublk remove --force 0'
+refuse "its requests have failed" join load
+check "and its program ends" join add
+check "the disk is gone by then" on c1 '[ ! -e /sys/block/ublkb0 ]'

@@ -62,6 +62,8 @@ const LARGEST: u32 = 256 << 10;
 const DEPTH: u16 = 64;
 /// How often it is looked whether the volume has changed.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether the session is lost while the disk is stopped.
+const WHILE_STOPPING: Duration = Duration::from_millis(20);
 
 /// The features of the driver that a disk has: requests wait when its program was killed, and are issued again by the next one;
 /// its size can change.
@@ -376,15 +378,27 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
             continue;
         }
         is_told = true;
-        if volume.failure().is_some() {
-            // Requests would wait for a session, and the driver for them.
-            volume.end();
-        }
-        match stop_disk(disk, mark) {
+        match stop_without_waiting(disk, mark, volume) {
             Ok(()) => return,
             Err(error) => eprintln!("hcablk-ublk: ublkb{disk} cannot be stopped: {error}"),
         }
     }
+}
+
+/// Stops the disk. The driver waits for the requests that are with the target; if the session is lost, before or meanwhile, they fail
+/// and do not wait for another one.
+fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Error> {
+    thread::scope(|threads| {
+        let stopping = threads.spawn(|| stop_disk(disk, mark).map_err(|error| error.to_string()));
+        while !stopping.is_finished() {
+            if volume.failure().is_some() {
+                volume.end();
+            }
+            thread::sleep(WHILE_STOPPING);
+        }
+        let stopped = stopping.join();
+        Ok(stopped.map_err(|_| "the thread that stops it has panicked")??)
+    })
 }
 
 /// Returns whether somebody has the disk for himself, as a mount and a device above it have, or that
