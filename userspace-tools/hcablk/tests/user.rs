@@ -532,6 +532,23 @@ fn list_shows_both_kinds() {
     assert!(hcablk(&kernel, "list").unwrap().notes.is_empty());
 }
 
+#[test]
+fn a_state_that_cannot_be_read_hides_no_other_disk() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    ok(&kernel, "connect --user 10.0.0.1 logs");
+    kernel.file(files::state(0), "{\"pid\":");
+    let list = ok(&kernel, "list");
+    let shown = |name: &str, state: &str| {
+        let is_it = |line: &str| line.starts_with(name) && line.contains(state);
+        list.lines().any(is_it)
+    };
+    assert!(shown("logs", " live "), "{list}");
+    assert!(shown("ublkb0", " unknown "), "{list}");
+    assert!(list.contains("0.state cannot be understood"), "{list}");
+    ok(&kernel, "disconnect logs");
+}
+
 const CONFIG: &str =
     "[disk.data]\naddress = \"10.0.0.1\"\nuser = true\nqueues = 2\nctrl_loss_tmo = \"never\"\n";
 

@@ -244,7 +244,7 @@ fn whole(name: &str, wanted: &Wanted) -> Asked {
 pub(crate) fn read(system: &dyn System) -> Result<Vec<(DeviceName, config::Disk)>> {
     let own = hostid::current(system).ok().map(|(id, _)| id);
     let mut disks = Vec::new();
-    for disk in show::all(system)? {
+    for disk in show::all(system) {
         // One that was started by hand is no matter of the configuration.
         let (Some(name), Some(wanted)) = (&disk.name, &disk.wanted) else {
             continue;

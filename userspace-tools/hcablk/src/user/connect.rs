@@ -71,7 +71,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
 pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, bool)> {
     let name = match &asked.name {
         Some(name) => name.clone(),
-        None => find_connected(system, asked)?.unwrap_or_else(|| asked.wanted.volume.clone()),
+        None => find_connected(system, asked).unwrap_or_else(|| asked.wanted.volume.clone()),
     };
     let (plan, begun) = {
         let _lock = lock(system)?;
@@ -198,14 +198,14 @@ pub(super) fn lock(system: &dyn System) -> Result<Lock> {
 }
 
 /// Finds a disk that is connected to the volume as asked for, under whatever name.
-fn find_connected(system: &dyn System, asked: &Asked) -> Result<Option<String>> {
+fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     let is_it = |disk: &Disk| {
         let is_up = matches!(disk.shown_state(), "live" | "queueing");
         let is_same = |known: &Wanted| differences(known, asked).is_empty();
         is_up && disk.wanted.as_ref().is_some_and(is_same)
     };
-    let disks = show::all(system)?;
-    Ok(disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name))
+    let disks = show::all(system);
+    disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name)
 }
 
 /// A setting that a disk has otherwise than asked for.

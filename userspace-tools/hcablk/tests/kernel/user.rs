@@ -63,7 +63,9 @@ impl Kernel {
                 self.set_unit(unit, "inactive");
                 let name = disk(unit);
                 for number in files::numbers(self, ".state") {
-                    let state = self.state_of(number);
+                    let Ok(Some(state)) = files::read::<State>(self, &files::state(number)) else {
+                        continue;
+                    };
                     // A program that was killed ends nothing.
                     let runs = self.exists(Path::new(&format!("/proc/{}/comm", state.pid)));
                     if state.name.as_deref() == Some(name) && runs {
