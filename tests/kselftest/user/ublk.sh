@@ -70,6 +70,7 @@ must on c1 'mv /dev/ublk-control /dev/unreached'
 like "a driver that cannot be asked does not say that a disk is gone" "the ublk driver cannot be asked" "$(on c1 'hcablk-ublk remove --force 0' 2>&1)"
 like "nor is it listed as gone" "^/dev/ublkb0 vol1 not known" "$(on c1 'hcablk-ublk list' 2>&1)"
 check "all is as it was" on c1 'mv /dev/unreached /dev/ublk-control && hcablk-ublk list | grep -q "^/dev/ublkb0 vol1 served"'
+like "a disk with another mark is not removed" "another disk by now" "$(on c1 'hcablk-ublk remove --force --mark 1 0' 2>&1)"
 
 load
 must on c1 'kill -9 $(cat /tmp/pid)'

@@ -411,7 +411,7 @@ fn disconnect_leaves_a_disk_in_use_alone() {
     assert_eq!(
         steps_of(&kernel, "disconnect --force data"),
         [
-            "run hcablk-ublk remove --force 0",
+            "run hcablk-ublk remove --force --mark 700 0",
             "run systemctl stop hcablk-ublk@data.service",
             "forget data.wanted"
         ]
@@ -427,11 +427,32 @@ fn a_disk_that_no_program_serves_is_removed() {
         steps_of(&kernel, "disconnect data"),
         [
             "run systemctl stop hcablk-ublk@data.service",
-            "run hcablk-ublk remove 0",
+            "run hcablk-ublk remove --mark 700 0",
             "forget data.wanted"
         ]
     );
     assert!(!kernel.has("/sys/block/ublkb0"));
+}
+
+#[test]
+fn a_number_that_is_another_disks_by_now_is_left_alone() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.locked.set(true);
+    *kernel.meanwhile.borrow_mut() = Some((
+        kernel.pauses.get() + 2,
+        Box::new(|kernel| {
+            let mut state = kernel.state_of(0);
+            state.mark = Some(1);
+            kernel.publish(0, &state);
+            kernel.locked.set(false);
+        }),
+    ));
+    let changes = kernel.changes();
+    let error = fails(&kernel, "disconnect ublkb0");
+    assert_eq!(error.kind, Kind::Busy);
+    assert!(error.message.contains("another disk's"), "{error:?}");
+    assert_eq!(kernel.changes(), changes);
 }
 
 #[test]
@@ -448,7 +469,7 @@ fn a_disk_that_was_made_by_hand_is_known_by_its_device() {
     assert!(ok(&kernel, "list").contains("ublkb0 "));
     assert_eq!(
         steps_of(&kernel, "disconnect ublkb0"),
-        ["run hcablk-ublk remove 0"]
+        ["run hcablk-ublk remove --mark 700 0"]
     );
 }
 

@@ -469,6 +469,7 @@ impl Published {
         };
         let state = State {
             name: saved.name.clone(),
+            mark: Some(saved.mark),
             pid: std::process::id(),
             phase,
             error: failure.map(|failure| failure.to_string()),
@@ -541,8 +542,11 @@ fn resize(disk: u32, mark: u64, bytes: u64) -> Result<(), Error> {
 }
 
 /// Removes a disk, whether a program serves it or not.
-pub(crate) fn remove(disk: u32, force: bool) -> Result<(), Error> {
+pub(crate) fn remove(disk: u32, force: bool, mark: Option<u64>) -> Result<(), Error> {
     let saved = Saved::read(disk)?;
+    if let Some(mark) = mark.filter(|mark| *mark != saved.mark) {
+        return Err(format!("ublkb{disk} is another disk by now: its mark is not {mark}").into());
+    }
     let Some(mut known) = driver::find(disk, saved.mark)? else {
         // It is gone, and its number may be another program's disk.
         saved.forget(disk);

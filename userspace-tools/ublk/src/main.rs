@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Add(add) => disk::add(&add),
         Command::Recover { disk } => disk::recover(disk),
-        Command::Remove { disk, force } => disk::remove(disk, force),
+        Command::Remove { disk, force, mark } => disk::remove(disk, force, mark),
         Command::Serve { name } => return service::serve(&name),
         Command::List => disk::list(),
         Command::Udev { device } => driver::print_properties(&device),

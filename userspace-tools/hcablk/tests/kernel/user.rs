@@ -74,9 +74,13 @@ impl Kernel {
                 }
                 Ok(String::new())
             }
-            ("/usr/sbin/hcablk-ublk", ["remove", "--force", number] | ["remove", number]) => {
+            ("/usr/sbin/hcablk-ublk", ["remove", options @ .., number]) => {
                 self.changes_by(program, arguments)?;
-                self.end_disk(number.parse().unwrap());
+                let number = number.parse().unwrap();
+                if let [.., "--mark", mark] = options {
+                    assert_eq!(mark.parse().ok(), self.state_of(number).mark);
+                }
+                self.end_disk(number);
                 Ok(String::new())
             }
             other => panic!("{other:?}"),
@@ -126,6 +130,7 @@ impl Kernel {
         self.file(format!("/dev/{device}"), "");
         let state = State {
             name: Some(name.to_owned()),
+            mark: Some(700 + u64::from(number)),
             pid,
             phase: Phase::Live,
             error: None,
