@@ -379,6 +379,28 @@ fn both_keys_are_used_or_none() {
 }
 
 #[test]
+fn a_disk_without_keys_is_not_one_with_keys() {
+    let key = kernel::key(1).0;
+    let kernel = configured(CONFIG);
+    ok(&kernel, "apply");
+    kernel.file("/etc/hcablk/keys/host", &key);
+    kernel.file("/etc/hcablk/keys/targets/10.0.0.1", &key);
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.message.contains("keys is no, not yes"), "{error:?}");
+    let outcome = hcablk(&kernel, "apply").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    let told = outcome.report.to_string();
+    assert!(
+        told.contains("set keys of disk data from no to yes"),
+        "{told}"
+    );
+    ok(&kernel, "apply --force");
+    assert!(wanted(&kernel, "data").keys);
+    assert!(steps_of(&kernel, "apply").is_empty());
+}
+
+#[test]
 fn disconnect_ends_the_unit_and_leaves_nothing() {
     for which in ["data", "ublkb0", "/dev/ublkb0", "--all"] {
         let kernel = Kernel::for_user_space();

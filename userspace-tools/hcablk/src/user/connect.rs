@@ -234,6 +234,8 @@ pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
         &wanted.address.to_string(),
     );
     compare("volume", &known.volume, &wanted.volume);
+    let proves = |keys: bool| if keys { "yes" } else { "no" };
+    compare("keys", proves(known.keys), proves(wanted.keys));
     if asked.has_host || asked.is_whole {
         compare("host_id", &known.host, &wanted.host);
     }
