@@ -225,6 +225,36 @@ fn a_program_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
+fn a_program_that_ends_and_does_not_say_why_is_not_awaited_for_ever() {
+    let kernel = Kernel::for_user_space();
+    kernel.slow_programs.set(true);
+    kernel.ended.set((3, "exit-code", 127));
+    let snapshot = kernel.snapshot();
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Failed);
+    assert!(
+        error.message.contains("has exited with 127: a library"),
+        "{error:?}"
+    );
+    assert_eq!(kernel.snapshot(), snapshot);
+    // One that does say why goes on with what waits for its target.
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.kill_program(0);
+    kernel.slow_programs.set(true);
+    kernel.ended.set((9, "exit-code", 1));
+    kernel.file(
+        files::failed("data"),
+        "{\"message\":\"later\",\"errno\":null}",
+    );
+    *kernel.meanwhile.borrow_mut() = Some((
+        kernel.pauses.get() + 60,
+        Box::new(|kernel| kernel.serve("hcablk-ublk@data.service")),
+    ));
+    assert_eq!(ok(&kernel, CONNECT), "/dev/ublkb0\n");
+}
+
+#[test]
 fn connecting_twice_changes_nothing() {
     let kernel = Kernel::for_user_space();
     ok(&kernel, &format!("{CONNECT} --name db --queues 2"));
@@ -567,12 +597,21 @@ fn list_shows_both_kinds() {
     let text = kernel.text(files::wanted("data"));
     ok(&kernel, "disconnect data");
     kernel.file(files::wanted("data"), &text);
+    let unit = "hcablk-ublk@data.service".to_owned();
+    kernel.units.borrow_mut().insert(unit, "activating");
     let line = ok(&kernel, "list");
     assert!(
         line.contains("connecting") && line.contains("10.0.0.1:7744"),
         "{line}"
     );
     assert!(hcablk(&kernel, "list").unwrap().notes.is_empty());
+    // Nobody does so any more.
+    kernel.units.borrow_mut().clear();
+    let line = ok(&kernel, "list");
+    assert!(
+        line.contains("failed") && line.contains("hcablk-ublk@data.service is inactive"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -27,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const WORDS: Duration = Duration::from_secs(10);
 /// For how long a unit may be inactive after it was asked to start.
 const BEGINS: Duration = Duration::from_secs(10);
+/// How often a program that says nothing of why it ends may do so.
+const SILENT_ENDS: u32 = 3;
 /// How long the device node may take to appear once the disk is there.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For how long another command of this kind is waited for.
@@ -354,6 +356,9 @@ fn begin(system: &dyn System, name: &str) -> Result<()> {
 fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
     let mut next_word = began + WORDS;
+    // What the program says of why it has ended is there until the next one starts.
+    let mut has_spoken = false;
+    let mut reason = None;
     loop {
         let disk = show::find(system, name);
         if disk.is_some_and(|disk| disk.number.is_some() && disk.is_served) {
@@ -363,9 +368,17 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
             return Err(Error::interrupted());
         }
         let now = system.now();
-        let state = unit::state(system, name)?;
-        if state == "failed" || (state == "inactive" && now >= began + BEGINS) {
-            return Err(why(system, name));
+        let unit = unit::status(system, name)?;
+        reason = unit.reason.or(reason);
+        has_spoken |= system.exists(&files::failed(name));
+        let is_over = match unit.state.as_str() {
+            "failed" => true,
+            "inactive" => now >= began + BEGINS,
+            // systemd would start it again and again.
+            _ => !has_spoken && unit.restarts >= SILENT_ENDS,
+        };
+        if is_over {
+            return Err(why(system, name, reason));
         }
         if now >= next_word {
             next_word = now + WORDS;
@@ -381,13 +394,19 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     }
 }
 
-/// Explains why a unit has no disk.
-fn why(system: &dyn System, name: &str) -> Error {
+/// Explains why a unit has no disk; `reason` is what systemd says of its program.
+fn why(system: &dyn System, name: &str, reason: Option<String>) -> Error {
     let log = format!("Its log says more: journalctl -u {}", unit::name(name));
     let failed = files::read::<Failed>(system, &files::failed(name));
     let wanted = files::read::<Wanted>(system, &files::wanted(name));
     let (Ok(Some(failed)), Ok(Some(wanted))) = (failed, wanted) else {
-        let why = format!("cannot make the disk {name}: {} failed", unit::name(name));
+        let reason = reason
+            .map(|reason| format!(": {reason}"))
+            .unwrap_or_default();
+        let why = format!(
+            "cannot make the disk {name}: {} failed{reason}",
+            unit::name(name)
+        );
         return Error::new(Kind::Failed, why).advise(log);
     };
     let Some(errno) = failed.errno.map(Errno::from_raw) else {
@@ -411,7 +430,7 @@ fn why(system: &dyn System, name: &str) -> Error {
 fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
     let node = show::find(system, name).and_then(|disk| disk.node());
     let Some(node) = node else {
-        return Err(why(system, name));
+        return Err(why(system, name, None));
     };
     if system.wait_for(&node, NODE_TIMEOUT) {
         return Ok(node);

@@ -167,7 +167,28 @@ pub(crate) fn devices(system: &dyn System) -> Vec<Device> {
     disks.iter().map(|disk| device(system, disk)).collect()
 }
 
+/// Returns why nobody makes a disk that was asked for, if so: the command that asked for it was killed, or its unit has failed.
+fn abandoned(system: &dyn System, disk: &Disk) -> Option<String> {
+    let name = disk
+        .name
+        .as_deref()
+        .filter(|_| disk.shown_state() == "connecting")?;
+    let unit = unit::status(system, name).ok()?;
+    matches!(unit.state.as_str(), "inactive" | "failed").then(|| {
+        let reason = unit
+            .reason
+            .map(|reason| format!(": {reason}"))
+            .unwrap_or_default();
+        format!(
+            "nobody makes it: {} is {}{reason}",
+            unit::name(name),
+            unit.state
+        )
+    })
+}
+
 fn device(system: &dyn System, disk: &Disk) -> Device {
+    let abandoned = abandoned(system, disk);
     let wanted = disk.wanted.as_ref();
     let number = |option: &str| -> u32 {
         let given = wanted.and_then(|wanted| wanted.option(option));
@@ -198,7 +219,10 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
         name: disk.shown_name(),
         kind: DiskKind::User,
         device: node.map(|node| node.to_string_lossy().into_owned()),
-        state: disk.shown_state().to_owned(),
+        state: match &abandoned {
+            Some(_) => "failed".to_owned(),
+            None => disk.shown_state().to_owned(),
+        },
         address: wanted.map_or_else(String::new, |wanted| wanted.address.to_string()),
         port: number("port").try_into().unwrap_or(DEFAULT_PORT),
         volume: wanted.map_or_else(String::new, |wanted| wanted.volume.clone()),
@@ -229,7 +253,7 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
         paths_auto: false,
         paths: Vec::new(),
         session: None,
-        error,
+        error: abandoned.or(error),
         lost_writes: state.map(|state| state.lost_writes),
     }
 }

@@ -42,9 +42,16 @@ impl Kernel {
 
     pub(super) fn run_program(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         match (program, arguments) {
-            ("systemctl", ["show", "--property=ActiveState", "--value", unit]) => {
+            (
+                "systemctl",
+                ["show", "--property=ActiveState,NRestarts,Result,ExecMainStatus", unit],
+            ) => {
                 let units = self.units.borrow();
-                Ok(format!("{}\n", units.get(*unit).unwrap_or(&"inactive")))
+                let state = units.get(*unit).unwrap_or(&"inactive");
+                let (restarts, result, status) = self.ended.get();
+                Ok(format!(
+                    "NRestarts={restarts}\nResult={result}\nExecMainStatus={status}\nActiveState={state}\n"
+                ))
             }
             ("systemctl", ["reset-failed", unit]) => {
                 self.units.borrow_mut().remove(*unit);
