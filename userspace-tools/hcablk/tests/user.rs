@@ -766,6 +766,37 @@ fn a_changed_setting_waits_until_the_disk_may_end() {
 }
 
 #[test]
+fn a_disk_that_is_lost_for_good_is_made_anew_if_nobody_uses_it() {
+    let kernel = configured(CONFIG);
+    ok(&kernel, "apply");
+    lose(&kernel, Phase::Failed);
+    let mounts = "/proc/self/mountinfo";
+    kernel.file(
+        mounts,
+        "40 22 259:7 / /mnt/a rw,noatime shared:1 - ext4 /dev/ublkb0 rw\n",
+    );
+    let outcome = hcablk(&kernel, "apply").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    let told = outcome.report.to_string();
+    assert!(
+        told.contains("its requests fail, and it is in use: ") && told.contains("umount /mnt/a"),
+        "{told}"
+    );
+    assert!(ok(&kernel, "list").contains(" failed "));
+    kernel.tree.borrow_mut().remove(Path::new(mounts));
+    assert_eq!(
+        steps_of(&kernel, "apply"),
+        [
+            "run systemctl stop hcablk-ublk@data.service",
+            "forget data.wanted",
+            "replace data.wanted",
+            "run systemctl start --no-block hcablk-ublk@data.service"
+        ]
+    );
+    assert!(ok(&kernel, "list").contains(" live "));
+}
+
+#[test]
 fn a_disk_in_use_is_not_ended_by_force_either() {
     let kernel = configured(CONFIG);
     ok(&kernel, "apply");
