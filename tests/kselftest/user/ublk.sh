@@ -49,10 +49,10 @@ like "without systemd it is said what to do" "hcablk-ublk add --host-id .* $targ
 like "a volume that is not there makes no disk" "no volume of this name" "$(on c1 "hcablk-ublk add $target_address nosuch" 2>&1)"
 like "nor does an option that is none" "no option" "$(on c1 "hcablk-ublk add -o size=1 $target_address vol1" 2>&1)"
 refuse "nothing is left of it" on c1 '[ -e /dev/ublkb0 ] || [ -e /run/hcablk/ublk/0.json ]'
-serve add -o queues=99 "$target_address" vol1
+serve add -o queues=9 "$target_address" vol1
 untouched "no file of libublk's is written"
 like "it is said that there are fewer processors than queues were asked for" \
-	"99 queues are asked for; the disk has $(on c1 'ls /sys/block/ublkb0/mq | wc -l')," "$(on c1 'cat /tmp/ublk')"
+	"9 queues are asked for; the disk has $(on c1 'ls /sys/block/ublkb0/mq | wc -l')," "$(on c1 'cat /tmp/ublk')"
 same "the disk has the volume's size" "$(on target 'blockdev --getsize64 /dev/mapper/grows')" "$(on c1 'blockdev --getsize64 /dev/ublkb0')"
 same "and a volatile cache" "write back" "$(on c1 'cat /sys/block/ublkb0/queue/write_cache')"
 must on c1 'dd if=/dev/urandom of=/tmp/data bs=64k count=49 status=none && dd if=/tmp/data of=/dev/ublkb0 bs=64k seek=1 oflag=direct conv=fsync status=none'
