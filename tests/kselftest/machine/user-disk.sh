@@ -40,6 +40,12 @@ silent "and leaves nothing" left_on_client
 like "nor does an address where nobody listens" "cannot connect to volume data at .* port 7999" "$(on c1 "hcablk connect --user --port 7999 $target_address data" 2>&1)"
 silent "nor does that leave anything" left_on_client
 
+must on c1 "mkdir -p /run/systemd/system/hcablk-ublk@data.service.d &&
+	printf '[Service]\nExecStart=\nExecStart=/bin/sh -c \"exit 127\"\n' > /run/systemd/system/hcablk-ublk@data.service.d/broken.conf && systemctl daemon-reload"
+like "a program that cannot run is not awaited for ever" "has exited with 127" "$(on c1 "hcablk connect --user $target_address data" 2>&1)"
+must on c1 'rm -r /run/systemd/system/hcablk-ublk@data.service.d && systemctl daemon-reload'
+silent "it leaves nothing" left_on_client
+
 same "a disk is connected" /dev/ublkb0 "$(on c1 "hcablk connect --user $target_address data")"
 same "connecting again changes nothing" "/dev/ublkb0 false" \
 	"$(on c1 "hcablk connect --user $target_address data --json | jq -r '.result | \"\(.device) \(.changed)\"'")"
@@ -68,6 +74,16 @@ like "a disk in use is not disconnected" "in use.*umount /srv/db" "$(on c1 'hcab
 same "and exits with 4" 4 "$(on c1 'hcablk disconnect data > /dev/null 2>&1; echo $?')"
 check "it goes on" on c1 'echo more > /srv/db/more && sync -f /srv/db'
 like "what it does not have is said" "no counters" "$(on c1 'hcablk stats data' 2>&1)"
+
+# The package is upgraded, and not removed, under a disk that is in use.
+program=$(on c1 "systemctl show -p MainPID --value $unit")
+check "the package is installed again" on c1 "mount -r LABEL=packages /mnt &&
+	DEBIAN_FRONTEND=noninteractive apt-get install -y --reinstall /mnt/hcablk-ublk_*.deb; r=\$?; umount /mnt; exit \$r"
+same "the disk's program goes on" "$program" "$(on c1 "systemctl show -p MainPID --value $unit")"
+must on c1 "kill -9 $program"
+check "and so does the disk with the new program" wait_until c1 120 "systemctl is-active $unit && echo new > /srv/db/new && sync -f /srv/db"
+like "the package is not removed" "there are disks of this program: /dev/ublkb0" "$(on c1 'DEBIAN_FRONTEND=noninteractive apt-get remove -y hcablk-ublk' 2>&1 | tr '\n' ' ')"
+check "and is there" on c1 'hcablk-ublk list | grep -q "^/dev/ublkb0 data served"'
 
 # A disk that is not the one that was saved is another program's.
 must on c1 'cd /run/hcablk/ublk && cp -p 0.json 0.state /tmp/ && sed -i "s/\"mark\": [0-9]*/\"mark\": 1/" 0.json && udevadm trigger --settle --action=change /sys/block/ublkb0'

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 # Proves: no fsync of a ublk disk covers a write that the target has lost, in whatever order its program and the target are killed; and none fails when nothing was lost.
 # turn: 17
-# takes: 60
+# takes: 70
 # guests: target c1
 # skips: siw debug
 # timeout: 900
@@ -37,7 +37,8 @@ write() {
 	must on c1 'dd if=/dev/urandom of=/dev/ublkb0 bs=64k count=4 oflag=direct status=none'
 }
 begin() {
-	serve add "$target_address" vol1
+	# More than there are processors: each that the volume has must be used.
+	serve add -o queues=9 "$target_address" vol1
 	write
 }
 finish() {
@@ -51,6 +52,10 @@ begin
 killed add
 serve recover 0
 same "the program was killed: nothing is lost" "done" "$(flush c1 /dev/ublkb0)"
+# By each of its queues.
+target_killed
+must wait_until c1 60 "dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct status=none"
+same "nor is anything when the target is killed after that" "done" "$(flush c1 /dev/ublkb0)"
 finish recover
 
 begin

@@ -225,6 +225,36 @@ fn a_program_that_takes_its_time_is_waited_for() {
 }
 
 #[test]
+fn a_program_that_ends_and_does_not_say_why_is_not_awaited_for_ever() {
+    let kernel = Kernel::for_user_space();
+    kernel.slow_programs.set(true);
+    kernel.ended.set((3, "exit-code", 127));
+    let snapshot = kernel.snapshot();
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Failed);
+    assert!(
+        error.message.contains("has exited with 127: a library"),
+        "{error:?}"
+    );
+    assert_eq!(kernel.snapshot(), snapshot);
+    // One that does say why goes on with what waits for its target.
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.kill_program(0);
+    kernel.slow_programs.set(true);
+    kernel.ended.set((9, "exit-code", 1));
+    kernel.file(
+        files::failed("data"),
+        "{\"message\":\"later\",\"errno\":null}",
+    );
+    *kernel.meanwhile.borrow_mut() = Some((
+        kernel.pauses.get() + 60,
+        Box::new(|kernel| kernel.serve("hcablk-ublk@data.service")),
+    ));
+    assert_eq!(ok(&kernel, CONNECT), "/dev/ublkb0\n");
+}
+
+#[test]
 fn connecting_twice_changes_nothing() {
     let kernel = Kernel::for_user_space();
     ok(&kernel, &format!("{CONNECT} --name db --queues 2"));
@@ -379,6 +409,28 @@ fn both_keys_are_used_or_none() {
 }
 
 #[test]
+fn a_disk_without_keys_is_not_one_with_keys() {
+    let key = kernel::key(1).0;
+    let kernel = configured(CONFIG);
+    ok(&kernel, "apply");
+    kernel.file("/etc/hcablk/keys/host", &key);
+    kernel.file("/etc/hcablk/keys/targets/10.0.0.1", &key);
+    let error = fails(&kernel, CONNECT);
+    assert_eq!(error.kind, Kind::Exists);
+    assert!(error.message.contains("keys is no, not yes"), "{error:?}");
+    let outcome = hcablk(&kernel, "apply").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    let told = outcome.report.to_string();
+    assert!(
+        told.contains("set keys of disk data from no to yes"),
+        "{told}"
+    );
+    ok(&kernel, "apply --force");
+    assert!(wanted(&kernel, "data").keys);
+    assert!(steps_of(&kernel, "apply").is_empty());
+}
+
+#[test]
 fn disconnect_ends_the_unit_and_leaves_nothing() {
     for which in ["data", "ublkb0", "/dev/ublkb0", "--all"] {
         let kernel = Kernel::for_user_space();
@@ -411,7 +463,7 @@ fn disconnect_leaves_a_disk_in_use_alone() {
     assert_eq!(
         steps_of(&kernel, "disconnect --force data"),
         [
-            "run hcablk-ublk remove --force 0",
+            "run hcablk-ublk remove --force --mark 700 0",
             "run systemctl stop hcablk-ublk@data.service",
             "forget data.wanted"
         ]
@@ -427,11 +479,32 @@ fn a_disk_that_no_program_serves_is_removed() {
         steps_of(&kernel, "disconnect data"),
         [
             "run systemctl stop hcablk-ublk@data.service",
-            "run hcablk-ublk remove 0",
+            "run hcablk-ublk remove --mark 700 0",
             "forget data.wanted"
         ]
     );
     assert!(!kernel.has("/sys/block/ublkb0"));
+}
+
+#[test]
+fn a_number_that_is_another_disks_by_now_is_left_alone() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    kernel.locked.set(true);
+    *kernel.meanwhile.borrow_mut() = Some((
+        kernel.pauses.get() + 2,
+        Box::new(|kernel| {
+            let mut state = kernel.state_of(0);
+            state.mark = Some(1);
+            kernel.publish(0, &state);
+            kernel.locked.set(false);
+        }),
+    ));
+    let changes = kernel.changes();
+    let error = fails(&kernel, "disconnect ublkb0");
+    assert_eq!(error.kind, Kind::Busy);
+    assert!(error.message.contains("another disk's"), "{error:?}");
+    assert_eq!(kernel.changes(), changes);
 }
 
 #[test]
@@ -448,7 +521,7 @@ fn a_disk_that_was_made_by_hand_is_known_by_its_device() {
     assert!(ok(&kernel, "list").contains("ublkb0 "));
     assert_eq!(
         steps_of(&kernel, "disconnect ublkb0"),
-        ["run hcablk-ublk remove 0"]
+        ["run hcablk-ublk remove --mark 700 0"]
     );
 }
 
@@ -524,12 +597,38 @@ fn list_shows_both_kinds() {
     let text = kernel.text(files::wanted("data"));
     ok(&kernel, "disconnect data");
     kernel.file(files::wanted("data"), &text);
+    let unit = "hcablk-ublk@data.service".to_owned();
+    kernel.units.borrow_mut().insert(unit, "activating");
     let line = ok(&kernel, "list");
     assert!(
         line.contains("connecting") && line.contains("10.0.0.1:7744"),
         "{line}"
     );
     assert!(hcablk(&kernel, "list").unwrap().notes.is_empty());
+    // Nobody does so any more.
+    kernel.units.borrow_mut().clear();
+    let line = ok(&kernel, "list");
+    assert!(
+        line.contains("failed") && line.contains("hcablk-ublk@data.service is inactive"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_state_that_cannot_be_read_hides_no_other_disk() {
+    let kernel = Kernel::for_user_space();
+    ok(&kernel, CONNECT);
+    ok(&kernel, "connect --user 10.0.0.1 logs");
+    kernel.file(files::state(0), "{\"pid\":");
+    let list = ok(&kernel, "list");
+    let shown = |name: &str, state: &str| {
+        let is_it = |line: &str| line.starts_with(name) && line.contains(state);
+        list.lines().any(is_it)
+    };
+    assert!(shown("logs", " live "), "{list}");
+    assert!(shown("ublkb0", " unknown "), "{list}");
+    assert!(list.contains("0.state cannot be understood"), "{list}");
+    ok(&kernel, "disconnect logs");
 }
 
 const CONFIG: &str =
@@ -664,6 +763,37 @@ fn a_changed_setting_waits_until_the_disk_may_end() {
     );
     ok(&kernel, "apply --force");
     assert_eq!(wanted(&kernel, "data").option("queues"), None);
+}
+
+#[test]
+fn a_disk_that_is_lost_for_good_is_made_anew_if_nobody_uses_it() {
+    let kernel = configured(CONFIG);
+    ok(&kernel, "apply");
+    lose(&kernel, Phase::Failed);
+    let mounts = "/proc/self/mountinfo";
+    kernel.file(
+        mounts,
+        "40 22 259:7 / /mnt/a rw,noatime shared:1 - ext4 /dev/ublkb0 rw\n",
+    );
+    let outcome = hcablk(&kernel, "apply").unwrap();
+    assert_eq!(outcome.exit, Some(Kind::Exists));
+    let told = outcome.report.to_string();
+    assert!(
+        told.contains("its requests fail, and it is in use: ") && told.contains("umount /mnt/a"),
+        "{told}"
+    );
+    assert!(ok(&kernel, "list").contains(" failed "));
+    kernel.tree.borrow_mut().remove(Path::new(mounts));
+    assert_eq!(
+        steps_of(&kernel, "apply"),
+        [
+            "run systemctl stop hcablk-ublk@data.service",
+            "forget data.wanted",
+            "replace data.wanted",
+            "run systemctl start --no-block hcablk-ublk@data.service"
+        ]
+    );
+    assert!(ok(&kernel, "list").contains(" live "));
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod error;
 mod queue;
 
 use crate::error::{fail, failed};
-use libhcablk::{Buffer, Options, Volume};
+use libhcablk::{Buffer, Failure, Options, Volume};
 use nix::errno::Errno;
 use std::{
     ffi::{c_char, c_int, c_void, CStr},
@@ -91,6 +91,43 @@ pub unsafe extern "C" fn hcablk_options_set(
         }
         Err(error) => fail(Errno::EINVAL, error),
     }
+}
+
+/// Does something with a session number of the programs that have the same options.
+///
+/// # Safety
+///
+/// `options` is null, or options that were not freed.
+unsafe fn of_session(
+    options: *const COptions,
+    session: c_int,
+    f: impl FnOnce(&Options, u16) -> Result<(), Failure>,
+) -> c_int {
+    // SAFETY: By the safety requirement.
+    let Some(options) = (unsafe { options.as_ref() }) else {
+        return fail(Errno::EINVAL, "the options are null");
+    };
+    let Ok(session) = u16::try_from(session) else {
+        return fail(Errno::EINVAL, "not a session number");
+    };
+    match f(&options.0, session) {
+        Ok(()) => 0,
+        Err(failure) => failed(failure),
+    }
+}
+
+/// See `hcablk.h`.
+#[no_mangle]
+pub unsafe extern "C" fn hcablk_reserve(options: *const COptions, session: c_int) -> c_int {
+    // SAFETY: By the contract of the header.
+    unsafe { of_session(options, session, Options::reserve_session) }
+}
+
+/// See `hcablk.h`.
+#[no_mangle]
+pub unsafe extern "C" fn hcablk_release(options: *const COptions, session: c_int) -> c_int {
+    // SAFETY: By the contract of the header.
+    unsafe { of_session(options, session, Options::release_session) }
 }
 
 /// See `hcablk.h`.

@@ -236,6 +236,8 @@ static void leaves(struct hcablk_volume *volume, struct hcablk_options *options)
 	want(hcablk_past(volume, past, length) == -ERANGE && hcablk_past(volume, NULL, 99) == -EINVAL);
 	want(hcablk_past(NULL, past, sizeof(past)) == -EINVAL && hcablk_session(NULL) == -EINVAL);
 	want(hcablk_session(volume) >= 1 && hcablk_session(volume) <= 4095);
+	want(hcablk_reserve(options, hcablk_session(volume)) == 0 && hcablk_release(options, hcablk_session(volume)) == 0);
+	want(hcablk_reserve(NULL, 1) == -EINVAL && hcablk_reserve(options, 0) == -EINVAL && hcablk_release(options, 4096) == -EINVAL);
 	want(hcablk_options_set(options, "past", past) == 0);
 	want(hcablk_options_set(options, "past", "yesterday") == -EINVAL && strstr(hcablk_error(), "leaves of a volume"));
 }

@@ -73,8 +73,8 @@ pub enum Failure {
     /// All ids of sessions of this host are in use.
     #[error("this host has as many sessions as it can have")]
     NoIdentity,
-    /// Another program of this host has the session of this number.
-    #[error("another program of this host has session {0}, or its epochs are used up")]
+    /// Another program of this host has the session of this number, or has reserved it.
+    #[error("another program of this host has session {0} or has reserved it, or its epochs are used up")]
     SessionInUse(u16),
     /// The target closed the connection.
     #[error("the target closed the connection")]

@@ -10,10 +10,11 @@
 //! |---|---|
 //! | `instance` | the instance, a random number |
 //! | `1` to `4095` | a session's number, locked while a program has it; the last epoch of it |
+//! | `N.reserved` | number N is reserved: only a program that goes on with the work of a killed one gets it |
 //!
 //! The kernel drops the lock of a program that ends in any way. The next program that takes the
 //! number has a later epoch, so the target ends what is left of the other's session before that
-//! begins.
+//! begins. A reservation outlives its program. Whoever is done with the work releases it.
 
 use crate::failure::Failure;
 use hcablk_core::proto::connect::{Epoch, HostInstance, SessionId, DISK_MAX};
@@ -22,10 +23,10 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 use std::{
-    fs::{create_dir_all, File, OpenOptions},
+    fs::{create_dir_all, exists, remove_file, File, OpenOptions},
     io::{self, Read as _, Seek as _},
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// The identity of a volume's sessions, which no other program has meanwhile.
@@ -66,8 +67,13 @@ fn store(file: &File, number: u64) -> io::Result<()> {
 }
 
 impl Identity {
-    /// Takes the one of this number in `directory`, which is made if it is not there; `None`: the first that no program has.
-    pub(crate) fn take(directory: &Path, number: Option<u16>) -> Result<Self, Failure> {
+    /// Takes the one of this number in `directory`, which is made if it is not there; `None`: the first that no program has. A number that
+    /// is reserved is for a successor.
+    pub(crate) fn take(
+        directory: &Path,
+        number: Option<u16>,
+        is_successor: bool,
+    ) -> Result<Self, Failure> {
         create_dir_all(directory).map_err(|error| failed(&error))?;
         let instance = instance(&directory.join("instance")).map_err(|error| failed(&error))?;
         let numbers = number.map_or(1..=DISK_MAX, |number| number..=number);
@@ -76,6 +82,12 @@ impl Identity {
             let Ok(mut lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
                 continue;
             };
+            // Not before: a program reserves its number while it has it.
+            let is_reserved =
+                exists(reservation(directory, disk)).map_err(|error| failed(&error))?;
+            if is_reserved && !(is_successor && number.is_some()) {
+                continue;
+            }
             let id = SessionId::new(instance, disk).ok_or(Failure::NoIdentity)?;
             let last = stored(&mut lock).map_err(|error| failed(&error))?;
             // Epochs that are used up leave the number to nobody.
@@ -115,6 +127,33 @@ impl Identity {
     }
 }
 
+fn reservation(directory: &Path, number: u16) -> PathBuf {
+    directory.join(format!("{number}.reserved"))
+}
+
+fn refuse_no_number(number: u16) -> Result<(), Failure> {
+    match (1..=DISK_MAX).contains(&number) {
+        true => Ok(()),
+        false => Err(Failure::Identity(Errno::EINVAL)),
+    }
+}
+
+/// Reserves a number of `directory` that this program has: when the program is gone, only a successor gets it.
+pub(crate) fn reserve(directory: &Path, number: u16) -> Result<(), Failure> {
+    refuse_no_number(number)?;
+    let made = open(&reservation(directory, number));
+    made.map(drop).map_err(|error| failed(&error))
+}
+
+/// Releases a reservation, if there is one.
+pub(crate) fn release(directory: &Path, number: u16) -> Result<(), Failure> {
+    refuse_no_number(number)?;
+    match remove_file(reservation(directory, number)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&error)),
+        _ => Ok(()),
+    }
+}
+
 /// Returns this machine's instance, which is made when it is not there.
 fn instance(path: &Path) -> io::Result<HostInstance> {
     let mut lock = Flock::lock(open(path)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
@@ -136,31 +175,61 @@ mod tests {
     #[test]
     fn each_has_its_own_and_later_ones_have_later_epochs() {
         let directory = std::env::temp_dir().join(format!("hcablk-ids-{}", std::process::id()));
-        let mut one = Identity::take(&directory, None).unwrap();
-        let two = Identity::take(&directory, None).unwrap();
+        let mut one = Identity::take(&directory, None, false).unwrap();
+        let two = Identity::take(&directory, None, false).unwrap();
         assert_ne!(one.id(), two.id());
         assert_eq!(one.id().instance(), two.id().instance());
         let (id, epoch) = (one.id(), one.next_epoch().unwrap());
         let later = one.next_epoch().unwrap();
         assert!(later > epoch);
         drop(one);
-        let mut again = Identity::take(&directory, None).unwrap();
+        let mut again = Identity::take(&directory, None, false).unwrap();
         assert_eq!(again.id(), id);
         assert!(again.next_epoch().unwrap() > later);
-        let taken = Identity::take(&directory, Some(1)).err();
+        let taken = Identity::take(&directory, Some(1), false).err();
         assert_eq!(taken, Some(Failure::SessionInUse(1)));
-        let mut chosen = Identity::take(&directory, Some(7)).unwrap();
+        let mut chosen = Identity::take(&directory, Some(7), false).unwrap();
         assert_eq!(chosen.next_epoch().unwrap(), Epoch(1));
         std::fs::write(directory.join("1"), "4294967295").unwrap();
         drop(again);
-        let other = Identity::take(&directory, None).unwrap();
+        let other = Identity::take(&directory, None, false).unwrap();
         assert_ne!(other.id(), id, "there is no later epoch");
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]
+    fn a_reserved_number_is_for_a_successor() {
+        let directory = std::env::temp_dir().join(format!("hcablk-kept-{}", std::process::id()));
+        let killed = Identity::take(&directory, None, false).unwrap();
+        let number = killed.number();
+        reserve(&directory, number).unwrap();
+        reserve(&directory, number).unwrap();
+        drop(killed);
+        // Neither by chance nor by asking for it.
+        let other = Identity::take(&directory, None, false).unwrap();
+        assert_ne!(other.number(), number);
+        let asked = Identity::take(&directory, Some(number), false).err();
+        assert_eq!(asked, Some(Failure::SessionInUse(number)));
+        let successor = Identity::take(&directory, Some(number), true).unwrap();
+        assert_eq!(successor.number(), number);
+        drop(successor);
+        release(&directory, number).unwrap();
+        release(&directory, number).unwrap();
+        assert_eq!(
+            Identity::take(&directory, None, false).unwrap().number(),
+            number
+        );
+        for none in [0, DISK_MAX + 1] {
+            let refused = Err(Failure::Identity(Errno::EINVAL));
+            assert_eq!(reserve(&directory, none), refused);
+            assert_eq!(release(&directory, none), refused);
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
     fn a_directory_that_cannot_be_made_is_told() {
-        let result = Identity::take(Path::new("/dev/null/ids"), None);
+        let result = Identity::take(Path::new("/dev/null/ids"), None, false);
         assert_eq!(result.err(), Some(Failure::Identity(Errno::ENOTDIR)));
     }
 }

@@ -105,7 +105,7 @@ impl Opening {
             pd: pd.clone(),
             address: SocketAddr::new(options.address, options.port),
             options: options.clone(),
-            identity: Identity::take(&options.state, options.session)?,
+            identity: Identity::take(&options.state, options.session, options.past.is_some())?,
             shape: fit(pd, options)?,
             known: None,
             has_answered: false,

@@ -3,6 +3,8 @@
 //! What an application says of a volume that it opens.
 
 use crate::{
+    failure::Failure,
+    identity,
     keys::{BadKey, Key},
     past::{BadPast, Past},
 };
@@ -250,6 +252,18 @@ impl Options {
             state: directory.into(),
             ..self
         }
+    }
+
+    /// Reserves the session number that a volume has which was opened with these options ([`Volume::session`](crate::Volume::session)).
+    /// If this program is killed, no other program gets the number but one with this [`Self::session`] and a [`Self::past`]. The
+    /// reservation lasts until it is released, or the machine restarts.
+    pub fn reserve_session(&self, number: u16) -> Result<(), Failure> {
+        identity::reserve(&self.state, number)
+    }
+
+    /// Releases the reservation of a session number, if there is one: nobody has to go on with the work.
+    pub fn release_session(&self, number: u16) -> Result<(), Failure> {
+        identity::release(&self.state, number)
     }
 
     /// The options that [`Self::set`] knows.

@@ -36,6 +36,9 @@ pub(crate) enum Command {
         /// Remove the disk even if it is in use; its pending requests fail
         #[arg(long)]
         force: bool,
+        /// Remove the disk only if it has this mark: numbers are used again
+        #[arg(long, value_name = "NUMBER")]
+        mark: Option<u64>,
     },
     /// Serve the disk of `hcablk connect --user`: make it, or go on with it if it is there
     ///

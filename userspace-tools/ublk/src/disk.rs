@@ -14,6 +14,7 @@
 
 use crate::{
     cli::Add,
+    control::Control,
     driver::{self, Disk},
     queue,
     saved::{self, Lock, Saved},
@@ -24,16 +25,14 @@ use hcablk::{
     system::{Machine, System as _},
     user::files::{self, Phase, State},
 };
-use libhcablk::Volume;
-use libublk::{
-    ctrl::{UblkCtrl, UblkCtrlBuilder},
-    io::UblkDev,
-    sys, UblkFlags,
-};
+use libhcablk::{Queue, Volume};
+use libublk::{ctrl::UblkCtrl, io::UblkDev, sys, UblkError};
 use nix::{
     errno::Errno,
     fcntl::{open, OFlag},
+    mount::{mount, MsFlags},
     poll::{poll, PollFd, PollFlags, PollTimeout},
+    sched::{sched_setaffinity, unshare, CloneFlags},
     sys::{
         signal::{kill, SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
@@ -63,18 +62,26 @@ const LARGEST: u32 = 256 << 10;
 const DEPTH: u16 = 64;
 /// How often it is looked whether the volume has changed.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether the session is lost while the disk is stopped.
+const WHILE_STOPPING: Duration = Duration::from_millis(20);
 
 /// The features of the driver that a disk has: requests wait when its program was killed, and are issued again by the next one;
 /// its size can change.
-const FEATURES: u32 = sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE;
+const FEATURES: u64 = (sys::UBLK_F_USER_RECOVERY | sys::UBLK_F_USER_RECOVERY_REISSUE) as u64;
 
 /// Why a disk cannot be served, which does not pass by itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct ForGood(String);
 
-fn failed(what: &str) -> impl Fn(libublk::UblkError) -> Error + '_ {
-    move |error| format!("{what}: {error}").into()
+/// Returns why libublk has failed: its own messages have no error numbers.
+fn failed(what: &str) -> impl Fn(UblkError) -> Error + '_ {
+    move |error| match error {
+        UblkError::UringIOError(errno) | UblkError::OtherError(errno) => {
+            format!("{what}: {}", Errno::from_raw(-errno)).into()
+        }
+        error => format!("{what}: {error}").into(),
+    }
 }
 
 /// Makes a disk, and serves it.
@@ -106,79 +113,188 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
     // First: a target that does not answer leaves everything as it is.
     let volume = Arc::new(Volume::open(&saved.options()?)?);
     saved.session = volume.session();
-    let was_left = left.is_some();
     saved.past = volume.past().map(|past| past.to_string());
     refuse_another(&saved)?;
     let mut queues = Vec::new();
     while let Some(queue) = volume.take_queue() {
         queues.push(queue);
     }
-    let control = control(&saved, left.as_ref().map(|(disk, _)| *disk), queues.len())?;
-    let disk = control.dev_info().dev_id;
-    let _lock = match left {
-        Some((_, lock)) => lock,
-        None => lock_new(disk)?,
+    let mut control = Control::open()?;
+    let serving = Serving {
+        saved: saved.clone(),
+        volume,
+        stop,
     };
-    if was_left {
-        let begun = control.start_user_recover();
-        let begun = begun.map_err(failed("the disk cannot be recovered"))?;
-        if begun < 0 {
-            return Err(
-                format!("the disk cannot be recovered: {}", Errno::from_raw(-begun)).into(),
-            );
+    if let Some((disk, _lock)) = left {
+        let known = driver::find(disk, saved.mark)?;
+        let known = known.ok_or_else(|| format!("there is no ublkb{disk} any more"))?;
+        if usize::from(known.queues) != queues.len() {
+            let (has, given) = (known.queues, queues.len());
+            let why = format!("ublkb{disk} has {has} queues, and {given} are asked for");
+            return Err(ForGood(why).into());
         }
+        refuse_other_blocks(&mut control, disk, &serving.volume)?;
+        control.begin_recovery(disk)?;
+        let served = serving.run(&mut control, disk, queues, Control::end_recovery);
+        // Its requests still wait, for the next program.
+        served.map_err(|error| format!("the disk cannot be served: {error}"))?;
+        return end(&mut control, disk, &saved);
     }
-    // Before the disk is there: nothing was written by it yet.
-    saved.write(disk)?;
+    // The driver chooses the number.
+    let (disk, made) = control.add(sys::ublksrv_ctrl_dev_info {
+        nr_hw_queues: u16::try_from(queues.len())?,
+        queue_depth: DEPTH,
+        max_io_buf_bytes: LARGEST,
+        flags: FEATURES | u64::from(sys::UBLK_F_UPDATE_SIZE),
+        ublksrv_flags: saved.mark,
+        ..Default::default()
+    })?;
+    let lock = lock_new(disk);
+    let served = match &lock {
+        Ok(_) if usize::from(made) != queues.len() => {
+            Err(format!("the driver gives it {made} queues, not {}", queues.len()).into())
+        }
+        Ok(_) => {
+            // What an earlier disk of this number has published says nothing of this one.
+            let _ = fs::remove_file(files::state(disk));
+            let parameters = describe(&serving.volume);
+            serving.run(&mut control, disk, queues, |control, disk| {
+                control.set_parameters(disk, parameters)?;
+                control.start(disk)
+            })
+        }
+        Err(error) => Err(error.to_string().into()),
+    };
+    let ended = end(&mut control, disk, &saved);
+    served.map_err(|error| format!("the disk cannot be served: {error}"))?;
+    ended
+}
 
-    let mark = saved.mark;
-    let queues = queue::Places::new(queues);
-    let serving = {
-        let volume = volume.clone();
-        move |index: u16, device: &UblkDev| {
-            if let Err(error) = queue::serve(index, device, &queues, &volume) {
-                eprintln!("hcablk-ublk: queue {index}: {error}");
-                // Who starts the disk waits for all queues.
-                device.notify_buffer_registration_complete(true);
-            }
+/// Deletes a disk that was served, and forgets it. The lock of it is held.
+fn end(control: &mut Control, disk: u32, saved: &Saved) -> Result<(), Error> {
+    // Who has removed it may have done so meanwhile, and the number may be another program's disk.
+    if driver::find(disk, saved.mark)?.is_some() {
+        control.delete(disk)?;
+    }
+    saved.forget(disk);
+    Ok(())
+}
+
+/// A disk's volume, and what its threads share.
+struct Serving {
+    saved: Saved,
+    volume: Arc<Volume>,
+    stop: Stop,
+}
+
+impl Serving {
+    /// Serves a disk until it is stopped; `start` has the driver give it requests.
+    fn run<E: Into<Error>>(
+        self,
+        control: &mut Control,
+        disk: u32,
+        queues: Vec<Queue>,
+        start: impl FnOnce(&mut Control, u32) -> Result<(), E>,
+    ) -> Result<(), Error> {
+        let Self {
+            saved,
+            volume,
+            stop,
+        } = self;
+        // Before the disk is there: nothing was written by it yet.
+        saved.reserve()?;
+        saved.write(disk)?;
+        let device = Arc::new(device(disk, &volume)?);
+        let count = u16::try_from(queues.len())?;
+        let places = queue::Places::new(queues);
+        let mut threads = Vec::new();
+        for index in 0..count {
+            let processors = control.processors(disk, index)?;
+            let (device, places, volume) = (device.clone(), places.clone(), volume.clone());
+            threads.push(thread::spawn(move || {
+                if let Err(error) = sched_setaffinity(Pid::from_raw(0), &processors) {
+                    eprintln!("hcablk-ublk: queue {index} runs anywhere: {error}");
+                }
+                if let Err(error) = queue::serve(index, &device, &places, &volume) {
+                    eprintln!("hcablk-ublk: queue {index}: {error}");
+                    // The start of the disk waits for all queues.
+                    device.notify_buffer_registration_complete(true);
+                }
+            }));
         }
-    };
-    let is_over = Arc::new(AtomicBool::new(false));
-    let begun = {
-        let (volume, is_over) = (volume.clone(), is_over.clone());
-        move |control: &UblkCtrl| {
-            let disk = control.dev_info().dev_id;
-            let mut published = Published::default();
-            published.follow(disk, &saved, &volume);
-            let path = control.get_bdev_path();
-            // Whether anybody reads it or not: the disk is there.
-            let _ = writeln!(io::stdout(), "{path}");
-            service::is_ready(&path);
-            // Both end with the program.
-            let same = volume.clone();
+        let ready = device.wait_for_buffer_registration(count.into());
+        ready.map_err(failed("a queue"))?;
+        start(control, disk).map_err(Into::into)?;
+
+        let mark = saved.mark;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut published = Published::default();
+        published.follow(disk, &saved, &volume);
+        let path = format!("/dev/ublkb{disk}");
+        // Whether anybody reads it or not: the disk is there.
+        let _ = writeln!(io::stdout(), "{path}");
+        service::is_ready(&path);
+        // Both end with the program.
+        {
+            let (volume, is_over) = (volume.clone(), is_over.clone());
             thread::spawn(move || follow(disk, saved, published, &volume, &is_over));
-            thread::spawn(move || end_at(&stop, disk, mark, &same));
         }
-    };
-    let parameters = |device: &mut UblkDev| {
-        describe(device, &volume);
+        thread::spawn(move || end_at(&stop, disk, mark, &volume));
+        for thread in threads {
+            // A thread that panics ends the program.
+            let _ = thread.join();
+        }
+        is_over.store(true, Ordering::Release);
+        Ok(control.stop(disk)?)
+    }
+}
+
+/// Opens a disk for the threads that serve it.
+fn device(disk: u32, volume: &Volume) -> Result<UblkDev, Error> {
+    let view = thread::spawn(move || view(disk)).join();
+    let view = view.map_err(|_| "the thread that looks at the disk has panicked")?;
+    let view = view.map_err(|error| error.to_string())?;
+    let set_up = |device: &mut UblkDev| {
+        device.tgt.params = describe(volume);
+        device.tgt.dev_size = volume.size();
         Ok(())
     };
-    let served = control.run_target(parameters, serving, begun);
-    is_over.store(true, Ordering::Release);
-    // Not when the control is dropped: by then the number may be another disk's.
-    control.disown();
-    if let (Err(error), true) = (&served, was_left) {
-        // Its requests still wait, for the next program.
-        return Err(format!("the disk cannot be served: {error}").into());
+    UblkDev::new("hcablk".to_owned(), set_up, &view).map_err(failed("opening the disk"))
+}
+
+/// Returns libublk's view of a disk, on a thread of its own.
+///
+/// libublk reads `/run/ublksrvd/N.json` for that. Where another program has made that directory, every local user may write to it: what
+/// is read would be theirs, or would never end. So this thread gets a `/run` of its own, with the one file in it, and nobody
+/// else sees that. libublk writes there only what it is asked to record of queues, which it is not.
+fn view(disk: u32) -> Result<UblkCtrl, Box<dyn std::error::Error + Send + Sync>> {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // What is unmounted elsewhere is unmounted here, too.
+    mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(
+        Some("tmpfs"),
+        "/run",
+        Some("tmpfs"),
+        flags,
+        Some("mode=0700"),
+    )?;
+    fs::create_dir(UblkCtrl::run_dir())?;
+    fs::write(format!("{}/{disk:04}.json", UblkCtrl::run_dir()), "{}")?;
+    UblkCtrl::new_simple(i32::try_from(disk)?)
+        .map_err(|error| failed("looking at the disk")(error).to_string().into())
+}
+
+/// Fails if the volume has not the blocks that a disk was made with. Its requests wait until the volume is as before, or it is removed.
+fn refuse_other_blocks(control: &mut Control, disk: u32, volume: &Volume) -> Result<(), Error> {
+    let made = 1 << control.parameters(disk)?.basic.logical_bs_shift;
+    let now = volume.block_size();
+    if now == made {
+        return Ok(());
     }
-    Saved::forget(disk);
-    if driver::find(disk, mark).is_some() {
-        // Who has removed it may have done so meanwhile.
-        let _ = control.del_dev();
-    }
-    served.map_err(failed("the disk cannot be served"))?;
-    Ok(())
+    let why = format!("ublkb{disk} has blocks of {made} bytes, and the volume has blocks of {now} bytes by now: remove the disk, and make it again");
+    Err(ForGood(why).into())
 }
 
 /// Fails if the volume is not the one that is wanted.
@@ -191,32 +307,6 @@ fn refuse_another(saved: &Saved) -> Result<(), Error> {
         Some(id) => Err(ForGood(format!("the volume has wwid {id}, not {wanted}")).into()),
         None => Err(ForGood(format!("the volume has no wwid, and {wanted} is asked for")).into()),
     }
-}
-
-/// Has the driver make a disk, or return the one that was left.
-fn control(saved: &Saved, left: Option<u32>, queues: usize) -> Result<UblkCtrl, Error> {
-    // The driver chooses the number of a new disk: libublk deletes a disk of the number that it is to have when the driver
-    // refuses to make it, whosever disk that is.
-    let (id, flags) = match left {
-        Some(disk) => (i32::try_from(disk)?, UblkFlags::UBLK_DEV_F_RECOVER_DEV),
-        None => (-1, UblkFlags::UBLK_DEV_F_ADD_DEV),
-    };
-    let control = UblkCtrlBuilder::default()
-        .name("hcablk")
-        .id(id)
-        .nr_queues(u16::try_from(queues)?)
-        .depth(DEPTH)
-        .io_buf_bytes(LARGEST)
-        .ctrl_flags(u64::from(FEATURES) | u64::from(sys::UBLK_F_UPDATE_SIZE))
-        .ctrl_target_flags(saved.mark)
-        .dev_flags(flags)
-        .build()
-        .map_err(failed("the ublk driver refuses the disk"))?;
-    let info = control.dev_info();
-    if info.ublksrv_flags != saved.mark {
-        return Err(format!("ublkb{} is another program's disk", info.dev_id).into());
-    }
-    Ok(control)
 }
 
 /// Takes the lock of a disk that was just made: a program that has removed the disk of this number before may still have it.
@@ -288,15 +378,27 @@ fn end_at(stop: &Stop, disk: u32, mark: u64, volume: &Volume) {
             continue;
         }
         is_told = true;
-        if volume.failure().is_some() {
-            // Requests would wait for a session, and the driver for them.
-            volume.end();
-        }
-        match stop_disk(disk, mark) {
+        match stop_without_waiting(disk, mark, volume) {
             Ok(()) => return,
             Err(error) => eprintln!("hcablk-ublk: ublkb{disk} cannot be stopped: {error}"),
         }
     }
+}
+
+/// Stops the disk. The driver waits for the requests that are with the target; if the session is lost, before or meanwhile, they fail
+/// and do not wait for another one.
+fn stop_without_waiting(disk: u32, mark: u64, volume: &Volume) -> Result<(), Error> {
+    thread::scope(|threads| {
+        let stopping = threads.spawn(|| stop_disk(disk, mark).map_err(|error| error.to_string()));
+        while !stopping.is_finished() {
+            if volume.failure().is_some() {
+                volume.end();
+            }
+            thread::sleep(WHILE_STOPPING);
+        }
+        let stopped = stopping.join();
+        Ok(stopped.map_err(|_| "the thread that stops it has panicked")??)
+    })
 }
 
 /// Returns whether somebody has the disk for himself, as a mount and a device above it have, or that
@@ -312,13 +414,12 @@ fn is_in_use(disk: u32) -> bool {
 }
 
 fn stop_disk(disk: u32, mark: u64) -> Result<(), Error> {
-    let disk = driver::find(disk, mark).ok_or("it is gone")?;
-    disk.control.kill_dev().map_err(failed("stopping it"))?;
-    Ok(())
+    let mut known = driver::find(disk, mark)?.ok_or("it is gone")?;
+    Ok(known.control.stop(disk)?)
 }
 
-/// Tells the driver what the disk is.
-fn describe(device: &mut UblkDev, volume: &Volume) {
+/// Returns what the driver has to know of the disk.
+fn describe(volume: &Volume) -> sys::ublk_params {
     let shift = |bytes: u32| u8::try_from(bytes.max(512).ilog2()).unwrap_or(12);
     let (discard, zeroes) = volume.most_without_data();
     let sectors = volume.size() >> 9;
@@ -330,8 +431,7 @@ fn describe(device: &mut UblkDev, volume: &Volume) {
     if discard != 0 || zeroes != 0 {
         types |= sys::UBLK_PARAM_TYPE_DISCARD;
     }
-    device.tgt.dev_size = sectors << 9;
-    device.tgt.params = sys::ublk_params {
+    sys::ublk_params {
         types,
         basic: sys::ublk_param_basic {
             // The volume may get a cache while the disk lives, and a disk's parameters do not change.
@@ -352,7 +452,7 @@ fn describe(device: &mut UblkDev, volume: &Volume) {
             ..Default::default()
         },
         ..Default::default()
-    };
+    }
 }
 
 /// What was published of a disk last.
@@ -369,6 +469,7 @@ impl Published {
         };
         let state = State {
             name: saved.name.clone(),
+            mark: Some(saved.mark),
             pid: std::process::id(),
             phase,
             error: failure.map(|failure| failure.to_string()),
@@ -431,31 +532,24 @@ fn follow(
 
 /// Returns the bytes that a disk has.
 fn size_of(disk: u32, mark: u64) -> Result<u64, Error> {
-    let disk = driver::find(disk, mark).ok_or("it is gone")?;
-    let mut parameters = sys::ublk_params {
-        types: sys::UBLK_PARAM_TYPE_BASIC,
-        ..Default::default()
-    };
-    disk.control
-        .get_params(&mut parameters)
-        .map_err(failed("the driver"))?;
-    Ok(parameters.basic.dev_sectors << 9)
+    let mut known = driver::find(disk, mark)?.ok_or("it is gone")?;
+    Ok(known.control.parameters(disk)?.basic.dev_sectors << 9)
 }
 
 fn resize(disk: u32, mark: u64, bytes: u64) -> Result<(), Error> {
-    let disk = driver::find(disk, mark).ok_or("it is gone")?;
-    disk.control
-        .update_size(bytes)
-        .map_err(failed("the driver"))?;
-    Ok(())
+    let mut known = driver::find(disk, mark)?.ok_or("it is gone")?;
+    Ok(known.control.resize(disk, bytes)?)
 }
 
 /// Removes a disk, whether a program serves it or not.
-pub(crate) fn remove(disk: u32, force: bool) -> Result<(), Error> {
+pub(crate) fn remove(disk: u32, force: bool, mark: Option<u64>) -> Result<(), Error> {
     let saved = Saved::read(disk)?;
-    let Some(known) = driver::find(disk, saved.mark) else {
+    if let Some(mark) = mark.filter(|mark| *mark != saved.mark) {
+        return Err(format!("ublkb{disk} is another disk by now: its mark is not {mark}").into());
+    }
+    let Some(mut known) = driver::find(disk, saved.mark)? else {
         // It is gone, and its number may be another program's disk.
-        Saved::forget(disk);
+        saved.forget(disk);
         return Ok(());
     };
     // To open one that nobody serves may wait for its program.
@@ -463,25 +557,25 @@ pub(crate) fn remove(disk: u32, force: bool) -> Result<(), Error> {
         return Err(in_use(disk));
     }
     if known.is_served() {
-        return end_program(disk, saved.mark, force);
+        return end_program(disk, &saved, force);
     }
     let _lock = Lock::take(disk)?;
-    remove_left(disk, &known)
+    remove_left(&saved, &mut known)
 }
 
-/// Removes a disk that no program serves.
-pub(crate) fn remove_left(disk: u32, known: &Disk) -> Result<(), Error> {
-    known.control.kill_dev().map_err(failed("stopping it"))?;
-    Saved::forget(disk);
-    known.control.del_dev().map_err(failed("deleting it"))?;
+/// Removes a disk that no program serves. The lock of it is held.
+pub(crate) fn remove_left(saved: &Saved, known: &mut Disk) -> Result<(), Error> {
+    known.control.stop(known.number)?;
+    known.control.delete(known.number)?;
+    saved.forget(known.number);
     Ok(())
 }
 
 /// Has the program that serves a disk remove it, and waits for that.
-fn end_program(disk: u32, mark: u64, force: bool) -> Result<(), Error> {
+fn end_program(disk: u32, saved: &Saved, force: bool) -> Result<(), Error> {
     let mut told = None;
     for waited in 0u32.. {
-        let Some(known) = driver::find(disk, mark) else {
+        let Some(mut known) = driver::find(disk, saved.mark)? else {
             return Ok(());
         };
         if known.is_served() {
@@ -495,7 +589,7 @@ fn end_program(disk: u32, mark: u64, force: bool) -> Result<(), Error> {
             if !force && is_mounted(disk)? {
                 return Err(in_use(disk));
             }
-            return remove_left(disk, &known);
+            return remove_left(saved, &mut known);
         }
         if waited % 10 == 9 {
             eprintln!(
@@ -547,7 +641,10 @@ pub(crate) fn list() -> Result<(), Error> {
         let Ok(saved) = Saved::read(disk) else {
             continue;
         };
-        let fate = driver::find(disk, saved.mark).map_or("not there", |known| known.fate());
+        let fate = match driver::find(disk, saved.mark) {
+            Ok(known) => known.map_or("not there", |known| known.fate()).to_owned(),
+            Err(failure) => format!("not known: {failure}"),
+        };
         println!("/dev/ublkb{disk} {} {fate}", saved.wanted.volume);
     }
     Ok(())

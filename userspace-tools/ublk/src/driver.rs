@@ -5,27 +5,52 @@
 //! Numbers of disks are used again, and other programs have disks, too. So each disk of this program has a mark: 64 bits that the
 //! driver keeps with the disk (`ublksrv_flags`), and that are in `N.json`. Nothing is done to a disk whose marks differ.
 
-use crate::{saved::Saved, Error};
-use libublk::{ctrl::UblkCtrl, sys};
+use crate::{
+    control::{Control, Failure},
+    saved::Saved,
+    Error, //
+};
+use libublk::sys;
+use nix::errno::Errno;
 use std::fs;
 
 /// What the driver says of a disk.
 pub(crate) struct Disk {
-    pub(crate) control: UblkCtrl,
+    pub(crate) control: Control,
+    pub(crate) number: u32,
     /// The program that serves it, or did so last.
     pub(crate) pid: i32,
     state: u32,
+    /// How many queues it has.
+    pub(crate) queues: u16,
 }
 
 /// Returns a disk of this program; nothing if the driver has none of this number, or another program's.
-pub(crate) fn find(number: u32, mark: u64) -> Option<Disk> {
-    let control = UblkCtrl::new_simple(i32::try_from(number).ok()?).ok()?;
-    let info = control.dev_info();
-    (info.ublksrv_flags == mark).then(|| Disk {
+///
+/// # Errors
+///
+/// The driver cannot be asked. That says nothing of the disk, whose requests may wait: the caller leaves all as it is.
+pub(crate) fn find(number: u32, mark: u64) -> Result<Option<Disk>, Failure> {
+    let Some(mut control) = Control::open_if_there()? else {
+        return Ok(None);
+    };
+    let info = match control.info(number) {
+        // An unprivileged user's, of which the driver says nothing without more words. Those of this program are none.
+        Err(failure) if failure.errno() == Some(Errno::EINVAL) => return Ok(None),
+        info => info?,
+    };
+    Ok(info.filter(|info| is_own(info, mark)).map(|info| Disk {
         control,
+        number,
         pid: info.ublksrv_pid,
         state: info.state.into(),
-    })
+        queues: info.nr_hw_queues,
+    }))
+}
+
+/// Returns whether a disk is the one of this program that has the mark. Unprivileged users can give theirs any.
+fn is_own(info: &sys::ublksrv_ctrl_dev_info, mark: u64) -> bool {
+    info.ublksrv_flags == mark && info.flags & u64::from(sys::UBLK_F_UNPRIVILEGED_DEV) == 0
 }
 
 impl Disk {
@@ -58,7 +83,6 @@ impl Disk {
 }
 
 /// Prints the properties of a disk for udev, as its builtin programs do; nothing if it is not a disk of this program.
-#[expect(clippy::unnecessary_wraps, reason = "as all commands")]
 pub(crate) fn print_properties(device: &str) -> Result<(), Error> {
     let number = device.strip_prefix("ublkb");
     let number = number.and_then(|number| number.parse::<u32>().ok());
@@ -66,7 +90,7 @@ pub(crate) fn print_properties(device: &str) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    if find(number, saved.mark).is_none() {
+    if find(number, saved.mark)?.is_none() {
         return Ok(());
     }
     if let Some(name) = &saved.name {
@@ -77,4 +101,23 @@ pub(crate) fn print_properties(device: &str) -> Result<(), Error> {
         println!("HCABLK_WWID=uuid.{id}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_known_by_its_mark_and_not_by_its_number() {
+        let info = sys::ublksrv_ctrl_dev_info {
+            ublksrv_flags: 77,
+            ..Default::default()
+        };
+        assert!(is_own(&info, 77) && !is_own(&info, 78));
+        let another_users = sys::ublksrv_ctrl_dev_info {
+            flags: sys::UBLK_F_UNPRIVILEGED_DEV.into(),
+            ..info
+        };
+        assert!(!is_own(&another_users, 77));
+    }
 }

@@ -7,12 +7,14 @@
 //! |---|---|
 //! | [`cli`] | what is asked for |
 //! | [`saved`] | what a disk is made of, kept for a program that goes on with it |
+//! | [`control`] | the commands of the driver |
 //! | [`driver`] | a disk as the driver knows it, and whether it is one of this program |
 //! | [`disk`] | a disk's life: added, recovered, followed, removed |
 //! | [`service`] | a disk as a unit of systemd serves it |
 //! | [`queue`] | the requests of one queue |
 
 mod cli;
+mod control;
 mod disk;
 mod driver;
 mod queue;
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Add(add) => disk::add(&add),
         Command::Recover { disk } => disk::recover(disk),
-        Command::Remove { disk, force } => disk::remove(disk, force),
+        Command::Remove { disk, force, mark } => disk::remove(disk, force, mark),
         Command::Serve { name } => return service::serve(&name),
         Command::List => disk::list(),
         Command::Udev { device } => driver::print_properties(&device),

@@ -19,6 +19,8 @@ use std::{
 };
 
 const KEYS: &str = "/etc/hcablk/keys";
+/// The processors that the machine can have.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The upper half of every mark: "hcab".
 const MAGIC: u64 = 0x6863_6162 << 32;
 
@@ -85,6 +87,9 @@ impl Saved {
         let mut options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
         for (name, value) in &wanted.options {
             options = options.set(name, value)?;
+            if let ("queues", Ok(asked)) = (name.as_str(), value.parse::<u8>()) {
+                options = options.queues(fewer_queues(asked)?);
+            }
         }
         if wanted.keys {
             let own = format!("targets/{}", wanted.address);
@@ -132,11 +137,31 @@ impl Saved {
         Ok(Machine::new("/").replace_secret(&Self::path(disk), &text)?)
     }
 
-    /// Forgets that of a disk, and its state.
-    pub(crate) fn forget(disk: u32) {
+    /// Forgets that of a disk, and its state. Its session's number is free then.
+    pub(crate) fn forget(&self, disk: u32) {
         // They may be gone already. The state goes first: it says that there is a disk.
         let _ = fs::remove_file(files::state(disk));
         let _ = fs::remove_file(Self::path(disk));
+        // The worst that happens is that nobody gets this number.
+        let _ = self
+            .numbers()
+            .map(|options| options.release_session(self.session));
+    }
+
+    /// Reserves its session's number, which nobody but the program that goes on with the disk gets.
+    pub(crate) fn reserve(&self) -> Result<(), Error> {
+        let reserved = self.numbers()?.reserve_session(self.session);
+        Ok(reserved.map_err(|error| format!("reserving session {}: {error}", self.session))?)
+    }
+
+    /// Returns options that say where the numbers of sessions are.
+    fn numbers(&self) -> Result<Options, Error> {
+        let wanted = &self.wanted;
+        let options = Options::new(wanted.address, &wanted.volume, &wanted.host)?;
+        Ok(match wanted.option("state") {
+            Some(directory) => options.state(directory),
+            None => options,
+        })
     }
 
     /// Returns the disks of which there is one, in order.
@@ -166,6 +191,24 @@ impl Lock {
     }
 }
 
+/// Returns how many queues a disk has for which so many are asked: one for each processor that the machine can have, at most. The
+/// driver makes no more, and to a queue of the volume that no queue of the disk uses nothing would be flushed.
+fn fewer_queues(asked: u8) -> Result<u8, Error> {
+    let possible = fs::read_to_string(POSSIBLE)?;
+    let most = processors(&possible).ok_or_else(|| format!("{POSSIBLE} says {possible:?}"))?;
+    if u32::from(asked) <= most {
+        return Ok(asked);
+    }
+    eprintln!("hcablk-ublk: {asked} queues are asked for; the disk has {most}, one for each processor that the machine can have");
+    Ok(u8::try_from(most)?)
+}
+
+/// Returns one more than the last number in a list of processors, as `0-3` or `0,2-7`.
+fn processors(list: &str) -> Option<u32> {
+    let highest = list.trim().rsplit([',', '-']).next()?;
+    highest.parse::<u32>().ok()?.checked_add(1)
+}
+
 fn key(file: &str) -> Result<Key, Error> {
     let path = format!("{KEYS}/{file}");
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
@@ -177,16 +220,48 @@ fn key(file: &str) -> Result<Key, Error> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_saved_is_read_and_each_disk_has_a_mark_of_its_own() {
-        let wanted = Wanted {
+    fn wanted_data() -> Wanted {
+        Wanted {
             address: [10, 0, 0, 1].into(),
             volume: "data".to_owned(),
             host: "6f0c2b62-5f5e-4c0e-9d57-0b8f3e9b0a45".to_owned(),
             keys: false,
             wwid: None,
             options: vec![("queues".to_owned(), "2".to_owned())],
-        };
+        }
+    }
+
+    #[test]
+    fn a_disk_has_no_more_queues_than_the_machine_can_have_processors() {
+        for (list, most) in [("0\n", 1), ("0-3\n", 4), ("0,2-7\n", 8), ("0-1,5\n", 6)] {
+            assert_eq!(processors(list), Some(most), "{list:?}");
+        }
+        assert_eq!(processors(""), None);
+        assert_eq!(fewer_queues(1).unwrap(), 1);
+        let most = processors(&fs::read_to_string(POSSIBLE).unwrap()).unwrap();
+        assert_eq!(u32::from(fewer_queues(127).unwrap()), most.min(127));
+    }
+
+    #[test]
+    fn a_session_is_reserved_until_the_disk_is_forgotten() {
+        let directory = std::env::temp_dir().join(format!("hcablk-saved-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let mut wanted = wanted_data();
+        let state = directory.to_str().unwrap().to_owned();
+        wanted.options.push(("state".to_owned(), state));
+        let mut saved = Saved::begin(None, wanted).unwrap();
+        saved.session = 5;
+        saved.reserve().unwrap();
+        assert!(directory.join("5.reserved").exists());
+        // Of a number that no disk has.
+        saved.forget(u32::MAX);
+        assert!(!directory.join("5.reserved").exists());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_is_saved_is_read_and_each_disk_has_a_mark_of_its_own() {
+        let wanted = wanted_data();
         let mut saved = Saved::begin(Some("db"), wanted.clone()).unwrap();
         assert_eq!(saved.id(), None);
         saved.past =

@@ -9,7 +9,7 @@
 use crate::{
     disk::{self, ForGood},
     driver::{self, Disk},
-    saved::Saved,
+    saved::{Lock, Saved},
     Error,
 };
 use hcablk::{
@@ -43,12 +43,9 @@ pub(crate) fn serve(name: &str) -> ExitCode {
     // It was why the last one ended.
     let _ = fs::remove_file(files::failed(name));
     let mut waits = false;
-    let result = begin(name).and_then(|begin| match begin {
+    let result = begin(name, &mut waits).and_then(|begin| match begin {
         Begin::Make(saved) => disk::make(saved),
-        Begin::Recover(number) => {
-            waits = true;
-            disk::recover(number)
-        }
+        Begin::Recover(number) => disk::recover(number),
     });
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -83,8 +80,8 @@ fn publish(name: &str, failed: &Failed) {
     }
 }
 
-/// Finds out what is to be done.
-fn begin(name: &str) -> Result<Begin, Error> {
+/// Finds out what is to be done. If requests of a disk wait, or may wait, `waits` says so, also after a failure.
+fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
     // It is part of names of files.
     name.parse::<DeviceName>()?;
     let system = Machine::new("/");
@@ -100,20 +97,24 @@ fn begin(name: &str) -> Result<Begin, Error> {
             Ok(saved) if saved.name.as_deref() == Some(name) => saved,
             _ => continue,
         };
-        match driver::find(number, saved.mark) {
+        *waits = true;
+        match driver::find(number, saved.mark)? {
             Some(known) if known.was_served() => return Ok(Begin::Recover(number)),
             // Its program was killed before there was a disk.
-            Some(known) => begun(number, &known)?,
-            None => Saved::forget(number),
+            Some(known) => begun(&saved, known)?,
+            None => saved.forget(number),
         }
+        *waits = false;
     }
     Ok(Begin::Make(Saved::begin(Some(name), wanted)?))
 }
 
 /// Removes a disk that was only begun.
-fn begun(number: u32, known: &Disk) -> Result<(), Error> {
+fn begun(saved: &Saved, mut known: Disk) -> Result<(), Error> {
+    let number = known.number;
     eprintln!("hcablk-ublk: ublkb{number} was only begun, and is made anew");
-    disk::remove_left(number, known)
+    let _lock = Lock::take(number)?;
+    disk::remove_left(saved, &mut known)
 }
 
 /// Tells systemd that the disk is there.

@@ -91,7 +91,7 @@ impl Plan {
             }
             let is_configured = |name: &str| config.disk.keys().any(|key| key.as_str() == name);
             plan.beside(&tree, Table::Disk, is_configured)?;
-            let in_user_space = user::all(system)?.into_iter().map(|disk| disk.shown_name());
+            let in_user_space = user::all(system).into_iter().map(|disk| disk.shown_name());
             let beside = in_user_space.filter(|name| !is_configured(name));
             plan.not_configured
                 .extend(beside.map(|name| format!("{} {name}", Table::Disk)));

@@ -38,7 +38,7 @@ pub fn disconnect(
         (Some(tree), Which::One(text)) => find(tree, text)?.into_iter().collect(),
     };
     let in_user_space = match which {
-        Which::All => user::all(system)?,
+        Which::All => user::all(system),
         Which::One(text) if groups.is_empty() => user::find(system, text).into_iter().collect(),
         Which::One(_) => Vec::new(),
     };

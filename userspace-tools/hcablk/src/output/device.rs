@@ -35,7 +35,8 @@ pub struct Device {
     /// `/dev/hcablkN`, in user space `/dev/ublkbN`, while there is a disk.
     pub device: Option<String>,
     /// `new`, `connecting`, `live`, `degraded`, `queueing`, `failing-fast`, `failing`, `failed` or
-    /// `disconnecting`. Of a disk in user space `connecting`, `live`, `queueing`, `failed` or `left` (no program serves it).
+    /// `disconnecting`. Of a disk in user space `connecting`, `live`, `queueing`, `failed`, `left` (no program serves it)
+    /// or `unknown` (its state cannot be read).
     pub state: String,
     /// The target's address.
     pub address: String,

@@ -17,6 +17,7 @@ use crate::config::{self, Paths};
 use crate::configfs::{Transaction, INITIATOR};
 use crate::error::{Error, Result};
 use crate::hostid;
+use crate::initiator::users;
 use crate::keys;
 use crate::names::{DeviceName, VolumeName};
 use crate::system::System;
@@ -145,6 +146,10 @@ pub(crate) fn plan(
             step(action, Change::Told)
         })
         .collect();
+    let has_failed = there.shown_state() == "failed";
+    if has_failed && changes.is_empty() && disk.enabled {
+        return Ok(anew(system, &there, &step, connect()));
+    }
     let must_end = !changes.is_empty() || !disk.enabled;
     let end = step(Action::Disable, Change::Disconnect);
     if must_end && !force {
@@ -164,15 +169,41 @@ pub(crate) fn plan(
         planned.steps.push(end);
         planned.steps.append(&mut changes);
     }
-    if disk.enabled && (must_end || is_stuck(&there)) {
+    if disk.enabled && (must_end || there.shown_state() == "left") {
         planned.steps.push(step(Action::Enable, connect()));
     }
     Ok(planned)
 }
 
-/// Returns whether a disk is there and its requests go nowhere.
-fn is_stuck(disk: &Disk) -> bool {
-    matches!(disk.shown_state(), "left" | "failed")
+/// Plans for a disk whose requests fail until it is made anew: that is done if nobody uses it.
+fn anew(
+    system: &dyn System,
+    there: &Disk,
+    step: &impl Fn(Action, Change) -> Step,
+    connect: Change,
+) -> Planned {
+    let steps = vec![
+        step(Action::Disable, Change::Disconnect),
+        step(Action::Enable, connect),
+    ];
+    let node = there.node().unwrap_or_default();
+    let device = node.file_name().unwrap_or_default().to_string_lossy();
+    let users = users(system, &device);
+    if users.is_empty() {
+        return Planned {
+            steps,
+            pending: Vec::new(),
+        };
+    }
+    let reason = format!("its requests fail, and it is in use: {}", users.join("; "));
+    let pending = steps.into_iter().map(|step| Pending {
+        step,
+        reason: reason.clone(),
+    });
+    Planned {
+        steps: Vec::new(),
+        pending: pending.collect(),
+    }
 }
 
 /// Returns what a disk is made of, for those who are told.
@@ -244,7 +275,7 @@ fn whole(name: &str, wanted: &Wanted) -> Asked {
 pub(crate) fn read(system: &dyn System) -> Result<Vec<(DeviceName, config::Disk)>> {
     let own = hostid::current(system).ok().map(|(id, _)| id);
     let mut disks = Vec::new();
-    for disk in show::all(system)? {
+    for disk in show::all(system) {
         // One that was started by hand is no matter of the configuration.
         let (Some(name), Some(wanted)) = (&disk.name, &disk.wanted) else {
             continue;

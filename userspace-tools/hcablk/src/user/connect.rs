@@ -27,6 +27,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const WORDS: Duration = Duration::from_secs(10);
 /// For how long a unit may be inactive after it was asked to start.
 const BEGINS: Duration = Duration::from_secs(10);
+/// How often a program that says nothing of why it ends may do so.
+const SILENT_ENDS: u32 = 3;
 /// How long the device node may take to appear once the disk is there.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
 /// For how long another command of this kind is waited for.
@@ -71,7 +73,7 @@ pub fn connect(system: &dyn System, wanted: &Connect) -> Result<Outcome> {
 pub(crate) fn bring_up(system: &dyn System, asked: &Asked) -> Result<(String, PathBuf, bool)> {
     let name = match &asked.name {
         Some(name) => name.clone(),
-        None => find_connected(system, asked)?.unwrap_or_else(|| asked.wanted.volume.clone()),
+        None => find_connected(system, asked).unwrap_or_else(|| asked.wanted.volume.clone()),
     };
     let (plan, begun) = {
         let _lock = lock(system)?;
@@ -198,14 +200,14 @@ pub(super) fn lock(system: &dyn System) -> Result<Lock> {
 }
 
 /// Finds a disk that is connected to the volume as asked for, under whatever name.
-fn find_connected(system: &dyn System, asked: &Asked) -> Result<Option<String>> {
+fn find_connected(system: &dyn System, asked: &Asked) -> Option<String> {
     let is_it = |disk: &Disk| {
         let is_up = matches!(disk.shown_state(), "live" | "queueing");
         let is_same = |known: &Wanted| differences(known, asked).is_empty();
         is_up && disk.wanted.as_ref().is_some_and(is_same)
     };
-    let disks = show::all(system)?;
-    Ok(disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name))
+    let disks = show::all(system);
+    disks.iter().find(|disk| is_it(disk)).map(Disk::shown_name)
 }
 
 /// A setting that a disk has otherwise than asked for.
@@ -234,6 +236,8 @@ pub(super) fn differences(known: &Wanted, asked: &Asked) -> Vec<Difference> {
         &wanted.address.to_string(),
     );
     compare("volume", &known.volume, &wanted.volume);
+    let proves = |keys: bool| if keys { "yes" } else { "no" };
+    compare("keys", proves(known.keys), proves(wanted.keys));
     if asked.has_host || asked.is_whole {
         compare("host_id", &known.host, &wanted.host);
     }
@@ -352,6 +356,9 @@ fn begin(system: &dyn System, name: &str) -> Result<()> {
 fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     let began = system.now();
     let mut next_word = began + WORDS;
+    // What the program says of why it has ended is there until the next one starts.
+    let mut has_spoken = false;
+    let mut reason = None;
     loop {
         let disk = show::find(system, name);
         if disk.is_some_and(|disk| disk.number.is_some() && disk.is_served) {
@@ -361,9 +368,17 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
             return Err(Error::interrupted());
         }
         let now = system.now();
-        let state = unit::state(system, name)?;
-        if state == "failed" || (state == "inactive" && now >= began + BEGINS) {
-            return Err(why(system, name));
+        let unit = unit::status(system, name)?;
+        reason = unit.reason.or(reason);
+        has_spoken |= system.exists(&files::failed(name));
+        let is_over = match unit.state.as_str() {
+            "failed" => true,
+            "inactive" => now >= began + BEGINS,
+            // systemd would start it again and again.
+            _ => !has_spoken && unit.restarts >= SILENT_ENDS,
+        };
+        if is_over {
+            return Err(why(system, name, reason));
         }
         if now >= next_word {
             next_word = now + WORDS;
@@ -379,13 +394,19 @@ fn wait_for(system: &dyn System, name: &str) -> Result<()> {
     }
 }
 
-/// Explains why a unit has no disk.
-fn why(system: &dyn System, name: &str) -> Error {
+/// Explains why a unit has no disk; `reason` is what systemd says of its program.
+fn why(system: &dyn System, name: &str, reason: Option<String>) -> Error {
     let log = format!("Its log says more: journalctl -u {}", unit::name(name));
     let failed = files::read::<Failed>(system, &files::failed(name));
     let wanted = files::read::<Wanted>(system, &files::wanted(name));
     let (Ok(Some(failed)), Ok(Some(wanted))) = (failed, wanted) else {
-        let why = format!("cannot make the disk {name}: {} failed", unit::name(name));
+        let reason = reason
+            .map(|reason| format!(": {reason}"))
+            .unwrap_or_default();
+        let why = format!(
+            "cannot make the disk {name}: {} failed{reason}",
+            unit::name(name)
+        );
         return Error::new(Kind::Failed, why).advise(log);
     };
     let Some(errno) = failed.errno.map(Errno::from_raw) else {
@@ -409,7 +430,7 @@ fn why(system: &dyn System, name: &str) -> Error {
 fn node(system: &dyn System, name: &str) -> Result<PathBuf> {
     let node = show::find(system, name).and_then(|disk| disk.node());
     let Some(node) = node else {
-        return Err(why(system, name));
+        return Err(why(system, name, None));
     };
     if system.wait_for(&node, NODE_TIMEOUT) {
         return Ok(node);

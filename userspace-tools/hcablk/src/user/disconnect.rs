@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::connect;
-use super::files;
+use super::files::{self, State};
 use super::show::Disk;
 use super::unit;
 use crate::error::{Error, Kind, Result};
@@ -17,6 +17,13 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     // A number that is free again may be another disk's before this has ended.
     let _lock = connect::lock(system)?;
     let name = disk.shown_name();
+    if is_another(system, disk)? {
+        return Err(Error::new(
+            Kind::Busy,
+            format!("{name} was disconnected meanwhile, and its number is another disk's by now"),
+        )
+        .advise("`hcablk list` shows which disks there are."));
+    }
     if let (Some(number), false) = (disk.number, force) {
         let device = format!("ublkb{number}");
         let users = users(system, &device);
@@ -49,6 +56,15 @@ pub(crate) fn end(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     Ok(())
 }
 
+/// Returns whether the number of a disk that was found a moment ago is another disk's by now.
+fn is_another(system: &dyn System, disk: &Disk) -> Result<bool> {
+    let (Some(number), Some(found)) = (disk.number, &disk.state) else {
+        return Ok(false);
+    };
+    let now = files::read::<State>(system, &files::state(number))?;
+    Ok(now.is_some_and(|now| now.mark != found.mark))
+}
+
 /// Has `hcablk-ublk` remove the disk; with `force` also one that is in use.
 fn remove(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     let (name, Some(number)) = (disk.shown_name(), disk.number) else {
@@ -56,12 +72,18 @@ fn remove(system: &dyn System, disk: &Disk, force: bool) -> Result<()> {
     };
     let program = unit::program(system).unwrap_or(unit::PROGRAM);
     let number = number.to_string();
-    let arguments: &[&str] = if force {
-        &["remove", "--force", &number]
-    } else {
-        &["remove", &number]
-    };
-    let removed = system.run(program, arguments);
+    // Nothing is known of one whose state cannot be read.
+    let mark = disk.state.as_ref().and_then(|state| state.mark);
+    let mark = mark.map(|mark| mark.to_string());
+    let mut arguments = vec!["remove"];
+    if force {
+        arguments.push("--force");
+    }
+    if let Some(mark) = &mark {
+        arguments.extend(["--mark", mark]);
+    }
+    arguments.push(&number);
+    let removed = system.run(program, &arguments);
     removed.map(drop).map_err(|reason| {
         Error::new(Kind::Failed, format!("cannot remove {name}: {reason}")).advise(format!(
             "Its log may say more: journalctl -u {}",

@@ -70,6 +70,9 @@ pub enum Phase {
 pub struct State {
     /// The disk's name; nothing if its program was started by hand.
     pub name: Option<String>,
+    /// What the driver keeps with the disk: its number may be another disk's later. Programs of earlier releases do not say it.
+    #[serde(default)]
+    pub mark: Option<u64>,
     /// The program.
     pub pid: u32,
     /// What becomes of requests.

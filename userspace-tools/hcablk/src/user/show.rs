@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::files::{self, Failed, Phase, State, Wanted};
 use super::{settings, unit};
-use crate::error::Result;
+use crate::error::Error;
 use crate::output::{Device, DiskKind};
 use crate::system::System;
 use crate::target::DEFAULT_PORT;
@@ -28,6 +28,8 @@ pub(crate) struct Disk {
     pub(super) wanted: Option<Wanted>,
     /// Why there is no disk, or no program for it.
     pub(super) failed: Option<Failed>,
+    /// Why nothing is known of the disk: what its program has published cannot be read.
+    pub(super) unreadable: Option<Error>,
     /// Whether the program that has published the state still runs.
     pub(super) is_served: bool,
 }
@@ -54,6 +56,9 @@ impl Disk {
 
     /// Returns the state as `hcablk list` shows it.
     pub(super) fn shown_state(&self) -> &'static str {
+        if self.unreadable.is_some() {
+            return "unknown";
+        }
         match (&self.state, self.is_served) {
             (Some(state), true) => match state.phase {
                 Phase::Live => "live",
@@ -70,14 +75,13 @@ impl Disk {
 /// Returns whether there is a disk of this name in user space, or one was asked for.
 pub(crate) fn is_there(system: &dyn System, name: &str) -> bool {
     all(system)
-        .unwrap_or_default()
         .iter()
         .any(|disk| disk.name.as_deref() == Some(name))
 }
 
 /// Returns the disk of that name, or with that node, if there is one.
 pub(crate) fn find(system: &dyn System, text: &str) -> Option<Disk> {
-    let all = all(system).unwrap_or_default();
+    let all = all(system);
     let node = text.strip_prefix("/dev/").unwrap_or(text);
     let is_node = |disk: &Disk| {
         disk.number
@@ -91,23 +95,37 @@ pub(crate) fn find(system: &dyn System, text: &str) -> Option<Disk> {
 }
 
 /// Returns all disks in user space that there are or that were asked for, by name.
-pub(crate) fn all(system: &dyn System) -> Result<Vec<Disk>> {
+pub(crate) fn all(system: &dyn System) -> Vec<Disk> {
     let mut disks = Vec::new();
     for number in files::numbers(system, ".state") {
         // A machine that was reset has no such files; a program that was killed leaves its own behind, and the disk as well.
         if !system.exists(&Path::new("/sys/block").join(format!("ublkb{number}"))) {
             continue;
         }
-        if let Some(state) = files::read::<State>(system, &files::state(number))? {
-            let name = state.name.clone();
-            disks.push(Disk {
-                failed: name.as_deref().and_then(|name| failed(system, name)),
-                wanted: Some(state.wanted.clone()),
+        match files::read::<State>(system, &files::state(number)) {
+            Ok(None) => {}
+            Ok(Some(state)) => {
+                let name = state.name.clone();
+                disks.push(Disk {
+                    failed: name.as_deref().and_then(|name| failed(system, name)),
+                    wanted: Some(state.wanted.clone()),
+                    number: Some(number),
+                    is_served: is_program(system, state.pid),
+                    state: Some(state),
+                    unreadable: None,
+                    name,
+                });
+            }
+            // The others are shown all the same.
+            Err(error) => disks.push(Disk {
+                failed: None,
+                wanted: None,
                 number: Some(number),
-                is_served: is_program(system, state.pid),
-                state: Some(state),
-                name,
-            });
+                is_served: false,
+                state: None,
+                unreadable: Some(error),
+                name: None,
+            }),
         }
     }
     for name in files::names(system, ".wanted") {
@@ -124,11 +142,12 @@ pub(crate) fn all(system: &dyn System) -> Result<Vec<Disk>> {
             name: Some(name),
             number: None,
             state: None,
+            unreadable: None,
             is_served: false,
         });
     }
     disks.sort_by_key(Disk::shown_name);
-    Ok(disks)
+    disks
 }
 
 /// Returns why a program has ended, as far as the caller may know.
@@ -143,12 +162,33 @@ fn is_program(system: &dyn System, pid: u32) -> bool {
 }
 
 /// Returns all disks in user space as `hcablk list` shows them.
-pub(crate) fn devices(system: &dyn System) -> Result<Vec<Device>> {
-    let disks = all(system)?;
-    Ok(disks.iter().map(|disk| device(system, disk)).collect())
+pub(crate) fn devices(system: &dyn System) -> Vec<Device> {
+    let disks = all(system);
+    disks.iter().map(|disk| device(system, disk)).collect()
+}
+
+/// Returns why nobody makes a disk that was asked for, if so: the command that asked for it was killed, or its unit has failed.
+fn abandoned(system: &dyn System, disk: &Disk) -> Option<String> {
+    let name = disk
+        .name
+        .as_deref()
+        .filter(|_| disk.shown_state() == "connecting")?;
+    let unit = unit::status(system, name).ok()?;
+    matches!(unit.state.as_str(), "inactive" | "failed").then(|| {
+        let reason = unit
+            .reason
+            .map(|reason| format!(": {reason}"))
+            .unwrap_or_default();
+        format!(
+            "nobody makes it: {} is {}{reason}",
+            unit::name(name),
+            unit.state
+        )
+    })
 }
 
 fn device(system: &dyn System, disk: &Disk) -> Device {
+    let abandoned = abandoned(system, disk);
     let wanted = disk.wanted.as_ref();
     let number = |option: &str| -> u32 {
         let given = wanted.and_then(|wanted| wanted.option(option));
@@ -168,6 +208,7 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
     let state = disk.state.as_ref();
     let error = match disk.shown_state() {
         "live" => None,
+        "unknown" => disk.unreadable.as_ref().map(|error| error.message.clone()),
         // Why its program does not come back says more than why the former one was not connected.
         "left" => disk.failed.as_ref().map(|failed| failed.message.clone()),
         _ => state
@@ -178,7 +219,10 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
         name: disk.shown_name(),
         kind: DiskKind::User,
         device: node.map(|node| node.to_string_lossy().into_owned()),
-        state: disk.shown_state().to_owned(),
+        state: match &abandoned {
+            Some(_) => "failed".to_owned(),
+            None => disk.shown_state().to_owned(),
+        },
         address: wanted.map_or_else(String::new, |wanted| wanted.address.to_string()),
         port: number("port").try_into().unwrap_or(DEFAULT_PORT),
         volume: wanted.map_or_else(String::new, |wanted| wanted.volume.clone()),
@@ -209,7 +253,7 @@ fn device(system: &dyn System, disk: &Disk) -> Device {
         paths_auto: false,
         paths: Vec::new(),
         session: None,
-        error,
+        error: abandoned.or(error),
         lost_writes: state.map(|state| state.lost_writes),
     }
 }

@@ -15,6 +15,8 @@ const RUNS: &str = "/run/systemd/system";
 /// The program that serves a disk.
 pub(super) const PROGRAM: &str = "/usr/sbin/hcablk-ublk";
 const MADE_BY_HAND: &str = "/usr/local/sbin/hcablk-ublk";
+/// What is asked of a unit.
+const PROPERTIES: &str = "--property=ActiveState,NRestarts,Result,ExecMainStatus";
 
 /// Returns the unit of a disk.
 pub(super) fn name(disk: &str) -> String {
@@ -92,10 +94,55 @@ pub(super) fn stop(system: &dyn System, disk: &str) -> Result<()> {
 
 /// Returns the state of the unit: `active`, `activating`, `failed`, `inactive`, …
 pub(super) fn state(system: &dyn System, disk: &str) -> Result<String> {
+    Ok(status(system, disk)?.state)
+}
+
+/// What systemd says of a unit.
+#[derive(Default)]
+pub(super) struct Status {
+    /// As [`state`] returns it.
+    pub(super) state: String,
+    /// How often its program was started again since the unit was started.
+    pub(super) restarts: u32,
+    /// Why its last program has ended, or could not be started; nothing if it runs, or has ended as it should.
+    pub(super) reason: Option<String>,
+}
+
+/// Returns what systemd says of the unit.
+pub(super) fn status(system: &dyn System, disk: &str) -> Result<Status> {
     let unit = name(disk);
-    let text = systemctl(
-        system,
-        &["show", "--property=ActiveState", "--value", &unit],
-    )?;
-    Ok(text.trim().to_owned())
+    let text = systemctl(system, &["show", PROPERTIES, &unit])?;
+    let value = |name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        lines
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value.trim())
+    };
+    let ended = value("ExecMainStatus").unwrap_or_default();
+    Ok(Status {
+        state: value("ActiveState").unwrap_or_default().to_owned(),
+        restarts: value("NRestarts")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+        reason: match value("Result") {
+            None | Some("" | "success") => None,
+            Some("exit-code") => Some(format!(
+                "its program has exited with {ended}{}",
+                hint(ended)
+            )),
+            Some("signal" | "core-dump") => {
+                Some(format!("its program was ended by signal {ended}"))
+            }
+            Some(result) => Some(format!("systemd says {result:?}")),
+        },
+    })
+}
+
+/// Explains an exit code that is not the program's own.
+fn hint(code: &str) -> &'static str {
+    match code {
+        "127" => ": a library that it needs may be missing",
+        "203" => ": it could not be started",
+        _ => "",
+    }
 }

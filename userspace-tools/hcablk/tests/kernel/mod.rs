@@ -124,6 +124,8 @@ pub struct Kernel {
     pub slow_programs: Cell<bool>,
     /// The states of units of systemd.
     pub units: RefCell<BTreeMap<String, &'static str>>,
+    /// What systemd says of the last programs of units: how often it has started them again, `Result` and `ExecMainStatus`.
+    pub ended: Cell<(u32, &'static str, i32)>,
     /// Why nothing can be listened to but uevents.
     pub deaf: RefCell<Option<String>>,
 }

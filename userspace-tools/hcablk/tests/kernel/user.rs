@@ -42,9 +42,16 @@ impl Kernel {
 
     pub(super) fn run_program(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         match (program, arguments) {
-            ("systemctl", ["show", "--property=ActiveState", "--value", unit]) => {
+            (
+                "systemctl",
+                ["show", "--property=ActiveState,NRestarts,Result,ExecMainStatus", unit],
+            ) => {
                 let units = self.units.borrow();
-                Ok(format!("{}\n", units.get(*unit).unwrap_or(&"inactive")))
+                let state = units.get(*unit).unwrap_or(&"inactive");
+                let (restarts, result, status) = self.ended.get();
+                Ok(format!(
+                    "NRestarts={restarts}\nResult={result}\nExecMainStatus={status}\nActiveState={state}\n"
+                ))
             }
             ("systemctl", ["reset-failed", unit]) => {
                 self.units.borrow_mut().remove(*unit);
@@ -63,7 +70,9 @@ impl Kernel {
                 self.set_unit(unit, "inactive");
                 let name = disk(unit);
                 for number in files::numbers(self, ".state") {
-                    let state = self.state_of(number);
+                    let Ok(Some(state)) = files::read::<State>(self, &files::state(number)) else {
+                        continue;
+                    };
                     // A program that was killed ends nothing.
                     let runs = self.exists(Path::new(&format!("/proc/{}/comm", state.pid)));
                     if state.name.as_deref() == Some(name) && runs {
@@ -72,9 +81,13 @@ impl Kernel {
                 }
                 Ok(String::new())
             }
-            ("/usr/sbin/hcablk-ublk", ["remove", "--force", number] | ["remove", number]) => {
+            ("/usr/sbin/hcablk-ublk", ["remove", options @ .., number]) => {
                 self.changes_by(program, arguments)?;
-                self.end_disk(number.parse().unwrap());
+                let number = number.parse().unwrap();
+                if let [.., "--mark", mark] = options {
+                    assert_eq!(mark.parse().ok(), self.state_of(number).mark);
+                }
+                self.end_disk(number);
                 Ok(String::new())
             }
             other => panic!("{other:?}"),
@@ -124,6 +137,7 @@ impl Kernel {
         self.file(format!("/dev/{device}"), "");
         let state = State {
             name: Some(name.to_owned()),
+            mark: Some(700 + u64::from(number)),
             pid,
             phase: Phase::Live,
             error: None,
