@@ -44,11 +44,11 @@ release_of() {
 copy_checkout() {
 	local from=$BUILD/$1 to=$copy/build/$1
 	rm -rf --one-file-system "$copy"
-	mkdir -p "$copy/build/userspace-tools/release/examples"
+	mkdir -p "$copy/build/userspace-tools/release"
 	(cd "$TOP" && tar -cf - Makefile Kbuild* c rust initiator hcablk_target pcimem scripts userspace-tools packaging tests) |
 		tar -C "$copy" -xf -
 	cp -p "$BUILD"/userspace-tools/release/{hcablk,hcablk-ublk,libhcablk.so} "$copy/build/userspace-tools/release/"
-	cp -p "$BUILD"/userspace-tools/release/examples/{hcablk-user,copy} "$copy/build/userspace-tools/release/examples/"
+	cp -Rp "$BUILD/userspace-tools/release/examples" "$copy/build/userspace-tools/release/"
 	cp -a "$from" "$to"
 	# The links lead to the checkout's sources, and the compilers' lists of what they read name its files.
 	rm "$to/.sources"
