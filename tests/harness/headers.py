@@ -37,6 +37,27 @@ def of_header(tests: list[Test]) -> list[str]:
     return wrong
 
 
+def skippers(libraries: Path) -> set[str]:
+    """What a test that skips itself mentions: `skip`, a function of the libraries that does, or a library that does when it is read."""
+    found = {"skip"}
+    for library in libraries.glob("*.sh"):
+        for part in re.split(r"^(?=\w+\(\) \{$)", library.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            if re.search(r"^[^#\n]*\bskip \S", part, re.MULTILINE):
+                function = re.match(r"(\w+)\(\) \{", part)
+                found.add(function[1] if function else library.name)
+    return found
+
+
+def of_skips(tests: list[Test], skippers: set[str]) -> list[str]:
+    """Which tests may be skipped by their headers, but never are."""
+    # `skip` is also a word of dd.
+    others = "|".join(map(re.escape, sorted(skippers - {"skip"})))
+    words = re.compile(rf"^(?!#).*\b(skip [\"']|skip\(|{others})", re.MULTILINE)
+    may_skip = (test for test in tests if test.skips)
+    never = (test for test in may_skip if not words.search(test.path.read_text(encoding="utf-8")))
+    return [f"{test.name}: by its header it may be skipped, but nothing in it does so" for test in never]
+
+
 def of_bugs(folder: Path) -> tuple[list[str], list[int]]:
     """What is wrong with the headers of injected bugs, and the turn of each."""
     wrong, turns = [], []
@@ -73,6 +94,7 @@ def main() -> int:
         return 0
     wrong, bugs = of_bugs(TESTS / "debug" / "injected_bugs")
     wrong += of_header(tests)
+    wrong += of_skips(tests, skippers(TESTS / "kselftest" / "lib"))
     if text != with_list(text, tests):
         wrong.append("the list of tests in tests/README.md is not that of their headers: make tests-list")
 

@@ -9,7 +9,8 @@
 
 . "${0%/*}/../lib/lib.sh"
 
-must on target "modprobe sd_mod && modprobe scsi_debug dev_size_mb=64 atomic_wr=1 atomic_wr_max_length=256 atomic_wr_gran=8 atomic_wr_align=8 delay=0 &&
+on target 'modprobe sd_mod' || skip "the kernel has no SCSI"
+must on target "modprobe scsi_debug dev_size_mb=64 atomic_wr=1 atomic_wr_max_length=256 atomic_wr_gran=8 atomic_wr_align=8 delay=0 &&
 	until name=\$(ls /sys/bus/pseudo/drivers/scsi_debug/adapter0/host*/target*/*/block) && [ -b /dev/\$name ]; do usleep 50000; done 2> /dev/null
 	ln -s \$name /dev/scsi"
 scsi=/dev/$(on target 'readlink /dev/scsi')

@@ -9,9 +9,10 @@
 
 . "${0%/*}/../lib/lib.sh"
 
+on target 'modprobe sd_mod' || skip "the kernel has no SCSI"
 size=819200
 striped="0 $size striped 2 256 $drive 0 $drive2 0"
-must on target "modprobe -a dm_mod sd_mod && printf '0 $size linear $drive 0\n' | dmsetup create thin && dmsetup mknodes"
+must on target "modprobe dm_mod && printf '0 $size linear $drive 0\n' | dmsetup create thin && dmsetup mknodes"
 thin=$(on target 'dmsetup info -c --noheadings -o blkdevname thin')
 export_volume vol1 "/dev/$thin" c1
 connect c1 vol1 --ctrl-loss-tmo 600

@@ -10,6 +10,7 @@
 
 . "${0%/*}/../lib/lib.sh"
 
+on target 'modprobe sd_mod' || skip "the kernel has no SCSI"
 # What tools see of disk $1. Of requests' sizes and read-ahead each machine has its own.
 # shellcheck disable=SC2016 # expanded in the guest
 seen='seen() {
@@ -37,7 +38,7 @@ is_passed_on() {
 	must on target "hcablk target unexport $name"
 }
 
-must on target "modprobe -a dm_mod sd_mod && printf '0 1966080 striped 2 256 $drive 0 $drive2 0\n' | dmsetup create stripes && dmsetup mknodes"
+must on target "modprobe dm_mod && printf '0 1966080 striped 2 256 $drive 0 $drive2 0\n' | dmsetup create stripes && dmsetup mknodes"
 is_passed_on striped "/dev/$(on target 'dmsetup info -c --noheadings -o blkdevname stripes')" "131072 *262144"
 must on target 'dmsetup remove stripes'
 

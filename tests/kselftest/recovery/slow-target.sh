@@ -3,7 +3,6 @@
 # Proves: a target that takes longer to let all queue pairs of a path connect than an attempt takes at first is connected again all the same, and soon.
 # turn: 18
 # takes: 55
-# skips: siw
 # waits: yes
 
 . "${0%/*}/../lib/lib.sh"
