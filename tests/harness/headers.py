@@ -55,7 +55,7 @@ def of_skips(tests: list[Test], skippers: set[str]) -> list[str]:
     words = re.compile(rf"^(?!#).*\b(skip [\"']|skip\(|{others})", re.MULTILINE)
     may_skip = (test for test in tests if test.skips)
     never = (test for test in may_skip if not words.search(test.path.read_text(encoding="utf-8")))
-    return [f"{test.name}: by its header it may be skipped, but nothing in it does so" for test in never]
+    return [f"{test.name}: its header says that it may be skipped, but the script never skips" for test in never]
 
 
 def of_bugs(folder: Path) -> tuple[list[str], list[int]]:

@@ -45,7 +45,7 @@ for write in "" "--rw=randwrite"; do
 	check "64 requests at a time${write:+, writes}" fio c1 "$many --filename=$device --number_ios=$n $write"
 	ended=$(($(since reads) + $(since writes)))
 	less "they were as many as meant" $((n - 1)) "$ended"
-	# Those at the beginning cannot be: there are not so many under way yet.
+	# The first 64 requests are not quiet: too few are under way then.
 	less "most were quiet" $(((ended - 64) * 9 / 10)) "$(since quiet)"
 	less "and of six answers at most one interrupted" $(($(since events) * 6)) $((ended + 120))
 	disconnect c1 slow

@@ -71,7 +71,7 @@ check "it is back: requests are carried out" says fast '^works again'
 refuse "and the volume was open all the time" on c1 'grep -q ^ended /tmp/fast'
 killed fast
 
-# The target makes nothing durable, since its drive hangs: who wants no other session does not wait for that.
+# The drive hangs, so the target makes nothing durable. A client that wants no other session does not wait for it.
 hold hasty --io-timeout=600 --ctrl-loss-tmo=0
 must on target 'dmsetup suspend --nolockfs hangs'
 begin=$SECONDS

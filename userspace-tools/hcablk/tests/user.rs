@@ -605,7 +605,7 @@ fn list_shows_both_kinds() {
         "{line}"
     );
     assert!(hcablk(&kernel, "list").unwrap().notes.is_empty());
-    // Nobody does so any more.
+    // No unit makes the disk any more.
     kernel.units.borrow_mut().clear();
     let line = ok(&kernel, "list");
     assert!(

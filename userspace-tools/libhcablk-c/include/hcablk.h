@@ -177,8 +177,8 @@ int hcablk_past(struct hcablk_volume *volume, char *text, size_t size);
  * hcablk_reserve() reserves a session number that hcablk_session() has returned for a volume that
  * was opened with the same option state. If the program is killed, other programs do not get the
  * number, unless they set both session and past. hcablk_release() releases the reservation, if
- * there is one: call it when nobody has to continue the work. A restart of the machine does so,
- * too. Both return 0, or a negative error number.
+ * there is one. Call it when no program has to continue the work. A restart of the machine also
+ * releases it. Both return 0, or a negative error number.
  */
 int hcablk_reserve(const struct hcablk_options *options, int session);
 int hcablk_release(const struct hcablk_options *options, int session);

@@ -6,9 +6,9 @@
 //! hcablk-cost [OPTION]... ADDRESS VOLUME read|write BYTES DEPTH WARM COUNT poll|event
 //! ```
 //!
-//! It does so twice, as the benchmark's jobs of fio: WARM requests, and WARM and COUNT. Before and after each it runs `hcablk-mark`,
-//! which prints the clock. At the end it prints how many polls of each have found nothing, and how many nanoseconds one takes. From
-//! depth 32 on it submits and reaps 16 requests at a time.
+//! It does I/O twice, as the benchmark's jobs of fio do: first WARM requests, then WARM plus COUNT. Before and after each it runs
+//! `hcablk-mark`, which prints the clock. At the end it prints how many polls of each found no completion, and how many nanoseconds
+//! a poll takes. From depth 32 on it submits and reaps 16 requests at a time.
 //!
 //! Options are those of the library, as `--queues=2`. This host's id is taken from `/etc/hcablk/host_id`.
 
@@ -108,7 +108,7 @@ fn empty_poll(queue: &mut Queue) -> f64 {
 struct Job {
     is_write: bool,
     bytes: u64,
-    /// Of so many bytes, in the volume.
+    /// The size of the area of the volume that is used, in bytes.
     blocks: u64,
     depth: usize,
     batch: usize,
@@ -126,7 +126,7 @@ impl Job {
         self.random % self.blocks * self.bytes
     }
 
-    /// Carries out so many requests, and returns how many polls have found nothing.
+    /// Carries out `count` requests. Returns the number of polls that found no completion.
     fn run(&mut self, queue: &mut Queue, count: usize) -> Result<u64> {
         let (mut submitted, mut ended, mut empty) = (0, 0, 0);
         while ended < count {

@@ -836,7 +836,7 @@ impl Queue {
         }
     }
 
-    /// Does so also if some have ended that the program has yet to take.
+    /// Arms the descriptor as [`Self::arm`] does, even if the program has not yet taken all completions.
     fn arm_anyway(&mut self) -> usize {
         if let Some(wake) = self.shared.wake_of(self.index) {
             // Whether there was one or not.

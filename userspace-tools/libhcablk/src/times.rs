@@ -51,7 +51,8 @@ impl Lifetime {
         )
     }
 
-    /// Returns whether it is over at the tick `now` for a request that was issued first at `since`; `None`: it was not yet.
+    /// Returns whether the lifetime of a request is over at the tick `now`. `since` is the tick of its first issue; `None`: it was not
+    /// issued yet, so its lifetime has not begun.
     pub(crate) fn is_over(self, since: Option<Tick>, now: Tick) -> bool {
         since.is_some_and(|since| now.get().saturating_sub(since.get()) > self.0)
     }

@@ -158,7 +158,7 @@ impl Control {
         done
     }
 
-    /// Has the driver carry out a command with so many bytes at an address, and waits for that.
+    /// Gives the driver a command, and waits for its completion. The driver reads or writes `length` bytes at `address`.
     #[allow(unsafe_code, reason = "the ring takes addresses")]
     fn submit(
         &mut self,
@@ -177,8 +177,8 @@ impl Control {
             .cmd(header(disk, data, address, length))
             .build()
             .user_data(self.token);
-        // SAFETY: The driver uses so many bytes at the address, which are memory of `exchange`. That does not free them before the
-        // command was carried out.
+        // SAFETY: `address` is null and `length` is 0, or they are the memory that `exchange` owns. `exchange` frees that memory only
+        // after the command has completed; if it cannot know that, it leaks the memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| unreached(ErrorKind::StorageFull.into()))?;
         let result = loop {

@@ -172,7 +172,7 @@ fn serve(mut saved: Saved, left: Option<(u32, Lock)>) -> Result<(), Error> {
 
 /// Deletes a disk that was served, and forgets it. The lock of it is held.
 fn end(control: &mut Control, disk: u32, saved: &Saved) -> Result<(), Error> {
-    // Who has removed it may have done so meanwhile, and the number may be another program's disk.
+    // Another program may have removed the disk meanwhile. The number may be another program's disk then.
     if driver::find(disk, saved.mark)?.is_some() {
         control.delete(disk)?;
     }

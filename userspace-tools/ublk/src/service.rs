@@ -80,7 +80,7 @@ fn publish(name: &str, failed: &Failed) {
     }
 }
 
-/// Finds out what is to be done. If requests of a disk wait, or may wait, `waits` says so, also after a failure.
+/// Decides what to do. Sets `waits` while a disk may have requests that wait, and leaves it set if it fails then.
 fn begin(name: &str, waits: &mut bool) -> Result<Begin, Error> {
     // It is part of names of files.
     name.parse::<DeviceName>()?;
