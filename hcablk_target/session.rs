@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An initiator's queue pairs on one volume.
+//! An initiator's queue pairs, and the [volume](attachment) that is attached to them.
 //!
 //! ```text
 //!          end(), any context           nothing left
@@ -14,27 +14,18 @@
 //! durable before, and the initiator can ask for that by the admin queue pair.
 
 use self::{
-    changer::{
-        Asked,
-        Changer, //
+    attachment::{
+        Attachment,
+        Exported, //
     },
     end_reason::EndReason, //
 };
 use crate::{
     admin::Admin,
-    drive::{
-        backing::Backing,
-        reservations::Drive,
-        write_errors::{
-            Records,
-            WriteErrors,
-            WriteErrorsUse, //
-        },
-    },
-    export::volume::Volume,
+    drive::backing::Backing,
+    export::registry::Registry,
     io::{
         Fault,
-        Flushes,
         Queue,
         QueueConfig,
         Shape, //
@@ -60,17 +51,8 @@ use hcablk_core::{
         },
         connect::{
             Epoch,
-            Geometry,
             Request,
             SessionId, //
-        },
-        message::{
-            ReservationInfo,
-            ReservationOp,
-            Status,
-            Tag,
-            VolumeLimits,
-            VolumeState, //
         },
         name::{
             HostId,
@@ -121,33 +103,9 @@ use kernel::{
     },
 };
 
+pub(crate) mod attachment;
 mod changer;
 pub(crate) mod end_reason;
-
-/// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
-const DURABLE_ASK_MS: u32 = 10_000;
-
-/// How often it is looked meanwhile whether the disk's other sessions have closed their queue
-/// pairs, in milliseconds.
-const DURABLE_LOOK_MS: u32 = 20;
-
-/// What a volume is at one moment.
-pub(crate) struct VolumeNow {
-    pub(crate) state: VolumeState,
-    pub(crate) limits: VolumeLimits,
-    /// A later one, modulo 2^32, when anything of both has changed. Not 0.
-    pub(crate) generation: u32,
-}
-
-/// What a volume exports, as a session on it knows it.
-pub(crate) struct Exported {
-    pub(crate) backing: Arc<Backing>,
-    pub(crate) geometry: Geometry,
-    /// What is remembered of session ids' writes.
-    pub(crate) records: Arc<Records>,
-    /// Where sessions on it end: on a workqueue of its own, since an end waits for the drive.
-    pub(crate) ends: Arc<WorkQueue>,
-}
 
 /// See the module's picture. A session is live from the start.
 type State = SessionState<EndReason>;
@@ -155,25 +113,18 @@ type State = SessionState<EndReason>;
 /// A session. It and its queues hold each other until the teardown.
 #[pin_data]
 pub(crate) struct Session {
-    volume: Arc<Volume>,
+    registry: Arc<Registry>,
+    /// The name of its volume, for messages.
+    volume: VolumeName,
     /// See [`Exported::ends`].
     ends: Arc<WorkQueue>,
     /// The memory of the port that it began at.
     memory: Arc<Memory>,
-    geometry: Geometry,
-    /// The volume or its drive refused writes when the session began. All replies carry this; the
-    /// watch reports changes.
-    began_read_only: bool,
-    flushes: Flushes,
-    /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
-    asks_durable: Atomic<bool>,
     /// Bytes of the largest request; set with the admin queue pair, which the others follow.
     largest: Atomic<u32>,
     id: SessionId,
     epoch: Epoch,
     host: HostId,
-    /// The number of the first preemption that has ended the registration of its host; 0: none has.
-    preempted: Atomic<u64>,
     queue_count: u8,
     /// That its initiator is who it says; `None`: it need not prove that.
     proof: Option<Arc<SessionProof>>,
@@ -181,22 +132,14 @@ pub(crate) struct Session {
     /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
     #[pin]
     client: Mutex<Option<Arc<Client>>>,
-    /// Taken by the teardown, so that the device is closed when that is done.
+    /// The volume that is attached. Taken by the teardown.
     #[pin]
-    backing: Mutex<Option<Arc<Backing>>>,
-    write_errors: WriteErrorsUse,
-    /// Whether all is durable that was acknowledged, once that is known.
-    #[pin]
-    durable: Mutex<Option<bool>>,
-    /// The initiator was told, or will not ask.
-    #[pin]
-    durable_told: Event,
+    attached: IrqLock<Option<Arc<Attachment>>>,
     #[pin]
     state: IrqLock<State>,
     /// Empty once the teardown is done with it.
     #[pin]
     admin: Mutex<Option<Arc<Admin>>>,
-    changer: Arc<Changer>,
     /// Set with the admin queue pair, until the teardown.
     #[pin]
     port: WatchedPort,
@@ -218,50 +161,33 @@ impl_has_work! {
 }
 
 impl Session {
-    /// Makes a session without queues, on what `volume` exports. May sleep.
+    /// Makes a session without queues, to which the volume is to be [attached](Attachment::new)
+    /// that `request` names. May sleep.
     pub(crate) fn new(
-        volume: Arc<Volume>,
-        exported: Exported,
+        registry: &Arc<Registry>,
+        exported: &Exported,
         memory: &Arc<Memory>,
         request: &Request,
         proof: Option<Arc<SessionProof>>,
         pd: Arc<ProtectionDomain>,
     ) -> Result<Arc<Self>> {
-        let Exported {
-            backing,
-            geometry,
-            records,
-            ends,
-        } = exported;
-        let write_errors = records.begin(request, &backing)?;
-        let began_read_only = geometry.read_only || backing.refuses_writes();
-        let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
-        let changer = Changer::new(volume.clone(), request.host, request.session)?;
         let session = Arc::pin_init(
             pin_init!(Self {
-                volume,
-                ends,
+                registry: registry.clone(),
+                volume: request.volume,
+                ends: exported.ends.clone(),
                 memory: memory.clone(),
-                largest: Atomic::new(geometry.max_transfer),
-                geometry,
-                began_read_only,
-                flushes,
-                asks_durable: Atomic::new(false),
+                largest: Atomic::new(exported.geometry.max_transfer),
                 id: request.session,
                 epoch: request.epoch,
                 host: request.host,
-                preempted: Atomic::new(0),
                 queue_count: request.queues,
                 proof,
                 pd,
                 client <- new_mutex!(None),
-                backing <- new_mutex!(Some(backing)),
-                write_errors,
-                durable <- new_mutex!(None),
-                durable_told <- Event::new(),
+                attached <- new_irq_lock!(None, "hcablk_attached"),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
-                changer,
                 port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
@@ -277,33 +203,30 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the name of the volume, for messages.
-    pub(crate) fn volume(&self) -> &dyn kernel::fmt::Display {
-        &*self.volume
+    /// Lets the session carry requests for a volume.
+    fn attach(&self, attachment: Arc<Attachment>) {
+        *self.attached.lock() = Some(attachment);
     }
 
-    /// Returns the name of the volume.
-    pub(crate) fn volume_name(&self) -> VolumeName {
-        self.volume.name()
+    /// Returns the volume that is attached, unless the teardown is done with it. Any context.
+    pub(crate) fn attachment(&self) -> Option<Arc<Attachment>> {
+        self.attached.lock().clone()
     }
 
-    /// Returns whether it is a session on `volume`.
-    pub(crate) fn is_of(&self, volume: &Volume) -> bool {
-        core::ptr::eq(&*self.volume, volume)
+    /// Returns the name of its volume, for messages.
+    pub(crate) fn volume(&self) -> &VolumeName {
+        &self.volume
+    }
+
+    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
+    /// address. Any context.
+    pub(crate) fn portals_generation(&self) -> u32 {
+        self.registry.portals_generation()
     }
 
     /// Returns whether the session has its memory of `memory`, which is that of one port.
     pub(crate) fn uses(&self, memory: &Memory) -> bool {
         core::ptr::eq(&*self.memory, memory)
-    }
-
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Returns whether the volume, or its drive, refused writes when the session began.
-    pub(crate) fn began_read_only(&self) -> bool {
-        self.began_read_only
     }
 
     /// Returns the bytes of the largest request on every queue pair.
@@ -352,39 +275,9 @@ impl Session {
         *self.client.lock() = Some(client);
     }
 
-    /// Returns what the volume is made of, unless the teardown has begun.
-    pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
-        self.backing.lock().clone()
-    }
-
-    /// Returns which errors of the session's writes are still to be told.
-    pub(crate) fn write_errors(&self) -> &Arc<WriteErrors> {
-        &self.write_errors
-    }
-
-    /// Returns whether `request` names this session, in whatever epoch.
-    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
-        self.id == request.session
-            && self.host == request.host
-            && self.volume.name() == request.volume
-    }
-
     /// Returns how many queue pairs it shall have beside the admin queue pair.
     pub(crate) fn queue_count(&self) -> u8 {
         self.queue_count
-    }
-
-    /// Returns whether the session is of the same host and volume as `request`, but of another
-    /// instance of that host; or of another path of the same disk, whose past `request` has
-    /// forgotten: it goes on with nothing.
-    pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
-        let forgotten = !request.resume
-            && self.id != request.session
-            && self.id.on_path(0) == request.session.on_path(0)
-            && self.epoch < request.epoch;
-        self.host == request.host
-            && self.volume.name() == request.volume
-            && (forgotten || self.id.instance() != request.session.instance())
     }
 
     /// Returns whether queue pair `index` is connected.
@@ -463,41 +356,13 @@ impl Session {
     /// drive needs for what it has begun. Process context.
     pub(crate) fn wait(&self) {
         while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for a session to end\n", self.volume());
+            pr_warn!("{}: still waiting for a session to end\n", self.volume);
         }
     }
 
     /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
-    }
-
-    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
-    /// whether it has. No queue pair but `admin` is left; those of the disk's other sessions, by
-    /// which something may be acknowledged that the answer is to cover, are waited for, but not
-    /// longer than the initiator asks. Sleeps, as long as the drive takes.
-    fn make_durable(&self, admin: &Admin) {
-        let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
-            return;
-        };
-        let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
-        while self.write_errors.is_open() {
-            // When memory is short their teardowns may wait for this one.
-            if looks == 0 || self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
-                return;
-            }
-            looks -= 1;
-        }
-        let durable = self.write_errors.is_durable(&backing);
-        *self.durable.lock() = Some(durable);
-        if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
-            admin.let_answers_leave();
-        }
-    }
-
-    /// Returns whether its initiator asks when the export ends whether all is durable.
-    fn may_ask_durable(&self) -> bool {
-        self.geometry.write_cache || self.asks_durable.load(Relaxed)
     }
 
     fn tear_down(&self) {
@@ -527,35 +392,46 @@ impl Session {
             queue.shut();
         }
         Queue::close_all(queues);
-        self.write_errors.close();
+        let attachment = self.attachment();
+        if let Some(attachment) = &attachment {
+            attachment.close();
+        }
         if let Some(admin) = admin {
-            if withdrawn {
-                self.make_durable(&admin);
+            if let Some(attachment) = attachment.as_ref().filter(|_| withdrawn) {
+                attachment.make_durable(&admin);
             }
             admin.close();
         }
-        self.changer.forget_admin();
+        if let Some(attachment) = &attachment {
+            attachment.forget_admin();
+        }
         drop(self.admin.lock().take());
-        let queues = self.volume.retire(&self.queues);
+        let queues = match &attachment {
+            Some(attachment) => attachment.volume().retire(&self.queues),
+            None => core::mem::take(&mut *self.queues.lock()),
+        };
         let count = queues.len();
         drop(queues);
         let client = self.client.lock().take();
         drop(client);
-        // Under no lock: this may close the device.
-        let backing = self.backing.lock().take();
-        drop(backing);
+        if let Some(attachment) = &attachment {
+            attachment.release();
+        }
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-                self.volume(),
+                self.volume,
                 self.id.0,
                 self.host
             );
         }
         // Who waits looks for it in the list, and finds all of it done.
-        self.volume.session_ended(self);
+        let attachment = self.attached.lock().take();
+        if let Some(attachment) = attachment {
+            attachment.ended();
+        }
         self.ended.set();
     }
 }
@@ -573,30 +449,6 @@ impl Tick for Session {
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();
         }
-    }
-}
-
-impl Session {
-    /// Returns whether requests of this session can reach `drive`. Takes no reference: whoever asks
-    /// may not be the last to have one.
-    pub(crate) fn is_on(&self, drive: &Arc<Drive>) -> bool {
-        let backing = self.backing.lock();
-        let own = backing.as_ref().and_then(|backing| backing.drive());
-        own.is_some_and(|own| Arc::ptr_eq(own, drive))
-    }
-
-    /// Ends the session because the preemption `number` has ended the registration of its host.
-    pub(crate) fn preempt(self: &Arc<Self>, number: u64) {
-        // The first counts: later ones wait for what it has ended, too.
-        if self.preempted.load(Relaxed) == 0 {
-            self.preempted.store(number, Relaxed);
-        }
-        self.end(EndReason::Preempted);
-    }
-
-    /// Returns whether a preemption has ended it whose number is `last` or less.
-    pub(crate) fn is_preempted_by(&self, last: u64) -> bool {
-        (1..=last).contains(&self.preempted.load(Relaxed))
     }
 }
 
@@ -652,100 +504,6 @@ impl PortListener for Session {
 }
 
 impl Session {
-    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep,
-    /// but does not wait for the drive.
-    pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
-        let backing = self.backing()?;
-        let (now, generation) = backing.observe()?;
-        Some(VolumeNow {
-            state: VolumeState {
-                sectors: now.sectors,
-                read_only: self.geometry.read_only || now.refuses_writes,
-                write_cache: Some(now.wants_flushes),
-            },
-            limits: VolumeLimits {
-                // They come by a key.
-                atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
-                ..now.limits
-            },
-            generation,
-        })
-    }
-
-    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the
-    /// reply said when the session began), and whether its disk sends `flushes`. Any context.
-    pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
-        let relies = match cache {
-            Some(cache) => cache && flushes,
-            None => self.geometry.write_cache,
-        };
-        self.flushes.store(relies, Relaxed);
-        if flushes {
-            self.asks_durable.store(true, Relaxed);
-        }
-    }
-
-    /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
-    /// address. Any context.
-    pub(crate) fn portals_generation(&self) -> u32 {
-        self.volume.registry().portals_generation()
-    }
-
-    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets
-    /// none begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL`
-    /// if the path is the session's own. May sleep, but does not wait for the drive.
-    pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
-        let id = self.id.on_path(path);
-        if id == self.id {
-            return Err(EINVAL);
-        }
-        Ok(self.volume.fence_session(self.host, id, epoch))
-    }
-
-    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export
-    /// does not end. Process context.
-    pub(crate) fn durable(&self) -> Option<bool> {
-        *self.durable.lock()
-    }
-
-    /// Records that the initiator got that answer. Any context.
-    pub(crate) fn durable_told(&self) {
-        self.durable_told.set();
-    }
-
-    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`.
-    /// Request `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the
-    /// request's status if it is not begun. May sleep, but does not wait for a file.
-    pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
-        let backing = self.backing().ok_or(Status::Gone)?;
-        let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
-        // Before it is looked whether the session ends: see there.
-        let ticket = drive.ticket();
-        if self.is_ending() {
-            return Err(Status::Gone);
-        }
-        self.changer.begin(Asked {
-            tag,
-            sequence,
-            op,
-            drive,
-            ticket,
-        })
-    }
-
-    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`.
-    /// Fails with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
-    pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
-        if let Some(index) = index {
-            return self.volume.read_key(self, index);
-        }
-        let backing = self.backing().ok_or(Status::Gone)?;
-        let drive = backing.drive().ok_or(Status::Unsupported)?;
-        Ok(drive.read(None))
-    }
-}
-
-impl Session {
     /// Makes the admin queue pair of the connection `id`, which `client` was charged for, and adds
     /// it. May sleep. Fails with `EIO` if the session is ending.
     pub(crate) fn make_admin(
@@ -753,13 +511,15 @@ impl Session {
         id: &Arc<Id>,
         client: Arc<Client>,
     ) -> Result<Arc<Admin>> {
-        let completions = self.volume.registry().admin_completions();
+        let completions = self.registry.admin_completions();
         let admin = Admin::new(self.clone(), id, &self.pd, completions, client)?;
         let watched = self.watch_port(id);
         let mut place = self.admin.lock();
         if watched.is_ok() && self.state.lock().is_live() {
             *place = Some(admin.clone());
-            self.changer.answer_by(&admin);
+            if let Some(attachment) = self.attachment() {
+                attachment.answer_by(&admin);
+            }
             return Ok(admin);
         }
         drop(place);
@@ -768,9 +528,10 @@ impl Session {
     }
 
     /// Makes queue pair `index` of the connection `id`, which `charge` is for, over what the volume
-    /// is made of. May sleep.
+    /// of `attachment` is made of. May sleep.
     pub(crate) fn make_queue(
         self: &Arc<Self>,
+        attachment: &Attachment,
         index: u8,
         id: &Arc<Id>,
         backing: Arc<Backing>,
@@ -779,16 +540,11 @@ impl Session {
     ) -> Result<Arc<Queue>> {
         let config = QueueConfig {
             session: self.id,
-            host: self.host,
             epoch: self.epoch,
             index,
-            geometry: self.geometry,
-            flushes: self.flushes.clone(),
             completions: backing.completions(self.pd.is_software()).clone(),
             pd: self.pd.clone(),
-            backing,
-            write_errors: self.write_errors.clone(),
-            teller: self.write_errors.teller(),
+            volume: attachment.config(backing),
         };
         Queue::new(self.clone(), config, id, shape, charged)
     }
@@ -798,7 +554,9 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
             // Nobody will ask.
-            self.durable_told.set();
+            if let Some(attachment) = &*self.attached.lock() {
+                attachment.durable_told();
+            }
         }
     }
 
@@ -811,7 +569,7 @@ impl Session {
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
         } else {
-            queue.time(self.volume.timing());
+            queue.time(self.is_timed());
             queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
         };
         drop(queues);
@@ -819,6 +577,12 @@ impl Session {
             queue.close();
         }
         result
+    }
+
+    /// Returns whether to measure how long requests take.
+    fn is_timed(&self) -> bool {
+        self.attachment()
+            .is_some_and(|attachment| attachment.volume().timing())
     }
 
     /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
@@ -841,7 +605,9 @@ impl Session {
         if let Some(queue) = found {
             queue.comes_to(trace::State::Ending);
             queue.close_alone();
-            drop(self.volume.retire_one(&self.queues, index));
+            if let Some(attachment) = self.attachment() {
+                drop(attachment.volume().retire_one(&self.queues, index));
+            }
         }
         true
     }

@@ -13,7 +13,10 @@ use super::{
     LOOK_MS,
     NEXT_WATCH_MS, //
 };
-use crate::io::Fault;
+use crate::{
+    io::Fault,
+    session::attachment::Attachment, //
+};
 use hcablk_core::{
     proto::message::{
         AdminOp,
@@ -76,8 +79,20 @@ impl Admin {
                 self.state.lock().limit_ms = silence_ms(tmo_s);
                 self.answer(tag, Status::Ok);
             }
+            AdminOp::Portals { known } => self.keep_portals(tag, known),
+            op => match self.session.attachment() {
+                Some(attachment) => self.serve_volume(&attachment, tag, op),
+                None => self.answer(tag, Status::Gone),
+            },
+        }
+    }
+
+    /// Serves what is asked about a volume.
+    fn serve_volume(&self, volume: &Attachment, tag: Tag, op: AdminOp) {
+        match op {
+            AdminOp::KeepAlive { .. } | AdminOp::Portals { .. } => {}
             AdminOp::Fence { path, epoch } => {
-                let status = match self.session.fence(path, epoch) {
+                let status = match volume.fence(path, epoch) {
                     Ok(true) => Status::Ok,
                     Ok(false) => Status::Draining,
                     Err(_) => Status::Invalid,
@@ -85,30 +100,29 @@ impl Admin {
                 self.answer(tag, status);
             }
             AdminOp::Durable => {
-                let status = match self.session.durable() {
+                let status = match volume.durable() {
                     None => Status::Draining,
                     Some(true) => Status::Ok,
                     Some(false) => Status::Invalid,
                 };
                 self.answer(tag, status);
                 if status != Status::Draining {
-                    self.session.durable_told();
+                    volume.durable_told();
                 }
             }
             AdminOp::Reservation { sequence, op } => {
-                if let Err(status) = self.session.reserve(tag, sequence, op) {
+                if let Err(status) = volume.reserve(tag, sequence, op) {
                     self.answer(tag, status);
                 }
             }
-            AdminOp::ReadKey { index } => self.tell_reservation(tag, Some(index)),
-            AdminOp::ReadReservation => self.tell_reservation(tag, None),
-            AdminOp::Portals { known } => self.keep_portals(tag, known),
+            AdminOp::ReadKey { index } => self.tell_reservation(volume, tag, Some(index)),
+            AdminOp::ReadReservation => self.tell_reservation(volume, tag, None),
             AdminOp::Watch {
                 known,
                 flushes,
                 generation,
             } => {
-                self.session.set_flushes(known.write_cache, flushes);
+                volume.set_flushes(known.write_cache, flushes);
                 let mut state = self.state.lock();
                 state.has_watched = true;
                 let watch = match state.watch {
@@ -130,8 +144,8 @@ impl Admin {
     }
 
     /// Answers with the key of registrant `index`, or the reservation.
-    fn tell_reservation(&self, tag: Tag, index: Option<u32>) {
-        let reservation = self.session.reservation(index);
+    fn tell_reservation(&self, volume: &Attachment, tag: Tag, index: Option<u32>) {
+        let reservation = volume.reservation(index);
         self.respond(AdminResponse {
             tag,
             status: reservation.err().unwrap_or(Status::Ok),
@@ -148,7 +162,8 @@ impl Admin {
         let Watch::Kept(tag, known, generation) = self.state.lock().watch else {
             return;
         };
-        let Some(now) = self.session.volume_now() else {
+        let attachment = self.session.attachment();
+        let Some(now) = attachment.and_then(|attachment| attachment.volume_now()) else {
             return;
         };
         let state = VolumeState {

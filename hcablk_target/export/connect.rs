@@ -31,6 +31,7 @@ use super::{
 use crate::{
     io::Fault,
     session::{
+        attachment::Attachment,
         end_reason::EndReason,
         Session, //
     },
@@ -272,18 +273,18 @@ impl Connect {
         id.detach();
     }
 
-    /// Returns the session that the queue pair belongs to, a new one for an admin queue pair, and
-    /// the volume.
-    fn find_session(
+    /// Returns the volume of the session that the queue pair belongs to, which is a new one for an
+    /// admin queue pair.
+    fn find_attachment(
         &self,
         request: &Request,
         seal: Option<&Seal>,
         link: &Link,
         id: &Arc<Id>,
-    ) -> Result<(Arc<Session>, Arc<Volume>), Refusal> {
+    ) -> Result<(Arc<Attachment>, Arc<Volume>), Refusal> {
         loop {
             let (view, found) = self.registry.view(request, proven(seal));
-            match (decide(request, &view), found.volume, found.session) {
+            match (decide(request, &view), found.volume, found.attachment) {
                 (_, Some(volume), _) if seal.is_some_and(|seal| seal.is_for_other(&volume)) => {
                     return Err(Refusal::new(
                         Reason::NotProven,
@@ -291,8 +292,8 @@ impl Connect {
                     ))
                 }
                 (Decision::Begin, Some(volume), _) => {
-                    if let Some(session) = self.begin_session(request, seal, id, &volume)? {
-                        return Ok((session, volume));
+                    if let Some(attachment) = self.begin_session(request, seal, id, &volume)? {
+                        return Ok((attachment, volume));
                     }
                 }
                 (Decision::Supersede, Some(volume), _) => {
@@ -302,26 +303,28 @@ impl Connect {
                     self.wait_for_other_instances(request, link)?;
                 }
                 // By names alone nobody joins a session that was begun by a proof.
-                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
-                    if session.handle() != seal.map(|seal| seal.proof.handle()) =>
+                (Decision::Join | Decision::ReplaceQueue, _, Some(attachment))
+                    if attachment.session().handle() != seal.map(|seal| seal.proof.handle()) =>
                 {
                     return Err(Refusal::new(
                         Reason::NoSession,
                         "it has not the key of its session",
                     ))
                 }
-                (Decision::Join | Decision::ReplaceQueue, _, Some(session))
-                    if !session.pd().same_device(id) =>
+                (Decision::Join | Decision::ReplaceQueue, _, Some(attachment))
+                    if !attachment.session().pd().same_device(id) =>
                 {
                     return Err(Refusal::new(
                         Reason::NoSession,
                         "it came over another device than its session",
                     ))
                 }
-                (Decision::Join, Some(volume), Some(session)) => return Ok((session, volume)),
-                (Decision::ReplaceQueue, volume, Some(session)) => {
+                (Decision::Join, Some(volume), Some(attachment)) => {
+                    return Ok((attachment, volume))
+                }
+                (Decision::ReplaceQueue, volume, Some(attachment)) => {
                     let _waits = self.wait_for_drive(request, volume.as_ref())?;
-                    if !session.replace_queue(request.queue) {
+                    if !attachment.session().replace_queue(request.queue) {
                         return Err(Refusal::new(
                             Reason::NoResources,
                             "another queue pair of its session is being replaced",
@@ -362,15 +365,15 @@ impl Connect {
     /// Waits until nothing is left of the sessions of the host's other instances on the volume that
     /// end, as [`Self::wait_for`].
     fn wait_for_other_instances(&self, request: &Request, link: &Link) -> Result<(), Refusal> {
-        let other = |session: &Session| session.is_of_other_instance(request);
-        while let Some(session) = self.registry.ending_session(other) {
-            Self::wait_for(&session, link)?;
+        let other = |attachment: &Attachment| attachment.is_of_other_instance(request);
+        while let Some(attachment) = self.registry.ending_attachment(other) {
+            Self::wait_for(&attachment, link)?;
         }
         Ok(())
     }
 
     /// Waits until nothing is left of an older session, as long as its initiator waits for us.
-    fn wait_for(old: &Session, link: &Link) -> Result<(), Refusal> {
+    fn wait_for(old: &Attachment, link: &Link) -> Result<(), Refusal> {
         for _ in 0..WAIT_MS / LOOK_MS {
             let ended = old.has_ended_within(LOOK_MS);
             if link.is_lost() {
@@ -397,32 +400,41 @@ impl Connect {
         seal: Option<&Seal>,
         id: &Arc<Id>,
         volume: &Arc<Volume>,
-    ) -> Result<Option<Arc<Session>>, Refusal> {
+    ) -> Result<Option<Arc<Attachment>>, Refusal> {
         // Before anything is made; what counts is looked at when it is listed.
-        if self.registry.sessions_of(request.host, volume) >= SESSIONS_PER_HOST {
+        if self.registry.attachments_of(request.host, volume) >= SESSIONS_PER_HOST {
             return Err(Refusal::TOO_MANY);
         }
         let pd = ProtectionDomain::new(id).map_err(|_| Refusal::NO_MEMORY)?;
         let exported = volume.export().ok_or(WITHDRAWN)?;
         let proof = seal.map(|seal| seal.proof.clone());
         let memory = self.port.memory();
-        let session = Session::new(volume.clone(), exported, memory, request, proof, pd)
+        let write_errors = exported
+            .records
+            .begin(request, &exported.backing)
             .map_err(Refusal::of_session)?;
+        let session = Session::new(&self.registry, &exported, memory, request, proof, pd)
+            .map_err(|_| Refusal::NO_MEMORY)?;
+        let attachment = Attachment::new(&session, volume.clone(), exported, write_errors, request)
+            .map_err(|_| {
+                session.end_by(request.queue, Fault::Refused("out of memory"));
+                Refusal::NO_MEMORY
+            })?;
         let listed = self
             .registry
-            .add_session(&session, volume, request, SESSIONS_PER_HOST);
+            .add_attachment(&attachment, volume, request, SESSIONS_PER_HOST);
         // Whoever withdraws the volume or forbids the host ends the sessions
         // that are listed: look again now that this one is.
         let (now, _) = self.registry.admission(volume, request, proven(seal));
         let allowed = now.is_open();
-        let same_backing = match (volume.backing(), session.backing()) {
+        let same_backing = match (volume.backing(), attachment.backing()) {
             (Some((now, _)), Some(then)) => Arc::ptr_eq(&now, &then),
             _ => false,
         };
         if listed.is_ok() && allowed && same_backing {
-            return Ok(Some(session));
+            return Ok(Some(attachment));
         }
-        session.end(match listed {
+        attachment.end(match listed {
             Ok(()) => EndReason::Withdrawn,
             Err(_) => EndReason::Second,
         });

@@ -28,9 +28,11 @@ use crate::{
         write_errors::Records, //
     },
     session::{
-        end_reason::EndReason,
-        Exported,
-        Session, //
+        attachment::{
+            Attachment,
+            Exported, //
+        },
+        end_reason::EndReason, //
     },
 };
 use hcablk_core::{
@@ -404,8 +406,9 @@ impl Volume {
         };
         // Nobody begins a session now. Those that were being begun look again
         // once they are listed.
-        let of_volume = |session: &Session| session.is_of(self);
-        self.registry.end_sessions(EndReason::Withdrawn, &of_volume);
+        let of_volume = |attachment: &Attachment| attachment.is_of(self);
+        self.registry
+            .end_attachments(EndReason::Withdrawn, &of_volume);
         self.registry.wait_for_ends(&of_volume);
         if let Export::Exported {
             backing,

@@ -55,6 +55,7 @@ use super::{
         Queue,
         Work, //
     },
+    queue_volume::QueueVolume,
     request::{
         Request,
         Step, //
@@ -311,7 +312,7 @@ impl Queue {
 
     #[inline(never)]
     fn assign_chunks(&self, work: &mut Work, request: &mut Request) {
-        let backing = self.backing();
+        let backing = request.volume.backing();
         let (extent, route) = match request.op {
             Ok(Op::Read(extent, remote)) if remote.answer != Answer::Immediate => {
                 (extent, backing.read_route())
@@ -377,7 +378,7 @@ impl Queue {
             Ok(()) => true,
             Err(mut request) => {
                 self.broken("a request is there whose chunks are to begin");
-                leave_cache(self, &mut request, false);
+                leave_cache(&mut request, false);
                 self.give_up(request);
                 false
             }
@@ -519,7 +520,7 @@ impl Queue {
             Ok(()) => Ok(()),
             Err(Failure::Drive(status)) => Err(status),
             Err(Failure::Wire) => {
-                leave_cache(self, &mut request, false);
+                leave_cache(&mut request, false);
                 return self.give_up(request);
             }
         };
@@ -542,6 +543,8 @@ pub(super) const fn chunk_buffers(bytes: usize) -> usize {
 /// [`ChunkedRequests::clear`].
 pub(super) struct Chunk {
     queue: Arc<Queue>,
+    /// That of its request, or of its last one.
+    volume: Arc<QueueVolume>,
     /// Its index in the tables of idle chunks and of RDMA READs.
     number: u16,
     /// The request's.
@@ -608,6 +611,7 @@ impl Chunk {
     pub(super) fn new(queue: &Arc<Queue>, number: u16, bytes: usize) -> Result<KBox<Self>> {
         let chunk = Self {
             queue: queue.clone(),
+            volume: queue.volume().clone(),
             number,
             request: 0,
             tag: Self::NOT_TRACED.tag,
@@ -637,6 +641,9 @@ impl Chunk {
         span: ChunkSpan,
     ) {
         let ChunkSpan { from, length } = span;
+        if !Arc::ptr_eq(&self.volume, &request.volume) {
+            self.volume = request.volume.clone();
+        }
         self.request = request.index;
         self.tag = request.tag;
         self.from = from;
@@ -802,7 +809,7 @@ hcablk_core::impl_has_slot!(Chunk, work: WorkSlot<Chunk>);
 
 impl BioOwner for Chunk {
     fn device(&self) -> Option<&BlockDevice> {
-        self.queue.backing.device()
+        self.volume.backing().device()
     }
 
     fn pages(&self) -> impl Iterator<Item = PageRange<'_>> {
@@ -826,8 +833,8 @@ impl BioOwner for Chunk {
         match (self.op, result) {
             (BioOp::Read, Ok(())) if self.bounce().is_some() => {
                 // Too long for an interrupt handler.
-                let queue = self.queue.clone();
-                defer(self, queue.io_work());
+                let volume = self.volume.clone();
+                defer(self, volume.io_work());
             }
             (BioOp::Read, Ok(())) => self.post_write(),
             (BioOp::Read, Err(status)) => {

@@ -32,6 +32,10 @@ use super::{
     eager::AnsweredSlots,
     fault::Named,
     limits::Shape,
+    queue_volume::{
+        QueueVolume,
+        VolumeConfig, //
+    },
     reclaim::{
         CompletedSends,
         Kept, //
@@ -40,11 +44,6 @@ use super::{
     respond::ResponseBatcher, //
 };
 use crate::{
-    drive::{
-        backing::Backing,
-        flush_errors::Teller,
-        write_errors::WriteErrors, //
-    },
     memory::{
         pool::Pool,
         Charge,
@@ -64,7 +63,6 @@ use hcablk_core::{
     },
     memory::eager_ring::EagerRing,
     p2p::{
-        PeerLease,
         PeerMemory,
         Provider, //
     },
@@ -78,8 +76,7 @@ use hcablk_core::{
             Ring,
             Taken, //
         },
-        message::BUFFER_LEN,
-        name::HostId, //
+        message::BUFFER_LEN, //
     },
     rdma::{
         buffer::{
@@ -209,16 +206,9 @@ impl Work {
 pub(crate) struct Queue {
     pub(super) session: Arc<Session>,
     pub(super) session_id: SessionId,
-    /// Of the session.
-    pub(super) host: HostId,
     pub(super) epoch: Epoch,
     pub(super) index: u8,
     pub(super) pd: Arc<ProtectionDomain>,
-    /// The volume, as this queue's initiator is told.
-    pub(super) geometry: Geometry,
-    pub(super) flushes: Flushes,
-    /// See [`Backing::writes_with_fua`].
-    pub(super) with_fua: bool,
     pub(super) pair: QueuePair<Queue>,
     pub(super) shape: Shape,
     /// Something has completed since the last keep-alive.
@@ -226,8 +216,6 @@ pub(crate) struct Queue {
     /// The longest read that is answered by one RDMA WRITE with an immediate value; 0: the
     /// transport knows none.
     pub(super) immediate_bytes: usize,
-    /// See [`Backing::is_straight`].
-    pub(super) is_straight: bool,
     /// Data is sent by requests that are reported each by itself. Of one that is not, soft-iWARP
     /// has TCP send the very pages (`siw_qp_prepare_tx()`), which it does when it likes: also after
     /// the answer behind it has completed, and the buffer is another request's. That the send of an
@@ -263,15 +251,8 @@ pub(crate) struct Queue {
     /// Dropped after the pair, and before the leases, since these wait for what it has.
     #[pin]
     pub(super) work: IrqLock<Work>,
-    /// Peer memory beside the first buffers.
-    pub(super) lease: Option<PeerLease>,
-    /// The cache's lines, if they are in peer memory that the HCA reaches.
-    pub(super) view: Option<PeerLease>,
-    /// It may have the cache, whose own lease waits for the view of it.
-    pub(super) backing: Arc<Backing>,
-    /// Which errors of the session's writes are still to be told.
-    pub(super) write_errors: Arc<WriteErrors>,
-    pub(super) teller: Teller,
+    /// What its requests are about.
+    pub(super) volume: Arc<QueueVolume>,
     #[pin]
     pub(super) batcher: ResponseBatcher,
     /// Only this queue pair is taken down: see [`Self::close_alone`].
@@ -292,32 +273,13 @@ impl Queue {
         self.index
     }
 
-    #[inline]
-    pub(super) fn backing(&self) -> &Backing {
-        &self.backing
-    }
-
-    /// Returns whether a write that begins now is sent to the drive as one with FUA, though its
-    /// initiator has not asked for that.
-    #[inline]
-    pub(super) fn forces_fua(&self) -> bool {
-        self.with_fua && !self.flushes.load(Relaxed) && self.backing.is_volatile()
+    /// Returns what its requests are about.
+    pub(super) fn volume(&self) -> &Arc<QueueVolume> {
+        &self.volume
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    /// Returns the workqueue on which requests wait for drives.
-    pub(super) fn io_work(&self) -> &WorkQueue {
-        self.backing.io_work()
-    }
-
-    /// Returns the bytes of the volume at this moment, in whole blocks; 0 if the drive is gone.
-    #[inline]
-    pub(super) fn capacity(&self) -> u64 {
-        let block = 1u64 << self.geometry.logical_block_shift;
-        self.backing.size_bytes() & !(block - 1)
+        self.volume.geometry()
     }
 
     /// Returns a transfer buffer of the queue's own.
@@ -328,14 +290,8 @@ impl Queue {
 
     /// Returns the peer memory and who lends it, if there is any.
     pub(crate) fn lease(&self) -> Option<(&Provider, Arc<PeerMemory>)> {
-        let lease = self.lease.as_ref()?;
+        let lease = self.volume.lease()?;
         Some((lease.provider(), lease.memory()?))
-    }
-
-    /// Returns the peer memory beside the transfer buffers, if there is any.
-    #[inline]
-    pub(super) fn peer_memory(&self) -> Option<Arc<PeerMemory>> {
-        self.lease.as_ref()?.memory()
     }
 
     /// Returns the number of the queue pair, as the transport tells it to the initiator.
@@ -352,13 +308,6 @@ impl Queue {
     /// long as a drive hangs.
     pub(crate) fn is_settled(&self) -> bool {
         self.pair.cq().is_settled()
-    }
-
-    /// Returns whether the session's initiator sends flushes. Else a write is on stable media
-    /// before its response.
-    #[inline]
-    pub(super) fn initiator_flushes(&self) -> bool {
-        self.flushes.load(Relaxed)
     }
 
     pub(crate) fn counters(&self) -> &Counters {
@@ -433,21 +382,12 @@ pub(crate) type Flushes = Arc<Atomic<bool>>;
 /// Which queue it is, of which session, and what it serves.
 pub(crate) struct QueueConfig {
     pub(crate) session: SessionId,
-    pub(crate) host: HostId,
     pub(crate) epoch: Epoch,
     pub(crate) index: u8,
-    /// The volume, as the session's initiator is told.
-    pub(crate) geometry: Geometry,
-    /// The initiator flushes: see [`Flushes`].
-    pub(crate) flushes: Flushes,
     /// Where completions are handled.
     pub(crate) completions: Arc<WorkQueue>,
     pub(crate) pd: Arc<ProtectionDomain>,
-    pub(crate) backing: Arc<Backing>,
-    /// Which errors of the session's writes are still to be told.
-    pub(crate) write_errors: Arc<WriteErrors>,
-    /// Which session tells them, among those of the disk.
-    pub(crate) teller: Teller,
+    pub(crate) volume: VolumeConfig,
 }
 
 impl Queue {

@@ -22,11 +22,7 @@ use super::{
         Work,
         RECEIVE_ENTRIES, //
     },
-    request::Request,
-    validate::{
-        check,
-        check_write, //
-    },
+    request::Request, //
 };
 use crate::memory::layout::MEDIUM;
 use hcablk_core::{
@@ -253,14 +249,9 @@ impl Queue {
         request.tag = UNNAMED;
         request.quiet = quiet;
         request.op = Ok(Op::WriteEager { extent, fua: false });
-        request.force_fua = self.forces_fua();
+        request.force_fua = request.volume.forces_fua();
         request.size_class = MEDIUM;
-        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
-        if let Err(status) = check_write(&extent, &self.geometry, size, refuses_writes) {
-            request.status = status;
-        } else if self.is_reserved_from_writes() {
-            request.status = Status::Conflict;
-        }
+        request.status = request.volume.admit_write(&extent);
         self.named.set(&request);
         trace::target::received(|| request.about());
         if request.status == Status::Ok && !work.waiting.is_empty() {
@@ -306,7 +297,7 @@ impl Queue {
         // The receive buffer is posted again with the answer to its last request.
         request.reset((!more).then_some(message.buffer));
         match decoded {
-            Ok(asked) => self.take_request(&mut request, asked),
+            Ok(asked) => Self::take_request(&mut request, asked),
             Err(BadRequest::Answer(tag, status)) => {
                 self.counters.protocol_errors.bump();
                 request.tag = tag;
@@ -328,37 +319,12 @@ impl Queue {
 
     /// Records what a request asks for, and with what status it is refused if it is.
     #[inline(always)]
-    fn take_request(&self, request: &mut Request, asked: message::Request) {
+    fn take_request(request: &mut Request, asked: message::Request) {
         request.tag = asked.tag;
         request.quiet = asked.quiet;
         request.op = Ok(asked.op);
-        request.force_fua = self.forces_fua();
-        let (size, refuses_writes) = (self.backing.size_bytes(), || self.backing.refuses_writes());
-        let emptied = || self.backing.emptied();
-        if let Err(status) = check(&asked.op, &self.geometry, size, refuses_writes, emptied) {
-            request.status = status;
-        } else if let Some(status) = self.refuses(&asked.op) {
-            request.status = status;
-        } else if self.is_reserved_from(&asked.op) {
-            request.status = Status::Conflict;
-        }
-    }
-
-    /// Returns whether a reservation of another host forbids a request. This is asked under the
-    /// lock under which the queue closes: who closes it after a change waits for all that was
-    /// allowed before.
-    #[inline]
-    fn is_reserved_from(&self, op: &Op) -> bool {
-        let drive = self.backing.drive();
-        drive.is_some_and(|drive| drive.forbids(&self.host, op))
-    }
-
-    /// Returns whether a reservation of another host forbids writes, as [`Self::is_reserved_from`]
-    /// does.
-    #[inline]
-    fn is_reserved_from_writes(&self) -> bool {
-        let drive = self.backing.drive();
-        drive.is_some_and(|drive| drive.forbids_writes(&self.host))
+        request.force_fua = request.volume.forces_fua();
+        request.status = request.volume.admit(&asked.op);
     }
 
     /// Gives a request its transfer buffers and chunks, or its place among those that wait for

@@ -28,9 +28,9 @@ use super::{
         Queue,
         Work, //
     },
+    queue_volume::QueueVolume,
     request::Request, //
 };
-use crate::drive::backing::Backing;
 use hcablk_core::{
     logic::mq::lines::Visit,
     p2p::PeerMemory,
@@ -124,7 +124,7 @@ impl Queue {
                     &request,
                     request.next.is_none() || !Self::is_eager(&request),
                 );
-                return Some(self.without_lines(request));
+                return Some(Self::without_lines(request));
             }
         }
     }
@@ -161,7 +161,7 @@ impl Queue {
     /// Makes a `Request` idle again and starts what waits for it or its buffers. Process context:
     /// may sleep in the drive.
     pub(super) fn reclaim(&self, request: KBox<Request>) {
-        let request = self.without_lines(request);
+        let request = Self::without_lines(request);
         let mut work = self.work.lock();
         self.release(&mut work, request);
         self.begin_waiting(work);
@@ -169,8 +169,8 @@ impl Queue {
 
     /// Unpins the cache lines of `request`.
     #[inline]
-    pub(super) fn without_lines(&self, mut request: KBox<Request>) -> KBox<Request> {
-        leave_lines(self, &mut request);
+    pub(super) fn without_lines(mut request: KBox<Request>) -> KBox<Request> {
+        leave_lines(&mut request);
         request
     }
 
@@ -230,23 +230,22 @@ impl Queue {
 /// What one request had.
 struct Held {
     _memory: [Option<Arc<PeerMemory>>; 2],
-    /// Its part in the cache, if the memory is the cache's lines.
+    /// Its part in the volume's cache, if the memory is the cache's lines.
     visit: Visit,
+    volume: Arc<QueueVolume>,
 }
 
 /// See the module.
 pub(super) struct Kept {
     /// There is room for every `Request`, each of which is given up once.
     held: KVec<Held>,
-    backing: Arc<Backing>,
 }
 
 impl Kept {
     /// Allocates room for `requests` requests. May sleep.
-    pub(super) fn new(requests: usize, backing: &Arc<Backing>) -> Result<Self> {
+    pub(super) fn new(requests: usize) -> Result<Self> {
         Ok(Self {
             held: KVec::with_capacity(requests, GFP_KERNEL)?,
-            backing: backing.clone(),
         })
     }
 
@@ -265,6 +264,7 @@ impl Kept {
         let held = Held {
             _memory: [peer, lines],
             visit,
+            volume: request.volume.clone(),
         };
         if let Err(full) = self.held.push_within_capacity(held) {
             // It is never given back then: rather that than too early.
@@ -276,11 +276,10 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let Some(cache) = self.backing.cache() else {
-            return;
-        };
         for held in self.held.iter_mut().filter(|held| !held.visit.is_outside()) {
-            cache.leave(&mut held.visit, false);
+            if let Some(cache) = held.volume.backing().cache() {
+                cache.leave(&mut held.visit, false);
+            }
         }
     }
 }
@@ -293,7 +292,7 @@ impl Queue {
         work.close();
         work.kept.keep(&mut request);
         drop(work);
-        let request = self.without_lines(request);
+        let request = Self::without_lines(request);
         let mut work = self.work.lock();
         self.release(&mut work, request);
         self.update_notify(&work);

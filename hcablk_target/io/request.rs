@@ -21,7 +21,8 @@
 
 use super::{
     chunks::RequestChunks,
-    queue::Queue, //
+    queue::Queue,
+    queue_volume::QueueVolume, //
 };
 use crate::{
     drive::claims::RewriteMark,
@@ -83,6 +84,8 @@ pub(crate) enum Step {
 /// See the module.
 pub(crate) struct Request {
     pub(super) queue: Arc<Queue>,
+    /// What it is about, or was about last.
+    pub(super) volume: Arc<QueueVolume>,
     /// Place in the table of work under way, and message buffer.
     pub(crate) index: u32,
     /// The receive buffer that the request came in, to be posted again; `None`: another
@@ -162,6 +165,7 @@ impl Request {
         Ok(KBox::new(
             Self {
                 queue: queue.clone(),
+                volume: queue.volume().clone(),
                 index,
                 receive: None,
                 tag: Tag {

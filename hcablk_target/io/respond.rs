@@ -88,7 +88,7 @@ impl Queue {
         if request.flush_error != 0 {
             self.expect_report();
         }
-        leave_cache(self, &mut request, status == Status::Ok);
+        leave_cache(&mut request, status == Status::Ok);
         trace::target::answered(|| request.about());
         // The credit that the answer grants must be there before the answer.
         if request

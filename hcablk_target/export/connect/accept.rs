@@ -16,7 +16,7 @@ use super::{
 use crate::{
     export::volume::Volume,
     io::Fault,
-    session::Session, //
+    session::attachment::Attachment, //
 };
 use hcablk_core::{
     proto::{
@@ -50,11 +50,11 @@ impl Connect {
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
-        let (session, volume) = self.find_session(request, seal, link, id)?;
+        let (attachment, volume) = self.find_attachment(request, seal, link, id)?;
         let asked = (request, seal);
         match request.is_admin() {
-            true => self.grant_admin(asked, &session, &volume, link, id),
-            false => self.grant_queue(asked, &session, &volume, link, id),
+            true => self.grant_admin(asked, &attachment, &volume, link, id),
+            false => self.grant_queue(asked, &attachment, &volume, link, id),
         }
     }
 
@@ -62,19 +62,20 @@ impl Connect {
     fn grant_admin(
         &self,
         (request, seal): (&Request, Option<&Seal>),
-        session: &Arc<Session>,
+        attachment: &Attachment,
         volume: &Volume,
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
+        let session = attachment.session();
         let admin = self
-            .add_admin(session, request, id)
+            .add_admin(attachment, request, id)
             .inspect_err(|refusal| {
                 session.end_by(request.queue, Fault::Refused(refusal.why()));
             })?;
         // Not before: who is refused leaves its host's instances as they are.
         let asked = (request, proven(seal));
-        if !self.registry.enter(session, volume, asked) {
+        if !self.registry.enter(attachment, volume, asked) {
             session.end_by(request.queue, Fault::Refused(ENDED.why()));
             return Err(ENDED);
         }
@@ -86,9 +87,9 @@ impl Connect {
             tells_limits: true,
             geometry: Geometry {
                 max_transfer: session.largest(),
-                ..Self::as_told(session, session.geometry())
+                ..Self::as_told(attachment, attachment.geometry())
             },
-            ..Self::reply(request, session, volume)
+            ..Self::reply(request, attachment, volume)
         };
         let parameters = Parameters {
             responder_resources: 0,
@@ -111,22 +112,22 @@ impl Connect {
 
     /// Returns `geometry` with the read-only flag that every reply of this session carries: whether
     /// the volume or its drive refused writes when the session began. Any context.
-    fn as_told(session: &Session, geometry: &Geometry) -> Geometry {
+    fn as_told(attachment: &Attachment, geometry: &Geometry) -> Geometry {
         Geometry {
-            read_only: session.began_read_only(),
+            read_only: attachment.began_read_only(),
             ..*geometry
         }
     }
 
     /// Returns what the replies to all queue pairs of a session have in common; nothing is granted
     /// by it.
-    fn reply(request: &Request, session: &Session, volume: &Volume) -> Reply {
+    fn reply(request: &Request, attachment: &Attachment, volume: &Volume) -> Reply {
         Reply {
             version: request.version(),
             credits: 0,
             session: request.session,
             epoch: request.epoch,
-            geometry: Self::as_told(session, session.geometry()),
+            geometry: Self::as_told(attachment, attachment.geometry()),
             inline: 0,
             quiet: false,
             no_read: false,
@@ -136,7 +137,7 @@ impl Connect {
             tells_limits: false,
             grant: None,
             id: volume.wwid(),
-            instance: session.write_errors().instance(),
+            instance: attachment.write_errors().instance(),
         }
     }
 
@@ -144,13 +145,14 @@ impl Connect {
     fn grant_queue(
         &self,
         (request, seal): (&Request, Option<&Seal>),
-        session: &Arc<Session>,
+        attachment: &Attachment,
         volume: &Volume,
         link: &Link,
         id: &Arc<Id>,
     ) -> Result<(), Refusal> {
+        let session = attachment.session();
         let queue = self
-            .add_queue(session, request, id)
+            .add_queue(attachment, request, id)
             .inspect_err(|refusal| {
                 // A session lives and dies with each queue pair that it had.
                 if request.replace {
@@ -172,13 +174,13 @@ impl Connect {
         };
         let reply = Reply {
             credits: queue.shape().credits,
-            geometry: Self::as_told(session, queue.geometry()),
+            geometry: Self::as_told(attachment, queue.geometry()),
             inline: queue.inline_limit(),
             quiet: true,
             no_read: queue.no_read(),
             message_batches: queue.takes_batches(),
             grant: queue.grant(),
-            ..Self::reply(request, session, volume)
+            ..Self::reply(request, attachment, volume)
         };
         let accepted = with_reply(&reply, seal, queue.number(), |reply| {
             id.accept(parameters, reply)

@@ -200,7 +200,7 @@ impl Connect {
         }
         let names = (session.id(), session.epoch());
         let request = sealed
-            .request(names, session.host(), session.volume_name())
+            .request(names, session.host(), *session.volume())
             .map_err(|reason| (None, Refusal::new(reason, "the request makes no sense")))?;
         let seal = Seal {
             proof,

@@ -21,7 +21,10 @@ use crate::{
         Denied,
         Needs, //
     },
-    session::Session, //
+    session::{
+        attachment::Attachment,
+        Session, //
+    },
 };
 use hcablk_core::{
     proto::{
@@ -80,7 +83,7 @@ impl Connect {
     /// Returns what the sizes of the session's queue pairs follow from.
     fn frame<'a>(
         &self,
-        session: &Session,
+        attachment: &Attachment,
         backing: &Backing,
         request: &'a Request,
         id: &Id,
@@ -91,7 +94,7 @@ impl Connect {
         };
         let options = QueueOptions {
             sinks: id.is_iwarp() || crate::force_mr(),
-            writes: !session.geometry().read_only,
+            writes: !attachment.geometry().read_only,
             grants: backing.bears_change(),
             no_read: !crate::rdma_read(),
             // Peer memory is beside a queue's own buffers.
@@ -99,7 +102,7 @@ impl Connect {
         };
         Frame {
             request,
-            attributes: session.pd().attributes(),
+            attributes: attachment.session().pd().attributes(),
             credits,
             options,
             split: backing.split(),
@@ -109,12 +112,13 @@ impl Connect {
     /// Charges a session that begins for all its queue pairs, and makes its admin queue pair.
     pub(super) fn add_admin(
         &self,
-        session: &Arc<Session>,
+        attachment: &Attachment,
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Admin>, Refusal> {
-        let backing = session.backing().ok_or(ENDED)?;
-        self.begin_client(session, &self.frame(session, &backing, request, id))?;
+        let session = attachment.session();
+        let backing = attachment.backing().ok_or(ENDED)?;
+        self.begin_client(session, &self.frame(attachment, &backing, request, id))?;
         let client = session.client().ok_or(ENDED)?;
         session.make_admin(id, client).map_err(|e| match e {
             EIO => ENDED,
@@ -124,17 +128,25 @@ impl Connect {
 
     pub(super) fn add_queue(
         &self,
-        session: &Arc<Session>,
+        attachment: &Attachment,
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Queue>, Refusal> {
-        let backing = session.backing().ok_or(ENDED)?;
-        let frame = self.frame(session, &backing, request, id);
+        let session = attachment.session();
+        let backing = attachment.backing().ok_or(ENDED)?;
+        let frame = self.frame(attachment, &backing, request, id);
         let client = session.client().ok_or(ENDED)?;
         let shape = frame.shape(session.largest(), client.queue_bytes())?;
         let charge = client.charge(shape.reserved()).map_err(Refusal::denied)?;
         let queue = session
-            .make_queue(request.queue, id, backing, shape, (&client, charge))
+            .make_queue(
+                attachment,
+                request.queue,
+                id,
+                backing,
+                shape,
+                (&client, charge),
+            )
             .map_err(|_| Refusal::NO_MEMORY)?;
         session.add_queue(&queue).map_err(|_| ENDED)?;
         Ok(queue)

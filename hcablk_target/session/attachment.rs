@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A volume that is attached to a session: by what it is told from others, what its initiator was
+//! told of it, and what is remembered of its requests.
+//!
+//! It ends with its session, and the session with it.
+
+use super::{
+    changer::{
+        Asked,
+        Changer, //
+    },
+    end_reason::EndReason,
+    Session, //
+};
+use crate::{
+    admin::Admin,
+    drive::{
+        backing::Backing,
+        reservations::Drive,
+        write_errors::{
+            Records,
+            WriteErrors,
+            WriteErrorsUse, //
+        },
+    },
+    export::volume::Volume,
+    io::{
+        Flushes,
+        VolumeConfig, //
+    },
+};
+use hcablk_core::{
+    proto::{
+        connect::{
+            Epoch,
+            Geometry,
+            Request,
+            SessionId, //
+        },
+        message::{
+            ReservationInfo,
+            ReservationOp,
+            Status,
+            Tag,
+            VolumeLimits,
+            VolumeState, //
+        },
+        name::{
+            HostId,
+            VolumeName, //
+        },
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Event,
+        WorkQueue, //
+    },
+};
+use kernel::{
+    new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+/// How long an initiator whose export ends is given to ask whether all is durable, in milliseconds.
+const DURABLE_ASK_MS: u32 = 10_000;
+
+/// How often it is looked meanwhile whether the disk's other sessions have closed their queue
+/// pairs, in milliseconds.
+const DURABLE_LOOK_MS: u32 = 20;
+
+/// What a volume is at one moment.
+pub(crate) struct VolumeNow {
+    pub(crate) state: VolumeState,
+    pub(crate) limits: VolumeLimits,
+    /// A later one, modulo 2^32, when anything of both has changed. Not 0.
+    pub(crate) generation: u32,
+}
+
+/// What a volume exports, as a session on it knows it.
+pub(crate) struct Exported {
+    pub(crate) backing: Arc<Backing>,
+    pub(crate) geometry: Geometry,
+    /// What is remembered of session ids' writes.
+    pub(crate) records: Arc<Records>,
+    /// Where sessions on it end: on a workqueue of its own, since an end waits for the drive.
+    pub(crate) ends: Arc<WorkQueue>,
+}
+
+/// A volume of a session. Its session and it hold each other until the teardown.
+#[pin_data]
+pub(crate) struct Attachment {
+    session: Arc<Session>,
+    volume: Arc<Volume>,
+    geometry: Geometry,
+    /// The volume or its drive refused writes when it was attached. All replies carry this; the
+    /// watch reports changes.
+    began_read_only: bool,
+    flushes: Flushes,
+    /// Its initiator's disk sends flushes: see [`Self::may_ask_durable`].
+    asks_durable: Atomic<bool>,
+    id: SessionId,
+    epoch: Epoch,
+    host: HostId,
+    /// The number of the first preemption that has ended the registration of its host; 0: none has.
+    preempted: Atomic<u64>,
+    /// Taken by the teardown, so that the device is closed when that is done.
+    #[pin]
+    backing: Mutex<Option<Arc<Backing>>>,
+    write_errors: WriteErrorsUse,
+    /// Whether all is durable that was acknowledged, once that is known.
+    #[pin]
+    durable: Mutex<Option<bool>>,
+    /// The initiator was told, or will not ask.
+    #[pin]
+    durable_told: Event,
+    changer: Arc<Changer>,
+}
+
+impl Attachment {
+    /// Attaches what `volume` exports to `session`, for the disk that `request` names and that has
+    /// `write_errors`. May sleep.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        volume: Arc<Volume>,
+        exported: Exported,
+        write_errors: WriteErrorsUse,
+        request: &Request,
+    ) -> Result<Arc<Self>> {
+        let Exported {
+            backing, geometry, ..
+        } = exported;
+        let began_read_only = geometry.read_only || backing.refuses_writes();
+        let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
+        let changer = Changer::new(volume.clone(), request.host, request.session)?;
+        let attachment = Arc::pin_init(
+            pin_init!(Self {
+                session: session.clone(),
+                volume,
+                geometry,
+                began_read_only,
+                flushes,
+                asks_durable: Atomic::new(false),
+                id: request.session,
+                epoch: request.epoch,
+                host: request.host,
+                preempted: Atomic::new(0),
+                backing <- new_mutex!(Some(backing)),
+                write_errors,
+                durable <- new_mutex!(None),
+                durable_told <- Event::new(),
+                changer,
+            }),
+            GFP_KERNEL,
+        )?;
+        session.attach(attachment.clone());
+        Ok(attachment)
+    }
+
+    /// Returns the session that it is attached to.
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Returns the name of the volume.
+    pub(crate) fn volume_name(&self) -> VolumeName {
+        self.volume.name()
+    }
+
+    /// Returns whether `volume` is attached.
+    pub(crate) fn is_of(&self, volume: &Volume) -> bool {
+        core::ptr::eq(&*self.volume, volume)
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Returns whether the volume, or its drive, refused writes when it was attached.
+    pub(crate) fn began_read_only(&self) -> bool {
+        self.began_read_only
+    }
+
+    pub(crate) fn host(&self) -> HostId {
+        self.host
+    }
+
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Returns what the volume is made of, unless the teardown has begun.
+    pub(crate) fn backing(&self) -> Option<Arc<Backing>> {
+        self.backing.lock().clone()
+    }
+
+    /// Returns which errors of its writes are still to be told.
+    pub(crate) fn write_errors(&self) -> &Arc<WriteErrors> {
+        &self.write_errors
+    }
+
+    /// Returns whether `request` names it, in whatever epoch.
+    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+        self.id == request.session
+            && self.host == request.host
+            && self.volume.name() == request.volume
+    }
+
+    /// Returns whether it is of the same host and volume as `request`, but of another instance of
+    /// that host; or of another path of the same disk, whose past `request` has forgotten: it goes
+    /// on with nothing.
+    pub(crate) fn is_of_other_instance(&self, request: &Request) -> bool {
+        let forgotten = !request.resume
+            && self.id != request.session
+            && self.id.on_path(0) == request.session.on_path(0)
+            && self.epoch < request.epoch;
+        self.host == request.host
+            && self.volume.name() == request.volume
+            && (forgotten || self.id.instance() != request.session.instance())
+    }
+
+    /// Returns whether it is being torn down.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.session.is_ending()
+    }
+
+    /// Ends it because of `reason`. Any context.
+    pub(crate) fn end(&self, reason: EndReason) {
+        self.session.end(reason);
+    }
+
+    /// Waits until nothing is left of it, which takes as long as the drive needs for what it has
+    /// begun. Process context.
+    pub(crate) fn wait(&self) {
+        self.session.wait();
+    }
+
+    /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
+    pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
+        self.session.has_ended_within(ms)
+    }
+}
+
+/// Its end, by its session.
+impl Attachment {
+    /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
+    /// whether it has. No queue pair but `admin` is left; those of the disk's other sessions, by
+    /// which something may be acknowledged that the answer is to cover, are waited for, but not
+    /// longer than the initiator asks. Sleeps, as long as the drive takes.
+    pub(super) fn make_durable(&self, admin: &Admin) {
+        let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
+            return;
+        };
+        let mut looks = DURABLE_ASK_MS / DURABLE_LOOK_MS;
+        while self.write_errors.is_open() {
+            // When memory is short their teardowns may wait for this one.
+            if looks == 0 || self.durable_told.wait_ms(DURABLE_LOOK_MS).is_ok() {
+                return;
+            }
+            looks -= 1;
+        }
+        let durable = self.write_errors.is_durable(&backing);
+        *self.durable.lock() = Some(durable);
+        if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
+            admin.let_answers_leave();
+        }
+    }
+
+    /// Returns whether its initiator asks when the export ends whether all is durable.
+    fn may_ask_durable(&self) -> bool {
+        self.geometry.write_cache || self.asks_durable.load(Relaxed)
+    }
+
+    /// Records that nothing is acknowledged any more: the queue pairs are closed.
+    pub(super) fn close(&self) {
+        self.write_errors.close();
+    }
+
+    /// Has changes of reservations answered by `admin`.
+    pub(super) fn answer_by(&self, admin: &Arc<Admin>) {
+        self.changer.answer_by(admin);
+    }
+
+    /// Lets go of the admin queue pair: nothing is answered any more. May sleep.
+    pub(super) fn forget_admin(&self) {
+        self.changer.forget_admin();
+    }
+
+    /// Lets go of the volume's drive, which may close the device. Under no lock. May sleep.
+    pub(super) fn release(&self) {
+        let backing = self.backing.lock().take();
+        drop(backing);
+    }
+
+    /// Forgets it, of which nothing is left. Process context.
+    pub(super) fn ended(&self) {
+        self.volume.attachment_ended(self);
+    }
+
+    /// Returns the volume.
+    pub(super) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Returns what a queue pair needs to know of it, over what the volume is made of.
+    pub(super) fn config(&self, backing: Arc<Backing>) -> VolumeConfig {
+        VolumeConfig {
+            name: self.volume.name(),
+            host: self.host,
+            geometry: self.geometry,
+            flushes: self.flushes.clone(),
+            backing,
+            write_errors: self.write_errors.clone(),
+            teller: self.write_errors.teller(),
+        }
+    }
+}
+
+impl Attachment {
+    /// Returns whether requests by it can reach `drive`. Takes no reference: whoever asks
+    /// may not be the last to have one.
+    pub(crate) fn is_on(&self, drive: &Arc<Drive>) -> bool {
+        let backing = self.backing.lock();
+        let own = backing.as_ref().and_then(|backing| backing.drive());
+        own.is_some_and(|own| Arc::ptr_eq(own, drive))
+    }
+
+    /// Ends it because the preemption `number` has ended the registration of its host.
+    pub(crate) fn preempt(&self, number: u64) {
+        // The first counts: later ones wait for what it has ended, too.
+        if self.preempted.load(Relaxed) == 0 {
+            self.preempted.store(number, Relaxed);
+        }
+        self.end(EndReason::Preempted);
+    }
+
+    /// Returns whether a preemption has ended it whose number is `last` or less.
+    pub(crate) fn is_preempted_by(&self, last: u64) -> bool {
+        (1..=last).contains(&self.preempted.load(Relaxed))
+    }
+}
+
+impl Attachment {
+    /// Returns what the volume is now; `None`: its drive is gone, or the session ends. May sleep,
+    /// but does not wait for the drive.
+    pub(crate) fn volume_now(&self) -> Option<VolumeNow> {
+        let backing = self.backing()?;
+        let (now, generation) = backing.observe()?;
+        Some(VolumeNow {
+            state: VolumeState {
+                sectors: now.sectors,
+                read_only: self.geometry.read_only || now.refuses_writes,
+                write_cache: Some(now.wants_flushes),
+            },
+            limits: VolumeLimits {
+                // They come by a key.
+                atomic: now.limits.atomic.filter(|_| crate::rdma_read()),
+                ..now.limits
+            },
+            generation,
+        })
+    }
+
+    /// Records that the initiator knows of a volatile write cache or of none (`None`: what the
+    /// reply said when the session began), and whether its disk sends `flushes`. Any context.
+    pub(crate) fn set_flushes(&self, cache: Option<bool>, flushes: bool) {
+        let relies = match cache {
+            Some(cache) => cache && flushes,
+            None => self.geometry.write_cache,
+        };
+        self.flushes.store(relies, Relaxed);
+        if flushes {
+            self.asks_durable.store(true, Relaxed);
+        }
+    }
+
+    /// Ends the session of the same disk on another path if it has `epoch` or one before, and lets
+    /// none begin with these. Returns whether nothing of it can reach the drive any more; `EINVAL`
+    /// if the path is the session's own. May sleep, but does not wait for the drive.
+    pub(crate) fn fence(&self, path: u8, epoch: Epoch) -> Result<bool> {
+        let id = self.id.on_path(path);
+        if id == self.id {
+            return Err(EINVAL);
+        }
+        Ok(self.volume.fence_session(self.host, id, epoch))
+    }
+
+    /// Returns whether all acknowledged writes are durable; `None`: not known yet, or the export
+    /// does not end. Process context.
+    pub(crate) fn durable(&self) -> Option<bool> {
+        *self.durable.lock()
+    }
+
+    /// Records that the initiator got that answer. Any context.
+    pub(crate) fn durable_told(&self) {
+        self.durable_told.set();
+    }
+
+    /// Begins a change of the drive's reservations, which the initiator asked for as `sequence`.
+    /// Request `tag` is answered when it is made ([`Admin::answer_change`]). Fails with the
+    /// request's status if it is not begun. May sleep, but does not wait for a file.
+    pub(crate) fn reserve(&self, tag: Tag, sequence: u32, op: ReservationOp) -> Result<(), Status> {
+        let backing = self.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive_use().ok_or(Status::Unsupported)?.clone();
+        // Before it is looked whether the session ends: see there.
+        let ticket = drive.ticket();
+        if self.is_ending() {
+            return Err(Status::Gone);
+        }
+        self.changer.begin(Asked {
+            tag,
+            sequence,
+            op,
+            drive,
+            ticket,
+        })
+    }
+
+    /// Returns the key of registrant `index` of the drive, or its reservation if that is `None`.
+    /// Fails with `Unsupported`, `Gone`, and for a key with `Draining`. May sleep.
+    pub(crate) fn reservation(&self, index: Option<u32>) -> Result<ReservationInfo, Status> {
+        if let Some(index) = index {
+            return self.volume.read_key(self, index);
+        }
+        let backing = self.backing().ok_or(Status::Gone)?;
+        let drive = backing.drive().ok_or(Status::Unsupported)?;
+        Ok(drive.read(None))
+    }
+}
