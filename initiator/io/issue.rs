@@ -43,6 +43,7 @@ use hcablk_core::{
     },
     proto::message::{
         self,
+        Handle,
         Tag, //
     },
     rdma::wr::{
@@ -222,7 +223,13 @@ impl Queue {
     #[inline(always)]
     pub(super) fn encode(&self, issued: Issued, op: message::Op) -> Result<Sge> {
         let Issued { tag, quiet, .. } = issued;
-        let message = message::Request { tag, op, quiet }.encode();
+        let message = message::Request {
+            tag,
+            volume: Handle::FIRST,
+            op,
+            quiet,
+        }
+        .encode();
         let slice = self.outgoing.write(tag.index.into(), &message)?;
         Ok(Sge::new(slice))
     }

@@ -525,6 +525,7 @@ impl Queue {
                 index: self.depth,
                 generation: 0,
             },
+            volume: Handle::FIRST,
             op: Op::Nop,
             quiet: false,
         };

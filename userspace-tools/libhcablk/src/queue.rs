@@ -1121,6 +1121,7 @@ impl Issue<'_> {
     fn message(&self, op: message::Op) -> Option<Sge> {
         let request = message::Request {
             tag: self.tag,
+            volume: message::Handle::FIRST,
             op,
             quiet: self.quiet,
         };
