@@ -127,8 +127,11 @@ fn show_peers(out: &mut Output<'_>, attachment: &Attachment) -> Result {
     let session = attachment.session();
     let mut result = Ok(());
     session.for_each_queue(|queue| {
-        if let (Ok(()), Some((provider, memory))) = (&result, queue.lease()) {
-            result = writeln!(
+        if result.is_err() {
+            return;
+        }
+        let shown = queue.with_lease(|provider, memory| {
+            writeln!(
                 out,
                 "{} {:016x} {} {provider} {} {}",
                 session.host(),
@@ -140,8 +143,9 @@ fn show_peers(out: &mut Output<'_>, attachment: &Attachment) -> Result {
                 } else {
                     "bounce"
                 },
-            );
-        }
+            )
+        });
+        result = shown.unwrap_or(Ok(()));
     });
     result
 }

@@ -51,5 +51,8 @@ pub(crate) use self::{
         Queue,
         QueueConfig, //
     },
-    queue_volume::VolumeConfig,
+    queue_volume::{
+        Gone,
+        VolumeConfig, //
+    },
 };

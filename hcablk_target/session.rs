@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! An initiator's queue pairs, and the [volume](attachment) that is attached to them.
+//! An initiator's queue pairs, and the [volumes](attachment) that are attached to them.
 //!
 //! ```text
 //!          end(), any context           nothing left
@@ -9,21 +9,26 @@
 //!
 //! Whatever goes wrong calls [`Session::end`] and says what it is; the first call, whose reason is
 //! kept and logged, queues the teardown, which runs once, in process context: every queue pair is
-//! failed, so that nothing of the session can reach the drive any more; what the drive has begun is
+//! failed, so that nothing of the session can reach a drive any more; what the drives have begun is
 //! waited for; then the session is forgotten. If the export ends, what was acknowledged is made
 //! durable before, and the initiator can ask for that by the admin queue pair.
+//!
+//! In version 2 of the protocol a session begins with its one volume. In version 3 it begins without
+//! any, and volumes are attached and detached on its admin queue pair. One of several volumes ends
+//! by itself ([`Attachment::end`]); the last one ends the session.
 
 use self::{
-    attachment::{
-        Attachment,
-        Exported, //
-    },
+    attachment::Attachment,
     end_reason::EndReason, //
 };
 use crate::{
     admin::Admin,
     drive::backing::Backing,
-    export::registry::Registry,
+    export::{
+        attach,
+        keys::Proven,
+        registry::Registry, //
+    },
     io::{
         Fault,
         Queue,
@@ -38,6 +43,7 @@ use crate::{
 };
 use hcablk_core::{
     broken,
+    printable,
     crypto::SessionKey,
     logic::session_state::{
         SessionState,
@@ -51,14 +57,23 @@ use hcablk_core::{
         },
         connect::{
             Epoch,
+            Reason,
             Request,
             SessionId, //
+        },
+        message::{
+            Attach,
+            Attached,
+            Handle,
+            Tag, //
         },
         name::{
             HostId,
             VolumeName, //
         },
-        ADMIN_QUEUE, //
+        ADMIN_QUEUE,
+        ATTACHED_MAX,
+        TRANSFER_USUAL, //
     },
     rdma::{
         cm::Id,
@@ -106,6 +121,7 @@ use kernel::{
 pub(crate) mod attachment;
 mod changer;
 pub(crate) mod end_reason;
+pub(crate) mod watched;
 
 /// See the module's picture. A session is live from the start.
 type State = SessionState<EndReason>;
@@ -114,9 +130,9 @@ type State = SessionState<EndReason>;
 #[pin_data]
 pub(crate) struct Session {
     registry: Arc<Registry>,
-    /// The name of its volume, for messages.
-    volume: VolumeName,
-    /// See [`Exported::ends`].
+    /// For messages.
+    label: Label,
+    /// Where it ends: see [`Exported::ends`](attachment::Exported::ends), if it is of one volume.
     ends: Arc<WorkQueue>,
     /// The memory of the port that it began at.
     memory: Arc<Memory>,
@@ -128,13 +144,19 @@ pub(crate) struct Session {
     queue_count: u8,
     /// That its initiator is who it says; `None`: it need not prove that.
     proof: Option<Arc<SessionProof>>,
+    /// By what it began.
+    proven: Proven,
     pd: Arc<ProtectionDomain>,
     /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
     #[pin]
     client: Mutex<Option<Arc<Client>>>,
-    /// The volume that is attached. Taken by the teardown.
+    /// The volumes that are attached, by their handles. A place is free again when nothing of the
+    /// volume's requests is left.
     #[pin]
-    attached: IrqLock<Option<Arc<Attachment>>>,
+    attached: IrqLock<KVec<Option<Arc<Attachment>>>>,
+    /// Held by who gives queue pairs a volume, or the session a queue pair: so that none misses one.
+    #[pin]
+    attaching: Mutex<()>,
     #[pin]
     state: IrqLock<State>,
     /// Empty once the teardown is done with it.
@@ -162,30 +184,40 @@ impl_has_work! {
 
 impl Session {
     /// Makes a session without queues, to which the volume is to be [attached](Attachment::new)
-    /// that `request` names. May sleep.
+    /// that `request` names, if it names one. May sleep.
     pub(crate) fn new(
         registry: &Arc<Registry>,
-        exported: &Exported,
         memory: &Arc<Memory>,
         request: &Request,
-        proof: Option<Arc<SessionProof>>,
+        (proof, proven): (Option<Arc<SessionProof>>, Proven),
         pd: Arc<ProtectionDomain>,
+        ends: Arc<WorkQueue>,
     ) -> Result<Arc<Self>> {
+        let count = match request.volume {
+            Some(_) => 1,
+            None => ATTACHED_MAX,
+        };
+        let mut attached = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for _ in 0..count {
+            attached.push(None, GFP_KERNEL)?;
+        }
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
-                volume: request.volume,
-                ends: exported.ends.clone(),
+                label: Label(request.volume),
+                ends,
                 memory: memory.clone(),
-                largest: Atomic::new(exported.geometry.max_transfer),
+                largest: Atomic::new(TRANSFER_USUAL),
                 id: request.session,
                 epoch: request.epoch,
                 host: request.host,
                 queue_count: request.queues,
                 proof,
+                proven,
                 pd,
                 client <- new_mutex!(None),
-                attached <- new_irq_lock!(None, "hcablk_attached"),
+                attached <- new_irq_lock!(attached, "hcablk_attached"),
+                attaching <- new_mutex!(()),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
@@ -203,19 +235,88 @@ impl Session {
         Ok(session)
     }
 
-    /// Lets the session carry requests for a volume.
-    fn attach(&self, attachment: Arc<Attachment>) {
-        *self.attached.lock() = Some(attachment);
+    /// Gives a volume its handle. Fails with `EIO` if the session ends, and with `ENOSPC` if it has
+    /// no room for another one. May sleep.
+    fn attach(&self, attachment: &Arc<Attachment>) -> Result<Handle> {
+        let mut attached = self.attached.lock();
+        // Whoever ends the session looks for its volumes after that.
+        if !self.state.lock().is_live() {
+            return Err(EIO);
+        }
+        let mut places = attached.iter_mut().zip(0..);
+        let (place, number) = places.find(|(place, _)| place.is_none()).ok_or(ENOSPC)?;
+        *place = Some(attachment.clone());
+        let handle = Handle(number);
+        attachment.set_handle(handle);
+        Ok(handle)
     }
 
-    /// Returns the volume that is attached, unless the teardown is done with it. Any context.
-    pub(crate) fn attachment(&self) -> Option<Arc<Attachment>> {
-        self.attached.lock().clone()
+    /// Returns the volume of this handle, unless nothing is left of it. Any context.
+    pub(crate) fn attachment(&self, handle: Handle) -> Option<Arc<Attachment>> {
+        let attached = self.attached.lock();
+        attached.get(usize::from(handle.0))?.clone()
     }
 
-    /// Returns the name of its volume, for messages.
-    pub(crate) fn volume(&self) -> &VolumeName {
-        &self.volume
+    /// Returns the first volume that is attached whose handle is `from` or a later one. Any context.
+    pub(crate) fn next_attachment(&self, from: u16) -> Option<Arc<Attachment>> {
+        let attached = self.attached.lock();
+        attached.iter().skip(from.into()).flatten().next().cloned()
+    }
+
+    /// Iterates over the volumes that are attached, those that end included. Any context.
+    pub(crate) fn attachments(&self) -> impl Iterator<Item = Arc<Attachment>> + '_ {
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let next = self.next_attachment(from)?;
+            from = next.handle().0 + 1;
+            Some(next)
+        })
+    }
+
+    /// Begins the end of one volume, and returns whether that had not begun before; `None`: it is the
+    /// last one, so that the session has to end: its queue pairs always have a volume. Any context.
+    fn begin_end_of(&self, attachment: &Attachment, reason: EndReason) -> Option<bool> {
+        let attached = self.attached.lock();
+        let goes_on = |a: &Arc<Attachment>| {
+            !core::ptr::eq(&**a, attachment) && a.is_live() && a.is_published()
+        };
+        let is_alone = !attachment.is_published() || attached.iter().flatten().any(goes_on);
+        (self.is_of_host() && is_alone).then(|| attachment.begin_end(reason))
+    }
+
+    /// Frees the handle of a volume of whose requests nothing is left.
+    fn free(&self, handle: Handle) {
+        let mut attached = self.attached.lock();
+        let former = attached
+            .get_mut(usize::from(handle.0))
+            .and_then(Option::take);
+        drop(attached);
+        drop(former);
+    }
+
+    /// Returns what it is called in messages.
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    /// Returns the name of its volume, if it is of one.
+    pub(crate) fn volume(&self) -> Option<VolumeName> {
+        self.label.0
+    }
+
+    /// Returns by what it began.
+    pub(crate) fn proven(&self) -> Proven {
+        self.proven
+    }
+
+    /// Returns whether volumes are attached to it when it has begun.
+    pub(crate) fn is_of_host(&self) -> bool {
+        self.label.0.is_none()
+    }
+
+    /// Returns whether `request` names it, in whatever epoch.
+    pub(crate) fn is_named_by(&self, request: &Request) -> bool {
+        self.is_of_host() && self.id == request.session && self.host == request.host
     }
 
     /// Returns a number, not 0, that changes when the target begins or ceases to listen at an
@@ -335,32 +436,25 @@ impl Session {
         self.report_end(reason);
         // Queued once: the state never comes back.
         if self.ends.enqueue(self.clone()).is_err() {
-            broken!("the teardown of a session was queued already");
+            broken!("the end of a session was queued already");
         }
     }
 
     /// Logs why the session ends, with a rate limit, since a peer can cause it.
     #[cold]
     fn report_end(&self, reason: EndReason) {
-        let (volume, id, host) = (self.volume(), self.id.0, self.host);
+        let (label, id, host) = (&self.label, self.id.0, self.host);
         if reason.is_usual() {
             if may_print(Lines::Ends) {
-                pr_info!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+                pr_info!("{label}: session {id:016x} of {host} ended: {reason}\n");
             }
         } else if may_print(Lines::Faults) {
-            pr_warn!("{volume}: session {id:016x} of {host} ended: {reason}\n");
+            pr_warn!("{label}: session {id:016x} of {host} ended: {reason}\n");
         }
     }
 
-    /// Waits until nothing is left of the session, which takes as long as the
-    /// drive needs for what it has begun. Process context.
-    pub(crate) fn wait(&self) {
-        while self.ended.wait_ms(60_000).is_err() {
-            pr_warn!("{}: still waiting for a session to end\n", self.volume);
-        }
-    }
-
-    /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
+    /// Waits at most `ms` milliseconds until nothing is left of the session, which takes as long as
+    /// the drives need for what they have begun; returns whether that is so. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
         self.ended.wait_ms(ms).is_ok()
     }
@@ -373,7 +467,11 @@ impl Session {
         if let Some(admin) = &admin {
             match withdrawn {
                 // Not shut before the initiator has asked what it wants to know.
-                true => admin.say_gone(),
+                true => {
+                    for attachment in self.attachments() {
+                        admin.say_gone(&attachment);
+                    }
+                }
                 false => admin.shut(),
             }
         }
@@ -392,21 +490,22 @@ impl Session {
             queue.shut();
         }
         Queue::close_all(queues);
-        let attachment = self.attachment();
-        if let Some(attachment) = &attachment {
+        for attachment in self.attachments() {
             attachment.close();
         }
         if let Some(admin) = admin {
-            if let Some(attachment) = attachment.as_ref().filter(|_| withdrawn) {
-                attachment.make_durable(&admin);
+            if withdrawn {
+                for attachment in self.attachments() {
+                    attachment.make_durable(&admin);
+                }
             }
             admin.close();
         }
-        if let Some(attachment) = &attachment {
+        for attachment in self.attachments() {
             attachment.forget_admin();
         }
         drop(self.admin.lock().take());
-        let queues = match &attachment {
+        let queues = match self.next_attachment(0) {
             Some(attachment) => attachment.volume().retire(&self.queues),
             None => core::mem::take(&mut *self.queues.lock()),
         };
@@ -414,7 +513,7 @@ impl Session {
         drop(queues);
         let client = self.client.lock().take();
         drop(client);
-        if let Some(attachment) = &attachment {
+        for attachment in self.attachments() {
             attachment.release();
         }
         self.state.lock().finish();
@@ -422,16 +521,17 @@ impl Session {
         if may_print(Lines::Gone) {
             pr_info!(
                 "{}: nothing is left of session {:016x} of {} ({count} queues)\n",
-                self.volume,
+                self.label,
                 self.id.0,
                 self.host
             );
         }
         // Who waits looks for it in the list, and finds all of it done.
-        let attachment = self.attached.lock().take();
-        if let Some(attachment) = attachment {
+        for attachment in self.attachments() {
             attachment.ended();
+            self.free(attachment.handle());
         }
+        self.registry.remove_session(self);
         self.ended.set();
     }
 }
@@ -489,6 +589,19 @@ impl SessionProof {
     }
 }
 
+/// What a session is called in messages: by its volume, if it is of one.
+pub(crate) struct Label(Option<VolumeName>);
+
+impl core::fmt::Display for Label {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match &self.0 {
+            Some(volume) => core::fmt::Display::fmt(volume, f),
+            None => f.write_str("hcablk"),
+        }
+    }
+}
+printable!(Label);
+
 impl Session {
     /// Ends when the port of `id` goes down, from here on, unless it has ended already. Sleeps.
     fn watch_port(self: &Arc<Self>, id: &Arc<Id>) -> Result {
@@ -517,7 +630,7 @@ impl Session {
         let mut place = self.admin.lock();
         if watched.is_ok() && self.state.lock().is_live() {
             *place = Some(admin.clone());
-            if let Some(attachment) = self.attachment() {
+            for attachment in self.attachments() {
                 attachment.answer_by(&admin);
             }
             return Ok(admin);
@@ -538,15 +651,40 @@ impl Session {
         shape: Shape,
         charged: (&Arc<Client>, Charge),
     ) -> Result<Arc<Queue>> {
+        let completions = backing.completions(self.pd.is_software()).clone();
         let config = QueueConfig {
             session: self.id,
             epoch: self.epoch,
             index,
-            completions: backing.completions(self.pd.is_software()).clone(),
+            completions,
             pd: self.pd.clone(),
-            volume: attachment.config(backing),
+            volume: attachment.config(backing).ok_or(EIO)?,
+            handle: attachment.handle(),
+            volumes: self.attached.lock().len() as u16,
         };
         Queue::new(self.clone(), config, id, shape, charged)
+    }
+
+    /// Begins to attach a volume, as request `tag` of the admin queue pair asks: that may wait for
+    /// what is left of an older attachment of the disk. Fails with `ENOMEM`, and with `EBUSY` if too
+    /// many wait. May sleep, but not for that.
+    pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
+        attach::begin(&self.registry, self, tag, attach)
+    }
+
+    /// Answers a request to attach a volume, unless the session ends. May sleep.
+    pub(crate) fn answer_attach(&self, tag: Tag, outcome: Result<Attached, Reason>) {
+        // Under the lock, so that the teardown has the last reference.
+        if let Some(admin) = self.admin.lock().as_ref() {
+            admin.attached(tag, outcome);
+        }
+    }
+
+    /// Records that no volume is watched any more. Any context.
+    pub(crate) fn nobody_watches(&self) {
+        for attachment in self.attached.lock().iter().flatten() {
+            attachment.watched.told();
+        }
     }
 
     /// Ends the session because of queue pair `queue`.
@@ -554,17 +692,40 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
             // Nobody will ask.
-            if let Some(attachment) = &*self.attached.lock() {
+            for attachment in self.attached.lock().iter().flatten() {
                 attachment.durable_told();
             }
         }
     }
 
+    /// Gives all queue pairs a volume that was attached. May sleep. Fails with `ENOMEM`: then some
+    /// may have it.
+    pub(super) fn publish(&self, attachment: &Attachment, backing: &Arc<Backing>) -> Result {
+        let _attaching = self.attaching.lock();
+        (0..)
+            .map_while(|place| self.queue_at(place))
+            .try_for_each(|queue| attachment.give(&queue, backing))
+    }
+
+    /// Gives a queue pair that comes the volumes that it does not have.
+    fn give_volumes(&self, queue: &Queue) -> Result {
+        self.attachments()
+            .filter(|attachment| attachment.is_live() && attachment.is_published())
+            .try_for_each(|attachment| match attachment.backing() {
+                Some(backing) => attachment.give(queue, &backing),
+                None => Ok(()),
+            })
+    }
+
     /// Adds a queue pair. If the session is ending, or has this queue already,
     /// the queue pair is taken down and `EIO` or `EEXIST` returned.
     pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
+        let _attaching = self.attaching.lock();
+        let given = self.give_volumes(queue);
         let mut queues = self.queues.lock();
-        let result = if !self.state.lock().is_live() {
+        let result = if given.is_err() {
+            given
+        } else if !self.state.lock().is_live() {
             Err(EIO)
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
@@ -581,8 +742,8 @@ impl Session {
 
     /// Returns whether to measure how long requests take.
     fn is_timed(&self) -> bool {
-        self.attachment()
-            .is_some_and(|attachment| attachment.volume().timing())
+        self.attachments()
+            .any(|attachment| attachment.volume().timing())
     }
 
     /// Takes a queue pair down while the session goes on, and waits until nothing of it is left:
@@ -605,7 +766,7 @@ impl Session {
         if let Some(queue) = found {
             queue.comes_to(trace::State::Ending);
             queue.close_alone();
-            if let Some(attachment) = self.attachment() {
+            if let Some(attachment) = self.next_attachment(0) {
                 drop(attachment.volume().retire_one(&self.queues, index));
             }
         }

@@ -96,6 +96,7 @@ struct Target {
     _directories: Subsystem,
     _connect: Drained,
     _changes: Drained,
+    _ends: Drained,
     _work: Drained,
     _admin: Drained,
 }
@@ -107,6 +108,7 @@ impl kernel::Module for Target {
             connect: Arc::new(WorkQueue::new(c"hcablk_connect")?, GFP_KERNEL)?,
             admin: Arc::new(WorkQueue::new(c"hcablk_admin")?, GFP_KERNEL)?,
             changes: Arc::new(WorkQueue::new(c"hcablk_changes")?, GFP_KERNEL)?,
+            ends: Arc::new(WorkQueue::new(c"hcablk_ends")?, GFP_KERNEL)?,
         };
         let registry = export::registry::Registry::new(queues.clone())?;
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
@@ -115,6 +117,7 @@ impl kernel::Module for Target {
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
             _connect: Drained(queues.connect),
             _changes: Drained(queues.changes),
+            _ends: Drained(queues.ends),
             _work: Drained(queues.control),
             _admin: Drained(queues.admin),
         })

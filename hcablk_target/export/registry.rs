@@ -78,6 +78,8 @@ mod proofs;
 pub(crate) struct Lists {
     volumes: KVec<Arc<Volume>>,
     attachments: KVec<Arc<Attachment>>,
+    /// Those to which volumes are attached when they have begun.
+    sessions: KVec<Arc<Session>>,
     /// Where is listened.
     portals: KVec<SocketAddr>,
 }
@@ -102,7 +104,13 @@ pub(crate) struct WorkQueues {
     pub(crate) admin: Arc<WorkQueue>,
     /// Where changes of reservations are made, which wait for the file system that keeps them.
     pub(crate) changes: Arc<WorkQueue>,
+    /// Where sessions of several volumes end, which wait for the drives of all of these.
+    pub(crate) ends: Arc<WorkQueue>,
 }
+
+/// Sessions that a host may have to which volumes are attached when they have begun: one for each of
+/// its paths is usual.
+const SESSIONS_PER_HOST: usize = 64;
 
 /// A place for an initiator that is to prove who it is.
 type Challenge = Option<Entry<Arc<Challenged<KernelCrypto>>>>;
@@ -179,6 +187,7 @@ impl Registry {
                 lists <- new_mutex!(Lists {
                     volumes: KVec::new(),
                     attachments: KVec::new(),
+                    sessions: KVec::new(),
                     portals: KVec::new(),
                 }),
                 // Not that of a target that was here before, by all odds.
@@ -262,18 +271,21 @@ impl Registry {
     /// Returns the session that was begun by a proof and has this handle.
     pub(crate) fn proven_session(&self, handle: u64) -> Option<(Arc<Session>, Arc<SessionProof>)> {
         let lists = self.lists.lock();
-        lists.attachments.iter().find_map(|attachment| {
-            let session = attachment.session();
+        let found = |session: &Arc<Session>| {
             let proof = session.proof()?;
             (proof.handle() == handle).then(|| (session.clone(), proof.clone()))
-        })
+        };
+        let mut of_volume = lists.attachments.iter().map(|a| a.session());
+        of_volume
+            .find_map(found)
+            .or_else(|| lists.sessions.iter().find_map(found))
     }
 
     /// Returns what admission must know of a request, and of how it is proven, with the volume and
     /// the session that it is about.
     pub(crate) fn view(&self, request: &Request, proven: Proven) -> (admission::View, Found) {
         let lists = self.lists.lock();
-        let exported = |v: &&Arc<Volume>| v.name() == request.volume && v.is_exported();
+        let exported = |v: &&Arc<Volume>| Some(v.name()) == request.volume && v.is_exported();
         let volume = lists.volumes.iter().find(exported);
         let named = |a: &&Arc<Attachment>| a.is_named_by(request);
         let attachment = lists.attachments.iter().find(named);
@@ -298,6 +310,73 @@ impl Registry {
             attachment: attachment.cloned(),
         };
         (view, found)
+    }
+
+    /// Returns what admission must know of a request that names no volume, and of how it is proven,
+    /// with the session that it is about. The host is allowed if it may use any volume.
+    pub(crate) fn view_of_host(
+        &self,
+        request: &Request,
+        proven: Proven,
+    ) -> (admission::View, Option<Arc<Session>>) {
+        let lists = self.lists.lock();
+        let session = lists.sessions.iter().find(|s| s.is_named_by(request));
+        // A session's own queue pairs are proven by its key.
+        let allowed = session.is_some() && !request.is_admin()
+            || lists
+                .volumes
+                .iter()
+                .any(|v| v.entry(request.host, proven).is_some());
+        let view = admission::View {
+            volume: Some(admission::Volume {
+                unproven: false,
+                revoked: false,
+                withdrawn: false,
+                allowed,
+                evicted: false,
+                superseded: false,
+            }),
+            session: session.map(|s| admission::Session {
+                epoch: s.epoch(),
+                has_queue: s.has_queue(request.queue),
+                ending: s.is_ending(),
+                queues: s.queue_count(),
+            }),
+            last_epoch: None,
+            other_instance: false,
+        };
+        (view, session.cloned())
+    }
+
+    /// Lists a new session to which volumes are to be attached. Fails with `EEXIST` when there is one
+    /// of its name, with `EMFILE` when its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
+        let mut lists = self.lists.lock();
+        let of_host = lists.sessions.iter().filter(|s| s.host() == session.host());
+        let (mut count, mut is_there) = (0, false);
+        for other in of_host {
+            count += 1;
+            is_there |= other.id() == session.id();
+        }
+        if is_there {
+            return Err(EEXIST);
+        }
+        if count >= SESSIONS_PER_HOST {
+            return Err(EMFILE);
+        }
+        lists.sessions.push(session.clone(), GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Forgets a session of which nothing is left.
+    pub(crate) fn remove_session(&self, session: &Session) {
+        let mut lists = self.lists.lock();
+        lists.sessions.retain(|s| !core::ptr::eq(&**s, session));
+    }
+
+    /// Returns where sessions of several volumes end.
+    pub(crate) fn session_ends(&self) -> &Arc<WorkQueue> {
+        &self.queues.ends
     }
 
     /// Returns how many sessions a host has on a volume, at this moment.

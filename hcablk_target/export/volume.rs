@@ -74,7 +74,7 @@ mod sessions;
 const CLOSE_LOG_MS: u32 = 60_000;
 
 /// Chunks that large requests move in, in KiB, if nobody says otherwise.
-const CHUNK_KIB: u32 = 128;
+pub(super) const CHUNK_KIB: u32 = 128;
 
 enum Export {
     Disabled,

@@ -33,8 +33,8 @@ use super::{
     fault::Named,
     limits::Shape,
     queue_volume::{
-        QueueVolume,
-        VolumeConfig, //
+        VolumeConfig,
+        Volumes, //
     },
     reclaim::{
         CompletedSends,
@@ -69,14 +69,16 @@ use hcablk_core::{
     proto::{
         connect::{
             Epoch,
-            Geometry,
             SessionId, //
         },
         eager_ring::{
             Ring,
             Taken, //
         },
-        message::BUFFER_LEN, //
+        message::{
+            Handle,
+            BUFFER_LEN, //
+        },
     },
     rdma::{
         buffer::{
@@ -190,6 +192,9 @@ pub(super) struct Work {
     /// Answers under way that tell of the error of a flush: the session is to know at once when
     /// they were sent.
     pub(super) owed: u32,
+    /// What requests may be about. Dropped last: its peer memory waits for what the others have of
+    /// that.
+    pub(super) volumes: Volumes,
 }
 
 impl Work {
@@ -248,11 +253,9 @@ pub(crate) struct Queue {
     pub(super) woken: Atomic<bool>,
     pub(super) completed_sends: CompletedSends,
     pub(super) answered_slots: AnsweredSlots,
-    /// Dropped after the pair, and before the leases, since these wait for what it has.
+    /// Dropped after the pair.
     #[pin]
     pub(super) work: IrqLock<Work>,
-    /// What its requests are about.
-    pub(super) volume: Arc<QueueVolume>,
     #[pin]
     pub(super) batcher: ResponseBatcher,
     /// Only this queue pair is taken down: see [`Self::close_alone`].
@@ -273,14 +276,6 @@ impl Queue {
         self.index
     }
 
-    /// Returns what its requests are about.
-    pub(super) fn volume(&self) -> &Arc<QueueVolume> {
-        &self.volume
-    }
-
-    pub(crate) fn geometry(&self) -> &Geometry {
-        self.volume.geometry()
-    }
 
     /// Returns a transfer buffer of the queue's own.
     #[inline]
@@ -288,10 +283,11 @@ impl Queue {
         self.buffers.get(usize::from(number))
     }
 
-    /// Returns the peer memory and who lends it, if there is any.
-    pub(crate) fn lease(&self) -> Option<(&Provider, Arc<PeerMemory>)> {
-        let lease = self.volume.lease()?;
-        Some((lease.provider(), lease.memory()?))
+    /// Calls `f` with the peer memory and who lends it, if there is any. May sleep.
+    pub(crate) fn with_lease<R>(&self, f: impl FnOnce(&Provider, &PeerMemory) -> R) -> Option<R> {
+        let volume = self.leased_volume()?;
+        let lease = volume.lease()?;
+        Some(f(lease.provider(), &*lease.memory()?))
     }
 
     /// Returns the number of the queue pair, as the transport tells it to the initiator.
@@ -387,7 +383,11 @@ pub(crate) struct QueueConfig {
     /// Where completions are handled.
     pub(crate) completions: Arc<WorkQueue>,
     pub(crate) pd: Arc<ProtectionDomain>,
+    /// The volume that it has from the beginning, and its handle.
     pub(crate) volume: VolumeConfig,
+    pub(crate) handle: Handle,
+    /// Volumes that it may have.
+    pub(crate) volumes: u16,
 }
 
 impl Queue {
@@ -564,7 +564,7 @@ impl Queue {
     fn report_waiting(&self) {
         pr_warn!(
             "{}: session {:016x}: still waiting for the drive to finish requests of a closed queue pair\n",
-            self.session.volume(),
+            self.session.label(),
             self.session_id.0
         );
     }

@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A volume as the requests of one queue pair use it: what it is made of, what its initiator was
-//! told of it, and what the queue pair has for it alone.
+//! The volumes of a queue pair, and one of them as its requests use it: what it is made of, what its
+//! initiator was told of it, and what the queue pair has for it alone.
 //!
 //! # Lifetime
 //!
-//! Each request refers to the volume that it is about, also while it is idle: to the last one. So
-//! the device stays open until the queue is closed, which drops its requests first.
+//! Each request refers to the volume that it is about, also while it is idle: to one that the queue
+//! pair has. So the device of a volume stays open until the queue is closed, which drops its
+//! requests first, or until the volume was taken away: [`Queue::withdraw`] lets no request for it
+//! begin, those under way let go of it when they are idle, and [`Queue::forget`] has the others do
+//! so. Whoever takes it away waits for [`Gone`], since what a request has done last may refer to the
+//! volume for a moment longer, in any context.
 
 use super::{
-    queue::Flushes,
+    queue::{
+        Flushes,
+        Queue,
+        Work, //
+    },
+    request::Request,
+    split::Split,
     validate::{
         check,
         check_write, //
@@ -29,6 +39,7 @@ use hcablk_core::{
         connect::Geometry,
         message::{
             Extent,
+            Handle,
             Op,
             Status, //
         },
@@ -38,7 +49,13 @@ use hcablk_core::{
         },
     },
     sync::{
-        atomic::Relaxed,
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Event,
         WorkQueue, //
     },
 };
@@ -46,6 +63,24 @@ use kernel::{
     prelude::*,
     sync::Arc, //
 };
+
+/// Sets an event when the last queue pair has let go of a volume.
+pub(crate) struct Gone(Arc<Event>);
+
+impl Gone {
+    /// Makes one that is held until it is dropped, and its event. May sleep.
+    pub(crate) fn new() -> Result<(Arc<Self>, Arc<Event>)> {
+        let event = Arc::pin_init(Event::new(), GFP_KERNEL)?;
+        let gone = Arc::new(Self(event.clone()), GFP_KERNEL)?;
+        Ok((gone, event))
+    }
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
 
 /// What a session knows of a volume that its queue pairs serve.
 #[derive(Clone)]
@@ -61,11 +96,12 @@ pub(crate) struct VolumeConfig {
     pub(crate) write_errors: Arc<WriteErrors>,
     /// Which session tells them, among those of the disk.
     pub(crate) teller: Teller,
+    /// The last to go.
+    pub(crate) _gone: Arc<Gone>,
 }
 
 /// See the module.
 pub(crate) struct QueueVolume {
-    config: VolumeConfig,
     /// See [`Backing::writes_with_fua`].
     with_fua: bool,
     /// See [`Backing::is_straight`].
@@ -76,19 +112,176 @@ pub(crate) struct QueueVolume {
     lease: Option<PeerLease>,
     /// The cache's lines, if they are in peer memory that the HCA reaches.
     view: Option<PeerLease>,
+    /// How large requests are split.
+    split: Split,
+    /// No request for it begins any more.
+    is_leaving: Atomic<bool>,
+    /// Behind all that refers to the drive.
+    config: VolumeConfig,
+}
+
+/// The volumes of a queue pair, by their handles. The queue's lock guards it.
+pub(super) struct Volumes(KVec<Option<Arc<QueueVolume>>>);
+
+impl Volumes {
+    /// Makes room for `count` volumes. May sleep.
+    pub(super) fn new(count: u16) -> Result<Self> {
+        let mut places = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for _ in 0..count {
+            places.push(None, GFP_KERNEL)?;
+        }
+        Ok(Self(places))
+    }
+
+    /// Returns the volume that a request names which begins. Fails with its status.
+    #[inline]
+    fn named(&self, handle: Handle) -> Result<&Arc<QueueVolume>, Status> {
+        match self.0.get(usize::from(handle.0)) {
+            Some(Some(volume)) if !volume.is_leaving() => Ok(volume),
+            Some(Some(_)) => Err(Status::Gone),
+            _ => Err(Status::Invalid),
+        }
+    }
+
+    /// Returns the one that has peer memory.
+    fn leased(&self) -> Option<&Arc<QueueVolume>> {
+        self.0.iter().flatten().find(|volume| volume.lease.is_some())
+    }
+
+    /// Returns a volume to which requests may refer that are idle.
+    fn any(&self) -> Option<&Arc<QueueVolume>> {
+        self.0.iter().flatten().find(|volume| !volume.is_leaving())
+    }
+}
+
+impl Work {
+    /// Returns whether there is a volume of this handle, or was until just now.
+    #[inline]
+    pub(super) fn has_volume(&self, handle: Handle) -> bool {
+        let place = self.volumes.0.get(usize::from(handle.0));
+        place.is_some_and(|place| place.is_some())
+    }
+
+    /// Makes `request` one for the volume of this handle. Fails with its status.
+    #[inline(always)]
+    pub(super) fn enter_volume(&self, request: &mut Request, handle: Handle) -> Result<(), Status> {
+        let volume = self.volumes.named(handle)?;
+        if !Arc::ptr_eq(&request.volume, volume) {
+            request.volume = volume.clone();
+        }
+        Ok(())
+    }
+
+    /// Has a request that is idle let go of a volume that is being taken away.
+    #[inline]
+    pub(super) fn leave_volume(&self, request: &mut Request) {
+        if request.volume.is_leaving() {
+            self.let_go(request);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn let_go(&self, request: &mut Request) {
+        // If there is none the queue is closed next.
+        if let Some(other) = self.volumes.any() {
+            request.volume = other.clone();
+        }
+    }
+}
+
+impl Queue {
+    /// Lets requests name a volume by `handle`, which `config` is of. May sleep. Fails with `ENOMEM`,
+    /// and with `EEXIST` if the handle is another volume's.
+    pub(crate) fn attach(&self, handle: Handle, config: VolumeConfig) -> Result {
+        let (largest, no_read) = (self.shape.largest, self.shape.no_read);
+        let volume = QueueVolume::new(config, self.shape.split, largest, no_read, (None, None))?;
+        self.put_volume(handle, &volume)
+    }
+
+    pub(super) fn leased_volume(&self) -> Option<Arc<QueueVolume>> {
+        self.work.lock().volumes.leased().cloned()
+    }
+
+    pub(super) fn put_volume(&self, handle: Handle, volume: &Arc<QueueVolume>) -> Result {
+        let mut work = self.work.lock();
+        let place = work.volumes.0.get_mut(usize::from(handle.0)).ok_or(EINVAL)?;
+        if place.is_some() {
+            return Err(EEXIST);
+        }
+        *place = Some(volume.clone());
+        Ok(())
+    }
+
+    /// Lets no request for a volume begin any more; those that wait for transfer buffers are answered
+    /// that it is gone. May sleep, but does not wait for the drive.
+    pub(crate) fn withdraw(&self, handle: Handle) {
+        let volume = {
+            let work = self.work.lock();
+            let Some(Some(volume)) = work.volumes.0.get(usize::from(handle.0)) else {
+                return;
+            };
+            volume.is_leaving.store(true, Release);
+            volume.clone()
+        };
+        while let Some(request) = self.take_waiting(&volume) {
+            self.answer(request, Status::Gone);
+        }
+    }
+
+    /// Takes the first request for `volume` that waits for transfer buffers.
+    fn take_waiting(&self, volume: &Arc<QueueVolume>) -> Option<KBox<Request>> {
+        let mut work = self.work.lock();
+        let mut found = None;
+        for _ in 0..work.waiting.len() {
+            let request = work.waiting.pop()?;
+            if found.is_none() && Arc::ptr_eq(&request.volume, volume) {
+                found = Some(request);
+            } else if let Err(request) = work.waiting.push(request) {
+                self.cannot_wait(&mut work, request);
+            }
+        }
+        found
+    }
+
+    /// Forgets a volume that was [withdrawn](Self::withdraw): its handle may be another one's. May
+    /// sleep.
+    pub(crate) fn forget(&self, handle: Handle) {
+        let former = {
+            let mut work = self.work.lock();
+            let place = work.volumes.0.get_mut(usize::from(handle.0));
+            let former = place.and_then(Option::take);
+            let mut idle = core::mem::take(&mut work.idle);
+            for request in idle.iter_mut() {
+                work.leave_volume(request);
+            }
+            work.idle = idle;
+            former
+        };
+        // What has just made a request idle may refer to it still; under no lock.
+        drop(former);
+    }
 }
 
 impl QueueVolume {
-    /// Makes the volume of a queue pair whose requests have up to `largest` bytes, and which posts
-    /// no RDMA READ if `no_read`. May sleep.
+    /// Makes a volume of a queue pair whose requests have up to `largest` bytes and may be split in
+    /// chunks as large as those `of_queue`, and which posts no RDMA READ if `no_read`. May sleep.
     pub(super) fn new(
         mut config: VolumeConfig,
+        of_queue: Split,
         largest: u32,
         no_read: bool,
         (lease, view): (Option<PeerLease>, Option<PeerLease>),
     ) -> Result<Arc<Self>> {
-        config.geometry.max_transfer = largest;
+        config.geometry.max_transfer = config.geometry.max_transfer.min(largest);
+        let own = config.backing.split();
         let volume = Self {
+            // A chunk has room for as many pieces of memory as one of the queue's has.
+            split: match own.chunk() <= of_queue.chunk() {
+                true => own,
+                false => of_queue,
+            },
+            is_leaving: Atomic::new(false),
             with_fua: config.backing.writes_with_fua(),
             is_straight: config.backing.is_straight(),
             config,
@@ -123,6 +316,18 @@ impl QueueVolume {
     #[inline]
     pub(super) fn teller(&self) -> Teller {
         self.config.teller
+    }
+
+    /// Returns how large requests are split.
+    #[inline]
+    pub(super) fn split(&self) -> Split {
+        self.split
+    }
+
+    /// Returns whether no request for it begins any more.
+    #[inline]
+    fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Acquire)
     }
 
     /// Returns the workqueue on which requests wait for the drive.

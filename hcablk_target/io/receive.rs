@@ -29,6 +29,7 @@ use hcablk_core::{
     proto::message::{
         self,
         BadRequest,
+        Handle,
         Op,
         Remote,
         Status,
@@ -249,9 +250,15 @@ impl Queue {
         request.tag = UNNAMED;
         request.quiet = quiet;
         request.op = Ok(Op::WriteEager { extent, fua: false });
-        request.force_fua = request.volume.forces_fua();
         request.size_class = MEDIUM;
-        request.status = request.volume.admit_write(&extent);
+        // An immediate value has no place for another one.
+        request.status = match work.enter_volume(&mut request, Handle::FIRST) {
+            Ok(()) => {
+                request.force_fua = request.volume.forces_fua();
+                request.volume.admit_write(&extent)
+            }
+            Err(status) => status,
+        };
         self.named.set(&request);
         trace::target::received(|| request.about());
         if request.status == Status::Ok && !work.waiting.is_empty() {
@@ -285,10 +292,15 @@ impl Queue {
         request.marks.receive(self.timing.load(Relaxed));
         if let Ok(message::Request {
             tag,
+            volume,
             op: Op::WriteEager { extent, .. },
             ..
         }) = decoded
         {
+            if !work.has_volume(volume) {
+                let fault = Fault::Message(message.length);
+                return (self.refuse(work, request, fault), false);
+            }
             if !self.take_ring_slot(work, &mut request, extent.length) {
                 let fault = Fault::NoRingSlot(tag, extent.length);
                 return (self.refuse(work, request, fault), false);
@@ -297,7 +309,7 @@ impl Queue {
         // The receive buffer is posted again with the answer to its last request.
         request.reset((!more).then_some(message.buffer));
         match decoded {
-            Ok(asked) => Self::take_request(&mut request, asked),
+            Ok(asked) => Self::take_request(work, &mut request, asked),
             Err(BadRequest::Answer(tag, status)) => {
                 self.counters.protocol_errors.bump();
                 request.tag = tag;
@@ -319,12 +331,17 @@ impl Queue {
 
     /// Records what a request asks for, and with what status it is refused if it is.
     #[inline(always)]
-    fn take_request(request: &mut Request, asked: message::Request) {
+    fn take_request(work: &Work, request: &mut Request, asked: message::Request) {
         request.tag = asked.tag;
         request.quiet = asked.quiet;
         request.op = Ok(asked.op);
-        request.force_fua = request.volume.forces_fua();
-        request.status = request.volume.admit(&asked.op);
+        request.status = match work.enter_volume(request, asked.volume) {
+            Ok(()) => {
+                request.force_fua = request.volume.forces_fua();
+                request.volume.admit(&asked.op)
+            }
+            Err(status) => status,
+        };
     }
 
     /// Gives a request its transfer buffers and chunks, or its place among those that wait for

@@ -202,7 +202,8 @@ impl Queue {
     /// Puts a `Request` into the list of idle ones, which has room for all that were made. If it
     /// has none, the `Request` stays where [`Queue::close`] finds it.
     #[inline]
-    pub(super) fn keep_idle(&self, work: &mut Work, request: KBox<Request>) {
+    pub(super) fn keep_idle(&self, work: &mut Work, mut request: KBox<Request>) {
+        work.leave_volume(&mut request);
         if let Err(PushError(request)) = work.idle.push_within_capacity(request) {
             self.keep_stray(work, request);
         }

@@ -152,10 +152,10 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Makes an idle one of requests of up to `pieces` pieces of memory, and of up to `buffers`
-    /// transfer buffers. May sleep.
+    /// Makes an idle one, which refers to `volume`, of requests of up to `pieces` pieces of memory,
+    /// and of up to `buffers` transfer buffers. May sleep.
     pub(crate) fn new(
-        queue: &Arc<Queue>,
+        (queue, volume): (&Arc<Queue>, &Arc<QueueVolume>),
         index: u32,
         pieces: usize,
         buffers: usize,
@@ -165,7 +165,7 @@ impl Request {
         Ok(KBox::new(
             Self {
                 queue: queue.clone(),
-                volume: queue.volume().clone(),
+                volume: volume.clone(),
                 index,
                 receive: None,
                 tag: Tag {

@@ -17,7 +17,10 @@ use super::{
         Work,
         RECEIVE_ENTRIES, //
     },
-    queue_volume::QueueVolume,
+    queue_volume::{
+        QueueVolume,
+        Volumes, //
+    },
     reclaim::{
         CompletedSends,
         Kept, //
@@ -125,7 +128,7 @@ fn dma_buffers(
 
 impl Work {
     /// Makes what a queue of the sizes `shape` begins with. May sleep.
-    fn new(shape: &Shape, pool: Pool, iwarp: bool) -> Result<Self> {
+    fn new(shape: &Shape, pool: Pool, volumes: u16, iwarp: bool) -> Result<Self> {
         let (requests, receives) = (shape.requests as usize, usize::from(shape.credits));
         let mut taken = KVec::new();
         taken.resize(open_writes(shape.credits), Taken::default(), GFP_KERNEL)?;
@@ -145,6 +148,7 @@ impl Work {
             silent: iwarp,
             quiet: 0,
             owed: 0,
+            volumes: Volumes::new(volumes)?,
         })
     }
 }
@@ -210,7 +214,7 @@ impl Parts {
                 bytes => Some(EagerRing::new(pd, bytes)?),
             },
             handle,
-            work: Work::new(shape, pool, id.is_iwarp())?,
+            work: Work::new(shape, pool, config.volumes, id.is_iwarp())?,
             inflight: SlotTable::new(requests)?,
             named: Named::new(requests)?,
             answered_slots: AnsweredSlots::new(open_writes(shape.credits))?,
@@ -242,14 +246,17 @@ impl Queue {
         let view = view(name, backing, pd, index, sinks);
         let parts = Parts::new(&config, id, &shape, client, lease.as_ref())?;
         let served = config.volume.clone();
-        let volume = QueueVolume::new(served, shape.largest, shape.no_read, (lease, view))?;
-        let init = Self::init(session, config, id.is_iwarp(), shape, charge, volume, parts)?;
+        let (largest, no_read, handle) = (shape.largest, shape.no_read, config.handle);
+        let volume = QueueVolume::new(served, shape.split, largest, no_read, (lease, view))?;
+        let init = Self::init(session, config, id.is_iwarp(), shape, charge, parts)?;
         let queue = Arc::pin_init(init, GFP_KERNEL)?;
         queue.comes_to(State::Connecting);
+        let put = queue.put_volume(handle, &volume);
         if let Some(handle) = &queue.handle {
             handle.attach(queue.clone());
         }
-        let filled = queue.fill();
+        let filled = put.and_then(|()| queue.fill(&volume));
+        drop(volume);
         queue.pair.cq().start(queue.clone());
         if let Err(e) = filled {
             queue.close();
@@ -265,7 +272,6 @@ impl Queue {
         iwarp: bool,
         shape: Shape,
         charge: Charge,
-        volume: Arc<QueueVolume>,
         parts: Parts,
     ) -> Result<impl PinInit<Self>> {
         let chunked = ChunkedRequests::new(shape.chunks, shape.requests as usize)?;
@@ -302,7 +308,6 @@ impl Queue {
             completed_sends: CompletedSends::new(),
             answered_slots: parts.answered_slots,
             work <- new_irq_lock!(parts.work, "hcablk_work"),
-            volume,
             batcher <- batcher,
             leaving: Atomic::new(false),
             all_idle <- Event::new(),
@@ -314,10 +319,11 @@ impl Queue {
     }
 
     /// Makes the `Request`s and posts the receive buffers.
-    fn fill(self: &Arc<Self>) -> Result {
+    fn fill(self: &Arc<Self>, volume: &Arc<QueueVolume>) -> Result {
         for index in 0..self.shape.requests {
             let (pieces, buffers) = (self.shape.pieces(), self.shape.buffers_of_one());
-            let request = Request::new(self, index, pieces, buffers, self.make_sink()?)?;
+            let of = (self, volume);
+            let request = Request::new(of, index, pieces, buffers, self.make_sink()?)?;
             let mut work = self.work.lock();
             work.idle
                 .push_within_capacity(request)

@@ -3,7 +3,14 @@
 //! A volume that is attached to a session: by what it is told from others, what its initiator was
 //! told of it, and what is remembered of its requests.
 //!
-//! It ends with its session, and the session with it.
+//! ```text
+//!         end(), any context              nothing left
+//!  Live ──────────────────────► Ending ────────────────► Ended
+//! ```
+//!
+//! The last volume of a session ends with it, and the session with the volume. Another one ends by
+//! itself: no request for it begins any more on any queue pair, those under way are waited for, as
+//! long as the drive takes, and the session goes on for its other volumes.
 
 use super::{
     changer::{
@@ -11,6 +18,7 @@ use super::{
         Changer, //
     },
     end_reason::EndReason,
+    watched::Watched,
     Session, //
 };
 use crate::{
@@ -27,10 +35,14 @@ use crate::{
     export::volume::Volume,
     io::{
         Flushes,
+        Gone,
+        Queue,
         VolumeConfig, //
     },
 };
 use hcablk_core::{
+    broken,
+    logic::session_state::SessionState,
     proto::{
         connect::{
             Epoch,
@@ -39,6 +51,7 @@ use hcablk_core::{
             SessionId, //
         },
         message::{
+            Handle,
             ReservationInfo,
             ReservationOp,
             Status,
@@ -48,6 +61,7 @@ use hcablk_core::{
         },
         name::{
             HostId,
+            VolumeId,
             VolumeName, //
         },
     },
@@ -56,16 +70,28 @@ use hcablk_core::{
             Atomic,
             Relaxed, //
         },
+        defer::without_io,
+        new_irq_lock,
         Event,
+        IrqLock,
         WorkQueue, //
+    },
+    system::{
+        may_print,
+        Lines, //
     },
 };
 use kernel::{
-    new_mutex,
+    impl_has_work, new_mutex,
     prelude::*,
     sync::{
         Arc,
         Mutex, //
+    },
+    workqueue::{
+        new_work,
+        Work,
+        WorkItem, //
     },
 };
 
@@ -99,6 +125,26 @@ pub(crate) struct Exported {
 pub(crate) struct Attachment {
     session: Arc<Session>,
     volume: Arc<Volume>,
+    /// See [`Exported::ends`].
+    ends: Arc<WorkQueue>,
+    /// What names it in the session's messages: written once, before requests name it.
+    handle: Atomic<u32>,
+    /// Of its own: as long as the session ends for it, too, it is live here.
+    #[pin]
+    state: IrqLock<SessionState<EndReason>>,
+    /// What the initiator watches.
+    #[pin]
+    pub(crate) watched: Watched,
+    /// Requests on the session's queue pairs may name it.
+    is_published: Atomic<bool>,
+    /// Held by the queue pairs that have it, and until the teardown.
+    #[pin]
+    gone: Mutex<Option<Arc<Gone>>>,
+    all_gone: Arc<Event>,
+    #[pin]
+    ended: Event,
+    #[pin]
+    work: Work<Attachment>,
     geometry: Geometry,
     /// The volume or its drive refused writes when it was attached. All replies carry this; the
     /// watch reports changes.
@@ -135,8 +181,12 @@ impl Attachment {
         request: &Request,
     ) -> Result<Arc<Self>> {
         let Exported {
-            backing, geometry, ..
+            backing,
+            geometry,
+            ends,
+            ..
         } = exported;
+        let (gone, all_gone) = Gone::new()?;
         let began_read_only = geometry.read_only || backing.refuses_writes();
         let flushes = Arc::new(Atomic::new(false), GFP_KERNEL)?;
         let changer = Changer::new(volume.clone(), request.host, request.session)?;
@@ -144,6 +194,15 @@ impl Attachment {
             pin_init!(Self {
                 session: session.clone(),
                 volume,
+                ends,
+                handle: Atomic::new(0),
+                state <- new_irq_lock!(SessionState::Live, "hcablk_attachment"),
+                watched <- Watched::new(),
+                is_published: Atomic::new(false),
+                gone <- new_mutex!(Some(gone)),
+                all_gone,
+                ended <- Event::new(),
+                work <- new_work!("hcablk_target::Attachment"),
                 geometry,
                 began_read_only,
                 flushes,
@@ -160,8 +219,37 @@ impl Attachment {
             }),
             GFP_KERNEL,
         )?;
-        session.attach(attachment.clone());
+        session.attach(&attachment)?;
         Ok(attachment)
+    }
+
+    /// Returns what names it in the session's messages.
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(self.handle.load(Relaxed) as u16)
+    }
+
+    /// Sets [`Self::handle`].
+    pub(super) fn set_handle(&self, handle: Handle) {
+        self.handle.store(handle.0.into(), Relaxed);
+    }
+
+    /// Lets requests name it on all queue pairs that the session has. May sleep. Fails with `ENOMEM`,
+    /// and with `EIO` if it ends.
+    pub(crate) fn publish(&self) -> Result {
+        let backing = self.backing().ok_or(EIO)?;
+        self.is_published.store(true, Relaxed);
+        self.session.publish(self, &backing)
+    }
+
+    /// Gives it to a queue pair, unless that has it.
+    pub(super) fn give(&self, queue: &Queue, backing: &Arc<Backing>) -> Result {
+        match self.config(backing.clone()) {
+            Some(config) => match queue.attach(self.handle(), config) {
+                Err(EEXIST) => Ok(()),
+                given => given,
+            },
+            None => Ok(()),
+        }
     }
 
     /// Returns the session that it is attached to.
@@ -205,6 +293,11 @@ impl Attachment {
         self.backing.lock().clone()
     }
 
+    /// Returns which volume it is, whatever its name.
+    pub(crate) fn wwid(&self) -> Option<VolumeId> {
+        self.volume.wwid()
+    }
+
     /// Returns which errors of its writes are still to be told.
     pub(crate) fn write_errors(&self) -> &Arc<WriteErrors> {
         &self.write_errors
@@ -214,7 +307,7 @@ impl Attachment {
     pub(crate) fn is_named_by(&self, request: &Request) -> bool {
         self.id == request.session
             && self.host == request.host
-            && self.volume.name() == request.volume
+            && Some(self.volume.name()) == request.volume
     }
 
     /// Returns whether it is of the same host and volume as `request`, but of another instance of
@@ -226,29 +319,113 @@ impl Attachment {
             && self.id.on_path(0) == request.session.on_path(0)
             && self.epoch < request.epoch;
         self.host == request.host
-            && self.volume.name() == request.volume
+            && Some(self.volume.name()) == request.volume
             && (forgotten || self.id.instance() != request.session.instance())
+    }
+
+    /// Returns whether requests on the session's queue pairs may name it.
+    pub(super) fn is_published(&self) -> bool {
+        self.is_published.load(Relaxed)
+    }
+
+    /// Returns whether it does not end by itself.
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.lock().is_live()
     }
 
     /// Returns whether it is being torn down.
     pub(crate) fn is_ending(&self) -> bool {
-        self.session.is_ending()
+        !self.is_live() || self.session.is_ending()
     }
 
-    /// Ends it because of `reason`. Any context.
-    pub(crate) fn end(&self, reason: EndReason) {
-        self.session.end(reason);
+    /// Ends it because of `reason`, and the session if it has no other. Any context.
+    pub(crate) fn end(self: &Arc<Self>, reason: EndReason) {
+        match self.session.begin_end_of(self, reason) {
+            None => self.session.end(reason),
+            Some(false) => {}
+            Some(true) => {
+                self.report_end(reason);
+                if self.ends.enqueue(self.clone()).is_err() {
+                    broken!("the end of a volume's requests was queued already");
+                }
+            }
+        }
+    }
+
+    /// Begins its own end. Returns `false` if it has begun before.
+    pub(super) fn begin_end(&self, reason: EndReason) -> bool {
+        self.state.lock().end(reason)
+    }
+
+    /// Logs why it ends, with a rate limit, since a peer can cause it.
+    #[cold]
+    fn report_end(&self, reason: EndReason) {
+        let (volume, id, host) = (&*self.volume, self.id.0, self.host);
+        if may_print(Lines::Ends) {
+            pr_info!("{volume}: disk {id:016x} of {host} detached: {reason}\n");
+        }
     }
 
     /// Waits until nothing is left of it, which takes as long as the drive needs for what it has
     /// begun. Process context.
     pub(crate) fn wait(&self) {
-        self.session.wait();
+        while !self.has_ended_within(60_000) {
+            pr_warn!("{}: still waiting for a session to end\n", *self.volume);
+        }
     }
 
     /// Waits at most `ms` milliseconds for that; whether nothing is left. Process context.
     pub(crate) fn has_ended_within(&self, ms: u32) -> bool {
-        self.session.has_ended_within(ms)
+        self.ended.wait_ms(ms).is_ok()
+    }
+
+    /// Ends it while the session goes on. Sleeps, as long as the drive takes.
+    fn tear_down(&self) {
+        let handle = self.handle();
+        let queues = || (0..).map_while(|place| self.session.queue_at(place));
+        let _attaching = self.session.attaching.lock();
+        for queue in queues() {
+            queue.withdraw(handle);
+        }
+        for queue in queues() {
+            queue.forget(handle);
+        }
+        drop(_attaching);
+        drop(self.gone.lock().take());
+        let admin = self.session.admin.lock().clone();
+        let withdrawn = self.state.lock().reason() == Some(EndReason::Withdrawn);
+        if let Some(admin) = &admin {
+            admin.say_gone(self);
+        }
+        while self.all_gone.wait_ms(60_000).is_err() {
+            pr_warn!(
+                "{}: disk {:016x} of {}: still waiting for the drive to finish its requests\n",
+                *self.volume,
+                self.id.0,
+                self.host
+            );
+        }
+        self.close();
+        if let Some(admin) = admin.filter(|_| withdrawn) {
+            self.make_durable(&admin);
+        }
+        self.forget_admin();
+        self.release();
+        self.state.lock().finish();
+        self.session.free(handle);
+        self.ended();
+    }
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Attachment { self.work }
+}
+
+impl WorkItem for Attachment {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        without_io(|| this.tear_down());
     }
 }
 
@@ -299,6 +476,7 @@ impl Attachment {
 
     /// Lets go of the volume's drive, which may close the device. Under no lock. May sleep.
     pub(super) fn release(&self) {
+        drop(self.gone.lock().take());
         let backing = self.backing.lock().take();
         drop(backing);
     }
@@ -306,6 +484,7 @@ impl Attachment {
     /// Forgets it, of which nothing is left. Process context.
     pub(super) fn ended(&self) {
         self.volume.attachment_ended(self);
+        self.ended.set();
     }
 
     /// Returns the volume.
@@ -313,9 +492,10 @@ impl Attachment {
         &self.volume
     }
 
-    /// Returns what a queue pair needs to know of it, over what the volume is made of.
-    pub(super) fn config(&self, backing: Arc<Backing>) -> VolumeConfig {
-        VolumeConfig {
+    /// Returns what a queue pair needs to know of it, over what the volume is made of; `None`: it
+    /// ends.
+    pub(super) fn config(&self, backing: Arc<Backing>) -> Option<VolumeConfig> {
+        Some(VolumeConfig {
             name: self.volume.name(),
             host: self.host,
             geometry: self.geometry,
@@ -323,7 +503,8 @@ impl Attachment {
             backing,
             write_errors: self.write_errors.clone(),
             teller: self.write_errors.teller(),
-        }
+            _gone: self.gone.lock().clone()?,
+        })
     }
 }
 
@@ -337,7 +518,7 @@ impl Attachment {
     }
 
     /// Ends it because the preemption `number` has ended the registration of its host.
-    pub(crate) fn preempt(&self, number: u64) {
+    pub(crate) fn preempt(self: &Arc<Self>, number: u64) {
         // The first counts: later ones wait for what it has ended, too.
         if self.preempted.load(Relaxed) == 0 {
             self.preempted.store(number, Relaxed);

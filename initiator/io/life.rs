@@ -67,6 +67,7 @@ use hcablk_core::{
         credits::Credits,
         message::{
             self,
+            Handle,
             Op,
             Response,
             Tag,

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     admin::Admin,
     drive::backing::Backing,
+    export::volume::CHUNK_KIB,
     io::{
         split::Split,
         Queue,
@@ -79,12 +80,47 @@ impl Frame<'_> {
 
 pub(super) const ENDED: Refusal = Refusal::new(Reason::NoSession, "its session ended meanwhile");
 
+/// What of volumes the sizes of queue pairs follow from.
+pub(super) struct Served {
+    writes: bool,
+    grants: bool,
+    shares: bool,
+    split: Split,
+}
+
+impl Served {
+    /// Returns it for a session of one volume.
+    pub(super) fn of(attachment: &Attachment, backing: &Backing) -> Self {
+        Self {
+            writes: !attachment.geometry().read_only,
+            grants: backing.bears_change(),
+            // Peer memory is beside a queue's own buffers.
+            shares: !backing.wants_peers(),
+            split: backing.split(),
+        }
+    }
+
+    /// Returns it for a session to which any volumes may be attached that can share one.
+    pub(super) fn of_any() -> Self {
+        Self {
+            writes: true,
+            grants: true,
+            shares: true,
+            split: Split::new(CHUNK_KIB << 10, 0, 0),
+        }
+    }
+}
+
+/// Queue pairs are made for volumes, as their completions are handled where that of one are.
+pub(super) const BARE: Refusal =
+    Refusal::new(Reason::NoSession, "no volume is attached to its session");
+
 impl Connect {
     /// Returns what the sizes of the session's queue pairs follow from.
     fn frame<'a>(
         &self,
-        attachment: &Attachment,
-        backing: &Backing,
+        session: &Session,
+        served: Served,
         request: &'a Request,
         id: &Id,
     ) -> Frame<'a> {
@@ -94,31 +130,30 @@ impl Connect {
         };
         let options = QueueOptions {
             sinks: id.is_iwarp() || crate::force_mr(),
-            writes: !attachment.geometry().read_only,
-            grants: backing.bears_change(),
+            writes: served.writes,
+            grants: served.grants,
             no_read: !crate::rdma_read(),
-            // Peer memory is beside a queue's own buffers.
-            shares: !backing.wants_peers(),
+            shares: served.shares,
         };
         Frame {
             request,
-            attributes: attachment.session().pd().attributes(),
+            attributes: session.pd().attributes(),
             credits,
             options,
-            split: backing.split(),
+            split: served.split,
         }
     }
 
-    /// Charges a session that begins for all its queue pairs, and makes its admin queue pair.
+    /// Charges a session that begins for all its queue pairs, which are for what is `served`, and
+    /// makes its admin queue pair.
     pub(super) fn add_admin(
         &self,
-        attachment: &Attachment,
+        session: &Arc<Session>,
+        served: Served,
         request: &Request,
         id: &Arc<Id>,
     ) -> Result<Arc<Admin>, Refusal> {
-        let session = attachment.session();
-        let backing = attachment.backing().ok_or(ENDED)?;
-        self.begin_client(session, &self.frame(attachment, &backing, request, id))?;
+        self.begin_client(session, &self.frame(session, served, request, id))?;
         let client = session.client().ok_or(ENDED)?;
         session.make_admin(id, client).map_err(|e| match e {
             EIO => ENDED,
@@ -134,7 +169,11 @@ impl Connect {
     ) -> Result<Arc<Queue>, Refusal> {
         let session = attachment.session();
         let backing = attachment.backing().ok_or(ENDED)?;
-        let frame = self.frame(attachment, &backing, request, id);
+        let served = match session.is_of_host() {
+            true => Served::of_any(),
+            false => Served::of(attachment, &backing),
+        };
+        let frame = self.frame(session, served, request, id);
         let client = session.client().ok_or(ENDED)?;
         let shape = frame.shape(session.largest(), client.queue_bytes())?;
         let charge = client.charge(shape.reserved()).map_err(Refusal::denied)?;
@@ -171,14 +210,14 @@ impl Connect {
         if lacks {
             pr_info!(
                 "{}: no memory for requests larger than {} KiB, of {} KiB that were asked for\n",
-                session.volume(),
+                session.label(),
                 largest >> 10,
                 asked >> 10
             );
         } else {
             pr_info!(
                 "{}: requests of {} KiB at most, not of {} KiB: the RDMA device or buffer_mib has no more for {} queue pairs\n",
-                session.volume(),
+                session.label(),
                 largest >> 10,
                 asked >> 10,
                 frame.queues()

@@ -133,9 +133,12 @@ impl Request {
             || request.largest > TRANSFER_MAX
             || request.session.0 == 0
             || request.epoch.0 == 0
-            || !(version_min..=version_max).contains(&request.version())
+            || version_max < request.version()
         {
             return Err(Reason::Malformed);
+        }
+        if version_min > request.version() {
+            return Err(Reason::Version);
         }
         Ok(request)
     }

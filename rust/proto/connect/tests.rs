@@ -186,13 +186,16 @@ fn a_session_of_a_host_names_no_volume() {
     assert_eq!(bytes[40..], [0; 16]);
     assert_eq!(Request::decode(&bytes), Ok(of_host));
     assert_eq!((request().version(), of_host.version()), (2, 3));
-    for (asked, min, max) in [(of_host, 1, 2), (request(), 3, 3)] {
+    for (asked, min, max, reason) in [
+        (of_host, 1, 2, Reason::Malformed),
+        (request(), 3, 3, Reason::Version),
+    ] {
         let other = Request {
             version_min: min,
             version_max: max,
             ..asked
         };
-        assert_eq!(Request::decode(&other.encode()), Err(Reason::Malformed));
+        assert_eq!(Request::decode(&other.encode()), Err(reason));
     }
     // Its replies tell of no volume.
     let of_session = Reply {
