@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
 # Proves: one session carries several volumes, each attached, evicted, detached and unexported by itself while the others go on.
-# turn: 4
+# turn: 20
 # takes: 60
 # skips: siw
 # timeout: 480
