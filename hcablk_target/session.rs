@@ -43,12 +43,12 @@ use crate::{
 };
 use hcablk_core::{
     broken,
-    printable,
     crypto::SessionKey,
     logic::session_state::{
         SessionState,
         KEEP_ALIVE_PERIOD_MS, //
     },
+    printable,
     proto::{
         auth::{
             Channel,
@@ -154,9 +154,6 @@ pub(crate) struct Session {
     /// volume's requests is left.
     #[pin]
     attached: IrqLock<KVec<Option<Arc<Attachment>>>>,
-    /// Held by who gives queue pairs a volume, or the session a queue pair: so that none misses one.
-    #[pin]
-    attaching: Mutex<()>,
     #[pin]
     state: IrqLock<State>,
     /// Empty once the teardown is done with it.
@@ -165,6 +162,7 @@ pub(crate) struct Session {
     /// Set with the admin queue pair, until the teardown.
     #[pin]
     port: WatchedPort,
+    /// The lock is also held by who gives a volume to them, or takes it away.
     #[pin]
     queues: Mutex<KVec<Arc<Queue>>>,
     /// Held by who closes queues: the teardown, which has shut them before, or who replaces one.
@@ -172,6 +170,8 @@ pub(crate) struct Session {
     closing: Mutex<()>,
     #[pin]
     keep_alive_timer: Mutex<Option<Running<Session>>>,
+    /// Keep-alive periods for which it has had no volume. Counted by the timer.
+    bare_periods: Atomic<u32>,
     #[pin]
     ended: Event,
     #[pin]
@@ -217,13 +217,13 @@ impl Session {
                 pd,
                 client <- new_mutex!(None),
                 attached <- new_irq_lock!(attached, "hcablk_attached"),
-                attaching <- new_mutex!(()),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
                 queues <- new_mutex!(KVec::new()),
                 closing <- new_mutex!(()),
                 keep_alive_timer <- new_mutex!(None),
+                bare_periods: Atomic::new(0),
                 ended <- Event::new(),
                 work <- new_work!("hcablk_target::Session"),
             }),
@@ -462,14 +462,24 @@ impl Session {
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
         self.port.leave();
+        // From here on none of them ends alone, nor comes to queue pairs.
+        for attachment in self.attachments() {
+            if let Some(reason) = self.reason() {
+                attachment.begin_end(reason);
+            }
+        }
+        let with_it = || {
+            self.attachments()
+                .filter(|attachment| !attachment.ends_alone())
+        };
         let admin = self.admin.lock().clone();
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         if let Some(admin) = &admin {
             match withdrawn {
                 // Not shut before the initiator has asked what it wants to know.
                 true => {
-                    for attachment in self.attachments() {
-                        admin.say_gone(&attachment);
+                    for attachment in with_it() {
+                        admin.say_gone(&attachment, true);
                     }
                 }
                 false => admin.shut(),
@@ -495,16 +505,18 @@ impl Session {
         }
         if let Some(admin) = admin {
             if withdrawn {
-                for attachment in self.attachments() {
+                for attachment in with_it() {
                     attachment.make_durable(&admin);
                 }
             }
             admin.close();
         }
+        // In this order: a volume that comes meanwhile does not find it.
+        let admin = self.admin.lock().take();
         for attachment in self.attachments() {
             attachment.forget_admin();
         }
-        drop(self.admin.lock().take());
+        drop(admin);
         let queues = match self.next_attachment(0) {
             Some(attachment) => attachment.volume().retire(&self.queues),
             None => core::mem::take(&mut *self.queues.lock()),
@@ -515,6 +527,7 @@ impl Session {
         drop(client);
         for attachment in self.attachments() {
             attachment.release();
+            attachment.finish();
         }
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
@@ -546,8 +559,34 @@ impl WorkItem for Session {
 
 impl Tick for Session {
     fn tick(&self) {
+        self.look_for_volumes();
         for queue in self.queues.lock().iter() {
             queue.send_keep_alive();
+        }
+    }
+}
+
+/// Keep-alive periods after which a session ends that has had no volume: an initiator attaches one
+/// at once.
+const BARE_PERIODS: u32 = 3;
+
+impl Session {
+    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host need not be allowed
+    /// to use any of them any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
+    fn look_for_volumes(&self) {
+        let is_bare = self.is_of_host() && self.next_attachment(0).is_none();
+        let periods = if is_bare {
+            self.bare_periods.load(Relaxed) + 1
+        } else {
+            0
+        };
+        self.bare_periods.store(periods, Relaxed);
+        if periods < BARE_PERIODS {
+            return;
+        }
+        // The timer has the session.
+        if let Some(admin) = self.admin.lock().as_ref() {
+            admin.end_bare();
         }
     }
 }
@@ -698,46 +737,39 @@ impl Session {
         }
     }
 
-    /// Gives all queue pairs a volume that was attached. May sleep. Fails with `ENOMEM`: then some
-    /// may have it.
-    pub(super) fn publish(&self, attachment: &Attachment, backing: &Arc<Backing>) -> Result {
-        let _attaching = self.attaching.lock();
-        (0..)
-            .map_while(|place| self.queue_at(place))
-            .try_for_each(|queue| attachment.give(&queue, backing))
-    }
-
-    /// Gives a queue pair that comes the volumes that it does not have.
-    fn give_volumes(&self, queue: &Queue) -> Result {
+    /// Returns a volume for which a queue pair can be made.
+    pub(crate) fn founder(&self) -> Option<Arc<Attachment>> {
         self.attachments()
-            .filter(|attachment| attachment.is_live() && attachment.is_published())
-            .try_for_each(|attachment| match attachment.backing() {
-                Some(backing) => attachment.give(queue, &backing),
-                None => Ok(()),
-            })
+            .find(|attachment| attachment.is_live() && attachment.is_published())
     }
 
-    /// Adds a queue pair. If the session is ending, or has this queue already,
-    /// the queue pair is taken down and `EIO` or `EEXIST` returned.
-    pub(crate) fn add_queue(&self, queue: &Arc<Queue>) -> Result {
-        let _attaching = self.attaching.lock();
-        let given = self.give_volumes(queue);
+    /// Adds a queue pair that was made for `founder`. If the session or that volume is ending, or the
+    /// session has this queue already, or there is no memory, the queue pair is taken down and `EIO`,
+    /// `EEXIST` or `ENOMEM` returned.
+    pub(crate) fn add_queue(&self, queue: &Arc<Queue>, founder: &Attachment) -> Result {
         let mut queues = self.queues.lock();
-        let result = if given.is_err() {
-            given
-        } else if !self.state.lock().is_live() {
+        let result = if !self.state.lock().is_live() || !founder.is_live() {
             Err(EIO)
         } else if queues.iter().any(|q| q.index() == queue.index()) {
             Err(EEXIST)
         } else {
             queue.time(self.is_timed());
-            queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into)
+            self.give_volumes(queue)
+                .and_then(|()| queues.push(queue.clone(), GFP_KERNEL).map_err(Into::into))
         };
         drop(queues);
         if result.is_err() {
             queue.close();
         }
         result
+    }
+
+    /// Gives a queue pair that comes the volumes that it does not have. Under the lock of the queue
+    /// pairs.
+    fn give_volumes(&self, queue: &Queue) -> Result {
+        self.attachments()
+            .filter(|attachment| attachment.is_live() && attachment.is_published())
+            .try_for_each(|attachment| attachment.give(queue))
     }
 
     /// Returns whether to measure how long requests take.

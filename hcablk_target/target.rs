@@ -95,10 +95,23 @@ struct Target {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,
     _connect: Drained,
+    _sessions: Sessions,
+    // What admin queue pairs of these have asked for meanwhile.
+    _attach: Drained,
     _changes: Drained,
     _ends: Drained,
     _work: Drained,
     _admin: Drained,
+}
+
+/// Ends what is left of sessions without volumes when it is dropped: those with some are gone with
+/// the volumes.
+struct Sessions(Arc<export::registry::Registry>);
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        self.0.end_all();
+    }
 }
 
 impl kernel::Module for Target {
@@ -111,11 +124,14 @@ impl kernel::Module for Target {
             ends: Arc::new(WorkQueue::new(c"hcablk_ends")?, GFP_KERNEL)?,
         };
         let registry = export::registry::Registry::new(queues.clone())?;
+        let sessions = registry.clone();
         let root = Arc::new(config::Root::new(registry), GFP_KERNEL)?;
         Ok(Self {
             _no_hibernation: NoHibernation::while_there_are(&drive::backing::EXPORTS)?,
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
-            _connect: Drained(queues.connect),
+            _connect: Drained(queues.connect.clone()),
+            _sessions: Sessions(sessions),
+            _attach: Drained(queues.connect),
             _changes: Drained(queues.changes),
             _ends: Drained(queues.ends),
             _work: Drained(queues.control),

@@ -102,9 +102,13 @@ impl Admin {
             _ if volume != Handle::FIRST && !self.session.is_of_host() => {
                 self.fail(Fault::Admin(BUFFER_LEN));
             }
+            AdminOp::Detach if !self.session.is_of_host() => self.fail(Fault::Admin(BUFFER_LEN)),
             op => match self.session.attachment(volume) {
-                Some(attachment) => self.serve_volume(&attachment, tag, op),
-                None => self.answer(tag, Status::Gone),
+                // One of several is nobody's before its attachment was answered.
+                Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
+                    self.serve_volume(&attachment, tag, op);
+                }
+                _ => self.answer(tag, Status::Gone),
             },
         }
     }
@@ -114,8 +118,8 @@ impl Admin {
         match op {
             AdminOp::KeepAlive { .. } | AdminOp::Portals { .. } | AdminOp::Attach(_) => {}
             AdminOp::Detach => {
-                volume.end(EndReason::Detached);
                 self.answer(tag, Status::Ok);
+                volume.end(EndReason::Detached);
             }
             AdminOp::Fence { path, epoch } => {
                 let status = match volume.fence(path, epoch) {
@@ -182,12 +186,15 @@ impl Admin {
     /// Answers the watch of a volume if there is one, and the volume is not what its initiator knows.
     /// May sleep.
     fn look_at_volume(&self, volume: &Attachment) {
+        let Some(tag) = volume.watched.tag() else {
+            return;
+        };
         // Those that are left over are looked at again.
-        if !volume.watched.is_watched() || self.state.lock().free.count_ones() < NEWS_LEAVE {
+        if self.state.lock().free.count_ones() < NEWS_LEAVE {
             return;
         }
         let now = volume.volume_now();
-        if let Some(news) = now.and_then(|now| volume.watched.take_news(&now)) {
+        if let Some(news) = now.and_then(|now| volume.watched.take_news(tag, &now)) {
             self.respond(news);
         }
     }
@@ -218,19 +225,28 @@ impl Admin {
         }
     }
 
-    /// Tells the initiator that a volume is being detached, if it watches or has watched that, and
-    /// gives the answer time to leave. Sleeps, for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
-    pub(crate) fn say_gone(&self, volume: &Attachment) {
+    /// Tells the initiator that a volume is being detached, if it watches that. If it `asks` then
+    /// whether all is durable, and has watched before, its next watch is waited for, and the answer
+    /// has time to leave. Sleeps, for [`NEXT_WATCH_MS`] and [`GONE_MS`] at most.
+    pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
-            (Some(tag), _) => self.answer(tag, Status::Gone),
-            (None, true) => {
+            // One for which there is no room is not answered: requests will be.
+            (Some(tag), _) if self.state.lock().free != 0 => self.answer(tag, Status::Gone),
+            (None, true) if asks => {
                 if !volume.watched.is_told_within(NEXT_WATCH_MS) {
                     return;
                 }
             }
-            (None, false) => return,
+            _ => return,
         }
-        self.let_answers_leave();
+        if asks {
+            self.let_answers_leave();
+        }
+    }
+
+    /// Ends the session, to which no volume is attached.
+    pub(crate) fn end_bare(&self) {
+        self.session.clone().end(EndReason::Bare);
     }
 
     /// Waits until the last answer has left, for [`GONE_MS`] at most: the end of the session comes

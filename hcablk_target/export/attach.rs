@@ -103,17 +103,17 @@ impl Registry {
         request: &Request,
         proven: Proven,
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
+        // Until it has ended if it is not listed: what it ends on goes with the volume.
+        let _open = exported.backing.clone();
         let write_errors = exported
             .records
             .begin(request, &exported.backing)
             .map_err(Refusal::of_session)?;
-        let attachment =
-            Attachment::new(session, volume.clone(), exported, write_errors, request).map_err(
-                |e| match e {
-                    EIO => ENDED,
-                    _ => Refusal::NO_MEMORY,
-                },
-            )?;
+        let attachment = Attachment::new(session, volume.clone(), exported, write_errors, request)
+            .map_err(|e| match e {
+                EIO => ENDED,
+                _ => Refusal::NO_MEMORY,
+            })?;
         let listed = self.add_attachment(&attachment, volume, request, ATTACHED_PER_HOST);
         // Whoever withdraws the volume or forbids the host ends the attachments that are listed:
         // look again now that this one is.
@@ -282,6 +282,8 @@ impl Attaching {
 
     fn attach(&self, request: &Request) -> Result<Attached, Refusal> {
         let (attachment, volume) = self.find(request)?;
+        // As above.
+        let _open = attachment.backing();
         let proven = self.session.proven();
         // Not before: who is refused leaves its host's instances as they are.
         if !self.registry.enter(&attachment, &volume, (request, proven)) {
@@ -301,7 +303,7 @@ impl Attaching {
             handle: attachment.handle(),
             geometry: Geometry {
                 read_only: attachment.began_read_only(),
-                max_transfer: geometry.max_transfer.min(self.session.largest()),
+                max_transfer: self.session.largest(),
                 ..*geometry
             },
             id: volume.wwid(),
@@ -345,7 +347,8 @@ impl Attaching {
                     wait_for(|ms| old.has_ended_within(ms), is_lost)?;
                 }
                 (Decision::Refuse(reason), ..) if view.volume.is_some_and(|v| v.unproven) => {
-                    let why = "its session does not prove who it is, which the volume demands of it";
+                    let why =
+                        "its session does not prove who it is, which the volume demands of it";
                     return Err(Refusal::new(reason, why));
                 }
                 (Decision::Refuse(reason), ..) => return Err(Refusal::not_admitted(reason)),

@@ -294,9 +294,9 @@ impl Connect {
                         .wait_for_other_instances(request, || link.is_lost())?;
                 }
                 (Decision::Join | Decision::ReplaceQueue, _, Some(attachment))
-                    if Self::is_foreign(attachment.session(), seal, id).is_some() =>
+                    if Self::is_foreign(attachment.session(), request, seal, id).is_some() =>
                 {
-                    let why = Self::is_foreign(attachment.session(), seal, id);
+                    let why = Self::is_foreign(attachment.session(), request, seal, id);
                     return Err(Refusal::new(Reason::NoSession, why.unwrap_or("")));
                 }
                 (Decision::Join, Some(volume), Some(attachment)) => {
@@ -329,7 +329,15 @@ impl Connect {
     }
 
     /// Returns why a queue pair that `id` is for cannot be one of `session`; `None`: it can.
-    fn is_foreign(session: &Session, seal: Option<&Seal>, id: &Id) -> Option<&'static str> {
+    fn is_foreign(
+        session: &Session,
+        request: &Request,
+        seal: Option<&Seal>,
+        id: &Id,
+    ) -> Option<&'static str> {
+        if session.is_of_host() != request.volume.is_none() {
+            return Some("its session is of another version");
+        }
         // By names alone nobody joins a session that was begun by a proof.
         if session.handle() != seal.map(|seal| seal.proof.handle()) {
             Some("it has not the key of its session")
@@ -351,6 +359,8 @@ impl Connect {
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
         self.registry.check_count(request, volume)?;
         let exported = volume.export().ok_or(WITHDRAWN)?;
+        // Until the session ends if it is refused: what it ends on goes with the volume.
+        let _open = exported.backing.clone();
         let session = self.make_session(request, seal, id, exported.ends.clone())?;
         let attached = self
             .registry
@@ -404,9 +414,9 @@ impl Connect {
                     }
                 }
                 (Decision::Join | Decision::ReplaceQueue, Some(session))
-                    if Self::is_foreign(&session, seal, id).is_some() =>
+                    if Self::is_foreign(&session, request, seal, id).is_some() =>
                 {
-                    let why = Self::is_foreign(&session, seal, id);
+                    let why = Self::is_foreign(&session, request, seal, id);
                     return Err(Refusal::new(Reason::NoSession, why.unwrap_or("")));
                 }
                 (Decision::Join, Some(session)) => return Ok(session),

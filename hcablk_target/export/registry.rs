@@ -368,6 +368,21 @@ impl Registry {
         Ok(())
     }
 
+    /// Ends the sessions to which volumes are attached when they have begun, and waits until nothing
+    /// is left of them. To be called when nothing is exported and nobody connects. Sleeps.
+    pub(crate) fn end_all(&self) {
+        loop {
+            let next = self.lists.lock().sessions.first().cloned();
+            let Some(session) = next else {
+                return;
+            };
+            session.end(EndReason::Bare);
+            while !session.has_ended_within(60_000) {
+                pr_warn!("still waiting for a session to end\n");
+            }
+        }
+    }
+
     /// Forgets a session of which nothing is left.
     pub(crate) fn remove_session(&self, session: &Session) {
         let mut lists = self.lists.lock();
@@ -409,6 +424,10 @@ impl Registry {
         }
         if lists.attachments.iter().any(|a| a.is_named_by(request)) {
             return Err(EEXIST);
+        }
+        // What is left of one that has ended would never be forgotten.
+        if attachment.is_ending() {
+            return Err(ENODEV);
         }
         lists.attachments.reserve(1, GFP_KERNEL)?;
         volume.remember_epoch(request)?;

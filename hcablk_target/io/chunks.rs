@@ -333,7 +333,10 @@ impl Queue {
         if route != Route::Device {
             return;
         }
-        let count = request.volume.split().count(extent.offset, request.length());
+        let count = request
+            .volume
+            .split()
+            .count(extent.offset, request.length());
         if count > work.chunks.len() {
             self.counters.unchunked.bump();
             pr_info_once!("some large requests are moved whole: too many chunks are under way\n");

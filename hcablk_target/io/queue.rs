@@ -276,7 +276,6 @@ impl Queue {
         self.index
     }
 
-
     /// Returns a transfer buffer of the queue's own.
     #[inline]
     pub(super) fn buffer(&self, number: u16) -> Option<&DmaBuffer> {

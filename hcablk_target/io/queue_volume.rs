@@ -145,7 +145,10 @@ impl Volumes {
 
     /// Returns the one that has peer memory.
     fn leased(&self) -> Option<&Arc<QueueVolume>> {
-        self.0.iter().flatten().find(|volume| volume.lease.is_some())
+        self.0
+            .iter()
+            .flatten()
+            .find(|volume| volume.lease.is_some())
     }
 
     /// Returns a volume to which requests may refer that are idle.
@@ -205,7 +208,11 @@ impl Queue {
 
     pub(super) fn put_volume(&self, handle: Handle, volume: &Arc<QueueVolume>) -> Result {
         let mut work = self.work.lock();
-        let place = work.volumes.0.get_mut(usize::from(handle.0)).ok_or(EINVAL)?;
+        let place = work
+            .volumes
+            .0
+            .get_mut(usize::from(handle.0))
+            .ok_or(EINVAL)?;
         if place.is_some() {
             return Err(EEXIST);
         }
@@ -241,6 +248,9 @@ impl Queue {
                 self.cannot_wait(&mut work, request);
             }
         }
+        if found.is_some() && work.waiting.is_empty() {
+            work.free.cancel_wait();
+        }
         found
     }
 
@@ -273,7 +283,7 @@ impl QueueVolume {
         no_read: bool,
         (lease, view): (Option<PeerLease>, Option<PeerLease>),
     ) -> Result<Arc<Self>> {
-        config.geometry.max_transfer = config.geometry.max_transfer.min(largest);
+        config.geometry.max_transfer = largest;
         let own = config.backing.split();
         let volume = Self {
             // A chunk has room for as many pieces of memory as one of the queue's has.

@@ -243,6 +243,10 @@ impl Queue {
             return self.refuse(work, request, Fault::Immediate(message.length));
         };
         request.marks.receive(self.timing.load(Relaxed));
+        // An immediate value has no place for another one.
+        if !work.has_volume(Handle::FIRST) {
+            return self.refuse(work, request, Fault::Immediate(message.length));
+        }
         if !self.take_ring_slot(work, &mut request, extent.length) {
             return self.refuse(work, request, Fault::NoRingSlot(UNNAMED, extent.length));
         }
@@ -251,7 +255,6 @@ impl Queue {
         request.quiet = quiet;
         request.op = Ok(Op::WriteEager { extent, fua: false });
         request.size_class = MEDIUM;
-        // An immediate value has no place for another one.
         request.status = match work.enter_volume(&mut request, Handle::FIRST) {
             Ok(()) => {
                 request.force_fua = request.volume.forces_fua();
@@ -309,7 +312,7 @@ impl Queue {
         // The receive buffer is posted again with the answer to its last request.
         request.reset((!more).then_some(message.buffer));
         match decoded {
-            Ok(asked) => Self::take_request(work, &mut request, asked),
+            Ok(asked) => self.take_request(work, &mut request, asked),
             Err(BadRequest::Answer(tag, status)) => {
                 self.counters.protocol_errors.bump();
                 request.tag = tag;
@@ -331,7 +334,7 @@ impl Queue {
 
     /// Records what a request asks for, and with what status it is refused if it is.
     #[inline(always)]
-    fn take_request(work: &Work, request: &mut Request, asked: message::Request) {
+    fn take_request(&self, work: &Work, request: &mut Request, asked: message::Request) {
         request.tag = asked.tag;
         request.quiet = asked.quiet;
         request.op = Ok(asked.op);
@@ -340,7 +343,12 @@ impl Queue {
                 request.force_fua = request.volume.forces_fua();
                 request.volume.admit(&asked.op)
             }
-            Err(status) => status,
+            Err(status) => {
+                if status == Status::Invalid {
+                    self.counters.protocol_errors.bump();
+                }
+                status
+            }
         };
     }
 

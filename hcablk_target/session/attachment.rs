@@ -102,6 +102,12 @@ const DURABLE_ASK_MS: u32 = 10_000;
 /// pairs, in milliseconds.
 const DURABLE_LOOK_MS: u32 = 20;
 
+/// How often the queue pairs are asked for requests that have ended, at most, in milliseconds.
+const GONE_LOOK_MS: u32 = 250;
+
+/// How often it is logged that a drive has not finished a volume's requests, in milliseconds.
+const GONE_LOG_MS: u32 = 60_000;
+
 /// What a volume is at one moment.
 pub(crate) struct VolumeNow {
     pub(crate) state: VolumeState,
@@ -135,8 +141,9 @@ pub(crate) struct Attachment {
     /// What the initiator watches.
     #[pin]
     pub(crate) watched: Watched,
-    /// Requests on the session's queue pairs may name it.
+    /// Requests on the session's queue pairs may name it. Set under the lock of these.
     is_published: Atomic<bool>,
+    ends_alone: Atomic<bool>,
     /// Held by the queue pairs that have it, and until the teardown.
     #[pin]
     gone: Mutex<Option<Arc<Gone>>>,
@@ -199,6 +206,7 @@ impl Attachment {
                 state <- new_irq_lock!(SessionState::Live, "hcablk_attachment"),
                 watched <- Watched::new(),
                 is_published: Atomic::new(false),
+                ends_alone: Atomic::new(false),
                 gone <- new_mutex!(Some(gone)),
                 all_gone,
                 ended <- Event::new(),
@@ -233,22 +241,27 @@ impl Attachment {
         self.handle.store(handle.0.into(), Relaxed);
     }
 
-    /// Lets requests name it on all queue pairs that the session has. May sleep. Fails with `ENOMEM`,
-    /// and with `EIO` if it ends.
+    /// Lets requests name it on all queue pairs that the session has, and will have. May sleep. Fails
+    /// with `ENOMEM`, and with `EIO` if it ends.
     pub(crate) fn publish(&self) -> Result {
-        let backing = self.backing().ok_or(EIO)?;
+        {
+            let admin = self.session.admin.lock();
+            self.answer_by(admin.as_ref().ok_or(EIO)?);
+        }
+        let queues = self.session.queues.lock();
+        // Another volume that ends alone now waits for the queue pairs until they have this one.
         self.is_published.store(true, Relaxed);
-        self.session.publish(self, &backing)
+        queues.iter().try_for_each(|queue| self.give(queue))
     }
 
-    /// Gives it to a queue pair, unless that has it.
-    pub(super) fn give(&self, queue: &Queue, backing: &Arc<Backing>) -> Result {
-        match self.config(backing.clone()) {
-            Some(config) => match queue.attach(self.handle(), config) {
-                Err(EEXIST) => Ok(()),
-                given => given,
-            },
-            None => Ok(()),
+    /// Gives it to a queue pair, unless that has it. Under the lock of the queue pairs. May sleep.
+    /// Fails with `ENOMEM`, and with `EIO` if it ends.
+    pub(super) fn give(&self, queue: &Queue) -> Result {
+        let backing = self.backing().ok_or(EIO)?;
+        let config = self.config(backing).ok_or(EIO)?;
+        match queue.attach(self.handle(), config) {
+            Err(EEXIST) => Ok(()),
+            given => given,
         }
     }
 
@@ -323,9 +336,19 @@ impl Attachment {
             && (forgotten || self.id.instance() != request.session.instance())
     }
 
-    /// Returns whether requests on the session's queue pairs may name it.
-    pub(super) fn is_published(&self) -> bool {
+    /// Returns whether requests on the session's queue pairs may name it, as long as it is live.
+    pub(crate) fn is_published(&self) -> bool {
         self.is_published.load(Relaxed)
+    }
+
+    /// Returns why it ends, if it does.
+    pub(super) fn reason(&self) -> Option<EndReason> {
+        self.state.lock().reason()
+    }
+
+    /// Returns whether it ends, or has ended, while its session went on.
+    pub(super) fn ends_alone(&self) -> bool {
+        self.ends_alone.load(Relaxed)
     }
 
     /// Returns whether it does not end by itself.
@@ -344,6 +367,7 @@ impl Attachment {
             None => self.session.end(reason),
             Some(false) => {}
             Some(true) => {
+                self.ends_alone.store(true, Relaxed);
                 self.report_end(reason);
                 if self.ends.enqueue(self.clone()).is_err() {
                     broken!("the end of a volume's requests was queued already");
@@ -382,38 +406,60 @@ impl Attachment {
     /// Ends it while the session goes on. Sleeps, as long as the drive takes.
     fn tear_down(&self) {
         let handle = self.handle();
-        let queues = || (0..).map_while(|place| self.session.queue_at(place));
-        let _attaching = self.session.attaching.lock();
-        for queue in queues() {
-            queue.withdraw(handle);
+        {
+            // A queue pair that comes later does not get what does not live.
+            let queues = self.session.queues.lock();
+            for queue in queues.iter() {
+                queue.withdraw(handle);
+            }
+            for queue in queues.iter() {
+                queue.forget(handle);
+            }
         }
-        for queue in queues() {
-            queue.forget(handle);
-        }
-        drop(_attaching);
         drop(self.gone.lock().take());
-        let admin = self.session.admin.lock().clone();
-        let withdrawn = self.state.lock().reason() == Some(EndReason::Withdrawn);
-        if let Some(admin) = &admin {
-            admin.say_gone(self);
+        let withdrawn = self.reason() == Some(EndReason::Withdrawn);
+        let admin = || self.session.admin.lock().clone();
+        if let Some(admin) = admin() {
+            admin.say_gone(self, withdrawn);
         }
-        while self.all_gone.wait_ms(60_000).is_err() {
-            pr_warn!(
-                "{}: disk {:016x} of {}: still waiting for the drive to finish its requests\n",
-                *self.volume,
-                self.id.0,
-                self.host
-            );
-        }
+        self.wait_until_gone();
         self.close();
-        if let Some(admin) = admin.filter(|_| withdrawn) {
+        if let Some(admin) = admin().filter(|_| withdrawn) {
             self.make_durable(&admin);
         }
         self.forget_admin();
         self.release();
-        self.state.lock().finish();
+        self.finish();
         self.session.free(handle);
         self.ended();
+    }
+
+    /// Waits until no request of the session refers to it. Responses whose SEND has completed raise
+    /// no event: the queue pairs are asked for those. Sleeps, as long as the drive takes.
+    fn wait_until_gone(&self) {
+        let (mut waited, mut step) = (0, 1);
+        loop {
+            self.session.for_each_queue(|queue| queue.kick());
+            if self.all_gone.wait_ms(step).is_ok() {
+                return;
+            }
+            waited += step;
+            step = (2 * step).min(GONE_LOOK_MS);
+            if waited >= GONE_LOG_MS {
+                waited = 0;
+                pr_warn!(
+                    "{}: disk {:016x} of {}: still waiting for the drive to finish its requests\n",
+                    *self.volume,
+                    self.id.0,
+                    self.host
+                );
+            }
+        }
+    }
+
+    /// Takes note that nothing is left of it.
+    pub(super) fn finish(&self) {
+        self.state.lock().finish();
     }
 }
 
@@ -477,6 +523,14 @@ impl Attachment {
     /// Lets go of the volume's drive, which may close the device. Under no lock. May sleep.
     pub(super) fn release(&self) {
         drop(self.gone.lock().take());
+        // Whoever has done something for a request may refer to it for a moment longer, and is not
+        // to be the last: a drive's work cannot drop the drive.
+        while self.all_gone.wait_ms(GONE_LOG_MS).is_err() {
+            pr_warn!(
+                "{}: something refers to a volume that nobody has\n",
+                *self.volume
+            );
+        }
         let backing = self.backing.lock().take();
         drop(backing);
     }
@@ -495,6 +549,9 @@ impl Attachment {
     /// Returns what a queue pair needs to know of it, over what the volume is made of; `None`: it
     /// ends.
     pub(super) fn config(&self, backing: Arc<Backing>) -> Option<VolumeConfig> {
+        if !self.is_live() {
+            return None;
+        }
         Some(VolumeConfig {
             name: self.volume.name(),
             host: self.host,

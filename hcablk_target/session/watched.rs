@@ -89,18 +89,25 @@ impl Watched {
         }
     }
 
-    /// Returns whether there is a watch. Any context.
-    pub(crate) fn is_watched(&self) -> bool {
-        matches!(self.state.lock().watch, Watch::Kept(..))
+    /// Returns the tag of the watch, if there is one. Any context.
+    pub(crate) fn tag(&self) -> Option<Tag> {
+        match self.state.lock().watch {
+            Watch::Kept(tag, ..) => Some(tag),
+            _ => None,
+        }
     }
 
-    /// Takes the watch, if the volume as it is `now` is not what its initiator knows, and returns the
-    /// answer. Any context.
-    pub(crate) fn take_news(&self, now: &VolumeNow) -> Option<AdminResponse> {
+    /// Takes the watch of this tag, if the volume as it was `now`, after that was there, is not what
+    /// its initiator knows, and returns the answer. Any context.
+    pub(crate) fn take_news(&self, of: Tag, now: &VolumeNow) -> Option<AdminResponse> {
         let mut kept = self.state.lock();
         let Watch::Kept(tag, known, generation) = kept.watch else {
             return None;
         };
+        // A later watch knows more.
+        if tag != of {
+            return None;
+        }
         let state = VolumeState {
             // Not to an initiator that does not follow it.
             write_cache: now

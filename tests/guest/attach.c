@@ -279,9 +279,9 @@ static void await_gone(void)
 {
 	unsigned char out[256];
 
-	for (int ms = 0; ms < SECONDS * 1000 && !admin->over; ms += 5)
+	for (int ms = 0; ms < SECONDS * 1000 && !admin->over; ms += 5, look(admin, 5))
 		for (unsigned int handle = 0; handle < 256; handle++)
-			if (watches[handle] && answer(admin, 2, watches[handle], out, handle ? 0 : 5)) {
+			if (watches[handle] && answer(admin, 2, watches[handle], out, 0)) {
 				watches[handle] = 0;
 				if (get(out + 8, 2) != GONE)
 					failed("a watch was answered with status %u", (unsigned int)get(out + 8, 2));

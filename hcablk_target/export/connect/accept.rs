@@ -18,8 +18,8 @@ use super::{
     Refusal, //
 };
 use crate::{
-    export::volume::Volume,
     admin::Admin,
+    export::volume::Volume,
     io::Fault,
     session::{
         attachment::Attachment,
@@ -64,7 +64,7 @@ impl Connect {
             return match request.is_admin() {
                 true => self.grant_host(asked, &session, link, id),
                 false => {
-                    let attachment = session.next_attachment(0).ok_or(BARE)?;
+                    let attachment = session.founder().ok_or(BARE)?;
                     self.grant_queue(asked, &attachment, link, id)
                 }
             };

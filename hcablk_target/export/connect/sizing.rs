@@ -187,7 +187,7 @@ impl Connect {
                 (&client, charge),
             )
             .map_err(|_| Refusal::NO_MEMORY)?;
-        session.add_queue(&queue).map_err(|_| ENDED)?;
+        session.add_queue(&queue, attachment).map_err(|_| ENDED)?;
         Ok(queue)
     }
 

@@ -157,7 +157,7 @@ impl Volume {
         };
         let volume = admission::Volume {
             unproven: !proven.is_proven() && demands_proof(),
-            revoked: proven.made().is_some_and(is_gone),
+            revoked: demands_proof() && proven.made().is_some_and(is_gone),
             withdrawn: records.is_none(),
             allowed: state.hosts.allows(host),
             evicted: state.hosts.is_evicted(host),

@@ -290,8 +290,10 @@ impl Reply {
             }
             && match request.volume {
                 Some(_) => self.geometry.is_sound(request.largest),
-                None => self.geometry == Geometry::of_session(self.geometry.max_transfer) &&
-                    Geometry::can_be_largest(self.geometry.max_transfer, request.largest),
+                None => {
+                    self.geometry == Geometry::of_session(self.geometry.max_transfer)
+                        && Geometry::can_be_largest(self.geometry.max_transfer, request.largest)
+                }
             }
             && self.session == request.session
             && self.epoch == request.epoch

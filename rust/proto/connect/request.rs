@@ -77,7 +77,10 @@ impl Request {
             .u64(self.session.0)
             .u32(self.epoch.0)
             .bytes(self.host.to_wire())
-            .bytes(self.volume.map_or([0; VOLUME_NAME_LEN], VolumeName::to_wire))
+            .bytes(
+                self.volume
+                    .map_or([0; VOLUME_NAME_LEN], VolumeName::to_wire),
+            )
             .finish()
     }
 

@@ -212,7 +212,11 @@ fn a_session_of_a_host_names_no_volume() {
             geometry: Geometry::of_session(max_transfer),
             ..of_session
         };
-        assert_eq!(Reply::decode(&bad.encode(), &of_host), None, "{max_transfer}");
+        assert_eq!(
+            Reply::decode(&bad.encode(), &of_host),
+            None,
+            "{max_transfer}"
+        );
     }
 }
 

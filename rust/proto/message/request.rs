@@ -5,7 +5,8 @@
 use super::{
     super::wire::{prefix, Reader, Writer},
     admin::is_admin,
-    Answer, Extent, Handle, Op, Remote, Status, Tag, MESSAGE_REQUESTS_MAX, MORE_OFFSET, REQUEST_LEN,
+    Answer, Extent, Handle, Op, Remote, Status, Tag, MESSAGE_REQUESTS_MAX, MORE_OFFSET,
+    REQUEST_LEN,
 };
 
 /// An initiator's message.

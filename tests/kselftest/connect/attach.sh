@@ -29,7 +29,9 @@ hosts_of() {
 	on target "cut -d' ' -f1 $target/volumes/$1/clients"
 }
 
-must on target "modprobe dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create door && dmsetup mknodes"
+# What is suspended counts no requests: the gate is.
+must on target "modprobe dm_mod && printf '0 2000000 linear $drive 0\n' | dmsetup create gate && dmsetup mknodes &&
+	echo '0 2000000 linear /dev/mapper/gate 0' | dmsetup create door && dmsetup mknodes"
 export_volume vol1 /dev/mapper/door c1
 export_volume vol2 "$drive2" c1
 export_volume vol3 "$drive2" c2
@@ -57,7 +59,7 @@ same "the first drive has the one" first "$(on_drive /dev/mapper/door 8)"
 same "the second drive has the other" second "$(on_drive "$drive2" 8)"
 same "a handle that is nobody's is refused" "status 1 " "$(ask read 7 8)"
 
-must on target 'dmsetup suspend --nolockfs door'
+must on target 'dmsetup suspend --nolockfs gate'
 same "a request that a drive does not answer" begun "$(ask begin 0 8)"
 must drive_holds read
 same "the other volume answers meanwhile" "status 0 second" "$(ask read 1 8)"
@@ -70,7 +72,7 @@ same "it is told" "gone 1" "$(ask gone)"
 same "requests for it are refused" "status 1 " "$(ask read 1 8)"
 same "it is not attached again" "refused 10" "$(ask attach vol2 4711000a3 2)"
 same "the hung volume is still attached" "$id" "$(hosts_of vol1)"
-must on target 'dmsetup resume door'
+must on target 'dmsetup resume gate'
 same "its request is answered" "settled 0" "$(ask settle)"
 same "and others are" "status 0 first" "$(ask read 0 8)"
 
@@ -78,7 +80,7 @@ must on target "hcablk target admit vol2 $id"
 same "the host is admitted: the other one is attached again" "attached 1 capacity $size2" "$(ask attach vol2 4711000a3 2)"
 same "it has what was written" "status 0 third" "$(ask read 1 16)"
 check "the one is unexported, and its device closed" on target 'hcablk target unexport vol1 --force'
-check "nobody has the device open" on target 'dmsetup remove door'
+check "nobody has the device open" on target 'dmsetup remove door gate'
 same "the other one goes on" "status 0 second" "$(ask read 1 8)"
 same "the handle of the first is nobody's" "status 1 " "$(ask read 0 8)"
 same "the last one is detached" "status 0" "$(ask detach 1)"

@@ -72,7 +72,10 @@ fn a_volume_is_attached_by_its_name() {
     assert_eq!(with(24, &[0; 4]), None, "no name");
     assert_eq!(with(24, b"."), None, "no name of a volume");
     let afresh = with(1, &[0]).unwrap();
-    assert!(matches!(afresh.op, AdminOp::Attach(Attach { resume: false, .. })));
+    assert!(matches!(
+        afresh.op,
+        AdminOp::Attach(Attach { resume: false, .. })
+    ));
 }
 
 #[test]
@@ -129,7 +132,10 @@ fn what_is_asked_about_a_volume_has_its_handle() {
         assert_eq!(bytes[1..4], [0, 1, 2]);
         assert_eq!(AdminRequest::decode(&bytes), Some(ask(op)));
     }
-    for op in [AdminOp::KeepAlive { tmo_s: 5 }, AdminOp::Portals { known: 0 }] {
+    for op in [
+        AdminOp::KeepAlive { tmo_s: 5 },
+        AdminOp::Portals { known: 0 },
+    ] {
         let bytes = ask(op).encode();
         assert_eq!(AdminRequest::decode(&bytes), None, "it is about none");
     }
