@@ -150,10 +150,11 @@ pub(crate) struct Session {
     /// Its part of the port's memory; set with the admin queue pair, and taken by the teardown.
     #[pin]
     client: Mutex<Option<Arc<Client>>>,
-    /// The volumes that are attached, by their handles. A place is free again when nothing of the
-    /// volume's requests is left.
+    /// The volumes that are attached.
     #[pin]
-    attached: IrqLock<KVec<Option<Arc<Attachment>>>>,
+    attached: IrqLock<Handles>,
+    /// Requests to attach one that have not been decided.
+    attaching: Atomic<u32>,
     #[pin]
     state: IrqLock<State>,
     /// Empty once the teardown is done with it.
@@ -197,10 +198,7 @@ impl Session {
             Some(_) => 1,
             None => ATTACHED_MAX,
         };
-        let mut attached = KVec::with_capacity(count.into(), GFP_KERNEL)?;
-        for _ in 0..count {
-            attached.push(None, GFP_KERNEL)?;
-        }
+        let attached = Handles::new(count)?;
         let session = Arc::pin_init(
             pin_init!(Self {
                 registry: registry.clone(),
@@ -217,6 +215,7 @@ impl Session {
                 pd,
                 client <- new_mutex!(None),
                 attached <- new_irq_lock!(attached, "hcablk_attached"),
+                attaching: Atomic::new(0),
                 state <- new_irq_lock!(State::Live, "hcablk_session"),
                 admin <- new_mutex!(None),
                 port <- WatchedPort::new(),
@@ -243,24 +242,21 @@ impl Session {
         if !self.state.lock().is_live() {
             return Err(EIO);
         }
-        let mut places = attached.iter_mut().zip(0..);
-        let (place, number) = places.find(|(place, _)| place.is_none()).ok_or(ENOSPC)?;
-        *place = Some(attachment.clone());
-        let handle = Handle(number);
+        let handle = attached.take(attachment).ok_or(ENOSPC)?;
         attachment.set_handle(handle);
         Ok(handle)
     }
 
     /// Returns the volume of this handle, unless nothing is left of it. Any context.
     pub(crate) fn attachment(&self, handle: Handle) -> Option<Arc<Attachment>> {
-        let attached = self.attached.lock();
-        attached.get(usize::from(handle.0))?.clone()
+        self.attached.lock().get(handle).cloned()
     }
 
     /// Returns the first volume that is attached whose handle is `from` or a later one. Any context.
     pub(crate) fn next_attachment(&self, from: u16) -> Option<Arc<Attachment>> {
         let attached = self.attached.lock();
-        attached.iter().skip(from.into()).flatten().next().cloned()
+        let mut others = attached.iter().skip_while(|a| a.handle().0 < from);
+        others.next().cloned()
     }
 
     /// Iterates over the volumes that are attached, those that end included. Any context.
@@ -273,24 +269,57 @@ impl Session {
         })
     }
 
-    /// Begins the end of one volume, and returns whether that had not begun before; `None`: it is the
-    /// last one, so that the session has to end: its queue pairs always have a volume. Any context.
-    fn begin_end_of(&self, attachment: &Attachment, reason: EndReason) -> Option<bool> {
+    /// Begins the end of one volume alone, which `enqueue`s it, and returns whether that had not begun
+    /// before; `None`: it is the last one, so that the session has to end: its queue pairs always
+    /// have a volume. Any context.
+    fn begin_end_of(
+        &self,
+        attachment: &Attachment,
+        reason: EndReason,
+        enqueue: impl FnOnce(),
+    ) -> Option<bool> {
+        // Under the lock: the teardown of the session looks who ends alone, and waits for these.
         let attached = self.attached.lock();
         let goes_on = |a: &Arc<Attachment>| {
             !core::ptr::eq(&**a, attachment) && a.is_live() && a.is_published()
         };
-        let is_alone = !attachment.is_published() || attached.iter().flatten().any(goes_on);
-        (self.is_of_host() && is_alone).then(|| attachment.begin_end(reason))
+        let is_alone = !attachment.is_published() || attached.iter().any(goes_on);
+        if !(self.is_of_host() && is_alone) {
+            return None;
+        }
+        let begins = attachment.begin_end(reason, true);
+        if begins {
+            enqueue();
+        }
+        Some(begins)
     }
 
-    /// Frees the handle of a volume of whose requests nothing is left.
-    fn free(&self, handle: Handle) {
-        let mut attached = self.attached.lock();
-        let former = attached
-            .get_mut(usize::from(handle.0))
-            .and_then(Option::take);
-        drop(attached);
+    /// Begins the end of all volumes that do not end alone, because the session ends.
+    fn begin_ends(&self) {
+        let attached = self.attached.lock();
+        if let Some(reason) = self.reason() {
+            for attachment in attached.iter() {
+                attachment.begin_end(reason, false);
+            }
+        }
+    }
+
+    /// Begins to detach a volume as the initiator asks, whose handle may be another one's when nothing
+    /// is left of it. Returns whether there is, or was, one of this handle.
+    pub(crate) fn detach(&self, handle: Handle) -> bool {
+        let Some(found) = self.attached.lock().leave(handle) else {
+            return false;
+        };
+        if let Some(attachment) = found {
+            attachment.end(EndReason::Detached);
+        }
+        true
+    }
+
+    /// Takes a volume off the list of whose requests nothing is left. Its handle stays its own until
+    /// the initiator has detached it: it may still name it.
+    fn forget(&self, handle: Handle) {
+        let former = self.attached.lock().forget(handle);
         drop(former);
     }
 
@@ -462,15 +491,12 @@ impl Session {
     fn tear_down(&self) {
         drop(self.keep_alive_timer.lock().take());
         self.port.leave();
-        // From here on none of them ends alone, nor comes to queue pairs.
-        for attachment in self.attachments() {
-            if let Some(reason) = self.reason() {
-                attachment.begin_end(reason);
-            }
-        }
+        // From here on none of them begins to end alone, nor comes to queue pairs.
+        self.begin_ends();
         let with_it = || {
+            let is_known = |a: &Arc<Attachment>| a.is_published() || !self.is_of_host();
             self.attachments()
-                .filter(|attachment| !attachment.ends_alone())
+                .filter(move |a| !a.ends_alone() && is_known(a))
         };
         let admin = self.admin.lock().clone();
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
@@ -482,7 +508,12 @@ impl Session {
                         admin.say_gone(&attachment, true);
                     }
                 }
-                false => admin.shut(),
+                false => {
+                    if self.reason() == Some(EndReason::Detached) {
+                        admin.let_answers_leave();
+                    }
+                    admin.shut();
+                }
             }
         }
         // None comes any more, and these stay listed until they are closed: their counters are
@@ -506,7 +537,7 @@ impl Session {
         if let Some(admin) = admin {
             if withdrawn {
                 for attachment in with_it() {
-                    attachment.make_durable(&admin);
+                    attachment.make_durable(|| Some(admin.clone()));
                 }
             }
             admin.close();
@@ -526,8 +557,13 @@ impl Session {
         let client = self.client.lock().take();
         drop(client);
         for attachment in self.attachments() {
-            attachment.release();
-            attachment.finish();
+            if attachment.ends_alone() {
+                // Its own end releases it, now that the queue pairs are gone.
+                attachment.wait();
+            } else {
+                attachment.release();
+                attachment.finish();
+            }
         }
         self.state.lock().finish();
         self.comes_to(trace::State::Ended);
@@ -542,7 +578,7 @@ impl Session {
         // Who waits looks for it in the list, and finds all of it done.
         for attachment in self.attachments() {
             attachment.ended();
-            self.free(attachment.handle());
+            self.forget(attachment.handle());
         }
         self.registry.remove_session(self);
         self.ended.set();
@@ -574,7 +610,9 @@ impl Session {
     /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host need not be allowed
     /// to use any of them any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
     fn look_for_volumes(&self) {
-        let is_bare = self.is_of_host() && self.next_attachment(0).is_none();
+        let is_bare = self.is_of_host()
+            && self.attaching.load(Relaxed) == 0
+            && self.next_attachment(0).is_none();
         let periods = if is_bare {
             self.bare_periods.load(Relaxed) + 1
         } else {
@@ -625,6 +663,90 @@ impl SessionProof {
     /// Returns whether it has not come before. To be asked once, when [`Self::has_sealed`].
     pub(crate) fn is_new(&self, request: &Sealed) -> bool {
         self.window.lock().accept(request.counter())
+    }
+}
+
+/// The volumes of a session, by their handles.
+///
+/// ```text
+///  Free ──attach──► Taken ──nothing left──► Left ──initiator detaches──► Free
+///                     └─initiator detaches──► Asked ──nothing left──────►┘
+/// ```
+struct Handles(KVec<Place>);
+
+enum Place {
+    Free,
+    Taken(Arc<Attachment>),
+    /// As that, and the initiator does not name it any more.
+    Asked(Arc<Attachment>),
+    /// Nothing is left of the volume, but the initiator may still name it.
+    Left,
+}
+
+impl Handles {
+    /// Makes room for `count` volumes. May sleep.
+    fn new(count: u16) -> Result<Self> {
+        let mut places = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for _ in 0..count {
+            places.push(Place::Free, GFP_KERNEL)?;
+        }
+        Ok(Self(places))
+    }
+
+    fn count(&self) -> u16 {
+        self.0.len() as u16
+    }
+
+    fn get(&self, handle: Handle) -> Option<&Arc<Attachment>> {
+        match self.0.get(usize::from(handle.0))? {
+            Place::Taken(attachment) | Place::Asked(attachment) => Some(attachment),
+            Place::Free | Place::Left => None,
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<Attachment>> {
+        (0..self.count()).filter_map(|number| self.get(Handle(number)))
+    }
+
+    /// Gives a volume the first handle that is free; `None`: none is.
+    fn take(&mut self, attachment: &Arc<Attachment>) -> Option<Handle> {
+        let mut places = self.0.iter_mut().zip(0..);
+        let (place, number) = places.find(|(place, _)| matches!(place, Place::Free))?;
+        *place = Place::Taken(attachment.clone());
+        Some(Handle(number))
+    }
+
+    /// Records that the initiator names a handle no more. Returns the volume if something is left of
+    /// it; `None`: the handle is none of its own.
+    fn leave(&mut self, handle: Handle) -> Option<Option<Arc<Attachment>>> {
+        let place = self.0.get_mut(usize::from(handle.0))?;
+        match core::mem::replace(place, Place::Free) {
+            Place::Left => Some(None),
+            Place::Taken(attachment) => {
+                *place = Place::Asked(attachment.clone());
+                Some(Some(attachment))
+            }
+            former => {
+                *place = former;
+                None
+            }
+        }
+    }
+
+    /// Takes a volume out of which nothing is left.
+    fn forget(&mut self, handle: Handle) -> Option<Arc<Attachment>> {
+        let place = self.0.get_mut(usize::from(handle.0))?;
+        match core::mem::replace(place, Place::Free) {
+            Place::Taken(attachment) => {
+                *place = Place::Left;
+                Some(attachment)
+            }
+            Place::Asked(attachment) => Some(attachment),
+            former => {
+                *place = former;
+                None
+            }
+        }
     }
 }
 
@@ -699,7 +821,7 @@ impl Session {
             pd: self.pd.clone(),
             volume: attachment.config(backing).ok_or(EIO)?,
             handle: attachment.handle(),
-            volumes: self.attached.lock().len() as u16,
+            volumes: self.attached.lock().count(),
         };
         Queue::new(self.clone(), config, id, shape, charged)
     }
@@ -709,6 +831,14 @@ impl Session {
     /// many wait. May sleep, but not for that.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
         attach::begin(&self.registry, self, tag, attach)
+    }
+
+    /// Counts a request to attach a volume that is still to be decided, until it is `over`.
+    pub(crate) fn count_attaching(&self, over: bool) {
+        match over {
+            false => self.attaching.fetch_add(1, Relaxed),
+            true => self.attaching.fetch_sub(1, Relaxed),
+        };
     }
 
     /// Answers a request to attach a volume, unless the session ends. May sleep.
@@ -721,7 +851,7 @@ impl Session {
 
     /// Records that no volume is watched any more. Any context.
     pub(crate) fn nobody_watches(&self) {
-        for attachment in self.attached.lock().iter().flatten() {
+        for attachment in self.attached.lock().iter() {
             attachment.watched.told();
         }
     }
@@ -731,7 +861,7 @@ impl Session {
         self.end(EndReason::Queue(queue, fault));
         if queue == ADMIN_QUEUE {
             // Nobody will ask.
-            for attachment in self.attached.lock().iter().flatten() {
+            for attachment in self.attached.lock().iter() {
                 attachment.durable_told();
             }
         }
@@ -768,8 +898,11 @@ impl Session {
     /// pairs.
     fn give_volumes(&self, queue: &Queue) -> Result {
         self.attachments()
-            .filter(|attachment| attachment.is_live() && attachment.is_published())
-            .try_for_each(|attachment| attachment.give(queue))
+            .filter(|attachment| attachment.is_published())
+            .try_for_each(|attachment| match attachment.give(queue) {
+                Err(_) if !attachment.is_live() => Ok(()),
+                given => given,
+            })
     }
 
     /// Returns whether to measure how long requests take.

@@ -94,14 +94,22 @@ pub(crate) fn p2p_virtual() -> bool {
 struct Target {
     _no_hibernation: NoHibernation,
     _directories: Subsystem,
+    _open: Open,
     _connect: Drained,
     _sessions: Sessions,
-    // What admin queue pairs of these have asked for meanwhile.
-    _attach: Drained,
     _changes: Drained,
     _ends: Drained,
     _work: Drained,
     _admin: Drained,
+}
+
+/// Lets no volume be attached any more when it is dropped.
+struct Open(Arc<export::registry::Registry>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.shut();
+    }
 }
 
 /// Ends what is left of sessions without volumes when it is dropped: those with some are gone with
@@ -129,9 +137,9 @@ impl kernel::Module for Target {
         Ok(Self {
             _no_hibernation: NoHibernation::while_there_are(&drive::backing::EXPORTS)?,
             _directories: Subsystem::register(c"hcablk_target", root, module)?,
-            _connect: Drained(queues.connect.clone()),
+            _open: Open(sessions.clone()),
+            _connect: Drained(queues.connect),
             _sessions: Sessions(sessions),
-            _attach: Drained(queues.connect),
             _changes: Drained(queues.changes),
             _ends: Drained(queues.ends),
             _work: Drained(queues.control),

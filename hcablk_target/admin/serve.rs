@@ -103,6 +103,12 @@ impl Admin {
                 self.fail(Fault::Admin(BUFFER_LEN));
             }
             AdminOp::Detach if !self.session.is_of_host() => self.fail(Fault::Admin(BUFFER_LEN)),
+            AdminOp::Detach => {
+                self.answer(tag, Status::Ok);
+                if !self.session.detach(volume) {
+                    self.fail(Fault::Detach(volume));
+                }
+            }
             op => match self.session.attachment(volume) {
                 // One of several is nobody's before its attachment was answered.
                 Some(attachment) if attachment.is_published() || !self.session.is_of_host() => {
@@ -116,11 +122,10 @@ impl Admin {
     /// Serves what is asked about a volume.
     fn serve_volume(&self, volume: &Arc<Attachment>, tag: Tag, op: AdminOp) {
         match op {
-            AdminOp::KeepAlive { .. } | AdminOp::Portals { .. } | AdminOp::Attach(_) => {}
-            AdminOp::Detach => {
-                self.answer(tag, Status::Ok);
-                volume.end(EndReason::Detached);
-            }
+            AdminOp::KeepAlive { .. }
+            | AdminOp::Portals { .. }
+            | AdminOp::Attach(_)
+            | AdminOp::Detach => {}
             AdminOp::Fence { path, epoch } => {
                 let status = match volume.fence(path, epoch) {
                     Ok(true) => Status::Ok,
@@ -231,7 +236,9 @@ impl Admin {
     pub(crate) fn say_gone(&self, volume: &Attachment, asks: bool) {
         match volume.watched.end() {
             // One for which there is no room is not answered: requests will be.
-            (Some(tag), _) if self.state.lock().free != 0 => self.answer(tag, Status::Gone),
+            (Some(tag), _) if asks || self.state.lock().free != 0 => {
+                self.answer(tag, Status::Gone);
+            }
             (None, true) if asks => {
                 if !volume.watched.is_told_within(NEXT_WATCH_MS) {
                     return;

@@ -20,13 +20,16 @@ use super::{
     },
     volume::Volume, //
 };
-use crate::session::{
-    attachment::{
-        Attachment,
-        Exported, //
+use crate::{
+    drive::write_errors::WriteErrorsUse,
+    session::{
+        attachment::{
+            Attachment,
+            Exported, //
+        },
+        end_reason::EndReason,
+        Session, //
     },
-    end_reason::EndReason,
-    Session, //
 };
 use hcablk_core::{
     proto::{
@@ -99,16 +102,12 @@ impl Registry {
         &self,
         session: &Arc<Session>,
         volume: &Arc<Volume>,
-        exported: Exported,
+        (exported, write_errors): (Exported, WriteErrorsUse),
         request: &Request,
         proven: Proven,
     ) -> Result<Option<Arc<Attachment>>, Refusal> {
         // Until it has ended if it is not listed: what it ends on goes with the volume.
         let _open = exported.backing.clone();
-        let write_errors = exported
-            .records
-            .begin(request, &exported.backing)
-            .map_err(Refusal::of_session)?;
         let attachment = Attachment::new(session, volume.clone(), exported, write_errors, request)
             .map_err(|e| match e {
                 EIO => ENDED,
@@ -201,7 +200,7 @@ pub(super) fn wait_for(
 #[pin_data]
 pub(crate) struct Attaching {
     registry: Arc<Registry>,
-    session: Arc<Session>,
+    session: Counted,
     tag: Tag,
     attach: Attach,
     _pending: Pending,
@@ -213,6 +212,23 @@ impl_has_work! {
     impl HasWork<Self> for Attaching { self.work }
 }
 
+/// A session for which a volume is to be attached, which does not end meanwhile for having none.
+struct Counted(Arc<Session>);
+
+impl core::ops::Deref for Counted {
+    type Target = Arc<Session>;
+
+    fn deref(&self) -> &Arc<Session> {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count_attaching(true);
+    }
+}
+
 /// Begins to attach a volume to `session`, as request `tag` of its admin queue pair asks. Fails with
 /// `ENOMEM`, and with `EBUSY` if too many requests wait. May sleep, but waits for nothing.
 pub(crate) fn begin(
@@ -222,10 +238,12 @@ pub(crate) fn begin(
     attach: Attach,
 ) -> Result {
     let pending = registry.wait_in_line()?;
+    session.count_attaching(false);
+    let counted = Counted(session.clone());
     let attaching = Arc::pin_init(
         pin_init!(Attaching {
             registry: registry.clone(),
-            session: session.clone(),
+            session: counted,
             tag,
             attach,
             _pending: pending,
@@ -233,11 +251,12 @@ pub(crate) fn begin(
         }),
         GFP_KERNEL,
     )?;
-    // It was never queued, so it is not queued twice.
-    if let Err(attaching) = registry.connect_work().enqueue(attaching) {
-        keep(attaching, "a request for a volume was queued already");
-    }
-    Ok(())
+    registry.while_open(|| {
+        // It was never queued, so it is not queued twice.
+        if let Err(attaching) = registry.connect_work().enqueue(attaching) {
+            keep(attaching, "a request for a volume was queued already");
+        }
+    })
 }
 
 impl Attaching {
@@ -330,8 +349,13 @@ impl Attaching {
                             "its memory or its data cannot share a session with other volumes",
                         ));
                     }
+                    let write_errors = exported
+                        .records
+                        .begin(request, &exported.backing)
+                        .map_err(Refusal::of_session)?;
+                    let what = (exported, write_errors);
                     let attached =
-                        registry.attach(&self.session, &volume, exported, request, proven)?;
+                        registry.attach(&self.session, &volume, what, request, proven)?;
                     if let Some(attachment) = attached {
                         return Ok((attachment, volume));
                     }

@@ -361,10 +361,15 @@ impl Connect {
         let exported = volume.export().ok_or(WITHDRAWN)?;
         // Until the session ends if it is refused: what it ends on goes with the volume.
         let _open = exported.backing.clone();
+        let write_errors = exported
+            .records
+            .begin(request, &exported.backing)
+            .map_err(Refusal::of_session)?;
         let session = self.make_session(request, seal, id, exported.ends.clone())?;
+        let what = (exported, write_errors);
         let attached = self
             .registry
-            .attach(&session, volume, exported, request, proven(seal));
+            .attach(&session, volume, what, request, proven(seal));
         if !matches!(attached, Ok(Some(_))) {
             session.end(EndReason::Second);
         }

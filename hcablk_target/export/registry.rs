@@ -123,6 +123,9 @@ pub(crate) struct Registry {
     drives: Arc<Drives>,
     #[pin]
     lists: Mutex<Lists>,
+    /// Volumes may be attached.
+    #[pin]
+    open: Mutex<bool>,
     /// Another number, not 0, when `portals` are others. Written under the lists' lock.
     portals_generation: Atomic<u32>,
     /// This target's.
@@ -190,6 +193,7 @@ impl Registry {
                     sessions: KVec::new(),
                     portals: KVec::new(),
                 }),
+                open <- new_mutex!(true),
                 // Not that of a target that was here before, by all odds.
                 portals_generation: Atomic::new((random_u64() as u32).max(1)),
                 keys <- new_mutex!(Keys::new()),
@@ -366,6 +370,21 @@ impl Registry {
         }
         lists.sessions.push(session.clone(), GFP_KERNEL)?;
         Ok(())
+    }
+
+    /// Calls `f`, which queues a request for a volume. Fails with `ENODEV` once the module goes.
+    pub(crate) fn while_open(&self, f: impl FnOnce()) -> Result {
+        let open = self.open.lock();
+        if !*open {
+            return Err(ENODEV);
+        }
+        f();
+        Ok(())
+    }
+
+    /// Lets no volume be attached any more, since the module goes. May sleep.
+    pub(crate) fn shut(&self) {
+        *self.open.lock() = false;
     }
 
     /// Ends the sessions to which volumes are attached when they have begun, and waits until nothing

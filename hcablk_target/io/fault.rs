@@ -18,6 +18,7 @@ use core::{
 use hcablk_core::{
     broken,
     proto::message::{
+        Handle,
         Op,
         Tag, //
     },
@@ -58,6 +59,8 @@ pub(crate) enum Fault {
     NoRingSlot(Tag, u32),
     /// A message of so many bytes on the admin queue pair that is none of its requests.
     Admin(usize),
+    /// The initiator has detached a volume that is not attached.
+    Detach(Handle),
     /// A watch came while there was one.
     SecondWatch,
     /// More was asked by the admin queue pair than answers are under way at a time.
@@ -88,6 +91,7 @@ impl Fault {
             | Self::Immediate(_)
             | Self::NoRingSlot(..)
             | Self::Admin(_)
+            | Self::Detach(_)
             | Self::SecondWatch
             | Self::Flood => errno::eproto(),
             Self::NothingReceived(_) => ETIMEDOUT,
@@ -132,6 +136,9 @@ impl fmt::Display for Fault {
             }
             Self::Admin(bytes) => {
                 write!(f, "a message of {bytes} bytes that is no admin request")
+            }
+            Self::Detach(Handle(number)) => {
+                write!(f, "handle {number}, which has no volume, was detached")
             }
             Self::SecondWatch => f.write_str("a second watch"),
             Self::Flood => f.write_str("more requests than it may have in flight"),

@@ -138,8 +138,9 @@ impl Volumes {
     fn named(&self, handle: Handle) -> Result<&Arc<QueueVolume>, Status> {
         match self.0.get(usize::from(handle.0)) {
             Some(Some(volume)) if !volume.is_leaving() => Ok(volume),
-            Some(Some(_)) => Err(Status::Gone),
-            _ => Err(Status::Invalid),
+            // There may have been one: its initiator need not know yet.
+            Some(_) => Err(Status::Gone),
+            None => Err(Status::Invalid),
         }
     }
 
@@ -158,11 +159,10 @@ impl Volumes {
 }
 
 impl Work {
-    /// Returns whether there is a volume of this handle, or was until just now.
+    /// Returns whether there may be, or have been, a volume of this handle.
     #[inline]
-    pub(super) fn has_volume(&self, handle: Handle) -> bool {
-        let place = self.volumes.0.get(usize::from(handle.0));
-        place.is_some_and(|place| place.is_some())
+    pub(super) fn may_have_volume(&self, handle: Handle) -> bool {
+        usize::from(handle.0) < self.volumes.0.len()
     }
 
     /// Makes `request` one for the volume of this handle. Fails with its status.

@@ -243,10 +243,6 @@ impl Queue {
             return self.refuse(work, request, Fault::Immediate(message.length));
         };
         request.marks.receive(self.timing.load(Relaxed));
-        // An immediate value has no place for another one.
-        if !work.has_volume(Handle::FIRST) {
-            return self.refuse(work, request, Fault::Immediate(message.length));
-        }
         if !self.take_ring_slot(work, &mut request, extent.length) {
             return self.refuse(work, request, Fault::NoRingSlot(UNNAMED, extent.length));
         }
@@ -255,6 +251,7 @@ impl Queue {
         request.quiet = quiet;
         request.op = Ok(Op::WriteEager { extent, fua: false });
         request.size_class = MEDIUM;
+        // An immediate value has no place for another one.
         request.status = match work.enter_volume(&mut request, Handle::FIRST) {
             Ok(()) => {
                 request.force_fua = request.volume.forces_fua();
@@ -300,7 +297,7 @@ impl Queue {
             ..
         }) = decoded
         {
-            if !work.has_volume(volume) {
+            if !work.may_have_volume(volume) {
                 let fault = Fault::Message(message.length);
                 return (self.refuse(work, request, fault), false);
             }

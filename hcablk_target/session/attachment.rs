@@ -245,13 +245,17 @@ impl Attachment {
     /// with `ENOMEM`, and with `EIO` if it ends.
     pub(crate) fn publish(&self) -> Result {
         {
-            let admin = self.session.admin.lock();
-            self.answer_by(admin.as_ref().ok_or(EIO)?);
+            let queues = self.session.queues.lock();
+            // Another volume that ends alone now waits for the queue pairs until they have this one.
+            self.is_published.store(true, Relaxed);
+            if !self.is_live() {
+                return Err(EIO);
+            }
+            queues.iter().try_for_each(|queue| self.give(queue))?;
         }
-        let queues = self.session.queues.lock();
-        // Another volume that ends alone now waits for the queue pairs until they have this one.
-        self.is_published.store(true, Relaxed);
-        queues.iter().try_for_each(|queue| self.give(queue))
+        let admin = self.session.admin.lock();
+        self.answer_by(admin.as_ref().ok_or(EIO)?);
+        Ok(())
     }
 
     /// Gives it to a queue pair, unless that has it. Under the lock of the queue pairs. May sleep.
@@ -363,22 +367,26 @@ impl Attachment {
 
     /// Ends it because of `reason`, and the session if it has no other. Any context.
     pub(crate) fn end(self: &Arc<Self>, reason: EndReason) {
-        match self.session.begin_end_of(self, reason) {
+        let enqueue = || {
+            if self.ends.enqueue(self.clone()).is_err() {
+                broken!("the end of a volume's requests was queued already");
+            }
+        };
+        match self.session.begin_end_of(self, reason, enqueue) {
             None => self.session.end(reason),
             Some(false) => {}
-            Some(true) => {
-                self.ends_alone.store(true, Relaxed);
-                self.report_end(reason);
-                if self.ends.enqueue(self.clone()).is_err() {
-                    broken!("the end of a volume's requests was queued already");
-                }
-            }
+            Some(true) => self.report_end(reason),
         }
     }
 
-    /// Begins its own end. Returns `false` if it has begun before.
-    pub(super) fn begin_end(&self, reason: EndReason) -> bool {
-        self.state.lock().end(reason)
+    /// Begins its own end, `alone` or with its session. Returns `false` if it has begun before. Under
+    /// the lock of the session's volumes.
+    pub(super) fn begin_end(&self, reason: EndReason, alone: bool) -> bool {
+        let begins = self.state.lock().end(reason);
+        if begins {
+            self.ends_alone.store(alone, Relaxed);
+        }
+        begins
     }
 
     /// Logs why it ends, with a rate limit, since a peer can cause it.
@@ -420,17 +428,18 @@ impl Attachment {
         let withdrawn = self.reason() == Some(EndReason::Withdrawn);
         let admin = || self.session.admin.lock().clone();
         if let Some(admin) = admin() {
-            admin.say_gone(self, withdrawn);
+            admin.say_gone(self, withdrawn && self.is_published());
         }
         self.wait_until_gone();
         self.close();
-        if let Some(admin) = admin().filter(|_| withdrawn) {
-            self.make_durable(&admin);
+        // One that nobody knows of nobody asks about.
+        if withdrawn && self.is_published() {
+            self.make_durable(admin);
         }
         self.forget_admin();
         self.release();
         self.finish();
-        self.session.free(handle);
+        self.session.forget(handle);
         self.ended();
     }
 
@@ -478,10 +487,10 @@ impl WorkItem for Attachment {
 /// Its end, by its session.
 impl Attachment {
     /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
-    /// whether it has. No queue pair but `admin` is left; those of the disk's other sessions, by
+    /// whether it has. No queue pair but `admin`, which is asked for then, is left; those of the disk's other sessions, by
     /// which something may be acknowledged that the answer is to cover, are waited for, but not
     /// longer than the initiator asks. Sleeps, as long as the drive takes.
-    pub(super) fn make_durable(&self, admin: &Admin) {
+    pub(super) fn make_durable(&self, admin: impl FnOnce() -> Option<Arc<Admin>>) {
         let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
             return;
         };
@@ -496,7 +505,10 @@ impl Attachment {
         let durable = self.write_errors.is_durable(&backing);
         *self.durable.lock() = Some(durable);
         if self.durable_told.wait_ms(DURABLE_ASK_MS).is_ok() {
-            admin.let_answers_leave();
+            // Not before: the drive may hang, and the queue pair may go meanwhile.
+            if let Some(admin) = admin() {
+                admin.let_answers_leave();
+            }
         }
     }
 
@@ -530,6 +542,10 @@ impl Attachment {
                 "{}: something refers to a volume that nobody has\n",
                 *self.volume
             );
+            if !self.session.is_of_host() {
+                // An invariant is broken; the session is to end all the same.
+                break;
+            }
         }
         let backing = self.backing.lock().take();
         drop(backing);

@@ -186,7 +186,10 @@ impl Connect {
                 shape,
                 (&client, charge),
             )
-            .map_err(|_| Refusal::NO_MEMORY)?;
+            .map_err(|e| match e {
+                EIO => ENDED,
+                _ => Refusal::NO_MEMORY,
+            })?;
         session.add_queue(&queue, attachment).map_err(|_| ENDED)?;
         Ok(queue)
     }

@@ -28,7 +28,8 @@ use hcablk_core::{
             Request,
             SessionId, //
         },
-        name::HostId, //
+        name::HostId,
+        VERSION_OF_HOST, //
     },
     system::errno, //
 };
@@ -157,7 +158,9 @@ impl Volume {
         };
         let volume = admission::Volume {
             unproven: !proven.is_proven() && demands_proof(),
-            revoked: demands_proof() && proven.made().is_some_and(is_gone),
+            // A session of several volumes may have proven itself for others than this one.
+            revoked: proven.made().is_some_and(is_gone)
+                && (demands_proof() || request.version_min < VERSION_OF_HOST),
             withdrawn: records.is_none(),
             allowed: state.hosts.allows(host),
             evicted: state.hosts.is_evicted(host),
