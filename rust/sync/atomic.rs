@@ -34,6 +34,7 @@ mod by_core {
             AtomicPtr,
             AtomicU32,
             AtomicU64,
+            AtomicUsize,
             Ordering, //
         },
     };
@@ -198,6 +199,7 @@ mod by_core {
     number!(AtomicI32, i32);
     number!(AtomicU32, u32);
     number!(AtomicU64, u64);
+    number!(AtomicUsize, usize);
     value!(AtomicBool, bool);
     value!(AtomicPtr<T>, *mut T, T);
 
