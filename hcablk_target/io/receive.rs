@@ -22,7 +22,10 @@ use super::{
         Work,
         RECEIVE_ENTRIES, //
     },
-    request::Request,
+    request::{
+        Group,
+        Request, //
+    },
     validate::{
         check,
         check_write, //
@@ -123,12 +126,12 @@ impl Queue {
     /// Admits the other requests of a message, whose first was admitted.
     #[inline(never)]
     fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
-        let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
-        let mut places = group.iter_mut();
+        let mut group = Group::<MESSAGE_REQUESTS_MAX>::new();
         let mut later = false;
-        let mut put = |admitted| match (admitted, places.next()) {
-            (Admitted::Start(request), Some(place)) => *place = Some(request),
-            _ => later = true,
+        let mut put = |admitted| match admitted {
+            // There is room for all of a message.
+            Admitted::Start(request) => later |= group.push(request).is_err(),
+            Admitted::Later => later = true,
         };
         put(first);
         let (mut message, mut more) = (rest, true);
@@ -148,9 +151,7 @@ impl Queue {
         }
         self.batcher.gather_from(work.made - work.idle.len());
         drop(work);
-        for request in group.into_iter().flatten() {
-            self.start(request);
-        }
+        group.take_each(|request| self.start(request));
         if later {
             self.begin_waiting(self.work.lock());
         }

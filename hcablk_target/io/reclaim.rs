@@ -28,7 +28,10 @@ use super::{
         Queue,
         Work, //
     },
-    request::Request, //
+    request::{
+        Group,
+        Request, //
+    },
 };
 use crate::drive::backing::Backing;
 use hcablk_core::{
@@ -140,21 +143,24 @@ impl Queue {
     /// Does the work of [`Self::reclaim_completed`], out of line.
     fn reclaim_groups(&self) {
         loop {
-            let mut group = [const { None }; ROOM];
-            for place in &mut group {
-                *place = self.take_completed();
-                if place.is_none() {
+            let mut group = Group::<ROOM>::new();
+            while let Some(request) = self.take_completed() {
+                // There is room: the group is not full.
+                let _ = group.push(request);
+                if group.is_full() {
                     break;
                 }
             }
-            if group[0].is_none() {
+            if group.is_empty() {
                 return;
             }
+            let more = group.is_full();
             let mut work = self.work.lock();
-            for request in group.iter_mut().filter_map(Option::take) {
-                self.release(&mut work, request);
-            }
+            group.take_each(|request| self.release(&mut work, request));
             self.begin_waiting(work);
+            if !more {
+                return;
+            }
         }
     }
 
