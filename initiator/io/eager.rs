@@ -148,7 +148,7 @@ impl Way for EagerWrite {
     type Full = RingFull;
     type Encoded<'a> = (EagerMessage, &'a mut SegmentList);
 
-    #[inline]
+    #[inline(always)]
     fn map(
         &mut self,
         queue: &Queue,
@@ -168,7 +168,7 @@ impl Way for EagerWrite {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn reserve(
         &self,
         queue: &Queue,
@@ -197,7 +197,7 @@ impl Way for EagerWrite {
         room.slot.number
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode<'a>(
         &mut self,
         queue: &Queue,

@@ -80,6 +80,8 @@ impl Submitted<Infallible> {
 
 impl Queue {
     /// Gives a request to the target; it is the `last` for now.
+    // In the frame of who is called by the block layer.
+    #[inline(always)]
     pub(super) fn issue(
         &self,
         mut request: Request<Driver>,
@@ -229,7 +231,7 @@ impl Queue {
 
     /// Finishes issuing a request, without the lock: fails the session if posting failed, starts
     /// the timer for a quiet request, and polls if `reap`.
-    #[inline]
+    #[inline(always)]
     fn issued(&self, posted: Result, quiet: bool, reap: bool) {
         self.check(posted);
         if quiet {

@@ -378,7 +378,7 @@ impl Queue {
 
     /// Makes the SEND of a message, named by its first request's tag; `used`: the send queue slots
     /// of itself and of the REG_MRs in front of it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn message<'a>(
         &self,
         space: &mut SendSpace,
@@ -430,7 +430,7 @@ pub(super) const NO_TAG: u32 = u32::MAX;
 impl SendState {
     /// Allocates the sequence number of the next work request, whose completion frees `used`
     /// reserved slots. Under the lock, in the order of posting.
-    #[inline]
+    #[inline(always)]
     pub(super) fn next_seq(&mut self, used: u32) -> WrSeq {
         let mut frees = self.space.post_signaled(used);
         if let Some(waiting) = self.waiting.take() {

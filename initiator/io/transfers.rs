@@ -205,12 +205,13 @@ impl MessageOnly {
     }
 }
 
+// What is known of the operation where one is issued leaves little of these.
 impl Way for MessageOnly {
     type Reserved = Transfer;
     type Full = Infallible;
     type Encoded<'a> = Sge;
 
-    #[inline]
+    #[inline(always)]
     fn map(
         &mut self,
         _queue: &Queue,
@@ -221,7 +222,7 @@ impl Way for MessageOnly {
         Ok(1)
     }
 
-    #[inline]
+    #[inline(always)]
     fn reserve(
         &self,
         queue: &Queue,
@@ -245,7 +246,7 @@ impl Way for MessageOnly {
         *transfer
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode<'a>(
         &mut self,
         queue: &Queue,
@@ -260,7 +261,7 @@ impl Way for MessageOnly {
         self.0
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(
         &self,
         queue: &Queue,
