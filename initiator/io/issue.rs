@@ -51,10 +51,7 @@ use hcablk_core::{
     },
     report::trace,
     sync::{
-        atomic::{
-            Acquire,
-            Relaxed, //
-        },
+        atomic::Relaxed,
         IrqGuard, //
     },
 };
@@ -87,7 +84,7 @@ impl Queue {
         mut request: Request<Driver>,
         last: bool,
     ) -> Result<(), Rejected<Driver>> {
-        if !self.live.load(Acquire) {
+        if !self.is_live() {
             return Err(Rejected::new(request, self.refusal()));
         }
         trace::initiator::queued(|| self.about(request.view()));
@@ -177,7 +174,7 @@ impl Queue {
             Err(status) => return Err(Rejected::new(request.into_request(), status)),
         };
         let mut send = self.send.lock();
-        if !send.reserve(slots, || self.freed()) {
+        if !send.reserve(slots, || self.completed_sends.freed()) {
             self.sent.credit_waits.bump();
             return Err(self.turned_away(request, send));
         }
@@ -264,7 +261,7 @@ impl Queue {
         mut request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Result<Request<Driver>, Rejected<Driver>> {
-        if self.only_eager.load(Relaxed) {
+        if self.limits.is_only_eager() {
             send.starved = true;
             return Err(self.turned_away(request, send));
         }

@@ -25,6 +25,7 @@
 //! wait. Then the queue pair is replaced.
 
 use super::{
+    complete::FlushAccount,
     hw_queue::Driver,
     queue::{
         kind,
@@ -34,9 +35,10 @@ use super::{
         TagData, //
     },
     send_queue::{
-        SendState,
-        NO_TAG, //
+        CompletedSends,
+        SendState, //
     },
+    transfers::WriteLimits,
 };
 use crate::{
     batching::{
@@ -213,28 +215,17 @@ impl Queue {
             pair: parts.pair,
             requests,
             tags: parts.tags,
-            live: Atomic::new(false),
-            granted: Atomic::new(false),
-            timed_out: Atomic::new(false),
-            is_unfit: Atomic::new(false),
+            standing: Standing::new(),
             starved: Atomic::new(false),
             remote_invalidate: settings.remote_invalidate,
             read_bounce: parts.read_bounce,
-            inline_limit: Atomic::new(0),
-            inline_segments: shape.inline_segments,
-            eager_limit: Atomic::new(0),
-            only_eager: Atomic::new(false),
-            immediates: !iwarp,
+            limits: WriteLimits::new(shape.inline_segments, !iwarp),
             outgoing: parts.outgoing,
             incoming: parts.incoming,
-            freed: Atomic::new(0),
-            completed_seq: Atomic::new(0),
-            awaiting_send: Atomic::new(NO_TAG),
-            awaited_sends: Atomic::new(0),
+            completed_sends: CompletedSends::new(),
             keep_alive_pending: Atomic::new(false),
             outstanding: Atomic::new(Outstanding::NOTHING.word()),
-            unflushed: config.unflushed,
-            reported_at: Atomic::new(0),
+            flushes: FlushAccount::new(config.unflushed),
             timing: Atomic::new(false),
             reaps: Atomic::new(0),
             send <- new_irq_lock!(parts.send, "hcablk_send"),
@@ -248,10 +239,10 @@ impl Queue {
     /// first credits. Posts the registration of the read bounce slots first. May fail as posting
     /// does, and with `ENOMEM` without a send queue slot for that.
     pub(crate) fn go_live(&self, reply: &Reply) -> Result {
-        self.granted.store(true, Relaxed);
+        self.standing.granted.store(true, Relaxed);
         let settings = &self.settings;
         let inline = reply.inline.min(settings.small_write);
-        self.inline_limit.store(inline, Relaxed);
+        self.limits.set_inline(inline);
         let mut send = self.send.lock();
         if send.stopped {
             // The session has ended meanwhile, as whoever brings it up will see.
@@ -261,7 +252,7 @@ impl Queue {
         let most = reply
             .requests_per_message()
             .min(settings.message_requests as usize)
-            .min(usize::from(self.inline_segments) + 1);
+            .min(self.limits.segments() + 1);
         send.batch.set_limit(most);
         self.take_ring(&mut send, reply);
         if self.polled {
@@ -276,7 +267,7 @@ impl Queue {
             }
         }
         if let Some(read_bounce) = &self.read_bounce {
-            if !send.space.reserve(1, || self.freed()) {
+            if !send.space.reserve(1, || self.completed_sends.freed()) {
                 return Err(ENOMEM);
             }
             let slots = send.space.post_signaled(1);
@@ -286,14 +277,49 @@ impl Queue {
             chain.push(&mut register);
             self.ring(&mut send, &chain)?;
         }
-        if reply.no_read && send.space.reserve(1, || self.freed()) {
+        if reply.no_read && send.space.reserve(1, || self.completed_sends.freed()) {
             // Nothing can be written before something was answered.
             self.post_nop(&mut send)?;
         }
-        self.live.store(true, Release);
+        self.standing.live.store(true, Release);
         drop(send);
         self.comes_to(State::Live);
         Ok(())
+    }
+}
+
+/// Whether a queue accepts requests, and what becomes of it.
+pub(super) struct Standing {
+    /// Requests are accepted.
+    live: Atomic<bool>,
+    /// The target has granted the connection, and has proven who it is if it can.
+    granted: Atomic<bool>,
+    /// A request was not answered in time: another queue pair comes in place of this one.
+    timed_out: Atomic<bool>,
+    /// The queue pair has failed meanwhile.
+    is_unfit: Atomic<bool>,
+}
+
+impl Standing {
+    /// Makes that of a queue that is being connected.
+    const fn new() -> Self {
+        Self {
+            live: Atomic::new(false),
+            granted: Atomic::new(false),
+            timed_out: Atomic::new(false),
+            is_unfit: Atomic::new(false),
+        }
+    }
+
+    /// Returns whether requests are accepted, at this moment.
+    #[inline(always)]
+    pub(super) fn is_live(&self) -> bool {
+        self.live.load(Acquire)
+    }
+
+    /// Returns whether the target has granted the connection.
+    pub(super) fn is_granted(&self) -> bool {
+        self.granted.load(Relaxed)
     }
 }
 
@@ -304,7 +330,7 @@ impl Queue {
         // The lock makes a keep-alive that saw the queue live come before.
         let mut send = self.send.lock();
         let news = !core::mem::replace(&mut send.stopped, true);
-        self.live.store(false, Release);
+        self.standing.live.store(false, Release);
         drop(send);
         // Who ends a session does this before and after a queue pair that is being replaced is
         // waited for.
@@ -321,9 +347,9 @@ impl Queue {
             return false;
         }
         send.late.insert(tag);
-        let news = !self.timed_out.xchg(true, Full);
+        let news = !self.standing.timed_out.xchg(true, Full);
         // Behind the mark: see `refusal()`.
-        self.live.store(false, Release);
+        self.standing.live.store(false, Release);
         drop(send);
         news
     }
@@ -337,13 +363,13 @@ impl Queue {
         if send.stopped || self.is_behind(&send.late, asks_nothing) {
             return false;
         }
-        self.live.store(true, Release);
+        self.standing.live.store(true, Release);
         // Behind that: see `refusal()`.
-        self.timed_out.xchg(false, Full);
+        self.standing.timed_out.xchg(false, Full);
         // Behind that: see `fail()`.
-        if self.is_unfit.load(Relaxed) {
-            self.timed_out.store(true, Relaxed);
-            self.live.store(false, Release);
+        if self.standing.is_unfit.load(Relaxed) {
+            self.standing.timed_out.store(true, Relaxed);
+            self.standing.live.store(false, Release);
             return false;
         }
         send.late.clear();
@@ -353,13 +379,13 @@ impl Queue {
     /// Returns whether a request was not answered in time, so that another queue pair shall
     /// replace this one.
     pub(crate) fn is_timed_out(&self) -> bool {
-        self.timed_out.load(Acquire)
+        self.standing.timed_out.load(Acquire)
     }
 
     /// Clears the mark, since no queue pair will replace this one: requests are refused from
     /// here on. Returns whether it was set.
     pub(crate) fn is_not_replaced(&self) -> bool {
-        self.timed_out.xchg(false, Full)
+        self.standing.timed_out.xchg(false, Full)
     }
 
     /// Returns the status of requests that are not accepted: they wait for another queue pair or
@@ -379,7 +405,7 @@ impl Queue {
     #[cold]
     pub(super) fn fail(&self, failure: Failure) {
         if self.is_timed_out() {
-            self.is_unfit.xchg(true, Full);
+            self.standing.is_unfit.xchg(true, Full);
             // If the queue has lost its mark by now, nobody may have seen that.
             if self.is_timed_out() {
                 return;
@@ -492,13 +518,13 @@ impl Queue {
         if let Nop::Asked(periods) = &mut send.nop {
             *periods += 1;
         }
-        if self.live.load(Acquire) && self.is_unanswered(&send) {
+        if self.is_live() && self.is_unanswered(&send) {
             drop(send);
             return self.session.clone().queue_timed_out(self, self.depth);
         }
-        if !self.live.load(Acquire)
+        if !self.is_live()
             || self.keep_alive_pending.load(Acquire)
-            || !send.space.reserve(1, || self.freed())
+            || !send.space.reserve(1, || self.completed_sends.freed())
         {
             return;
         }

@@ -73,9 +73,17 @@
 //! or in that of who polls, one at a time for a queue.
 
 use super::{
+    complete::FlushAccount,
     hw_queue::Driver,
-    send_queue::SendState,
-    transfers::Transfer, //
+    life::Standing,
+    send_queue::{
+        CompletedSends,
+        SendState, //
+    },
+    transfers::{
+        Transfer,
+        WriteLimits, //
+    },
 };
 use crate::{
     batching::{
@@ -120,7 +128,6 @@ use hcablk_core::{
     sglist::SegmentList,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
             Relaxed, //
         },
@@ -174,14 +181,7 @@ pub(crate) struct Queue {
     pub(super) pair: QueuePair<Queue>,
     pub(super) requests: Arc<Requests<Driver>>,
     pub(super) tags: PerTag<Driver, TagData>,
-    /// Requests are accepted.
-    pub(super) live: Atomic<bool>,
-    /// The target has granted the connection, and has proven who it is if it can.
-    pub(super) granted: Atomic<bool>,
-    /// One was not answered in time: another queue pair comes in place of this one, see `life.rs`.
-    pub(super) timed_out: Atomic<bool>,
-    /// Its queue pair has failed meanwhile.
-    pub(super) is_unfit: Atomic<bool>,
+    pub(super) standing: Standing,
     /// A request was turned away for want of credits, and no answer has come since: for who may
     /// choose another path.
     pub(super) starved: Atomic<bool>,
@@ -189,39 +189,15 @@ pub(crate) struct Queue {
     pub(super) remote_invalidate: bool,
     /// The slots into which the target puts the data of small reads.
     pub(super) read_bounce: Option<ReadBounce>,
-    /// Bytes of the largest write whose data goes with the request.
-    pub(super) inline_limit: Atomic<u32>,
-    /// Segments that such a write may have, and that one work request takes besides a
-    /// message.
-    pub(super) inline_segments: u16,
-    /// Bytes of the largest eager write.
-    pub(super) eager_limit: Atomic<u32>,
-    /// The target posts no RDMA READ.
-    pub(super) only_eager: Atomic<bool>,
-    /// The transport knows RDMA WRITEs with an immediate value.
-    pub(super) immediates: bool,
+    pub(super) limits: WriteLimits,
     pub(super) outgoing: MessageBuffers<BUFFER_LEN>,
     pub(super) incoming: MessageBuffers<BUFFER_LEN>,
-    /// Slots of the send queue that completions have freed so far, modulo 2^32. Written
-    /// by the completion handler only.
-    pub(super) freed: Atomic<u32>,
-    /// The sequence number of the last work request that has completed. Only used by the
-    /// completion handler.
-    pub(super) completed_seq: Atomic<u32>,
-    /// The first tag whose request awaits its send's completion, or
-    /// [`NO_TAG`](super::send_queue::NO_TAG). Only used by the completion handler.
-    pub(super) awaiting_send: Atomic<u32>,
-    /// Requests whose awaited send has completed, but for which `batching` still arms. Counted by
-    /// the completion handler, and taken by it or by who arms after it, on another processor.
-    pub(super) awaited_sends: Atomic<u32>,
+    pub(super) completed_sends: CompletedSends,
     /// A keep-alive is under way.
     pub(super) keep_alive_pending: Atomic<bool>,
     /// What is [`Outstanding`], as a word. Written under the lock.
     pub(super) outstanding: Atomic<u64>,
-    /// The disk's account of writes that no flush has covered, and the number at which this queue
-    /// last reported one. The latter is used by the completion handler only.
-    pub(super) unflushed: Arc<Unflushed>,
-    pub(super) reported_at: Atomic<u64>,
+    pub(super) flushes: FlushAccount,
     /// How long requests take is measured.
     pub(super) timing: Atomic<bool>,
     /// How often one who issues has looked for answers.
@@ -250,12 +226,6 @@ impl Queue {
         self.pair.cq().reap();
     }
 
-    /// Returns how many send queue slots completions have freed so far, modulo 2^32.
-    #[inline]
-    pub(super) fn freed(&self) -> u32 {
-        self.freed.load(Relaxed)
-    }
-
     /// Publishes what the completion handler is to arm the completion queue for, after a change
     /// of what is outstanding. Under the lock.
     #[inline]
@@ -279,7 +249,7 @@ impl Queue {
     /// Returns whether it accepts requests, at this moment.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
-        self.live.load(Acquire)
+        self.standing.is_live()
     }
 
     /// Returns whether its credits were used up a moment ago.
