@@ -59,10 +59,8 @@ use hcablk_core::{
     report::trace,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         IrqGuard, //
     },
@@ -263,7 +261,7 @@ impl Handler for Queue {
 
     #[inline(always)]
     fn cq_notify(&self) -> CqNotify {
-        if !self.standing.is_live() || self.keep_alive_pending.load(Acquire) {
+        if !self.standing.is_live() || self.standing.is_keep_alive_pending() {
             return CqNotify::Any;
         }
         if self.completed_sends.has_awaited() {
@@ -295,7 +293,7 @@ impl Handler for Queue {
         self.completed_sends.free(work.slots);
         match work.kind {
             kind::SEQ => self.send_completed(round, work.index, proof),
-            kind::KEEP_ALIVE => self.keep_alive_pending.store(false, Release),
+            kind::KEEP_ALIVE => self.standing.keep_alive_over(),
             // Of `SEND` and `READ_BOUNCE` that is all.
             _ => {}
         }
@@ -592,7 +590,7 @@ impl Queue {
             return self.violation("it leaves no credit to ask with");
         }
         if hungry {
-            self.starved.store(false, Relaxed);
+            self.set_starved(false);
             self.requests.run_hw_queue(self.index.into());
         }
     }

@@ -50,10 +50,7 @@ use hcablk_core::{
         Sge, //
     },
     report::trace,
-    sync::{
-        atomic::Relaxed,
-        IrqGuard, //
-    },
+    sync::IrqGuard, //
 };
 use kernel::prelude::*;
 
@@ -192,7 +189,7 @@ impl Queue {
             transfer: W::transfer(&reserved),
             solicited,
         };
-        data.marks.send(self.timing.load(Relaxed), view.made_ns());
+        data.marks.send(self.is_timed(), view.made_ns());
         self.sent.quiet.add(quiet.into());
         let reap = last && send.batching.shall_reap();
         self.update_notify(&send);
@@ -246,7 +243,7 @@ impl Queue {
         request: Tagged<'_>,
         mut send: IrqGuard<'_, SendState>,
     ) -> Rejected<Driver> {
-        self.starved.store(true, Relaxed);
+        self.set_starved(true);
         // What is issued already may be what brings it.
         let posted = self.ring(&mut send, &Chain::new());
         drop(send);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The life of a queue: how it is made and begins to accept requests, its keep-alives, and its end.
+//! The life of a queue: how it begins to accept requests, its keep-alives, and its end.
 //!
 //! # The end
 //!
@@ -25,45 +25,25 @@
 //! wait. Then the queue pair is replaced.
 
 use super::{
-    complete::FlushAccount,
     hw_queue::Driver,
     queue::{
         kind,
         Phase,
-        Queue,
-        QueueConfig,
-        TagData, //
+        Queue, //
     },
-    send_queue::{
-        CompletedSends,
-        SendState, //
-    },
-    transfers::WriteLimits,
+    send_queue::SendState, //
 };
 use crate::{
-    batching::{
-        Batching,
-        Outstanding, //
-    },
-    failure::Failure,
-    session::Session,
-    shape::Shape,
-    stats::{
-        Done,
-        Sent,
-        Times, //
-    },
+    batching::Batching,
+    failure::Failure, //
 };
 use hcablk_core::{
     blkdev::{
         ByAge,
-        PerTag,
         Request,
-        Requests,
         Status, //
     },
     logic::session_state::KEEP_ALIVE_PERIOD_MS,
-    memory::read_bounce::ReadBounce,
     proto::{
         connect::Reply,
         credits::Credits,
@@ -71,28 +51,16 @@ use hcablk_core::{
             self,
             Op,
             Response,
-            Tag,
-            BUFFER_LEN, //
+            Tag, //
         },
     },
-    rdma::{
-        buffer::MessageBuffers,
-        cm::Id,
-        cq::{
-            CompletionQueue,
-            CqContext, //
-        },
-        device::Direction,
-        pd::ProtectionDomain,
-        qp::QueuePair,
-        wr::{
-            Chain,
-            Rdma,
-            Send,
-            Sge,
-            WorkId,
-            WorkRequest, //
-        },
+    rdma::wr::{
+        Chain,
+        Rdma,
+        Send,
+        Sge,
+        WorkId,
+        WorkRequest, //
     },
     report::{
         broken::keep,
@@ -101,140 +69,20 @@ use hcablk_core::{
             State, //
         },
     },
-    sglist::SegmentList,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Relaxed,
-            Release, //
-        },
-        new_irq_lock, //
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Full,
+        Relaxed,
+        Release, //
     },
 };
 use kernel::{
     pr_info_once,
-    prelude::*,
-    sync::Arc, //
+    prelude::*, //
 };
 
-/// What a queue has of the device and of memory.
-struct Parts {
-    numa_node: i32,
-    pair: QueuePair<Queue>,
-    tags: PerTag<Driver, TagData>,
-    read_bounce: Option<ReadBounce>,
-    outgoing: MessageBuffers<BUFFER_LEN>,
-    incoming: MessageBuffers<BUFFER_LEN>,
-    send: SendState,
-}
-
-impl Parts {
-    /// Makes the parts of the connection `id`'s queue. May sleep.
-    // Its stack frame is gone when the queue is put together.
-    #[inline(never)]
-    fn new(
-        config: &QueueConfig,
-        requests: &Arc<Requests<Driver>>,
-        id: &Arc<Id>,
-        pd: &Arc<ProtectionDomain>,
-        shape: Shape,
-    ) -> Result<Self> {
-        let depth = usize::from(shape.depth);
-        let index = config.index.into();
-        let context = if config.polled {
-            CqContext::Direct
-        } else {
-            CqContext::SoftIrq
-        };
-        let capacity = shape.capacity();
-        let cq = CompletionQueue::new(pd, capacity.completions(), index, context)?;
-        Ok(Self {
-            numa_node: pd.attributes().numa_node,
-            pair: QueuePair::new(id, pd, &cq, capacity)?,
-            tags: PerTag::new(requests, index, |_| {
-                let list = SegmentList::new(pd, shape.segments, shape.bytes)?;
-                Ok(TagData::new(list))
-            })?,
-            read_bounce: match shape.read_bounce_slots {
-                0 => None,
-                slots => Some(ReadBounce::new(pd, slots, shape.small_read)?),
-            },
-            outgoing: MessageBuffers::new(pd, depth + 1, Direction::ToDevice)?,
-            incoming: MessageBuffers::new(pd, depth, Direction::FromDevice)?,
-            send: SendState::new(shape)?,
-        })
-    }
-}
-
 impl Queue {
-    /// Makes the queue pair of the connection `id` with all its memory, and
-    /// posts its receive buffers. May sleep.
-    pub(crate) fn new(
-        session: Arc<Session>,
-        config: QueueConfig,
-        requests: &Arc<Requests<Driver>>,
-        id: &Arc<Id>,
-        pd: &Arc<ProtectionDomain>,
-        shape: Shape,
-    ) -> Result<Arc<Self>> {
-        let parts = Parts::new(&config, requests, id, pd, shape)?;
-        let requests = requests.clone();
-        let init = Self::init(session, config, requests, id.is_iwarp(), shape, parts);
-        let queue = Arc::pin_init(init, GFP_KERNEL)?;
-        for buffer in 0..u32::from(shape.depth) {
-            queue.post_receive(buffer)?;
-        }
-        queue.pair.cq().start(queue.clone());
-        queue.comes_to(State::Connecting);
-        Ok(queue)
-    }
-
-    /// Puts a queue together that has posted nothing and accepts no requests.
-    fn init(
-        session: Arc<Session>,
-        config: QueueConfig,
-        requests: Arc<Requests<Driver>>,
-        iwarp: bool,
-        shape: Shape,
-        parts: Parts,
-    ) -> impl PinInit<Self> {
-        let settings = config.settings;
-        pin_init!(Self {
-            index: config.index,
-            path: config.session.path(),
-            numa_node: parts.numa_node,
-            unrung: Atomic::new(false),
-            polled: config.polled,
-            depth: shape.depth,
-            session_id: config.session,
-            epoch: config.epoch,
-            settings,
-            session,
-            pair: parts.pair,
-            requests,
-            tags: parts.tags,
-            standing: Standing::new(),
-            starved: Atomic::new(false),
-            remote_invalidate: settings.remote_invalidate,
-            read_bounce: parts.read_bounce,
-            limits: WriteLimits::new(shape.inline_segments, !iwarp),
-            outgoing: parts.outgoing,
-            incoming: parts.incoming,
-            completed_sends: CompletedSends::new(),
-            keep_alive_pending: Atomic::new(false),
-            outstanding: Atomic::new(Outstanding::NOTHING.word()),
-            flushes: FlushAccount::new(config.unflushed),
-            timing: Atomic::new(false),
-            reaps: Atomic::new(0),
-            send <- new_irq_lock!(parts.send, "hcablk_send"),
-            sent: Sent::default(),
-            done: Done::default(),
-            times: Times::default(),
-        })
-    }
-
     /// Starts accepting requests, after the target has accepted the connection and granted its
     /// first credits. Posts the registration of the read bounce slots first. May fail as posting
     /// does, and with `ENOMEM` without a send queue slot for that.
@@ -298,16 +146,19 @@ pub(super) struct Standing {
     timed_out: Atomic<bool>,
     /// The queue pair has failed meanwhile.
     is_unfit: Atomic<bool>,
+    /// A keep-alive is under way.
+    keep_alive: Atomic<bool>,
 }
 
 impl Standing {
     /// Makes that of a queue that is being connected.
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             live: Atomic::new(false),
             granted: Atomic::new(false),
             timed_out: Atomic::new(false),
             is_unfit: Atomic::new(false),
+            keep_alive: Atomic::new(false),
         }
     }
 
@@ -315,6 +166,18 @@ impl Standing {
     #[inline(always)]
     pub(super) fn is_live(&self) -> bool {
         self.live.load(Acquire)
+    }
+
+    /// Returns whether a keep-alive is under way.
+    #[inline(always)]
+    pub(super) fn is_keep_alive_pending(&self) -> bool {
+        self.keep_alive.load(Acquire)
+    }
+
+    /// Takes note that the keep-alive has completed.
+    #[inline(always)]
+    pub(super) fn keep_alive_over(&self) {
+        self.keep_alive.store(false, Release);
     }
 
     /// Returns whether the target has granted the connection.
@@ -523,12 +386,12 @@ impl Queue {
             return self.session.clone().queue_timed_out(self, self.depth);
         }
         if !self.is_live()
-            || self.keep_alive_pending.load(Acquire)
+            || self.standing.is_keep_alive_pending()
             || !send.space.reserve(1, || self.completed_sends.freed())
         {
             return;
         }
-        self.keep_alive_pending.store(true, Release);
+        self.standing.keep_alive.store(true, Release);
         let mut keep_alive = Rdma::empty_write();
         let slots = send.space.post_signaled(1);
         keep_alive.signal(WorkId::new(kind::KEEP_ALIVE, 0).freeing(slots));
