@@ -274,6 +274,21 @@ impl Request {
         }
     }
 
+    /// Returns what is to be done on the workqueue when its bio has ended well; most often nothing.
+    #[inline(always)]
+    fn step_behind_bio(&self) -> Option<Step> {
+        if matches!(self.op, Ok(Op::Read(..))) {
+            // Too long for an interrupt handler.
+            return self.bounces().then_some(Step::Bounce);
+        }
+        let task = self.task().filter(|task| task.replaces())?;
+        if self.was_overtaken(task) {
+            return Some(Step::Overtaken);
+        }
+        // It waits for the drive.
+        self.is_unstable(task).then_some(Step::Unstable)
+    }
+
     /// Returns whether what was written past the page cache must be written again, through it.
     #[inline]
     fn was_overtaken(&self, task: Task) -> bool {
@@ -288,23 +303,17 @@ impl Request {
 #[inline(always)]
 pub(crate) fn bio_done(mut request: KBox<Request>, result: Result<(), DriveStatus>) {
     let queue = request.queue.clone();
-    let task = request.task().filter(|task| task.replaces());
-    if result.is_ok() && task.is_some_and(|task| request.was_overtaken(task)) {
-        request.step = Step::Overtaken;
-        return wait_for_drive(request);
-    }
-    // It waits for the drive.
-    if result.is_ok() && task.is_some_and(|task| request.is_unstable(task)) {
-        request.step = Step::Unstable;
-        return wait_for_drive(request);
-    }
-    // Too long for an interrupt handler.
-    if result.is_ok() && request.bounces() && matches!(request.op, Ok(Op::Read(..))) {
-        request.step = Step::Bounce;
-        return wait_for_drive(request);
-    }
-    if result.is_err_and(may_be_of_flush) && request.needs_flush() {
-        request.volume.backing().flush_failures().add();
+    match result {
+        Ok(()) => {
+            if let Some(step) = request.step_behind_bio() {
+                request.step = step;
+                return wait_for_drive(request);
+            }
+        }
+        Err(status) if may_be_of_flush(status) && request.needs_flush() => {
+            request.volume.backing().flush_failures().add();
+        }
+        Err(_) => {}
     }
     finish_here(&queue, request, result);
 }

@@ -23,9 +23,10 @@ use hcablk_core::{
         Tag, //
     },
     rdma::cq::Completion,
-    sync::{
-        atomic::Acquire,
-        unordered::UnorderedU64, //
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Relaxed, //
     },
     system::errno, //
 };
@@ -169,14 +170,14 @@ fn about(f: &mut fmt::Formatter<'_>, subject: Option<Subject>) -> fmt::Result {
 
 /// Which request each [`Request`] has, for messages: whoever finds work that has failed does not
 /// own the `Request`, and may come when that has another request.
-pub(super) struct Named(KVec<UnorderedU64>);
+pub(super) struct Named(KVec<Atomic<u64>>);
 
 impl Named {
     /// Allocates room for the faults of `requests` requests. May sleep.
     pub(super) fn new(requests: usize) -> Result<Self> {
         let mut places = KVec::with_capacity(requests, GFP_KERNEL)?;
         for _ in 0..requests {
-            places.push(UnorderedU64::new(0), GFP_KERNEL)?;
+            places.push(Atomic::new(0), GFP_KERNEL)?;
         }
         Ok(Self(places))
     }
@@ -188,12 +189,13 @@ impl Named {
             _ => 0,
         };
         if let Some(place) = self.0.get(request.index as usize) {
-            place.set(u64::from(key) << 32 | u64::from(request.tag.to_immediate()));
+            let named = u64::from(key) << 32 | u64::from(request.tag.to_immediate());
+            place.store(named, Relaxed);
         }
     }
 
     pub(super) fn get(&self, request: u32) -> Option<Subject> {
-        let named = self.0.get(request as usize)?.get();
+        let named = self.0.get(request as usize)?.load(Relaxed);
         Some(Subject {
             tag: Tag::from_immediate(named as u32),
             key: (named >> 32) as u32,

@@ -22,7 +22,10 @@ use super::{
         Work,
         RECEIVE_ENTRIES, //
     },
-    request::Request, //
+    request::{
+        Group,
+        Request, //
+    },
 };
 use crate::memory::layout::MEDIUM;
 use hcablk_core::{
@@ -120,12 +123,12 @@ impl Queue {
     /// Admits the other requests of a message, whose first was admitted.
     #[inline(never)]
     fn receive_rest(&self, mut work: IrqGuard<'_, Work>, first: Admitted, rest: Received) {
-        let mut group = [const { None }; MESSAGE_REQUESTS_MAX];
-        let mut places = group.iter_mut();
+        let mut group = Group::<MESSAGE_REQUESTS_MAX>::new();
         let mut later = false;
-        let mut put = |admitted| match (admitted, places.next()) {
-            (Admitted::Start(request), Some(place)) => *place = Some(request),
-            _ => later = true,
+        let mut put = |admitted| match admitted {
+            // There is room for all of a message.
+            Admitted::Start(request) => later |= group.push(request).is_err(),
+            Admitted::Later => later = true,
         };
         put(first);
         let (mut message, mut more) = (rest, true);
@@ -145,9 +148,7 @@ impl Queue {
         }
         self.batcher.gather_from(work.made - work.idle.len());
         drop(work);
-        for request in group.into_iter().flatten() {
-            self.start(request);
-        }
+        group.take_each(|request| self.start(request));
         if later {
             self.begin_waiting(self.work.lock());
         }
@@ -164,13 +165,10 @@ impl Queue {
         message::Request::decode_whole(&bytes, 0, 0)
     }
 
-    /// Decodes the next request of a message. Returns it, or what is wrong with it, and how many
-    /// follow.
-    #[inline]
-    fn read(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
-        if message.admitted == 0 {
-            return self.read_first(message);
-        }
+    /// Decodes the next request of a message whose first was admitted. Returns it, or what is wrong
+    /// with it, and how many follow.
+    #[inline(always)]
+    fn read_next(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
         let before = (message.admitted - 1) * REQUEST_LEN;
         let more = message.length / REQUEST_LEN - message.admitted - 1;
         let data = self.inline_data(message.buffer).ok_or(EINVAL);
@@ -180,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// Decodes the first request of a message as [`Self::read`] does, of any length.
+    /// Decodes the first request of a message as [`Self::read_next`] does, of any length.
     #[inline(never)]
     fn read_first(&self, message: Received) -> (Result<message::Request, BadRequest>, usize) {
         let mut bytes = [0; BUFFER_LEN];
@@ -223,10 +221,24 @@ impl Queue {
         } else if message.admitted == 0 && message.length == REQUEST_LEN {
             let decoded = self.read_one(message);
             self.admit_decoded(work, request, message, decoded, false)
-        } else {
-            let (decoded, more) = self.read(message);
+        } else if message.admitted != 0 {
+            let (decoded, more) = self.read_next(message);
             self.admit_decoded(work, request, message, decoded, more != 0)
+        } else {
+            self.admit_first(work, request, message)
         }
+    }
+
+    /// Admits the first request of a message as [`Self::admit`] does, of any length.
+    #[inline(never)]
+    fn admit_first(
+        &self,
+        work: &mut Work,
+        request: KBox<Request>,
+        message: Received,
+    ) -> (Admitted, bool) {
+        let (decoded, more) = self.read_first(message);
+        self.admit_decoded(work, request, message, decoded, more != 0)
     }
 
     /// Admits an eager write that came with nothing but the immediate value `value`. It has neither

@@ -29,15 +29,18 @@ use super::{
         Work, //
     },
     queue_volume::QueueVolume,
-    request::Request, //
+    request::{
+        Group,
+        Request, //
+    },
 };
 use hcablk_core::{
     logic::mq::lines::Visit,
     p2p::PeerMemory,
     report::broken::keep,
-    sync::unordered::{
-        UnorderedU32,
-        UnorderedUsize, //
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
     },
 };
 use kernel::{
@@ -52,16 +55,16 @@ const ROOM: usize = 16;
 /// The answers whose send has completed and which are still to be reclaimed. Changed by the
 /// completion handler only.
 pub(super) struct CompletedSends {
-    count: UnorderedUsize,
+    count: Atomic<usize>,
     /// The `Request` that each was posted as, which may be the first of a list.
-    first: [UnorderedU32; ROOM],
+    first: [Atomic<u32>; ROOM],
 }
 
 impl CompletedSends {
     pub(super) fn new() -> Self {
         Self {
-            count: UnorderedUsize::new(0),
-            first: [const { UnorderedU32::new(0) }; ROOM],
+            count: Atomic::new(0),
+            first: [const { Atomic::new(0) }; ROOM],
         }
     }
 
@@ -69,12 +72,12 @@ impl CompletedSends {
     /// room.
     #[inline]
     fn push(&self, first: u32) -> bool {
-        let count = self.count.get();
+        let count = self.count.load(Relaxed);
         let Some(place) = self.first.get(count) else {
             return false;
         };
-        place.set(first);
-        self.count.set(count + 1);
+        place.store(first, Relaxed);
+        self.count.store(count + 1, Relaxed);
         true
     }
 }
@@ -110,12 +113,12 @@ impl Queue {
     #[inline]
     pub(super) fn take_completed(&self) -> Option<KBox<Request>> {
         loop {
-            let last = self.completed_sends.count.get().checked_sub(1)?;
+            let last = self.completed_sends.count.load(Relaxed).checked_sub(1)?;
             let place = self.completed_sends.first.get(last)?;
-            let request = self.inflight.take(place.get());
+            let request = self.inflight.take(place.load(Relaxed));
             match request.as_ref().and_then(|request| request.next) {
-                Some(next) => place.set(next),
-                None => self.completed_sends.count.set(last),
+                Some(next) => place.store(next, Relaxed),
+                None => self.completed_sends.count.store(last, Relaxed),
             }
             // Nobody is there if the queue gave up waiting for the HCA.
             if let Some(request) = request {
@@ -132,7 +135,7 @@ impl Queue {
     /// Reclaims all `Request`s whose answer's send has completed.
     #[inline]
     pub(super) fn reclaim_completed(&self) {
-        if self.completed_sends.count.get() != 0 {
+        if self.completed_sends.count.load(Relaxed) != 0 {
             self.reclaim_groups();
         }
     }
@@ -140,21 +143,24 @@ impl Queue {
     /// Does the work of [`Self::reclaim_completed`], out of line.
     fn reclaim_groups(&self) {
         loop {
-            let mut group = [const { None }; ROOM];
-            for place in &mut group {
-                *place = self.take_completed();
-                if place.is_none() {
+            let mut group = Group::<ROOM>::new();
+            while let Some(request) = self.take_completed() {
+                // There is room: the group is not full.
+                let _ = group.push(request);
+                if group.is_full() {
                     break;
                 }
             }
-            if group[0].is_none() {
+            if group.is_empty() {
                 return;
             }
+            let more = group.is_full();
             let mut work = self.work.lock();
-            for request in group.iter_mut().filter_map(Option::take) {
-                self.release(&mut work, request);
-            }
+            group.take_each(|request| self.release(&mut work, request));
             self.begin_waiting(work);
+            if !more {
+                return;
+            }
         }
     }
 
