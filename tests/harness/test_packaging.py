@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the packages bring: units, udev rules, scripts and documents, as far as that needs no machine."""
 
+import importlib.machinery
+import importlib.util
 import os
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 PACKAGING = TOP / "packaging"
+
+
+def module(path):
+    """A script without a suffix, as a module."""
+    loader = importlib.machinery.SourceFileLoader(path.name.replace("-", "_"), str(path))
+    loaded = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(loaded)
+    return loaded
 
 
 class Udev(unittest.TestCase):
@@ -53,6 +64,36 @@ class NewKernel(unittest.TestCase):
     def test_it_is_silent_otherwise(self):
         self.assertEqual(self.run_for("7.4.1", ["hcablk.ko.xz", "hcablk_target.ko.xz"]), "")
         self.assertEqual(self.run_for("7.4.1", configured=False), "")
+
+
+class Fence(unittest.TestCase):
+    def test_all_targets_have_the_same_end(self):
+        agent = module(PACKAGING / "fence/fence_hcablk")
+        left = []
+
+        def end(_process, seconds):
+            left.append(seconds)
+            time.sleep(0.2)
+            return None, "", "it did not end in time"
+
+        agent.start = lambda options, words: words
+        agent.end = end
+        options = {name: default for name, _, _, default, _ in agent.OPTIONS}
+        options.update(method="evict", volume="data", ip="10.0.0.1,10.0.0.2", plug="x")
+        with self.assertRaises(agent.Failed):
+            agent.Evict(options).off()
+        self.assertEqual(len(left), 2)
+        self.assertLess(left[1], left[0] - 0.1)
+
+    def test_root_is_not_needed(self):
+        agent = module(PACKAGING / "fence/fence_hcablk")
+        run = []
+        agent.start = lambda options, words: run.append(words[-1])
+        agent.end = lambda process, seconds: (0, "", "")
+        options = {name: default for name, _, _, default, _ in agent.OPTIONS}
+        options.update(agent.from_lines(["use_sudo=1", "username=fence", "volume=data", "ip=10.0.0.1", "plug=x"]))
+        agent.Evict(options).off()
+        self.assertTrue(run[0].startswith("sudo -n hcablk target evict"), run)
 
 
 if __name__ == "__main__":
