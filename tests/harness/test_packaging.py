@@ -3,7 +3,9 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -94,6 +96,52 @@ class Fence(unittest.TestCase):
         options.update(agent.from_lines(["use_sudo=1", "username=fence", "volume=data", "ip=10.0.0.1", "plug=x"]))
         agent.Evict(options).off()
         self.assertTrue(run[0].startswith("sudo -n hcablk target evict"), run)
+
+
+class Documents(unittest.TestCase):
+    def test_installed_documents_have_no_dead_links(self):
+        wanted = re.search(r"installed-docs\" .*\n.*\{command,configuration\}", (TOP / "scripts/deb").read_text())
+        self.assertIsNotNone(wanted)
+        names = (PACKAGING / "debian/hcablk.docs").read_text().replace("docs/", "").split()
+        files = [next(TOP.glob(f"docs/*/{name}")) for name in names]
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([TOP / "scripts/installed-docs", folder, *files], check=True)
+            links = module(TOP / "scripts/installed-docs").LINK
+            kept = 0
+            for name in names:
+                for _, target in links.findall((Path(folder) / name).read_text()):
+                    path = target.partition("#")[0]
+                    if path and "://" not in path:
+                        kept += 1
+                        self.assertTrue((Path(folder) / path).exists(), f"{name}: {target}")
+            self.assertGreater(kept, 5)
+
+
+class Copyright(unittest.TestCase):
+    def test_the_crates_that_are_linked_are_named_and_no_others(self):
+        def package(name, source="registry"):
+            return {"id": name, "name": name, "version": "1.0", "source": source, "authors": ["A <a@example.org>"],
+                    "license": "MIT", "license_file": None}
+
+        def dependency(name, kind=None):
+            return {"pkg": name, "dep_kinds": [{"kind": kind}]}
+
+        nodes = {"own": [dependency("direct"), dependency("tests", "dev"), dependency("builds", "build")], "direct": [dependency("deep")],
+                 "deep": [], "tests": [], "builds": []}
+        metadata = {
+            "packages": [package("own", None)] + [package(name) for name in ("tests", "direct", "builds", "deep")],
+            "workspace_members": ["own"],
+            "resolve": {"nodes": [{"id": name, "deps": deps} for name, deps in nodes.items()]},
+        }
+        crates = module(TOP / "scripts/crates-of")
+        self.assertEqual([one["name"] for one in crates.linked(metadata)], ["deep", "direct"])
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "metadata"
+            file.write_text(json.dumps(metadata))
+            printed = subprocess.run([TOP / "scripts/crates-of", file], capture_output=True, text=True, check=True).stdout
+        self.assertIn("\n direct 1.0: MIT (A)\n", printed)
+        # A paragraph of a control file: each line goes on with the one before.
+        self.assertTrue(all(line.startswith(" ") for line in printed.splitlines()[1:]))
 
 
 if __name__ == "__main__":
