@@ -8,6 +8,7 @@
 mod durable;
 mod listen;
 mod machine;
+mod replace;
 
 use std::any::Any;
 use std::fmt;
@@ -165,11 +166,11 @@ pub trait System {
     /// Locks a folder against other processes that do so; returns nothing if one of them has it.
     fn try_lock(&self, path: &Path) -> Result<Option<Lock>, OpError>;
 
-    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need
-    /// be.
+    /// Puts a regular file in place of what was there, all or nothing, and makes its folder if need be. The new file has the
+    /// owner and the mode of the former one. Fails at a symbolic link that another user made.
     fn replace(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
-    /// As [`Self::replace`], but that nobody but the owner can read the file.
+    /// Does what [`Self::replace`] does with a file that nobody but the caller can read.
     fn replace_secret(&self, path: &Path, text: &str) -> Result<(), OpError>;
 
     /// Lists the processes that have one of `devices` open, as far as the caller may see them.
