@@ -37,7 +37,7 @@ pub use config::{ApplyArgs, CheckArgs, ConfigCommand, HowArgs, SaveArgs, ScopeAr
 pub use initiator::{
     AcknowledgeLossArgs, ConnectArgs, DisconnectArgs, DiscoverArgs, PathsFrom, TimesArgs, Wanted,
 };
-pub use key::{AddArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
+pub use key::{AddArgs, ApplyKeysArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
     AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
@@ -332,7 +332,7 @@ impl Command {
             | Self::Events(_) => true,
             Self::Trace(command) => matches!(command, TraceCommand::Record(_)),
             Self::Apply(args) => !args.how.dry_run,
-            Self::Key(command) => matches!(command, KeyCommand::Apply),
+            Self::Key(command) => matches!(command, KeyCommand::Apply(_)),
             Self::Target(command) => !matches!(
                 command,
                 TargetCommand::List | TargetCommand::Stats(_) | TargetCommand::Times(_)

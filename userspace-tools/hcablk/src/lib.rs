@@ -179,7 +179,7 @@ fn key(system: &dyn System, command: &KeyCommand) -> Result<Outcome> {
             keys::add(system, &whose, &text)
         }
         KeyCommand::Retire(args) => keys::retire(system, &args.whose().map_err(wrong)?),
-        KeyCommand::Apply => keys::apply(system),
+        KeyCommand::Apply(args) => keys::apply(system, args.force),
     }
 }
 

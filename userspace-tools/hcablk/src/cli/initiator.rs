@@ -206,6 +206,7 @@ impl DiscoverArgs {
     pub fn wanted(&self) -> Discover {
         Discover {
             key_of: None,
+            pending_key: false,
             address: self.address.clone(),
             port: self.port,
             host_id: self.host_id,

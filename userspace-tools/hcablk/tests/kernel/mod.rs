@@ -98,6 +98,8 @@ pub struct Kernel {
     pub no_nodes: Cell<bool>,
     /// How often the command waited for something that may change by itself.
     pub pauses: Cell<u32>,
+    /// The key of a host that a target believes, as the kernel takes it; `None`: any, or none.
+    pub believes: RefCell<Option<String>>,
     /// After so many pauses all clients are gone.
     pub clients_leave_after: Cell<Option<u32>>,
     /// Whether the caller lacks root's rights.
