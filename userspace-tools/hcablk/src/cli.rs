@@ -40,8 +40,8 @@ pub use initiator::{
 pub use key::{AddArgs, ApplyKeysArgs, GenerateArgs, KeyCommand, OthersArgs, OwnArgs};
 pub use path::{PathAddArgs, PathCommand, PathPolicyArgs, PathRemoveArgs, PathSyncArgs};
 pub use target::{
-    AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetCommand,
-    TargetTimesArgs, UnexportArgs, UnlistenArgs,
+    AdmitArgs, AllowArgs, EvictArgs, ExportArgs, ForbidArgs, ListenArgs, TargetApplyArgs,
+    TargetCommand, TargetTimesArgs, UnapplyArgs, UnexportArgs, UnlistenArgs,
 };
 pub use trace::{RecordArgs, ShowTraceArgs, TraceCommand};
 pub use usage::explain;

@@ -48,7 +48,6 @@ pub mod user;
 
 use uuid::Uuid;
 
-use apply::plan::Scope;
 use cli::{
     Command, ConfigCommand, HostIdArgs, KeyCommand, PathCommand, TargetCommand, TraceCommand,
     Wanted,
@@ -69,8 +68,9 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Discover(args) => initiator::discover(system, &args.wanted()),
         Command::Config(command) => configuration(system, command),
         Command::Apply(args) => apply::apply(system, args.how.apply(args.scope.scope())),
-        Command::Target(TargetCommand::Apply(args)) => {
-            apply::apply(system, args.apply(Scope::Target))
+        Command::Target(TargetCommand::Apply(args)) => apply::apply(system, args.apply()),
+        Command::Target(TargetCommand::Unapply(args)) => {
+            apply::unapply(system, args.unit.as_deref(), args.timeout())
         }
         Command::Disconnect(args) => {
             initiator::disconnect(system, &args.which(), args.force, args.if_exists)
@@ -114,8 +114,11 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
         Command::Key(command) => key(system, command),
         Command::Target(TargetCommand::Export(args)) => target::export(system, &args.into()),
         Command::Target(TargetCommand::Unexport(args)) => match &args.name {
-            Some(name) => target::unexport(system, name, args.force, args.if_exists),
-            None => target::unexport_all(system, args.force),
+            Some(name) if args.here => {
+                target::unexport_here(system, name, args.force, args.if_exists)
+            }
+            Some(name) => target::unexport(system, name, args.into()),
+            None => target::unexport_all(system, args.into()),
         },
         Command::Target(TargetCommand::Allow(args)) => {
             target::allow(system, &args.name, &args.hosts)

@@ -9,6 +9,7 @@ mod durable;
 mod listen;
 mod machine;
 mod replace;
+mod selves;
 
 use std::any::Any;
 use std::fmt;
@@ -181,6 +182,14 @@ pub trait System {
 
     /// Runs a program and waits for its end; returns what it has printed. The error is a reason to print.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String>;
+
+    /// Runs this program side by side with each of these lists of arguments, for at most `timeout`, or until the user wants to stop.
+    /// Returns how each has ended; nothing of one that goes on by itself, because the kernel does not let it end.
+    fn run_selves(
+        &self,
+        lines: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Vec<Option<Result<(), Error>>>;
 
     /// Loads a kernel module and what it depends on. The error is a reason to print.
     fn load_module(&self, name: &str) -> Result<(), String>;

@@ -27,7 +27,8 @@ pub(crate) use ports::enable as enable_port;
 pub use ports::{listen, unlisten, Listen, DEFAULT_PORT};
 pub(crate) use show::selected;
 pub use show::{exports, list, stats, times};
-pub use unexport::{unexport, unexport_all};
+pub(crate) use unexport::unexport_these;
+pub use unexport::{unexport, unexport_all, unexport_here, Unexport};
 pub use write_cache::WriteCache;
 pub(crate) use write_cache::{remedy, risk};
 

@@ -232,9 +232,11 @@ impl fmt::Display for Done {
             }
             Self::Keys {} => writeln!(f, "the kernel modules have the keys"),
             Self::Export { .. } => self.write_export(f),
-            Self::UnexportAll { volumes, .. } => volumes
-                .iter()
-                .try_for_each(|volume| writeln!(f, "{volume} is not exported any more")),
+            Self::Unapply { volumes, ports, .. } => {
+                ended_ports(f, ports)?;
+                ended_volumes(f, volumes)
+            }
+            Self::UnexportAll { volumes, .. } => ended_volumes(f, volumes),
             Self::Unexport {
                 volume,
                 changed: true,

@@ -19,7 +19,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::time::{clock_gettime, ClockId};
 
 use super::{
-    durable, listen, replace, Clock, Listen, Listener, Lock, Op, OpError, Process, Rights, System,
+    durable, listen, replace, selves, Clock, Listen, Listener, Lock, Op, OpError, Process, Rights,
+    System,
 };
 use crate::error::{describe, Error, Kind};
 
@@ -273,6 +274,14 @@ impl System for Machine {
             }
             Err(error) => Err(format!("{program}: {error}")),
         }
+    }
+
+    fn run_selves(
+        &self,
+        lines: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Vec<Option<Result<(), Error>>> {
+        selves::run(&self.root, lines, timeout, || self.interrupted())
     }
 
     fn load_module(&self, name: &str) -> Result<(), String> {

@@ -16,6 +16,8 @@ use super::hosts::{allow_host, hosts};
 use super::ports::{ensure_port, Listen};
 use super::volumes;
 use super::write_cache::{self, WriteCache};
+use crate::apply::record::Record;
+use crate::apply::step::Table;
 use crate::config::running::attribute;
 use crate::configfs::{Group, Transaction, TARGET};
 use crate::error::{describe, with_reason, Error, Kind, Result, SEE_THE_LOG};
@@ -147,6 +149,10 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     let result = set_up(&tree, &group, wanted, path, wwid, &mut transaction);
     let changed = transaction.has_changes();
     let (port, evicted) = transaction.finish(result)?;
+    if changed {
+        // The service neither repeats nor ends what somebody else made.
+        Record::of(system).forget(Table::Export, wanted.volume.as_str())?;
+    }
 
     let allowed: Vec<_> = hosts(&group)?.into_iter().map(|(host, _)| host).collect();
     let mut outcome = Outcome::new(Done::Export {
