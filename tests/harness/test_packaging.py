@@ -14,6 +14,9 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 PACKAGING = TOP / "packaging"
+GENERATOR = "/usr/lib/systemd/system-generators/systemd-fstab-generator"
+# What a login waits for, directly or not.
+BEFORE_A_LOGIN = {"remote-fs-pre.target", "remote-fs.target", "o2cb.service", "network.target", "systemd-user-sessions.service"}
 
 
 def module(path):
@@ -22,6 +25,47 @@ def module(path):
     loaded = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(loaded)
     return loaded
+
+
+def setting(unit, name):
+    """The words of all lines NAME= of a unit."""
+    lines = (line.partition("=") for line in unit.read_text().splitlines())
+    return [word for key, _, value in lines if key == name for word in value.split()]
+
+
+class Units(unittest.TestCase):
+    def test_no_login_waits_for_a_target(self):
+        units = [unit for unit in (PACKAGING / "systemd").rglob("*") if unit.is_file()]
+        self.assertGreater(len(units), 8)
+        for unit in units:
+            self.assertFalse(BEFORE_A_LOGIN & set(setting(unit, "Before")), unit.name)
+
+    def test_file_systems_are_mounted_when_their_disk_is_connected(self):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {**os.environ, "SYSTEMD_FSTAB": str(PACKAGING / "examples/fstab")}
+            subprocess.run([GENERATOR, folder, folder, folder], check=True, env=environment)
+            made = Path(folder)
+            for mount, disk in (("srv-db", "db"), ("srv-shared", "data"), ("srv-gfs2", "data")):
+                self.assertTrue((made / f"hcablk-mounts@{disk}.target.wants/{mount}.mount").is_symlink(), mount)
+                # Nothing of the boot pulls it in, so nothing of the boot waits for it.
+                self.assertEqual([wants.parent.name for wants in made.rglob(f"{mount}.mount") if wants.is_symlink()],
+                                 [f"hcablk-mounts@{disk}.target.wants"])
+                unit = made / f"{mount}.mount"
+                self.assertIn(f"hcablk@{disk}.service", setting(unit, "Requires"))
+                self.assertIn(f"hcablk@{disk}.service", setting(unit, "After"))
+
+    def test_a_connected_disk_has_its_file_systems_mounted(self):
+        service = (PACKAGING / "systemd/hcablk@.service").read_text()
+        self.assertRegex(service, r"(?m)^ExecStartPost=/usr/bin/systemctl --no-block start hcablk-mounts@%i\.target$")
+        self.assertTrue((PACKAGING / "systemd/hcablk-mounts@.target").exists())
+
+    def test_every_unit_is_installed(self):
+        package = "".join((PACKAGING / "debian" / name).read_text() for name in ("hcablk.install", "hcablk-ublk.install"))
+        script = (TOP / "scripts/install").read_text()
+        for unit in (PACKAGING / "systemd").glob("*.*"):
+            if unit.is_file():
+                self.assertIn(f"systemd/{unit.name} ", package)
+                self.assertIn(unit.name, script)
 
 
 class Udev(unittest.TestCase):

@@ -46,6 +46,8 @@ pub mod trace;
 pub mod tuning;
 pub mod user;
 
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use cli::{
@@ -73,7 +75,8 @@ pub fn run(command: &Command, system: &dyn System, say: &mut Say<'_>) -> Result<
             apply::unapply(system, args.unit.as_deref(), args.timeout())
         }
         Command::Disconnect(args) => {
-            initiator::disconnect(system, &args.which(), args.force, args.if_exists)
+            let wait = Duration::from_secs(args.wait.into());
+            initiator::disconnect(system, &args.which(), args.force, args.if_exists, wait)
         }
         Command::AcknowledgeLoss(args) => initiator::acknowledge_loss(system, &args.disk),
         Command::Path(PathCommand::Add(args)) => initiator::add_path(

@@ -231,6 +231,11 @@ pub struct DisconnectArgs {
     #[arg(long)]
     pub force: bool,
 
+    /// While the disk is mounted or open, try again for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, hide_default_value = true,
+        value_parser = value_parser!(u32).range(0..=604_800))]
+    pub wait: u32,
+
     /// Do not fail when there is no such device
     #[arg(long)]
     pub if_exists: bool,
