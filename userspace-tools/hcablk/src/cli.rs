@@ -370,16 +370,16 @@ impl Switch {
 /// Arguments of `host-id`.
 #[derive(Args, Debug)]
 pub struct HostIdArgs {
-    /// Write this id to /etc/hcablk/host_id
-    #[arg(long, value_name = "UUID", value_parser = hostid::parse, conflicts_with = "generate")]
+    /// Write this id to /etc/hcablk/host_id, unless there is another one
+    #[arg(long, value_name = "UUID", value_parser = hostid::parse, group = "new")]
     pub set: Option<Uuid>,
 
     /// Write a new random id to /etc/hcablk/host_id, unless there is one
-    #[arg(long)]
+    #[arg(long, group = "new")]
     pub generate: bool,
 
-    /// With --generate: replace the id that is there
-    #[arg(long, requires = "generate")]
+    /// With --set and --generate: replace the id that is there
+    #[arg(long, requires = "new")]
     pub force: bool,
 }
 

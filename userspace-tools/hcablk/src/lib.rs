@@ -193,25 +193,29 @@ fn host_id(system: &dyn System, args: &HostIdArgs) -> Result<Outcome> {
     let new = match args.set {
         None if !args.generate => None,
         Some(id) => Some(id),
-        None => {
-            // A new id locks this host out of every target that knows the old one: not by accident.
-            if !args.force {
-                if let Some(id) = hostid::stored(system)? {
-                    return Err(Error::new(
-                        Kind::Exists,
-                        format!("{} holds {id} already", hostid::FILE),
-                    )
-                    .advise(
-                        "Targets know this host by that id. To replace it nevertheless: hcablk \
-                         host-id --generate --force",
-                    ));
-                }
-            }
-            Some(Uuid::new_v4())
-        }
+        None => Some(Uuid::new_v4()),
     };
-    if let Some(id) = new {
-        hostid::store(system, id)?;
+    if let Some(new) = new {
+        // A new id locks this host out of every target that knows the old one: not by accident. A file that is broken names none.
+        let stored = hostid::stored(system);
+        let is_broken = stored.is_err();
+        if let Some(id) = stored.ok().flatten().filter(|id| *id != new && !args.force) {
+            let how = match args.set {
+                Some(id) => format!("--set {id}"),
+                None => "--generate".to_owned(),
+            };
+            return Err(Error::new(
+                Kind::Exists,
+                format!("{} holds {id} already", hostid::FILE),
+            )
+            .advise(format!(
+                "Targets know this host by that id. To replace it nevertheless: hcablk host-id {how} --force"
+            )));
+        }
+        if is_broken && args.generate && !args.force {
+            hostid::stored(system)?;
+        }
+        hostid::store(system, new)?;
     }
     let (host_id, source) = hostid::current(system)?;
     Ok(Outcome::new(Report::HostId { host_id, source }))
