@@ -114,7 +114,7 @@ impl Export {
 pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
     if wanted.provider.is_some() && wanted.mode != Mode::P2p {
         return Err(Error::new(
-            Kind::Failed,
+            Kind::Usage,
             format!("mode {} uses no PCI device's memory", wanted.mode.name()),
         )
         .advise("--provider is for --mode p2p."));
@@ -131,7 +131,7 @@ pub fn export(system: &dyn System, wanted: &Export) -> Result<Outcome> {
         .filter(|path| !path.contains('\n'))
         .ok_or_else(|| {
             Error::new(
-                Kind::Failed,
+                Kind::Usage,
                 format!("the path {} is not plain text", wanted.path.display()),
             )
         })?;
