@@ -414,6 +414,7 @@ def build(
         add_program(top, command, "hcablk")
         # Where its udev rule and the command look for it.
         add_program(top, command.parent / "hcablk-ublk", place="usr/sbin")
+        add_program(top, command.parent / "hcablk-bench", place="usr/sbin")
         # Examples of the library for user space, beside the command where cargo puts them.
         for example, name in EXAMPLES.items():
             add_program(top, command.parent / "examples" / example, name, "usr/bin")
