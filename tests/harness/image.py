@@ -413,7 +413,7 @@ def build(
     if command:
         add_program(top, command, "hcablk")
         # Where its udev rule and the command look for it.
-        for program in ("hcablk-ublk", "hcablk-vhost-user"):
+        for program in ("hcablk-bench", "hcablk-ublk", "hcablk-vhost-user"):
             add_program(top, command.parent / program, place="usr/sbin")
         # Examples of the library for user space, beside the command where cargo puts them.
         for example, name in EXAMPLES.items():
