@@ -2,8 +2,6 @@
 
 //! The command line.
 
-#![expect(clippy::doc_markdown, reason = "help texts are read in terminals")]
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 

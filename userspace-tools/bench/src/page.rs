@@ -68,17 +68,18 @@ impl Page {
 
     /// Adds a table. A cell `pass`, `fail` or `not possible` gets its colour.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
-        let head: String = head
-            .iter()
-            .map(|cell| format!("<th>{}</th>", escape(cell)))
-            .collect();
-        let _ = writeln!(self.body, "<table><tr>{head}</tr>");
+        self.body.push_str("<table><tr>");
+        for cell in head {
+            let _ = write!(self.body, "<th>{}</th>", escape(cell));
+        }
+        self.body.push_str("</tr>\n");
         for row in rows {
-            let cells: String = row
-                .iter()
-                .map(|cell| format!("<td class=\"{}\">{}</td>", class(cell), escape(cell)))
-                .collect();
-            let _ = writeln!(self.body, "<tr>{cells}</tr>");
+            self.body.push_str("<tr>");
+            for cell in row {
+                let (class, text) = (class(cell), escape(cell));
+                let _ = write!(self.body, "<td class=\"{class}\">{text}</td>");
+            }
+            self.body.push_str("</tr>\n");
         }
         self.body.push_str("</table>\n");
     }

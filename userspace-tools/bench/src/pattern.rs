@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    /// A file of 4 MiB; the kernel has no O_DIRECT for some file systems, so without.
+    /// A file of 4 MiB; the kernel has no `O_DIRECT` for some file systems, so without.
     fn file() -> io::Result<File> {
         let mut file = tempfile::tempfile()?;
         file.write_all(&vec![0; 4 << 20])?;

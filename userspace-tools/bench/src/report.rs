@@ -140,8 +140,7 @@ pub(crate) fn with_lab<T>(
             }
             Ok(done)
         }
-        (Ok(_), Err(error)) => Err(error),
-        (Err(error), Ok(())) => Err(error),
+        (Ok(_), Err(error)) | (Err(error), Ok(())) => Err(error),
         (Err(mut error), Err(other)) => {
             error.not_undone.extend(other.not_undone);
             error.not_undone.push(other.message);

@@ -69,6 +69,7 @@ const LOCAL: &[&str] = &[
     "--no-remote-invalidate",
 ];
 
+#[allow(clippy::too_many_lines, reason = "a list, one check after the other")]
 pub(super) fn checks() -> Vec<Check> {
     vec![
         Check {
