@@ -6,14 +6,13 @@
 //! A watch is kept until the volume is no longer what its initiator knows
 //! ([`watched`](crate::session::watched)), and a request to be told of the portals until the target
 //! has begun or ceased to listen somewhere. Everything else is answered at once, but for changes of
-//! reservations and for volumes that are to be attached or detached, which is done elsewhere; nothing
-//! here waits for a drive. When the export ends the
-//! initiator may ask, after its other queue pairs are gone, whether what was acknowledged is
-//! durable: this queue pair is closed last then. A message that is none of these, or that comes
-//! while another of its kind would have to be kept, ends the session, as does an initiator that is
-//! silent for longer than twice the `keep_alive_tmo` that it said, and a second ([`silence_ms`]).
-//! Every [`LOOK_MS`] it is looked whether the volume has changed, since neither block devices nor
-//! files tell their users.
+//! reservations and for volumes that are to be attached or detached, which is done elsewhere;
+//! nothing here waits for a drive. When the export ends the initiator may ask, after its other
+//! queue pairs are gone, whether what was acknowledged is durable: this queue pair is closed last
+//! then. A message that is none of these, or that comes while another of its kind would have to be
+//! kept, ends the session, as does an initiator that is silent for longer than twice the
+//! `keep_alive_tmo` that it said, and a second ([`silence_ms`]). Every [`LOOK_MS`] it is looked
+//! whether the volume has changed, since neither block devices nor files tell their users.
 //!
 //! # Locks and contexts
 //!

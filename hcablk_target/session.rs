@@ -13,9 +13,9 @@
 //! waited for; then the session is forgotten. If the export ends, what was acknowledged is made
 //! durable before, and the initiator can ask for that by the admin queue pair.
 //!
-//! In version 2 of the protocol a session begins with its one volume. In version 3 it begins without
-//! any, and volumes are attached and detached on its admin queue pair. One of several volumes ends
-//! by itself ([`Attachment::end`]); the last one ends the session.
+//! In version 2 of the protocol a session begins with its one volume. In version 3 it begins
+//! without any, and volumes are attached and detached on its admin queue pair. One of several
+//! volumes ends by itself ([`Attachment::end`]); the last one ends the session.
 
 use self::{
     attachment::Attachment,
@@ -252,7 +252,8 @@ impl Session {
         self.attached.lock().get(handle).cloned()
     }
 
-    /// Returns the first volume that is attached whose handle is `from` or a later one. Any context.
+    /// Returns the first volume that is attached whose handle is `from` or a later one. Any
+    /// context.
     pub(crate) fn next_attachment(&self, from: u16) -> Option<Arc<Attachment>> {
         let attached = self.attached.lock();
         let mut others = attached.iter().skip_while(|a| a.handle().0 < from);
@@ -269,9 +270,9 @@ impl Session {
         })
     }
 
-    /// Begins the end of one volume alone, which `enqueue`s it, and returns whether that had not begun
-    /// before; `None`: it is the last one, so that the session has to end: its queue pairs always
-    /// have a volume. Any context.
+    /// Begins the end of one volume alone, which `enqueue`s it, and returns whether that had not
+    /// begun before; `None`: it is the last one, so that the session has to end: its queue pairs
+    /// always have a volume. Any context.
     fn begin_end_of(
         &self,
         attachment: &Attachment,
@@ -304,8 +305,8 @@ impl Session {
         }
     }
 
-    /// Begins to detach a volume as the initiator asks, whose handle may be another one's when nothing
-    /// is left of it. Returns whether there is, or was, one of this handle.
+    /// Begins to detach a volume as the initiator asks, whose handle may be another one's when
+    /// nothing is left of it. Returns whether there is, or was, one of this handle.
     pub(crate) fn detach(&self, handle: Handle) -> bool {
         let Some(found) = self.attached.lock().leave(handle) else {
             return false;
@@ -316,8 +317,8 @@ impl Session {
         true
     }
 
-    /// Takes a volume off the list of whose requests nothing is left. Its handle stays its own until
-    /// the initiator has detached it: it may still name it.
+    /// Takes a volume off the list of whose requests nothing is left. Its handle stays its own
+    /// until the initiator has detached it: it may still name it.
     fn forget(&self, handle: Handle) {
         let former = self.attached.lock().forget(handle);
         drop(former);
@@ -607,8 +608,8 @@ impl Tick for Session {
 const BARE_PERIODS: u32 = 3;
 
 impl Session {
-    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host need not be allowed
-    /// to use any of them any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
+    /// Ends the session if no volume was attached for [`BARE_PERIODS`]: its host need not be
+    /// allowed to use any of them any more. Called every [`KEEP_ALIVE_PERIOD_MS`].
     fn look_for_volumes(&self) {
         let is_bare = self.is_of_host()
             && self.attaching.load(Relaxed) == 0
@@ -716,8 +717,8 @@ impl Handles {
         Some(Handle(number))
     }
 
-    /// Records that the initiator names a handle no more. Returns the volume if something is left of
-    /// it; `None`: the handle is none of its own.
+    /// Records that the initiator names a handle no more. Returns the volume if something is left
+    /// of it; `None`: the handle is none of its own.
     fn leave(&mut self, handle: Handle) -> Option<Option<Arc<Attachment>>> {
         let place = self.0.get_mut(usize::from(handle.0))?;
         match core::mem::replace(place, Place::Free) {
@@ -827,8 +828,8 @@ impl Session {
     }
 
     /// Begins to attach a volume, as request `tag` of the admin queue pair asks: that may wait for
-    /// what is left of an older attachment of the disk. Fails with `ENOMEM`, and with `EBUSY` if too
-    /// many wait. May sleep, but not for that.
+    /// what is left of an older attachment of the disk. Fails with `ENOMEM`, and with `EBUSY` if
+    /// too many wait. May sleep, but not for that.
     pub(crate) fn begin_attach(self: &Arc<Self>, tag: Tag, attach: Attach) -> Result {
         attach::begin(&self.registry, self, tag, attach)
     }
@@ -873,9 +874,9 @@ impl Session {
             .find(|attachment| attachment.is_live() && attachment.is_published())
     }
 
-    /// Adds a queue pair that was made for `founder`. If the session or that volume is ending, or the
-    /// session has this queue already, or there is no memory, the queue pair is taken down and `EIO`,
-    /// `EEXIST` or `ENOMEM` returned.
+    /// Adds a queue pair that was made for `founder`. If the session or that volume is ending, or
+    /// the session has this queue already, or there is no memory, the queue pair is taken down and
+    /// `EIO`, `EEXIST` or `ENOMEM` returned.
     pub(crate) fn add_queue(&self, queue: &Arc<Queue>, founder: &Attachment) -> Result {
         let mut queues = self.queues.lock();
         let result = if !self.state.lock().is_live() || !founder.is_live() {

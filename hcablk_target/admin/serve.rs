@@ -188,8 +188,8 @@ impl Admin {
         });
     }
 
-    /// Answers the watch of a volume if there is one, and the volume is not what its initiator knows.
-    /// May sleep.
+    /// Answers the watch of a volume if there is one, and the volume is not what its initiator
+    /// knows. May sleep.
     fn look_at_volume(&self, volume: &Attachment) {
         let Some(tag) = volume.watched.tag() else {
             return;

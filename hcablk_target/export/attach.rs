@@ -69,8 +69,8 @@ use kernel::{
 /// Attachments that a host may have on one volume. One for each path of each of its disks is usual.
 const ATTACHED_PER_HOST: usize = 16;
 
-/// How long a request waits for the end of an older attachment: as long as an initiator may wait for
-/// an answer, in milliseconds.
+/// How long a request waits for the end of an older attachment: as long as an initiator may wait
+/// for an answer, in milliseconds.
 const WAIT_MS: u32 = 600_000;
 /// How often it is looked whether the initiator still does, in milliseconds.
 const LOOK_MS: u32 = 500;
@@ -144,8 +144,8 @@ impl Registry {
         }
     }
 
-    /// Counts a request among those that wait for the drive of `volume`, of which each host and each
-    /// drive may have some.
+    /// Counts a request among those that wait for the drive of `volume`, of which each host and
+    /// each drive may have some.
     pub(super) fn wait_for_drive_of(
         &self,
         request: &Request,
@@ -229,8 +229,8 @@ impl Drop for Counted {
     }
 }
 
-/// Begins to attach a volume to `session`, as request `tag` of its admin queue pair asks. Fails with
-/// `ENOMEM`, and with `EBUSY` if too many requests wait. May sleep, but waits for nothing.
+/// Begins to attach a volume to `session`, as request `tag` of its admin queue pair asks. Fails
+/// with `ENOMEM`, and with `EBUSY` if too many requests wait. May sleep, but waits for nothing.
 pub(crate) fn begin(
     registry: &Arc<Registry>,
     session: &Arc<Session>,

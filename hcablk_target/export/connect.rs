@@ -348,8 +348,8 @@ impl Connect {
         }
     }
 
-    /// Makes a session for `volume` and lists that; `None` if there are sessions of another instance
-    /// of its host by then: that is to be decided about again.
+    /// Makes a session for `volume` and lists that; `None` if there are sessions of another
+    /// instance of its host by then: that is to be decided about again.
     fn begin_session(
         &self,
         request: &Request,

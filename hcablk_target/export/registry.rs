@@ -108,8 +108,8 @@ pub(crate) struct WorkQueues {
     pub(crate) ends: Arc<WorkQueue>,
 }
 
-/// Sessions that a host may have to which volumes are attached when they have begun: one for each of
-/// its paths is usual.
+/// Sessions that a host may have to which volumes are attached when they have begun: one for each
+/// of its paths is usual.
 const SESSIONS_PER_HOST: usize = 64;
 
 /// A place for an initiator that is to prove who it is.
@@ -352,8 +352,8 @@ impl Registry {
         (view, session.cloned())
     }
 
-    /// Lists a new session to which volumes are to be attached. Fails with `EEXIST` when there is one
-    /// of its name, with `EMFILE` when its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
+    /// Lists a new session to which volumes are to be attached. Fails with `EEXIST` when there is
+    /// one of its name, with `EMFILE` when its host has [`SESSIONS_PER_HOST`], and with `ENOMEM`.
     pub(crate) fn add_session(&self, session: &Arc<Session>) -> Result {
         let mut lists = self.lists.lock();
         let of_host = lists.sessions.iter().filter(|s| s.host() == session.host());
@@ -387,8 +387,8 @@ impl Registry {
         *self.open.lock() = false;
     }
 
-    /// Ends the sessions to which volumes are attached when they have begun, and waits until nothing
-    /// is left of them. To be called when nothing is exported and nobody connects. Sleeps.
+    /// Ends the sessions to which volumes are attached when they have begun, and waits until
+    /// nothing is left of them. To be called when nothing is exported and nobody connects. Sleeps.
     pub(crate) fn end_all(&self) {
         loop {
             let next = self.lists.lock().sessions.first().cloned();
@@ -418,11 +418,11 @@ impl Registry {
         self.lists.lock().attachments_of(host, volume)
     }
 
-    /// Lists a volume that was attached to a new session, and has its epoch remembered; `EBUSY` when its host has
-    /// sessions of another instance there, `EEXIST` when there is one of its name, `EMFILE` when
-    /// its host has `most` there, `ESTALE` when it was fenced, `ENODEV` when the volume is exported
-    /// no longer. Looked at and listed under one lock: of those that come at the same time none is
-    /// too many, and no two are of different instances.
+    /// Lists a volume that was attached to a new session, and has its epoch remembered; `EBUSY`
+    /// when its host has sessions of another instance there, `EEXIST` when there is one of its
+    /// name, `EMFILE` when its host has `most` there, `ESTALE` when it was fenced, `ENODEV` when
+    /// the volume is exported no longer. Looked at and listed under one lock: of those that come at
+    /// the same time none is too many, and no two are of different instances.
     pub(crate) fn add_attachment(
         &self,
         attachment: &Arc<Attachment>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The volumes of a queue pair, and one of them as its requests use it: what it is made of, what its
-//! initiator was told of it, and what the queue pair has for it alone.
+//! The volumes of a queue pair, and one of them as its requests use it: what it is made of, what
+//! its initiator was told of it, and what the queue pair has for it alone.
 //!
 //! # Lifetime
 //!
@@ -9,8 +9,8 @@
 //! pair has. So the device of a volume stays open until the queue is closed, which drops its
 //! requests first, or until the volume was taken away: [`Queue::withdraw`] lets no request for it
 //! begin, those under way let go of it when they are idle, and [`Queue::forget`] has the others do
-//! so. Whoever takes it away waits for [`Gone`], since what a request has done last may refer to the
-//! volume for a moment longer, in any context.
+//! so. Whoever takes it away waits for [`Gone`], since what a request has done last may refer to
+//! the volume for a moment longer, in any context.
 
 use super::{
     queue::{
@@ -194,8 +194,8 @@ impl Work {
 }
 
 impl Queue {
-    /// Lets requests name a volume by `handle`, which `config` is of. May sleep. Fails with `ENOMEM`,
-    /// and with `EEXIST` if the handle is another volume's.
+    /// Lets requests name a volume by `handle`, which `config` is of. May sleep. Fails with
+    /// `ENOMEM`, and with `EEXIST` if the handle is another volume's.
     pub(crate) fn attach(&self, handle: Handle, config: VolumeConfig) -> Result {
         let (largest, no_read) = (self.shape.largest, self.shape.no_read);
         let volume = QueueVolume::new(config, self.shape.split, largest, no_read, (None, None))?;
@@ -220,8 +220,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Lets no request for a volume begin any more; those that wait for transfer buffers are answered
-    /// that it is gone. May sleep, but does not wait for the drive.
+    /// Lets no request for a volume begin any more; those that wait for transfer buffers are
+    /// answered that it is gone. May sleep, but does not wait for the drive.
     pub(crate) fn withdraw(&self, handle: Handle) {
         let volume = {
             let work = self.work.lock();

@@ -241,12 +241,13 @@ impl Attachment {
         self.handle.store(handle.0.into(), Relaxed);
     }
 
-    /// Lets requests name it on all queue pairs that the session has, and will have. May sleep. Fails
-    /// with `ENOMEM`, and with `EIO` if it ends.
+    /// Lets requests name it on all queue pairs that the session has, and will have. May sleep.
+    /// Fails with `ENOMEM`, and with `EIO` if it ends.
     pub(crate) fn publish(&self) -> Result {
         {
             let queues = self.session.queues.lock();
-            // Another volume that ends alone now waits for the queue pairs until they have this one.
+            // Another volume that ends alone now waits for the queue pairs until they have this
+            // one.
             self.is_published.store(true, Relaxed);
             if !self.is_live() {
                 return Err(EIO);
@@ -379,8 +380,8 @@ impl Attachment {
         }
     }
 
-    /// Begins its own end, `alone` or with its session. Returns `false` if it has begun before. Under
-    /// the lock of the session's volumes.
+    /// Begins its own end, `alone` or with its session. Returns `false` if it has begun before.
+    /// Under the lock of the session's volumes.
     pub(super) fn begin_end(&self, reason: EndReason, alone: bool) -> bool {
         let begins = self.state.lock().end(reason);
         if begins {
@@ -487,9 +488,9 @@ impl WorkItem for Attachment {
 /// Its end, by its session.
 impl Attachment {
     /// Has the drive make durable what was acknowledged, and gives the initiator time to ask
-    /// whether it has. No queue pair but `admin`, which is asked for then, is left; those of the disk's other sessions, by
-    /// which something may be acknowledged that the answer is to cover, are waited for, but not
-    /// longer than the initiator asks. Sleeps, as long as the drive takes.
+    /// whether it has. No queue pair but `admin`, which is asked for then, is left; those of the
+    /// disk's other sessions, by which something may be acknowledged that the answer is to cover,
+    /// are waited for, but not longer than the initiator asks. Sleeps, as long as the drive takes.
     pub(super) fn make_durable(&self, admin: impl FnOnce() -> Option<Arc<Admin>>) {
         let Some(backing) = self.backing().filter(|_| self.may_ask_durable()) else {
             return;

@@ -97,8 +97,8 @@ impl Watched {
         }
     }
 
-    /// Takes the watch of this tag, if the volume as it was `now`, after that was there, is not what
-    /// its initiator knows, and returns the answer. Any context.
+    /// Takes the watch of this tag, if the volume as it was `now`, after that was there, is not
+    /// what its initiator knows, and returns the answer. Any context.
     pub(crate) fn take_news(&self, of: Tag, now: &VolumeNow) -> Option<AdminResponse> {
         let mut kept = self.state.lock();
         let Watch::Kept(tag, known, generation) = kept.watch else {
@@ -143,7 +143,8 @@ impl Watched {
         }
     }
 
-    /// Records that the initiator was told of the end, or that nobody watches any more. Any context.
+    /// Records that the initiator was told of the end, or that nobody watches any more. Any
+    /// context.
     pub(crate) fn told(&self) {
         self.told_gone.set();
     }

@@ -171,8 +171,8 @@ impl Connect {
         Self::report_begin(request, session);
     }
 
-    /// Returns what replies tell of a volume, with the read-only flag that every reply of the session
-    /// carries: whether the volume or its drive refused writes when it began. Any context.
+    /// Returns what replies tell of a volume, with the read-only flag that every reply of the
+    /// session carries: whether the volume or its drive refused writes when it began. Any context.
     fn as_told(attachment: &Attachment) -> Geometry {
         Geometry {
             read_only: attachment.began_read_only(),

@@ -254,8 +254,8 @@ impl Sealed {
         mac_of(&self.bytes)
     }
 
-    /// Returns the request: one of the session `id`, by its `host` for its `volume`, if it is of one; `Malformed` if
-    /// it is of another session, or of an admin queue pair.
+    /// Returns the request: one of the session `id`, by its `host` for its `volume`, if it is of
+    /// one; `Malformed` if it is of another session, or of an admin queue pair.
     pub fn request(
         &self,
         (id, epoch): (SessionId, Epoch),
