@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use crate::apply::plan::Scope;
-use crate::apply::{Apply, Recording};
+use crate::apply::Apply;
 
 /// `hcablk config …`.
 #[derive(Debug, Subcommand)]
@@ -125,7 +125,6 @@ impl HowArgs {
             dry_run: self.dry_run,
             force: self.force,
             keep_going: self.keep_going,
-            recording: Recording::No,
         }
     }
 }
