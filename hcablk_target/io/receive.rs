@@ -355,6 +355,8 @@ impl Queue {
             Err(status) => {
                 if status == Status::Invalid {
                     self.counters.protocol_errors.bump();
+                    // What is wrong with its message: no key is invalidated.
+                    request.op = Err(status);
                 }
                 status
             }
